@@ -1,0 +1,217 @@
+//! Leases in this process: the default, and the reference for what a backend does.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+use super::{
+    Acquired, Backend, BackendError, ForceReleased, HintSender, Hints, Holder, LeaseId, Passed,
+    Released, Renewal, Renewed,
+};
+use crate::LockKey;
+
+/// Leases in the memory of this process.
+///
+/// Clones share their leases, so two managers over clones of one `Memory` exclude each other as two
+/// processes over one Redis do. Fencing tokens start at the wall clock in microseconds and so keep
+/// growing over restarts of the process.
+#[derive(Clone, Default)]
+pub struct Memory {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    leases: HashMap<LockKey, Entry>,
+    watchers: HashMap<LockKey, Vec<HintSender>>,
+    counter: u64,
+    /// Abandoned entries are swept out when the maps reach this size, which then doubles what is
+    /// left: constant work per operation, and no more garbage than content.
+    sweep_at: usize,
+}
+
+struct Entry {
+    lease: LeaseId,
+    expires: Instant,
+}
+
+impl Memory {
+    /// An empty store.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn live(&mut self, key: &LockKey) -> Option<&mut Entry> {
+        let now = Instant::now();
+        self.leases.get_mut(key).filter(|entry| entry.expires > now)
+    }
+
+    fn held_by(&mut self, key: &LockKey, lease: LeaseId) -> Option<&mut Entry> {
+        self.live(key).filter(|entry| entry.lease == lease)
+    }
+
+    fn next_counter(&mut self) -> u64 {
+        let micros = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
+        self.counter = micros.max(self.counter + 1);
+        self.counter
+    }
+
+    fn try_acquire(&mut self, key: &LockKey, lease: LeaseId, ttl: Duration) -> Acquired {
+        let now = Instant::now();
+        if let Some(entry) = self.live(key)
+            && entry.lease != lease
+        {
+            return Acquired::busy(entry.expires - now);
+        }
+        self.sweep(now);
+        let expires = now + ttl;
+        self.leases.insert(key.clone(), Entry { lease, expires });
+        Acquired::granted(self.next_counter())
+    }
+
+    fn free(&mut self, key: &LockKey) {
+        self.leases.remove(key);
+        if let Some(watchers) = self.watchers.get_mut(key) {
+            watchers.retain(|watcher| !watcher.is_closed());
+            watchers.iter().for_each(HintSender::hint);
+            if watchers.is_empty() {
+                self.watchers.remove(key);
+            }
+        }
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        if self.leases.len() + self.watchers.len() < self.sweep_at {
+            return;
+        }
+        self.leases.retain(|_, entry| entry.expires > now);
+        self.watchers.retain(|_, watchers| {
+            watchers.retain(|watcher| !watcher.is_closed());
+            !watchers.is_empty()
+        });
+        self.sweep_at = 64.max(2 * (self.leases.len() + self.watchers.len()));
+    }
+}
+
+impl Backend for Memory {
+    async fn try_acquire(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Acquired, BackendError> {
+        Ok(self.state().try_acquire(key, lease, ttl))
+    }
+
+    fn try_acquire_now(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Option<Result<Acquired, BackendError>> {
+        Some(Ok(self.state().try_acquire(key, lease, ttl)))
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
+        let mut state = self.state();
+        let now = Instant::now();
+        renewals
+            .iter()
+            .map(|renewal| {
+                Ok(match state.held_by(&renewal.key, renewal.lease) {
+                    Some(entry) => {
+                        entry.expires = entry.expires.max(now + renewal.ttl);
+                        Renewed::Renewed
+                    }
+                    None => Renewed::NotHeld,
+                })
+            })
+            .collect()
+    }
+
+    async fn release(&self, leases: &[(LockKey, LeaseId)]) -> Vec<Result<Released, BackendError>> {
+        let mut state = self.state();
+        leases
+            .iter()
+            .map(|(key, lease)| {
+                Ok(if state.held_by(key, *lease).is_some() {
+                    state.free(key);
+                    Released::Released
+                } else {
+                    Released::NotHeld
+                })
+            })
+            .collect()
+    }
+
+    async fn pass(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Passed, BackendError> {
+        let mut state = self.state();
+        let watched = state
+            .watchers
+            .get(key)
+            .is_some_and(|watchers| watchers.iter().any(|watcher| !watcher.is_closed()));
+        let Some(entry) = state.held_by(key, lease) else {
+            return Ok(Passed::NotHeld);
+        };
+        if watched {
+            state.free(key);
+            return Ok(Passed::Released);
+        }
+        entry.expires = entry.expires.max(Instant::now() + ttl);
+        Ok(Passed::kept(state.next_counter()))
+    }
+
+    fn watch(&self, key: &LockKey) -> Hints {
+        let (sender, hints) = Hints::channel();
+        sender.hint();
+        let mut state = self.state();
+        state.sweep(Instant::now());
+        state.watchers.entry(key.clone()).or_default().push(sender);
+        hints
+    }
+
+    async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
+        let now = Instant::now();
+        Ok(self
+            .state()
+            .live(key)
+            .map(|entry| Holder::new(entry.lease.to_string(), entry.expires - now, 1)))
+    }
+
+    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
+        let mut state = self.state();
+        Ok(if state.live(key).is_some() {
+            state.free(key);
+            ForceReleased::Released
+        } else {
+            ForceReleased::NotHeld
+        })
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("Memory")
+            .field("leases", &state.leases.len())
+            .field("watched_keys", &state.watchers.len())
+            .finish()
+    }
+}

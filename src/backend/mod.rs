@@ -1,0 +1,15 @@
+//! Where leases live: the contract between the engine and a store, and the stores.
+
+mod contract;
+mod erased;
+mod hints;
+mod memory;
+
+pub use contract::{
+    Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Holder, LeaseId, Passed,
+    Released, Renewal, Renewed,
+};
+pub use hints::{HintSender, Hints};
+pub use memory::Memory;
+
+pub(crate) use erased::ErasedBackend;

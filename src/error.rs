@@ -1,0 +1,204 @@
+//! What can go wrong, each kind on its own.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+type Source = Arc<dyn std::error::Error + Send + Sync>;
+
+/// Why a lock was not acquired, or could not be given back in good order.
+///
+/// "Somebody else has it" and "the backend is down" are never merged: ask [`Error::kind`], or the
+/// predicates.
+#[derive(Debug, Clone)]
+pub struct Error {
+    repr: Box<Repr>,
+}
+
+#[derive(Debug, Clone)]
+struct Repr {
+    kind: ErrorKind,
+    retry_after: Option<Duration>,
+    source: Option<Source>,
+}
+
+/// The kinds of [`Error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Somebody else held the lock until the wait was over, or at the single try.
+    Busy,
+    /// As many already wait for this key as the manager allows
+    /// ([`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key)).
+    TooManyWaiters,
+    /// As many already wait in this manager as it allows
+    /// ([`max_waiters`](crate::LockManagerBuilder::max_waiters)).
+    Overloaded,
+    /// The backend did not answer, or could not serve the command, until the wait was over.
+    Unavailable,
+    /// The backend refuses this client: a wrong password, a missing permission. Retrying does not
+    /// help; the configuration must change.
+    Misconfigured,
+    /// The lock was held and is not any more: its lease ran out, somebody forced it open, or it
+    /// reached its longest hold.
+    Lost,
+    /// [`LockManager::shutdown`](crate::LockManager::shutdown) was called.
+    ShuttingDown,
+    /// The key is empty, or there are too many; the source says which.
+    InvalidKey,
+    /// An option of the acquire is out of bounds; the source is a [`ConfigError`].
+    InvalidOption,
+    /// The key exists in the backend and is not a lock. It is never touched.
+    KeyConflict,
+    /// The owner holds the lock [`MAX_HOLD_COUNT`](crate::MAX_HOLD_COUNT) times already.
+    ReentrancyLimit,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind) -> Self {
+        Self {
+            repr: Box::new(Repr {
+                kind,
+                retry_after: None,
+                source: None,
+            }),
+        }
+    }
+
+    pub(crate) fn with_source(
+        mut self,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        self.repr.source = Some(Arc::new(source));
+        self
+    }
+
+    pub(crate) fn with_retry_after(mut self, retry_after: Duration) -> Self {
+        self.repr.retry_after = Some(retry_after);
+        self
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.repr.kind
+    }
+
+    /// Whether others were in the way: [`Busy`](ErrorKind::Busy),
+    /// [`TooManyWaiters`](ErrorKind::TooManyWaiters) or [`Overloaded`](ErrorKind::Overloaded).
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(
+            self.kind(),
+            ErrorKind::Busy | ErrorKind::TooManyWaiters | ErrorKind::Overloaded
+        )
+    }
+
+    /// Whether the backend could not be used: [`Unavailable`](ErrorKind::Unavailable) or
+    /// [`Misconfigured`](ErrorKind::Misconfigured).
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        matches!(
+            self.kind(),
+            ErrorKind::Unavailable | ErrorKind::Misconfigured
+        )
+    }
+
+    /// Whether a lock that was held has been lost.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.kind() == ErrorKind::Lost
+    }
+
+    /// Whether the manager is shutting down.
+    #[must_use]
+    pub fn is_shutting_down(&self) -> bool {
+        self.kind() == ErrorKind::ShuttingDown
+    }
+
+    /// How long to wait before another try makes sense, where that is known: the shorter of what
+    /// is left of the holder's lease and what the queue suggests.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.repr.retry_after
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind() {
+            ErrorKind::Busy => "the lock is held by another owner",
+            ErrorKind::TooManyWaiters => "too many are waiting for this lock",
+            ErrorKind::Overloaded => "too many are waiting for locks",
+            ErrorKind::Unavailable => "the lock backend is unavailable",
+            ErrorKind::Misconfigured => "the lock backend refuses this client",
+            ErrorKind::Lost => "the lock was lost",
+            ErrorKind::ShuttingDown => "the lock manager is shutting down",
+            ErrorKind::InvalidKey => "the lock key is invalid",
+            ErrorKind::InvalidOption => "an option of the acquire is invalid",
+            ErrorKind::KeyConflict => "the key belongs to something that is not a lock",
+            ErrorKind::ReentrancyLimit => "the lock is held too many times by its owner",
+        })
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.repr
+            .source
+            .as_ref()
+            .map(|source| source.as_ref() as &(dyn std::error::Error + 'static))
+    }
+}
+
+/// A setting that cannot be used: says which one, what was wrong with it and what is allowed.
+///
+/// Never holds a password.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("invalid `{field}`: {problem}")]
+pub struct ConfigError {
+    field: &'static str,
+    problem: String,
+}
+
+impl ConfigError {
+    pub(crate) fn new(field: &'static str, problem: impl Into<String>) -> Self {
+        Self {
+            field,
+            problem: problem.into(),
+        }
+    }
+
+    /// The name of the setting, as its builder method spells it.
+    #[must_use]
+    pub fn field(&self) -> &'static str {
+        self.field
+    }
+}
+
+/// Why [`LockManager::connect`](crate::LockManager::connect) gave no manager.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The URL or a setting cannot be used.
+    #[error("the lock backend cannot be set up")]
+    Config(#[from] ConfigError),
+    /// Nobody answered in time at that address.
+    #[error("the lock backend at {address} cannot be reached")]
+    #[non_exhaustive]
+    Unreachable {
+        /// Host and port, or the path of the socket. Never user or password.
+        address: String,
+        /// What the connection said.
+        source: Source,
+    },
+    /// The server answered and refuses this client: a wrong password, a missing permission.
+    #[error("the lock backend at {address} refuses this client")]
+    #[non_exhaustive]
+    Refused {
+        /// Host and port, or the path of the socket. Never user or password.
+        address: String,
+        /// What the server said.
+        source: Source,
+    },
+}

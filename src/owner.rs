@@ -1,0 +1,117 @@
+//! Who holds a lock, and the number that proves it at the storage.
+
+use std::fmt;
+
+use uuid::Uuid;
+
+/// The identity under which a lock is held: the same owner re-enters, anybody else waits.
+///
+/// An owner is the UUID v4 of the [`LockManager`](crate::LockManager) that made it plus a counter,
+/// one per request. It is never a thread or a task id: a Tokio task migrates between threads and
+/// one thread runs many requests, so the identity travels explicitly, in the extensions of the
+/// request or through [`Acquire::owner`](crate::Acquire::owner). Two requests on one thread are
+/// two owners.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner {
+    manager: Uuid,
+    number: u64,
+}
+
+impl Owner {
+    pub(crate) fn new(manager: Uuid, number: u64) -> Self {
+        Self { manager, number }
+    }
+}
+
+/// `<uuid>:<number>`, the form in which Redisson names its owners.
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.manager, self.number)
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({self})")
+    }
+}
+
+/// A number that grows with every fresh grant of a key, so that the storage behind the lock can
+/// refuse the write of a holder that was overtaken.
+///
+/// Strictly increasing per key: over hand-offs inside the process, over grants to other
+/// processes, over an empty restart of the backend. Reentrant grants share the token of the
+/// outermost one. It fits a signed 64-bit integer (SQL `BIGINT`) and exceeds 2^53, so in JSON
+/// write it as a string. Tokens of different keys must not be compared.
+///
+/// Source: Kleppmann, *How to do distributed locking* (2016).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_lock::Error> {
+/// use tower_lock::LockManager;
+///
+/// let locks = LockManager::in_memory();
+/// let first = locks.acquire("order:42").await?.fencing_token();
+/// let second = locks.acquire("order:42").await?.fencing_token();
+/// assert!(first < second);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FencingToken(i64);
+
+impl FencingToken {
+    /// Hand-offs that one counter of a backend can number.
+    pub(crate) const HANDOFFS_PER_COUNTER: u8 = u8::MAX;
+
+    /// The token of the `handoff`-th grant made under a backend's counter: 0 is the grant itself.
+    ///
+    /// The next counter is at least one larger, so its tokens exceed all 256 of this one.
+    pub(crate) fn new(counter: u64, handoff: u8) -> Self {
+        let token = (counter << 8) | u64::from(handoff);
+        Self(i64::try_from(token).unwrap_or(i64::MAX))
+    }
+
+    /// The token as the signed 64-bit integer that a SQL `BIGINT` holds. Never negative.
+    #[must_use]
+    pub fn get(self) -> i64 {
+        self.0
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FencingToken({})", self.0)
+    }
+}
+
+impl From<FencingToken> for i64 {
+    fn from(token: FencingToken) -> Self {
+        token.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_counter_exceeds_every_handoff_of_the_last() {
+        let last = FencingToken::new(7, FencingToken::HANDOFFS_PER_COUNTER);
+        assert!(FencingToken::new(8, 0) > last);
+        assert_eq!(last.get(), 7 * 256 + 255);
+    }
+
+    #[test]
+    fn microseconds_since_the_epoch_fit_for_a_thousand_years() {
+        let year_3000: u64 = 32_503_680_000 * 1_000_000;
+        assert!(FencingToken::new(year_3000, 255).get() < i64::MAX);
+    }
+}
