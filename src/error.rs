@@ -65,6 +65,12 @@ impl Error {
         }
     }
 
+    /// The same circumstances under another name.
+    pub(crate) fn into_kind(mut self, kind: ErrorKind) -> Self {
+        self.repr.kind = kind;
+        self
+    }
+
     pub(crate) fn with_source(
         mut self,
         source: impl std::error::Error + Send + Sync + 'static,

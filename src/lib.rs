@@ -2,12 +2,19 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod backend;
+mod connect;
 mod error;
+mod jitter;
 mod key;
+mod lock;
 mod owner;
 mod task;
 
 pub use backend::{Backend, Memory};
 pub use error::{ConfigError, ConnectError, Error, ErrorKind};
 pub use key::{InvalidKey, LockKey, LockKeys};
+pub use lock::{
+    Acquire, AcquireFuture, Held, LockGuard, LockInfo, LockManager, LockManagerBuilder, Lost,
+    MAX_HOLD_COUNT, Snapshot,
+};
 pub use owner::{FencingToken, Owner};

@@ -12,4 +12,4 @@ pub use contract::{
 pub use hints::{HintSender, Hints};
 pub use memory::Memory;
 
-pub(crate) use erased::ErasedBackend;
+pub(crate) use erased::{BoxFuture, ErasedBackend};

@@ -1,0 +1,12 @@
+//! A little randomness, so that many do not act at one moment.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+/// `duration`, give or take up to a tenth.
+pub(crate) fn jittered(duration: Duration) -> Duration {
+    // Each `RandomState` has fresh keys: its hash of anything is a cheap random number.
+    let random = RandomState::new().hash_one(0) >> 32;
+    let part = f64::from(u32::try_from(random).unwrap_or(0)) / f64::from(u32::MAX);
+    duration.mul_f64(0.9 + 0.2 * part)
+}

@@ -1,0 +1,315 @@
+//! The one conversation that a lane has with the backend while nobody here holds the key.
+//!
+//! It starts inside the acquire that found the lane idle, so that an uncontended lock costs one
+//! round trip and no task. It goes on as a task when that acquire has to wait, or is dropped with
+//! its try on the wire: the try is then finished, and what it got goes to the next in the queue or
+//! back to the backend. So a lane never has two commands in flight, and none is forgotten.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::engine::Engine;
+use super::lane::{Seen, Ticket, Waiter};
+use super::lease::{Lease, Terms};
+use crate::backend::{Acquired, BackendError, BackendErrorKind, BoxFuture, Hints, LeaseId};
+use crate::jitter::jittered;
+use crate::{Error, LockKey};
+
+/// How long a lost notification can delay a waiter.
+const BACKSTOP: Duration = Duration::from_secs(1);
+
+/// The pause after a failed try, doubled each time up to [`BACKSTOP`].
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+
+/// The last try before the first in the queue gives up is made this much ahead of its deadline,
+/// so that the answer is there in time.
+const LAST_TRY: Duration = Duration::from_millis(20);
+
+/// How long other processes have to take a key that was released for their sake.
+const POLITE: Duration = Duration::from_millis(5);
+
+pub(super) struct Contention {
+    engine: Arc<Engine>,
+    key: LockKey,
+    on_the_wire: Option<Try>,
+    hints: Option<Hints>,
+    backoff: Duration,
+}
+
+/// One command under way. Never dropped before it is answered, unless the runtime goes down.
+struct Try {
+    lease: LeaseId,
+    terms: Terms,
+    sent_at: Instant,
+    answer: BoxFuture<Result<Acquired, BackendError>>,
+}
+
+/// The outcome of a try.
+pub(super) enum Tried {
+    Granted(Lease),
+    /// Somebody else has it, or the backend has a passing trouble: worth another try.
+    NotYet(Seen),
+    /// No try will ever succeed.
+    Never(Error),
+}
+
+impl Contention {
+    pub(super) fn new(engine: Arc<Engine>, key: LockKey) -> Self {
+        Self {
+            engine,
+            key,
+            on_the_wire: None,
+            hints: None,
+            backoff: FIRST_BACKOFF,
+        }
+    }
+
+    /// One try without waiting, where the backend can answer so. Otherwise it is on the wire.
+    pub(super) fn try_now(&mut self, terms: Terms) -> Option<Tried> {
+        let lease = self.engine.new_lease_id();
+        let sent_at = Instant::now();
+        let backend = &self.engine.backend;
+        if let Some(answer) = backend.try_acquire_now(&self.key, lease, terms.ttl) {
+            return Some(self.tried(lease, terms, sent_at, answer));
+        }
+        let answer = Arc::clone(backend).try_acquire(self.key.clone(), lease, terms.ttl);
+        self.on_the_wire = Some(Try {
+            lease,
+            terms,
+            sent_at,
+            answer,
+        });
+        None
+    }
+
+    /// The outcome of the try on the wire.
+    ///
+    /// # Cancel safety
+    ///
+    /// The try stays with the contention and can be awaited again.
+    pub(super) async fn outcome(&mut self) -> Tried {
+        let Some(on_the_wire) = &mut self.on_the_wire else {
+            std::future::pending().await
+        };
+        let answer = on_the_wire.answer.as_mut().await;
+        let (lease, terms, sent_at) = (on_the_wire.lease, on_the_wire.terms, on_the_wire.sent_at);
+        self.on_the_wire = None;
+        self.tried(lease, terms, sent_at, answer)
+    }
+
+    fn tried(
+        &mut self,
+        lease: LeaseId,
+        terms: Terms,
+        sent_at: Instant,
+        answer: Result<Acquired, BackendError>,
+    ) -> Tried {
+        match answer {
+            Ok(Acquired::Granted { counter }) => {
+                self.backoff = FIRST_BACKOFF;
+                Tried::Granted(Lease::new(lease, counter, terms, sent_at))
+            }
+            Ok(Acquired::Busy { ttl }) => {
+                self.backoff = FIRST_BACKOFF;
+                Tried::NotYet(Seen::Busy(Instant::now() + ttl))
+            }
+            Err(error) => {
+                if error.may_have_taken_effect() {
+                    let until = sent_at + terms.ttl;
+                    let releaser = &self.engine.releaser;
+                    releaser.give_back(&self.engine, self.key.clone(), lease, until);
+                }
+                match error.kind() {
+                    BackendErrorKind::Unavailable => Tried::NotYet(Seen::Trouble(error)),
+                    BackendErrorKind::Misconfigured | BackendErrorKind::Conflict => {
+                        Tried::Never(error.into())
+                    }
+                }
+            }
+        }
+    }
+
+    /// Goes on as a task.
+    pub(super) fn spawn(self, polite: bool) {
+        let engine = Arc::clone(&self.engine);
+        // Held from here on: a lane whose bell nobody holds has lost its task.
+        let Some(bell) = engine.lanes.with(&self.key, |lane| lane.bell()) else {
+            return;
+        };
+        engine.spawner.spawn(self.run(bell, polite));
+    }
+
+    /// Tries until somebody here has the key, or nobody wants it.
+    ///
+    /// Try, watch, try again, wait: a release between the first try and the subscription is seen
+    /// by the second try, which the first hint of a new subscription brings about.
+    async fn run(mut self, bell: Arc<Notify>, polite: bool) {
+        let engine = Arc::clone(&self.engine);
+        let key = self.key.clone();
+        if polite {
+            tokio::select! {
+                () = tokio::time::sleep(jittered(POLITE)) => {}
+                () = bell.notified() => {}
+            }
+        }
+        loop {
+            let tried = if self.on_the_wire.is_some() {
+                self.outcome().await
+            } else {
+                let Some((terms, _)) = engine.lanes.with(&key, |lane| lane.first_in_line()) else {
+                    return;
+                };
+                match self.try_now(terms) {
+                    Some(tried) => tried,
+                    None => self.outcome().await,
+                }
+            };
+            let again_at = match tried {
+                Tried::Granted(lease) => {
+                    let now = Instant::now();
+                    let next = (engine.lanes).with(&key, |lane| lane.granted(&key, lease, now));
+                    return engine.follow(&key, next);
+                }
+                Tried::Never(error) => {
+                    let waiters = engine.lanes.with(&key, |lane| {
+                        let waiters = lane.dismiss();
+                        // Nobody is left, so this ends the contention.
+                        let _nobody = lane.first_in_line();
+                        waiters
+                    });
+                    for waiter in waiters {
+                        refuse(waiter, error.clone());
+                    }
+                    return;
+                }
+                Tried::NotYet(seen) => {
+                    let again_at = self.again_at(&seen);
+                    let now = Instant::now();
+                    let refused = engine.lanes.with(&key, |lane| lane.refused(seen, now));
+                    for (waiter, error) in refused {
+                        refuse(waiter, error);
+                    }
+                    again_at
+                }
+            };
+            if !self.wait(&bell, again_at).await {
+                return;
+            }
+        }
+    }
+
+    /// When to try again if nothing happens: when the holder's lease has ended, or after the
+    /// backstop.
+    fn again_at(&mut self, seen: &Seen) -> Instant {
+        let now = Instant::now();
+        match seen {
+            Seen::Busy(until) => {
+                let expired = *until + Duration::from_millis(1);
+                expired.min(now + jittered(BACKSTOP))
+            }
+            Seen::Nothing | Seen::Trouble(_) => {
+                let pause = self.backoff;
+                self.backoff = (pause * 2).min(BACKSTOP);
+                now + jittered(pause)
+            }
+        }
+    }
+
+    /// Waits for a hint, the time, or the last moment of the first in the queue. False when
+    /// nobody is left in it; then the lane is idle.
+    async fn wait(&mut self, bell: &Notify, again_at: Instant) -> bool {
+        let asleep_since = Instant::now();
+        let hints = (self.hints).get_or_insert_with(|| self.engine.backend.watch(&self.key));
+        loop {
+            let first = self
+                .engine
+                .lanes
+                .with(&self.key, |lane| lane.first_in_line());
+            let Some((_, deadline)) = first else {
+                return false;
+            };
+            let last_try = deadline
+                .and_then(|deadline| deadline.checked_sub(LAST_TRY))
+                .filter(|last_try| *last_try > asleep_since);
+            let wake_at = last_try.map_or(again_at, |last_try| last_try.min(again_at));
+            // All three may be dropped at any time: hints and rings are kept for the next round.
+            tokio::select! {
+                () = hints.next() => return true,
+                () = sleep_until(wake_at) => return true,
+                () = bell.notified() => {}
+            }
+        }
+    }
+}
+
+fn refuse(waiter: Waiter, error: Error) {
+    drop(waiter.reply.send(Err(error)));
+}
+
+/// A contention inside the acquire that drives it. Dropped early, it goes on as a task.
+pub(super) struct Driver {
+    contention: Option<Contention>,
+}
+
+impl Driver {
+    pub(super) fn new(contention: Contention) -> Self {
+        Self {
+            contention: Some(contention),
+        }
+    }
+
+    /// The outcome of the try on the wire.
+    ///
+    /// # Cancel safety
+    ///
+    /// The try stays with the driver.
+    pub(super) async fn outcome(&mut self) -> Tried {
+        match &mut self.contention {
+            Some(contention) => contention.outcome().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The caller answers for the lane from here.
+    pub(super) fn disarm(mut self) {
+        self.contention = None;
+    }
+
+    /// Joins the queue in its place at the front; a task goes on contending.
+    pub(super) fn queue(mut self, ticket: Ticket, waiter: Waiter, seen: Seen) {
+        if let Some(contention) = self.contention.take() {
+            let lanes = &contention.engine.lanes;
+            lanes.with(&contention.key, |lane| {
+                lane.driver_queues(ticket, waiter, seen)
+            });
+            contention.spawn(false);
+        }
+    }
+
+    /// Leaves the lane to others, after a try that failed as `seen`.
+    pub(super) fn leave(mut self, seen: Seen) {
+        self.hand_over(seen);
+    }
+
+    fn hand_over(&mut self, seen: Seen) {
+        let Some(contention) = self.contention.take() else {
+            return;
+        };
+        let on_the_wire = contention.on_the_wire.is_some();
+        let lanes = &contention.engine.lanes;
+        if lanes.with(&contention.key, |lane| {
+            lane.driver_leaves(on_the_wire, seen)
+        }) {
+            contention.spawn(false);
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.hand_over(Seen::Nothing);
+    }
+}

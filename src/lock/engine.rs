@@ -1,0 +1,129 @@
+//! What all handles, guards and tasks of one manager share, and how the lanes' orders are
+//! carried out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::contender::Contention;
+use super::grant::Grant;
+use super::guard::Hold;
+use super::lane::{Granted, Left, Next};
+use super::lanes::Lanes;
+use super::options::Options;
+use super::releaser::Releaser;
+use super::watchdog::Watchdog;
+use crate::backend::{ErasedBackend, LeaseId};
+use crate::task::Spawner;
+use crate::{Error, ErrorKind, LockKey, Owner};
+
+pub(super) struct Engine {
+    pub(super) backend: Arc<dyn ErasedBackend>,
+    pub(super) options: Options,
+    pub(super) lanes: Lanes,
+    /// The seats of all waiters of this manager.
+    pub(super) seats: Arc<Semaphore>,
+    pub(super) spawner: Spawner,
+    pub(super) releaser: Releaser,
+    pub(super) watchdog: Watchdog,
+    closing: AtomicBool,
+    id: Uuid,
+    numbers: AtomicU64,
+}
+
+impl Engine {
+    pub(super) fn new(backend: Arc<dyn ErasedBackend>, options: Options) -> Self {
+        Self {
+            backend,
+            lanes: Lanes::new(),
+            seats: Arc::new(Semaphore::new(options.max_waiters)),
+            options,
+            spawner: Spawner::default(),
+            releaser: Releaser::default(),
+            watchdog: Watchdog::new(),
+            closing: AtomicBool::new(false),
+            id: Uuid::new_v4(),
+            numbers: AtomicU64::new(1),
+        }
+    }
+
+    fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn new_owner(&self) -> Owner {
+        Owner::new(self.id, self.next_number())
+    }
+
+    pub(super) fn new_lease_id(&self) -> LeaseId {
+        LeaseId::new(self.id, self.next_number())
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
+    }
+
+    /// Refuses what comes from now on, and whoever waits.
+    ///
+    /// An acquire looks at the flag under the mutex of its shard, which is taken here after the
+    /// flag is set: it sees the flag, or is found in the queue.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        let mut waiters = Vec::new();
+        self.lanes
+            .for_each(|_, lane| waiters.append(&mut lane.dismiss()));
+        for waiter in waiters {
+            drop(waiter.reply.send(Err(Error::new(ErrorKind::ShuttingDown))));
+        }
+    }
+
+    /// Turns a grant into a hold, and has the watchdog look after it.
+    pub(super) fn hold(self: &Arc<Self>, granted: Granted) -> Hold {
+        self.watchdog.look_at(self, granted.next_look);
+        Hold::new(Arc::clone(self), granted.grant)
+    }
+
+    /// Carries out what an event of a lane asked for. No mutex is held here.
+    pub(super) fn follow(self: &Arc<Self>, key: &LockKey, next: Next) {
+        match next {
+            Next::Nothing => {}
+            Next::Grant(reply, granted) => {
+                let hold = self.hold(granted);
+                // If the waiter left at this moment, the hold comes back and is dropped here,
+                // which releases it.
+                drop(reply.send(Ok(hold)));
+            }
+            Next::Return => self.releaser.enqueue(self, key.clone()),
+            Next::Contend { polite } => {
+                Contention::new(Arc::clone(self), key.clone()).spawn(polite);
+            }
+        }
+    }
+
+    /// Ends one hold. The answer comes through `report` when the lease is with the backend, or is
+    /// given here at once.
+    pub(super) fn release(
+        self: &Arc<Self>,
+        grant: &Arc<Grant>,
+        report: Option<oneshot::Sender<Result<(), Error>>>,
+    ) -> Option<Result<(), Error>> {
+        let key = grant.key();
+        let left = self
+            .lanes
+            .with(key, |lane| lane.release(key, grant, Instant::now(), report));
+        match left {
+            Left::Done(next) => {
+                self.follow(key, next);
+                Some(Ok(()))
+            }
+            Left::Returning(next) => {
+                self.follow(key, next);
+                None
+            }
+            Left::Lost => Some(Err(Error::new(ErrorKind::Lost))),
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! One fresh grant of one key: its token, its clock, and the news of its loss.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::{FencingToken, LockKey, Owner};
+
+/// Shared by the lane and by all guards of one owner on one key.
+///
+/// The lane writes, under its mutex; guards only read. `is_held` compares with the clock at each
+/// call, so it is right also when no task of this process has run for a while.
+#[derive(Debug)]
+pub(super) struct Grant {
+    key: LockKey,
+    owner: Owner,
+    token: FencingToken,
+    granted_at: Instant,
+    /// Nanoseconds from `granted_at` to the moment from which the lease cannot be trusted. Moves
+    /// only with a renewal.
+    valid_for: AtomicU64,
+    /// The longest hold, in nanoseconds from `granted_at`, that no renewal moves.
+    hold_for: u64,
+    holds: AtomicU32,
+    lost: AtomicBool,
+    listeners: Mutex<Listeners>,
+}
+
+/// Who is told of the loss. The first one, usually the only one, needs no allocation.
+#[derive(Debug, Default)]
+struct Listeners {
+    next_id: u64,
+    first: Option<(u64, Waker)>,
+    more: Vec<(u64, Waker)>,
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Grant {
+    /// A grant that is held once.
+    pub(super) fn new(
+        key: LockKey,
+        owner: Owner,
+        token: FencingToken,
+        now: Instant,
+        valid_until: Instant,
+        max_hold: Option<Duration>,
+    ) -> Arc<Self> {
+        let hold_for = max_hold.map_or(u64::MAX, nanos);
+        Arc::new(Self {
+            key,
+            owner,
+            token,
+            granted_at: now,
+            valid_for: AtomicU64::new(nanos(valid_until.saturating_duration_since(now))),
+            hold_for,
+            holds: AtomicU32::new(1),
+            lost: AtomicBool::new(false),
+            listeners: Mutex::default(),
+        })
+    }
+
+    pub(super) fn key(&self) -> &LockKey {
+        &self.key
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    pub(super) fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    pub(super) fn granted_at(&self) -> Instant {
+        self.granted_at
+    }
+
+    /// The end of the lease, or of the longest hold if that comes first.
+    pub(super) fn valid_until(&self) -> Instant {
+        let valid_for = self.valid_for.load(Ordering::Acquire).min(self.hold_for);
+        self.granted_at + Duration::from_nanos(valid_for)
+    }
+
+    /// Follows a renewal of the lease.
+    pub(super) fn extend(&self, valid_until: Instant) {
+        let valid_for = nanos(valid_until.saturating_duration_since(self.granted_at));
+        self.valid_for.fetch_max(valid_for, Ordering::AcqRel);
+    }
+
+    pub(super) fn holds(&self) -> u32 {
+        self.holds.load(Ordering::Acquire)
+    }
+
+    /// Changed under the mutex of the lane only.
+    pub(super) fn set_holds(&self, holds: u32) {
+        self.holds.store(holds, Ordering::Release);
+    }
+
+    pub(super) fn is_held(&self, now: Instant) -> bool {
+        !self.lost.load(Ordering::Acquire) && now < self.valid_until()
+    }
+
+    /// Tells everybody who listens. To be called without a mutex held: it wakes tasks.
+    pub(super) fn lose(&self) {
+        self.lost.store(true, Ordering::Release);
+        let listeners = std::mem::take(&mut *self.listeners());
+        for (_, waker) in listeners.first.into_iter().chain(listeners.more) {
+            waker.wake();
+        }
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listen(&self, id: &mut Option<u64>, waker: &Waker) {
+        let listeners = &mut *self.listeners();
+        let known = *id;
+        if let Some(known) = known
+            && let Some((_, old)) = listeners
+                .first
+                .iter_mut()
+                .chain(listeners.more.iter_mut())
+                .find(|(listener, _)| *listener == known)
+        {
+            old.clone_from(waker);
+            return;
+        }
+        let fresh = listeners.next_id;
+        listeners.next_id += 1;
+        *id = Some(fresh);
+        if listeners.first.is_none() {
+            listeners.first = Some((fresh, waker.clone()));
+        } else {
+            listeners.more.push((fresh, waker.clone()));
+        }
+    }
+
+    fn unlisten(&self, id: u64) {
+        let mut listeners = self.listeners();
+        if listeners
+            .first
+            .as_ref()
+            .is_some_and(|(first, _)| *first == id)
+        {
+            listeners.first = None;
+        } else {
+            listeners.more.retain(|(listener, _)| *listener != id);
+        }
+    }
+}
+
+/// The grants of one guard: one, or as many as it has keys, in the order of the keys.
+#[derive(Debug, Clone)]
+pub(super) enum Grants {
+    One(Arc<Grant>),
+    Many(Arc<[Arc<Grant>]>),
+}
+
+impl Grants {
+    pub(super) fn as_slice(&self) -> &[Arc<Grant>] {
+        match self {
+            Self::One(grant) => std::slice::from_ref(grant),
+            Self::Many(grants) => grants,
+        }
+    }
+
+    pub(super) fn first(&self) -> &Grant {
+        match self {
+            Self::One(grant) => grant,
+            Self::Many(grants) => &grants[0],
+        }
+    }
+
+    pub(super) fn are_held(&self) -> bool {
+        let now = Instant::now();
+        self.as_slice().iter().all(|grant| grant.is_held(now))
+    }
+
+    pub(super) fn valid_until(&self) -> Instant {
+        let ends = self.as_slice().iter().map(|grant| grant.valid_until());
+        ends.min().unwrap_or_else(Instant::now)
+    }
+}
+
+pin_project! {
+    /// Waits until a guard is lost: its renewal was refused, its lease passed, its longest hold
+    /// was reached, or it was forced open.
+    ///
+    /// Resolves before the lease can expire in the backend, and at once if the guard is lost
+    /// already. A guard that is released in good order is never lost: then this waits until the
+    /// lease would have ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped and created anew at any time; no loss is missed.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Lost {
+        grants: Grants,
+        // One per grant; `listeners` holds those behind the first.
+        first: Option<u64>,
+        more: Vec<Option<u64>>,
+        #[pin]
+        deadline: Sleep,
+    }
+
+    impl PinnedDrop for Lost {
+        fn drop(this: Pin<&mut Self>) {
+            let ids = std::iter::once(&this.first).chain(&this.more);
+            for (grant, id) in this.grants.as_slice().iter().zip(ids) {
+                if let Some(id) = id {
+                    grant.unlisten(*id);
+                }
+            }
+        }
+    }
+}
+
+impl Lost {
+    pub(super) fn new(grants: Grants) -> Self {
+        let more = vec![None; grants.as_slice().len() - 1];
+        let deadline = sleep_until(grants.valid_until());
+        Self {
+            grants,
+            first: None,
+            more,
+            deadline,
+        }
+    }
+}
+
+impl Future for Lost {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        // Listen first, then look: a loss in between is seen either way.
+        let ids = std::iter::once(&mut *this.first).chain(this.more.iter_mut());
+        for (grant, id) in this.grants.as_slice().iter().zip(ids) {
+            grant.listen(id, cx.waker());
+        }
+        loop {
+            if !this.grants.are_held() {
+                return Poll::Ready(());
+            }
+            if this.deadline.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            // A renewal moved the end since the timer was set.
+            let valid_until = this.grants.valid_until();
+            this.deadline.as_mut().reset(valid_until);
+        }
+    }
+}

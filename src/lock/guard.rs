@@ -1,0 +1,270 @@
+//! What one owner holds.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::engine::Engine;
+use super::grant::{Grant, Grants, Lost};
+use crate::{Error, ErrorKind, FencingToken, LockKey, Owner};
+
+/// One hold of one key: exactly one release on every path, by `Drop`.
+pub(super) struct Hold {
+    engine: Arc<Engine>,
+    grant: Arc<Grant>,
+    released: bool,
+}
+
+impl Hold {
+    pub(super) fn new(engine: Arc<Engine>, grant: Arc<Grant>) -> Self {
+        Self {
+            engine,
+            grant,
+            released: false,
+        }
+    }
+
+    /// Hands the release over at once; the future it returns only listens.
+    fn release(mut self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+        let was_held = self.grant.is_held(Instant::now());
+        let (report, reported) = oneshot::channel();
+        self.released = true;
+        let done = self.engine.release(&self.grant, Some(report));
+        async move {
+            let outcome = match done {
+                Some(outcome) => outcome,
+                // No report comes when the runtime that was to send the release is gone.
+                None => reported
+                    .await
+                    .unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable))),
+            };
+            if was_held {
+                outcome
+            } else {
+                Err(Error::new(ErrorKind::Lost))
+            }
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if !self.released {
+            // Either done at once, or handed to the releaser; a lost lock needs nothing.
+            drop(self.engine.release(&self.grant, None));
+        }
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Hold").field(&self.grant).finish()
+    }
+}
+
+/// The right to work on one or several keys, until it is dropped, released or lost.
+///
+/// Dropping the guard gives the lock back in the background, on any path: return, error, panic,
+/// cancelled task. [`release`](LockGuard::release) does the same and tells how it went. All that can
+/// be asked about the lock is on [`Held`], to which the guard derefs.
+///
+/// Dropping never blocks, and needs no runtime: without one, the lease runs out.
+///
+/// ```compile_fail
+/// # #![deny(unused_must_use)]
+/// # async fn example(locks: tower_lock::LockManager) -> Result<(), tower_lock::Error> {
+/// locks.acquire("order:42").await?; // dropped at once: nothing would be locked
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "the lock is released as soon as the guard is dropped; bind it to a variable that lives as long as the work"]
+pub struct LockGuard {
+    // Dropped in this order: the holds end first.
+    holds: Holds,
+    held: Held,
+}
+
+enum Holds {
+    One(Hold),
+    Many(Vec<Hold>),
+}
+
+impl LockGuard {
+    pub(super) fn one(hold: Hold) -> Self {
+        let grants = Grants::One(Arc::clone(&hold.grant));
+        Self {
+            holds: Holds::One(hold),
+            held: Held { grants },
+        }
+    }
+
+    /// Several keys as one. From here on the next holder of each of them takes a fresh counter, so
+    /// that the largest token of the group separates this group from it.
+    pub(super) fn many(holds: Vec<Hold>) -> Self {
+        for hold in &holds {
+            let grant = &hold.grant;
+            (hold.engine.lanes).with(grant.key(), |lane| lane.retire_counter(grant));
+        }
+        let grants = holds.iter().map(|hold| Arc::clone(&hold.grant)).collect();
+        Self {
+            holds: Holds::Many(holds),
+            held: Held {
+                grants: Grants::Many(grants),
+            },
+        }
+    }
+
+    /// A view to hand to those who may look but not release.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        self.held.clone()
+    }
+
+    /// Gives the lock back and waits until the backend has confirmed it.
+    ///
+    /// Returns at once when the owner holds the lock more than once, or when the lock went to the
+    /// next waiter of this process. Nothing needs this call: dropping the guard gives the lock back
+    /// as well.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](ErrorKind::Lost) if the lock was lost before, so that others may have worked at the
+    /// same time; [`Unavailable`](ErrorKind::Unavailable) if the backend did not confirm until the
+    /// lease had run out by itself.
+    ///
+    /// # Cancel safety
+    ///
+    /// The release is under way before the first await and is finished in the background when this
+    /// future is dropped.
+    pub async fn release(self) -> Result<(), Error> {
+        match self.holds {
+            Holds::One(hold) => hold.release().await,
+            Holds::Many(holds) => {
+                // All start before the first is awaited.
+                let releases: Vec<_> = holds.into_iter().map(Hold::release).collect();
+                let mut outcome = Ok(());
+                for release in releases {
+                    outcome = outcome.and(release.await);
+                }
+                outcome
+            }
+        }
+    }
+}
+
+impl Deref for LockGuard {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.held.fmt_as("LockGuard", f)
+    }
+}
+
+/// A view of a lock that somebody holds: what a handler under the layer sees.
+///
+/// Does not keep the lock: when the guard is gone, [`is_held`](Held::is_held) is false and
+/// [`hold_count`](Held::hold_count) is 0.
+#[derive(Clone)]
+pub struct Held {
+    grants: Grants,
+}
+
+impl Held {
+    /// The key; with several keys the first in their order.
+    #[must_use]
+    pub fn key(&self) -> &LockKey {
+        self.grants.first().key()
+    }
+
+    /// The keys in their order.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &LockKey> {
+        self.grants.as_slice().iter().map(|grant| grant.key())
+    }
+
+    /// Who holds the lock. Pass it to [`Acquire::owner`](crate::Acquire::owner) to re-enter.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        self.grants.first().owner()
+    }
+
+    /// The token to send along with each write, so that the storage can refuse those of a holder
+    /// that was overtaken.
+    ///
+    /// With several keys this is the largest of their tokens. It is larger than every token granted
+    /// before on any of the keys, and smaller than every later one, where one counter serves all
+    /// keys: in memory, and on one Redis node.
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        let first = self.grants.first().token();
+        (self.grants.as_slice().iter()).fold(first, |largest, grant| largest.max(grant.token()))
+    }
+
+    /// The token of one of the keys; `None` if the key is not among them.
+    #[must_use]
+    pub fn fencing_token_for(&self, key: &LockKey) -> Option<FencingToken> {
+        let mut grants = self.grants.as_slice().iter();
+        grants
+            .find(|grant| grant.key() == key)
+            .map(|grant| grant.token())
+    }
+
+    /// How many guards of this owner hold the lock; 0 when it was given back. With several keys
+    /// the smallest of their counts.
+    #[must_use]
+    pub fn hold_count(&self) -> u32 {
+        let counts = self.grants.as_slice().iter().map(|grant| grant.holds());
+        counts.min().unwrap_or(0)
+    }
+
+    /// Whether the lock is held at this moment, by the clock and not by a flag alone: false from the
+    /// instant at which the backend might let somebody else in, also after this process was stopped
+    /// for a while.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.hold_count() > 0 && self.grants.are_held()
+    }
+
+    /// For how long the lock can be trusted if no renewal succeeds any more; zero when it is lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        if self.is_held() {
+            self.grants
+                .valid_until()
+                .saturating_duration_since(Instant::now())
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Waits until the lock is lost, by the time its lease can expire at the latest.
+    pub fn lost(&self) -> Lost {
+        Lost::new(self.grants.clone())
+    }
+
+    fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(name)
+            .field("keys", &self.keys().collect::<Vec<_>>())
+            .field("owner", &self.owner())
+            .field("fencing_token", &self.fencing_token())
+            .field("hold_count", &self.hold_count())
+            .field("is_held", &self.is_held())
+            .finish()
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_as("Held", f)
+    }
+}

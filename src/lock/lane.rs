@@ -1,0 +1,643 @@
+//! All that this process knows of one key: who holds it, under which lease, and who waits.
+//!
+//! A lane is a state machine without I/O, time or tasks of its own. Each method is one event of
+//! the table in [`super`]: it changes the state under the mutex of the lane table and returns what
+//! is to be done about it once the mutex is free ([`Next`]).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
+use tokio::time::Instant;
+
+use super::MAX_HOLD_COUNT;
+use super::grant::Grant;
+use super::guard::Hold;
+use super::lease::{Lease, Terms};
+use crate::backend::{BackendError, Renewal, Renewed};
+use crate::{Error, ErrorKind, LockKey, Owner};
+
+/// A place in the queue of one lane: smaller is earlier.
+pub(super) type Ticket = u64;
+
+pub(super) type Reply = oneshot::Sender<Result<Hold, Error>>;
+
+/// Who asks for the lock, and under which terms.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Claim {
+    pub(super) owner: Owner,
+    pub(super) terms: Terms,
+    /// Exactly one try, no waiting behind others.
+    pub(super) once: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) claim: Claim,
+    pub(super) deadline: Option<Instant>,
+    pub(super) reply: Reply,
+    /// Its place among all waiters of the manager, given back when the waiter leaves the queue.
+    pub(super) _seat: OwnedSemaphorePermit,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    phase: Phase,
+    queue: BTreeMap<Ticket, Waiter>,
+    next_ticket: Ticket,
+}
+
+#[derive(Debug, Default)]
+enum Phase {
+    /// Nothing here; the lane is about to leave the table.
+    #[default]
+    Idle,
+    Contending(Contending),
+    Held(Tenure),
+    Returning(Returning),
+}
+
+/// Somebody talks to the backend about this key: the acquire that came first, which drives its own
+/// first try, or a task.
+#[derive(Debug)]
+struct Contending {
+    driver: Option<Ticket>,
+    /// Rung when the task has to look at the queue again. Absent while a driver is at it.
+    bell: Option<Arc<Notify>>,
+    seen: Seen,
+}
+
+/// What the backend said last.
+#[derive(Debug)]
+pub(super) enum Seen {
+    Nothing,
+    /// Another process holds the key until about then.
+    Busy(Instant),
+    Trouble(BackendError),
+}
+
+#[derive(Debug)]
+struct Tenure {
+    lease: Lease,
+    grant: Arc<Grant>,
+}
+
+/// The lease is on its way back to the backend.
+#[derive(Debug)]
+struct Returning {
+    /// Still here, and may be taken back by whoever comes; absent once it is on the wire.
+    lease: Option<Lease>,
+    report: Option<oneshot::Sender<Result<(), Error>>>,
+}
+
+/// How an acquire enters the lane.
+#[derive(Debug)]
+pub(super) enum Entered {
+    /// It holds the key: again, or by taking back a lease that was about to be returned.
+    Granted(Granted),
+    /// The lane was idle: the caller makes the first try, in place of this ticket.
+    Drive(Ticket),
+    /// Others are before it. Nothing has changed.
+    Occupied,
+    Refused(Error),
+}
+
+/// A grant, and when the watchdog has to look at it.
+#[derive(Debug)]
+pub(super) struct Granted {
+    pub(super) grant: Arc<Grant>,
+    pub(super) next_look: Instant,
+}
+
+/// What an event asks for, once the mutex of the lane is free.
+#[must_use]
+#[derive(Debug)]
+pub(super) enum Next {
+    Nothing,
+    /// Hand the grant to the waiter.
+    Grant(Reply, Granted),
+    /// The releaser has work.
+    Return,
+    /// Start a task that contends. `polite`: other processes were woken and go first.
+    Contend {
+        polite: bool,
+    },
+}
+
+/// What the releaser sends for a lane.
+#[derive(Debug)]
+pub(super) enum Return {
+    Release(Lease),
+    /// End of a hand-off budget with waiters here: keep it if nobody else wants it.
+    Pass(Lease),
+}
+
+/// What the watchdog does for a lane.
+#[derive(Debug)]
+pub(super) enum Due {
+    /// Nothing before then.
+    Later(Instant),
+    /// Send this, and look again at the latest then.
+    Renew(Renewal, Instant),
+    Lost(Arc<Grant>, Next),
+    Never,
+}
+
+/// What the answer to a renewal means for the lane.
+#[derive(Debug)]
+pub(super) enum Answered {
+    /// Still held; the watchdog looks again then.
+    Held(Instant),
+    Lost(Arc<Grant>, Next),
+    /// The lease is to be released now.
+    Returning,
+    /// The lease is gone already.
+    Stale,
+}
+
+/// What became of a hold that was given up.
+#[derive(Debug)]
+pub(super) enum Left {
+    /// The owner holds the key still, or it went to the next in the queue.
+    Done(Next),
+    /// The lease goes back, and the releaser will report.
+    Returning(Next),
+    /// The lock had been lost before.
+    Lost,
+}
+
+impl Lane {
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Idle) && self.queue.is_empty()
+    }
+
+    pub(super) fn waiters(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn holder(&self) -> Option<&Arc<Grant>> {
+        match &self.phase {
+            Phase::Held(tenure) => Some(&tenure.grant),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_returning(&self) -> bool {
+        matches!(self.phase, Phase::Returning(_))
+    }
+
+    // ---- entering and leaving -------------------------------------------------------------
+
+    pub(super) fn enter(&mut self, key: &LockKey, claim: Claim, now: Instant) -> Entered {
+        match &mut self.phase {
+            Phase::Idle => {
+                let ticket = self.ticket();
+                self.phase = Phase::Contending(Contending {
+                    driver: Some(ticket),
+                    bell: None,
+                    seen: Seen::Nothing,
+                });
+                Entered::Drive(ticket)
+            }
+            Phase::Held(tenure)
+                if tenure.grant.owner() == claim.owner && tenure.grant.is_held(now) =>
+            {
+                let holds = tenure.grant.holds();
+                if holds >= MAX_HOLD_COUNT {
+                    return Entered::Refused(Error::new(ErrorKind::ReentrancyLimit));
+                }
+                tenure.grant.set_holds(holds + 1);
+                tenure.lease.widen(claim.terms, now);
+                Entered::Granted(tenure.granted())
+            }
+            Phase::Returning(returning)
+                if self.queue.is_empty()
+                    && returning
+                        .lease
+                        .as_ref()
+                        .is_some_and(|lease| lease.may_pass_to(claim.terms, now)) =>
+            {
+                let Some(lease) = returning.lease.take() else {
+                    return Entered::Occupied;
+                };
+                // Whoever waits to hear of the return hears that the lock is given up, which is
+                // what it asked for.
+                report(returning.report.take(), Ok(()));
+                Entered::Granted(self.hold(Tenure::handed_on(key, lease, claim, now)))
+            }
+            // The owner of a lost grant is a stranger like any other.
+            Phase::Held(_) | Phase::Contending(_) if claim.once => {
+                Entered::Refused(self.why_not(now))
+            }
+            _ => Entered::Occupied,
+        }
+    }
+
+    /// Joins the queue, behind everybody.
+    pub(super) fn enqueue(&mut self, waiter: Waiter) -> (Ticket, Next) {
+        let ticket = self.ticket();
+        self.queue.insert(ticket, waiter);
+        let next = match &self.phase {
+            // Its runtime was shut down under it.
+            Phase::Contending(contending) if contending.is_abandoned() => {
+                self.contend(Seen::Nothing);
+                Next::Contend { polite: false }
+            }
+            _ => Next::Nothing,
+        };
+        (ticket, next)
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+
+    /// A waiter leaves. `None` if it has been served or refused already.
+    pub(super) fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
+        let was_first = self.queue.first_key_value().map(|(first, _)| *first) == Some(ticket);
+        let waiter = self.queue.remove(&ticket)?;
+        if was_first && let Phase::Contending(contending) = &self.phase {
+            contending.ring();
+        }
+        Some(waiter)
+    }
+
+    /// Why somebody who asks now would not get the lock.
+    pub(super) fn why_not(&self, now: Instant) -> Error {
+        let (until, held_for) = match &self.phase {
+            Phase::Contending(Contending {
+                seen: Seen::Busy(until),
+                ..
+            }) => (*until, Duration::ZERO),
+            // It is the driver that is in the way; its first answer is still to come.
+            Phase::Contending(Contending {
+                driver: Some(_),
+                seen: Seen::Nothing,
+                ..
+            }) => (now, Duration::ZERO),
+            Phase::Contending(contending) => return contending.seen.error(),
+            Phase::Held(tenure) => (
+                tenure.grant.valid_until(),
+                now.saturating_duration_since(tenure.grant.granted_at()),
+            ),
+            Phase::Idle | Phase::Returning(_) => (now, Duration::ZERO),
+        };
+        const SECOND: Duration = Duration::from_secs(1);
+        let ahead = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
+        let queue = held_for.max(SECOND).saturating_mul(ahead.saturating_add(1));
+        let lease = until.saturating_duration_since(now);
+        Error::new(ErrorKind::Busy).with_retry_after(lease.min(queue))
+    }
+
+    // ---- contending -----------------------------------------------------------------------
+
+    /// The first try of the driver succeeded.
+    pub(super) fn granted_to_driver(
+        &mut self,
+        key: &LockKey,
+        claim: Claim,
+        lease: Lease,
+        now: Instant,
+    ) -> Granted {
+        self.hold(Tenure::begin(key, lease, claim, now))
+    }
+
+    /// The driver has made its try and queues; a task goes on contending.
+    pub(super) fn driver_queues(&mut self, ticket: Ticket, waiter: Waiter, seen: Seen) {
+        self.queue.insert(ticket, waiter);
+        self.contend(seen);
+    }
+
+    /// The driver is gone. Whether a task has to go on: for others who queue, or because its try
+    /// is still on the wire.
+    pub(super) fn driver_leaves(&mut self, on_the_wire: bool, seen: Seen) -> bool {
+        if on_the_wire || !self.queue.is_empty() {
+            self.contend(seen);
+            true
+        } else {
+            self.phase = Phase::Idle;
+            false
+        }
+    }
+
+    fn contend(&mut self, seen: Seen) {
+        self.phase = Phase::Contending(Contending {
+            driver: None,
+            bell: Some(Arc::default()),
+            seen,
+        });
+    }
+
+    /// What rings when the contending task has to look at the queue again.
+    pub(super) fn bell(&self) -> Option<Arc<Notify>> {
+        match &self.phase {
+            Phase::Contending(contending) => contending.bell.clone(),
+            _ => None,
+        }
+    }
+
+    /// For whom the contending task tries next, and until when; without anybody the lane is idle
+    /// and the task ends.
+    pub(super) fn first_in_line(&mut self) -> Option<(Terms, Option<Instant>)> {
+        let first = self.queue.values().next();
+        if first.is_none() {
+            self.phase = Phase::Idle;
+        }
+        first.map(|waiter| (waiter.claim.terms, waiter.deadline))
+    }
+
+    /// The contending task got the lease.
+    pub(super) fn granted(&mut self, key: &LockKey, lease: Lease, now: Instant) -> Next {
+        let fits = (self.queue.values().next()).is_some_and(|first| lease.fits(first.claim.terms));
+        // The one it was for is gone and nobody else can use it as it is.
+        if !fits {
+            return self.give_back(lease, None);
+        }
+        self.hand_to_first(|claim| Tenure::begin(key, lease, claim, now))
+    }
+
+    /// The backend refused the contending task's try. Those who asked for a single try are
+    /// returned, to be refused.
+    pub(super) fn refused(&mut self, seen: Seen, now: Instant) -> Vec<(Waiter, Error)> {
+        if let Phase::Contending(contending) = &mut self.phase {
+            contending.seen = seen;
+        }
+        let once: Vec<Ticket> = (self.queue.iter())
+            .filter(|(_, waiter)| waiter.claim.once)
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        let mut refused = Vec::with_capacity(once.len());
+        for ticket in once {
+            if let Some(waiter) = self.queue.remove(&ticket) {
+                refused.push((waiter, self.why_not(now)));
+            }
+        }
+        refused
+    }
+
+    /// Nobody here can ever get the lock, or nobody may: the queue is returned, to be refused.
+    pub(super) fn dismiss(&mut self) -> Vec<Waiter> {
+        if let Phase::Contending(contending) = &self.phase {
+            contending.ring();
+        }
+        std::mem::take(&mut self.queue).into_values().collect()
+    }
+
+    // ---- holding --------------------------------------------------------------------------
+
+    /// One hold of `grant` ends.
+    pub(super) fn release(
+        &mut self,
+        key: &LockKey,
+        grant: &Arc<Grant>,
+        now: Instant,
+        report: Option<oneshot::Sender<Result<(), Error>>>,
+    ) -> Left {
+        let holds = grant.holds() - 1;
+        grant.set_holds(holds);
+        if !self
+            .holder()
+            .is_some_and(|current| Arc::ptr_eq(current, grant))
+        {
+            return Left::Lost;
+        }
+        if holds > 0 {
+            return Left::Done(Next::Nothing);
+        }
+        let Phase::Held(Tenure { lease, .. }) = std::mem::take(&mut self.phase) else {
+            return Left::Lost;
+        };
+        let hand_on = (self.queue.values().next())
+            .is_some_and(|first| lease.may_pass_to(first.claim.terms, now));
+        if hand_on {
+            Left::Done(self.hand_to_first(|claim| Tenure::handed_on(key, lease, claim, now)))
+        } else {
+            Left::Returning(self.give_back(lease, report))
+        }
+    }
+
+    fn hand_to_first(&mut self, begin: impl FnOnce(Claim) -> Tenure) -> Next {
+        let Some((_, waiter)) = self.queue.pop_first() else {
+            return Next::Nothing;
+        };
+        Next::Grant(waiter.reply, self.hold(begin(waiter.claim)))
+    }
+
+    fn hold(&mut self, tenure: Tenure) -> Granted {
+        let granted = tenure.granted();
+        self.phase = Phase::Held(tenure);
+        granted
+    }
+
+    fn give_back(
+        &mut self,
+        lease: Lease,
+        report: Option<oneshot::Sender<Result<(), Error>>>,
+    ) -> Next {
+        // No renewal may be sent after the release: one that is on the wire is waited for.
+        let next = if lease.is_renewing() {
+            Next::Nothing
+        } else {
+            Next::Return
+        };
+        self.phase = Phase::Returning(Returning {
+            lease: Some(lease),
+            report,
+        });
+        next
+    }
+
+    /// Several locks are held as one: the next hand-off of this one takes a fresh counter, so
+    /// that the largest token of the group separates the holders of each.
+    pub(super) fn retire_counter(&mut self, grant: &Arc<Grant>) {
+        if let Phase::Held(tenure) = &mut self.phase
+            && Arc::ptr_eq(&tenure.grant, grant)
+        {
+            tenure.lease.end_budget();
+        }
+    }
+
+    // ---- returning ------------------------------------------------------------------------
+
+    /// What the releaser sends now. `None` if the lease was taken back, or a renewal of it is on
+    /// the wire.
+    pub(super) fn take_return(&mut self, now: Instant) -> Option<Return> {
+        let Phase::Returning(returning) = &mut self.phase else {
+            return None;
+        };
+        let lease = returning.lease.take_if(|lease| !lease.is_renewing())?;
+        let wanted = (self.queue.values().next())
+            .is_some_and(|first| lease.is_renewed_for(first.claim.terms, now));
+        Some(if wanted {
+            Return::Pass(lease)
+        } else {
+            Return::Release(lease)
+        })
+    }
+
+    /// The lease is with the backend, or given up: the next in the queue contends.
+    pub(super) fn returned(&mut self, outcome: Result<(), Error>, polite: bool) -> Next {
+        let Phase::Returning(returning) = &mut self.phase else {
+            return Next::Nothing;
+        };
+        report(returning.report.take(), outcome);
+        self.contend_or_idle(polite)
+    }
+
+    /// Nobody else wanted the lease: it goes on here, under a fresh counter.
+    pub(super) fn kept(&mut self, key: &LockKey, lease: Lease, now: Instant) -> Next {
+        if let Phase::Returning(returning) = &mut self.phase {
+            report(returning.report.take(), Ok(()));
+        }
+        let wanted = (self.queue.values().next())
+            .is_some_and(|first| lease.is_renewed_for(first.claim.terms, now));
+        if wanted {
+            self.hand_to_first(|claim| Tenure::begin(key, lease, claim, now))
+        } else {
+            self.give_back(lease, None)
+        }
+    }
+
+    // ---- the watchdog ---------------------------------------------------------------------
+
+    pub(super) fn due(&mut self, key: &LockKey, now: Instant) -> Due {
+        let Phase::Held(tenure) = &mut self.phase else {
+            return Due::Never;
+        };
+        let valid_until = tenure.grant.valid_until();
+        if now >= valid_until {
+            return match std::mem::take(&mut self.phase) {
+                Phase::Held(Tenure { lease, grant }) => {
+                    // Given back all the same: the backend may hold it a little longer.
+                    Due::Lost(grant, self.give_back(lease, None))
+                }
+                _ => Due::Never,
+            };
+        }
+        match tenure.lease.renewal(key, now) {
+            Some(renewal) => Due::Renew(renewal, valid_until),
+            None => Due::Later(tenure.next_look()),
+        }
+    }
+
+    /// A renewal was answered.
+    pub(super) fn renewed(
+        &mut self,
+        renewal: &Renewal,
+        sent_at: Instant,
+        outcome: &Result<Renewed, BackendError>,
+        now: Instant,
+    ) -> Answered {
+        let lease = match &mut self.phase {
+            Phase::Held(tenure) => Some(&mut tenure.lease),
+            Phase::Returning(returning) => returning.lease.as_mut(),
+            _ => None,
+        };
+        let Some(lease) = lease.filter(|lease| lease.id() == renewal.lease) else {
+            return Answered::Stale;
+        };
+        lease.renewal_answered(renewal, sent_at, outcome, now);
+        match &mut self.phase {
+            Phase::Held(_) if matches!(outcome, Ok(Renewed::NotHeld)) => self
+                .lose()
+                .map_or(Answered::Stale, |(grant, next)| Answered::Lost(grant, next)),
+            Phase::Held(tenure) => {
+                tenure.grant.extend(tenure.lease.valid_until());
+                Answered::Held(tenure.next_look())
+            }
+            // The release was waiting for this answer.
+            _ => Answered::Returning,
+        }
+    }
+
+    /// The backend does not hold the lease any more.
+    pub(super) fn lose(&mut self) -> Option<(Arc<Grant>, Next)> {
+        let Phase::Held(Tenure { grant, .. }) = &self.phase else {
+            return None;
+        };
+        let grant = Arc::clone(grant);
+        Some((grant, self.contend_or_idle(false)))
+    }
+
+    /// Nothing is held here any more: the next in the queue contends.
+    fn contend_or_idle(&mut self, polite: bool) -> Next {
+        if self.queue.is_empty() {
+            self.phase = Phase::Idle;
+            Next::Nothing
+        } else {
+            self.contend(Seen::Busy(Instant::now()));
+            Next::Contend { polite }
+        }
+    }
+}
+
+impl Seen {
+    /// What it means for somebody who waits no longer.
+    pub(super) fn error(&self) -> Error {
+        match self {
+            Self::Nothing => Error::new(ErrorKind::Unavailable),
+            Self::Trouble(error) => Error::new(ErrorKind::Unavailable).with_source(error.clone()),
+            Self::Busy(until) => {
+                let lease = until.saturating_duration_since(Instant::now());
+                Error::new(ErrorKind::Busy).with_retry_after(lease)
+            }
+        }
+    }
+}
+
+impl Contending {
+    /// No driver, and no task that holds on to the bell.
+    fn is_abandoned(&self) -> bool {
+        self.driver.is_none()
+            && (self.bell.as_ref()).is_none_or(|bell| Arc::strong_count(bell) == 1)
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            bell.notify_one();
+        }
+    }
+}
+
+impl Tenure {
+    /// The first holder of a lease, or the first one under a fresh counter.
+    fn begin(key: &LockKey, lease: Lease, claim: Claim, now: Instant) -> Self {
+        let grant = Grant::new(
+            key.clone(),
+            claim.owner,
+            lease.token(),
+            now,
+            lease.valid_until(),
+            claim.terms.max_hold,
+        );
+        Self { lease, grant }
+    }
+
+    /// The next holder of a lease, in this process: a fresh token, no round trip.
+    fn handed_on(key: &LockKey, mut lease: Lease, claim: Claim, now: Instant) -> Self {
+        lease.hand_on();
+        Self::begin(key, lease, claim, now)
+    }
+
+    /// When the watchdog has to look at it.
+    fn next_look(&self) -> Instant {
+        let valid_until = self.grant.valid_until();
+        (self.lease.next_renewal()).map_or(valid_until, |renewal| renewal.min(valid_until))
+    }
+
+    fn granted(&self) -> Granted {
+        Granted {
+            grant: Arc::clone(&self.grant),
+            next_look: self.next_look(),
+        }
+    }
+}
+
+fn report(to: Option<oneshot::Sender<Result<(), Error>>>, outcome: Result<(), Error>) {
+    if let Some(to) = to {
+        // Whoever asked may have stopped waiting.
+        drop(to.send(outcome));
+    }
+}

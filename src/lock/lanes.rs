@@ -1,0 +1,107 @@
+//! The lanes of one manager, by key.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::lane::Lane;
+use crate::LockKey;
+
+const SHARDS: usize = 64;
+
+type Shard = HashMap<LockKey, Lane, BuildHasherDefault<Prehashed>>;
+
+/// A lane is in the table from the first event that makes it busy to the one that leaves it idle.
+/// No mutex is taken under that of a shard, and nobody is woken under it.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    shards: [Mutex<Shard>; SHARDS],
+    /// Told when a lane has left.
+    left: Notify,
+}
+
+/// Keys carry their hash.
+#[derive(Debug, Default)]
+struct Prehashed(u64);
+
+impl Hasher for Prehashed {
+    fn write(&mut self, _: &[u8]) {
+        debug_assert!(false, "BUG: keys hash themselves as one u64");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+impl Lanes {
+    pub(super) fn new() -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            left: Notify::new(),
+        }
+    }
+
+    /// Lets one event happen to the lane of `key`.
+    pub(super) fn with<R>(&self, key: &LockKey, event: impl FnOnce(&mut Lane) -> R) -> R {
+        // The map itself uses the high and the low bits.
+        let shard = &self.shards[(key.hash_code() >> 24) as usize % SHARDS];
+        let mut shard = lock(shard);
+        let Some(lane) = shard.get_mut(key) else {
+            let mut lane = Lane::default();
+            let result = event(&mut lane);
+            if !lane.is_idle() {
+                shard.insert(key.clone(), lane);
+            }
+            return result;
+        };
+        let result = event(lane);
+        if lane.is_idle() {
+            shard.remove(key);
+            // An idle map gives its memory back after a burst.
+            if shard.is_empty() && shard.capacity() > 1024 {
+                shard.shrink_to_fit();
+            }
+            drop(shard);
+            self.left.notify_waiters();
+        }
+        result
+    }
+
+    /// Visits every lane, one shard at a time.
+    pub(super) fn for_each(&self, mut visit: impl FnMut(&LockKey, &mut Lane)) {
+        for shard in &self.shards {
+            for (key, lane) in lock(shard).iter_mut() {
+                visit(key, lane);
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| lock(shard).is_empty())
+    }
+
+    /// Waits until there is no lane.
+    pub(super) async fn emptied(&self) {
+        loop {
+            let left = self.left.notified();
+            tokio::pin!(left);
+            // Listen first, then look.
+            left.as_mut().enable();
+            if self.is_empty() {
+                return;
+            }
+            left.await;
+        }
+    }
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}

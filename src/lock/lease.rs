@@ -1,0 +1,206 @@
+//! What the backend granted to this process, and for how long that can be trusted.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::backend::{BackendError, LeaseId, Renewal, Renewed};
+use crate::{FencingToken, LockKey};
+
+/// How long a lock is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// The length of the lease.
+    pub(super) ttl: Duration,
+    /// Whether the watchdog renews it for as long as it is held.
+    pub(super) renewed: bool,
+    /// When the lock is lost however often it was renewed.
+    pub(super) max_hold: Option<Duration>,
+}
+
+/// How long one lease may be handed on in this process before the others are asked.
+const HANDOFF_TIME: Duration = Duration::from_millis(100);
+
+/// A renewal is due when a third of the lease has passed, as in Redisson.
+const RENEW_AT: u32 = 3;
+
+/// Renewals that are due within this part of their lease join a round that is under way.
+const RENEW_EARLY: u32 = 20;
+
+#[derive(Debug)]
+pub(super) struct Lease {
+    id: LeaseId,
+    counter: u64,
+    handoffs: u8,
+    /// When the hand-offs under this counter end.
+    budget_until: Instant,
+    ttl: Duration,
+    policy: Policy,
+    valid_until: Instant,
+    renew_at: Instant,
+    /// A renewal is on the wire.
+    renewing: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Policy {
+    Never,
+    /// A nested acquire asked for more than was left.
+    Once,
+    Always,
+}
+
+/// `sent_at + ttl − drift`: counted from before the command was sent, since the backend's clock
+/// starts somewhere between that and the answer. The drift, 1 % + 2 ms, allows for clocks that run
+/// at different speed, and tells the loss before the backend can let anybody else in.
+fn valid_until(sent_at: Instant, ttl: Duration) -> Instant {
+    let drift = ttl / 100 + Duration::from_millis(2);
+    sent_at + ttl.saturating_sub(drift)
+}
+
+impl Lease {
+    pub(super) fn new(id: LeaseId, counter: u64, terms: Terms, sent_at: Instant) -> Self {
+        Self {
+            id,
+            counter,
+            handoffs: 0,
+            budget_until: sent_at + HANDOFF_TIME,
+            ttl: terms.ttl,
+            policy: if terms.renewed {
+                Policy::Always
+            } else {
+                Policy::Never
+            },
+            valid_until: valid_until(sent_at, terms.ttl),
+            renew_at: sent_at + terms.ttl / RENEW_AT,
+            renewing: false,
+        }
+    }
+
+    pub(super) fn id(&self) -> LeaseId {
+        self.id
+    }
+
+    pub(super) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    pub(super) fn valid_until(&self) -> Instant {
+        self.valid_until
+    }
+
+    /// When the backend itself must have let go, with room for a clock that runs slow.
+    pub(super) fn expires_at(&self) -> Instant {
+        self.valid_until + self.ttl / 50 + Duration::from_millis(4)
+    }
+
+    pub(super) fn token(&self) -> FencingToken {
+        FencingToken::new(self.counter, self.handoffs)
+    }
+
+    pub(super) fn is_renewing(&self) -> bool {
+        self.renewing
+    }
+
+    /// Whether a fresh lease is what `terms` ask for.
+    pub(super) fn fits(&self, terms: Terms) -> bool {
+        self.ttl == terms.ttl && (self.policy == Policy::Always) == terms.renewed
+    }
+
+    /// Whether this lease is renewed and so are the leases that `terms` ask for. A fixed lease is
+    /// never handed on: it would be shorter, or longer, than its next holder was promised.
+    pub(super) fn is_renewed_for(&self, terms: Terms, now: Instant) -> bool {
+        self.policy == Policy::Always && terms.renewed && now < self.valid_until
+    }
+
+    /// Whether the next holder in this process may have it without the backend being asked.
+    pub(super) fn may_pass_to(&self, terms: Terms, now: Instant) -> bool {
+        self.is_renewed_for(terms, now)
+            && self.handoffs < FencingToken::HANDOFFS_PER_COUNTER
+            && now < self.budget_until
+            && now + self.ttl / RENEW_AT <= self.valid_until
+    }
+
+    pub(super) fn hand_on(&mut self) {
+        self.handoffs += 1;
+    }
+
+    pub(super) fn end_budget(&mut self) {
+        self.handoffs = FencingToken::HANDOFFS_PER_COUNTER;
+    }
+
+    /// The backend kept the lease for us, under a fresh counter.
+    pub(super) fn keep(&mut self, counter: u64, sent_at: Instant) {
+        self.counter = counter;
+        self.handoffs = 0;
+        self.budget_until = sent_at + HANDOFF_TIME;
+        self.prolong(sent_at, self.ttl);
+    }
+
+    fn prolong(&mut self, sent_at: Instant, ttl: Duration) {
+        self.valid_until = self.valid_until.max(valid_until(sent_at, ttl));
+        self.renew_at = sent_at + self.ttl / RENEW_AT;
+    }
+
+    /// A nested acquire never shortens the lease; what it asks for beyond is fetched by the
+    /// watchdog, so that the nested acquire costs no round trip.
+    pub(super) fn widen(&mut self, terms: Terms, now: Instant) {
+        if self.policy == Policy::Always {
+            return;
+        }
+        if terms.renewed || valid_until(now, terms.ttl) > self.valid_until {
+            self.policy = if terms.renewed {
+                Policy::Always
+            } else {
+                Policy::Once
+            };
+            self.ttl = terms.ttl;
+            self.renew_at = now;
+        }
+    }
+
+    /// When the watchdog has to look at this lease again; `None` if it is not to be renewed, or a
+    /// renewal is on the wire.
+    pub(super) fn next_renewal(&self) -> Option<Instant> {
+        (self.policy != Policy::Never && !self.renewing).then_some(self.renew_at)
+    }
+
+    /// The renewal to send now, if one is due.
+    pub(super) fn renewal(&mut self, key: &LockKey, now: Instant) -> Option<Renewal> {
+        let due = self.next_renewal()?;
+        if due > now + self.ttl / RENEW_EARLY {
+            return None;
+        }
+        self.renewing = true;
+        Some(Renewal::new(key.clone(), self.id, self.ttl))
+    }
+
+    pub(super) fn renewal_answered(
+        &mut self,
+        renewal: &Renewal,
+        sent_at: Instant,
+        outcome: &Result<Renewed, BackendError>,
+        now: Instant,
+    ) {
+        self.renewing = false;
+        match outcome {
+            Ok(Renewed::Renewed) => {
+                self.prolong(sent_at, renewal.ttl);
+                if self.policy == Policy::Once {
+                    if self.ttl == renewal.ttl {
+                        self.policy = Policy::Never;
+                    } else {
+                        // A nested acquire asked for more while this one was on the wire.
+                        self.renew_at = now;
+                    }
+                }
+            }
+            Ok(Renewed::NotHeld) => {}
+            // Again soon, until the local deadline.
+            Err(_) => {
+                let soon = self.ttl / 30;
+                self.renew_at = now + soon.clamp(Duration::from_millis(10), Duration::from_secs(1));
+            }
+        }
+    }
+}

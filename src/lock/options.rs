@@ -1,0 +1,78 @@
+//! Defaults, bounds, and their validation.
+
+use std::time::Duration;
+
+use crate::ConfigError;
+
+/// How often one owner can hold one lock at a time.
+pub const MAX_HOLD_COUNT: u32 = 64;
+
+/// The shortest lease: below, the drift allowance leaves nothing to work in.
+const MIN_LEASE: Duration = Duration::from_millis(10);
+
+/// The longest lease and the longest wait. Waiting without an end is
+/// [`Acquire::wait_forever`](crate::Acquire::wait_forever).
+const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+#[derive(Debug, Clone)]
+pub(super) struct Options {
+    pub(super) wait: Duration,
+    pub(super) watchdog_timeout: Duration,
+    pub(super) max_waiters_per_key: usize,
+    pub(super) max_waiters: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            wait: Duration::from_secs(5),
+            watchdog_timeout: Duration::from_secs(30),
+            max_waiters_per_key: 1024,
+            max_waiters: 65_536,
+        }
+    }
+}
+
+impl Options {
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        valid_wait("wait", self.wait)?;
+        valid_lease("watchdog_timeout", self.watchdog_timeout)?;
+        valid_limit("max_waiters_per_key", self.max_waiters_per_key)?;
+        valid_limit("max_waiters", self.max_waiters)
+    }
+}
+
+pub(super) fn valid_wait(field: &'static str, wait: Duration) -> Result<(), ConfigError> {
+    if wait > MAX_DURATION {
+        return Err(ConfigError::new(
+            field,
+            format!(
+                "{wait:?} is longer than the maximum of {MAX_DURATION:?}; to wait without an end use `wait_forever`"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn valid_lease(field: &'static str, lease: Duration) -> Result<(), ConfigError> {
+    if (MIN_LEASE..=MAX_DURATION).contains(&lease) {
+        return Ok(());
+    }
+    Err(ConfigError::new(
+        field,
+        format!("{lease:?} is not between {MIN_LEASE:?} and {MAX_DURATION:?}"),
+    ))
+}
+
+fn valid_limit(field: &'static str, limit: usize) -> Result<(), ConfigError> {
+    if (1..=tokio::sync::Semaphore::MAX_PERMITS).contains(&limit) {
+        return Ok(());
+    }
+    Err(ConfigError::new(
+        field,
+        format!(
+            "{limit} is not between 1 and {}",
+            tokio::sync::Semaphore::MAX_PERMITS
+        ),
+    ))
+}
