@@ -1,4 +1,5 @@
 //! What a user of the engine sees, on the memory backend and mostly in paused time.
+#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -33,7 +33,7 @@ impl Hints {
     /// No hint is lost when the future is dropped.
     pub async fn next(&mut self) {
         if self.receiver.recv().await.is_none() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::engine::Engine;
-use super::lane::{Seen, Ticket, Waiter};
+use super::lane::{Lane, Seen, Ticket, Waiter};
 use super::lease::{Lease, Terms};
 use crate::backend::{Acquired, BackendError, BackendErrorKind, BoxFuture, Hints, LeaseId};
 use crate::jitter::jittered;
@@ -159,7 +159,7 @@ impl Contention {
             let tried = if self.on_the_wire.is_some() {
                 self.outcome().await
             } else {
-                let Some((terms, _)) = engine.lanes.with(&key, |lane| lane.first_in_line()) else {
+                let Some((terms, _)) = engine.lanes.with(&key, Lane::first_in_line) else {
                     return;
                 };
                 match self.try_now(terms) {
@@ -224,10 +224,7 @@ impl Contention {
         let asleep_since = Instant::now();
         let hints = (self.hints).get_or_insert_with(|| self.engine.backend.watch(&self.key));
         loop {
-            let first = self
-                .engine
-                .lanes
-                .with(&self.key, |lane| lane.first_in_line());
+            let first = self.engine.lanes.with(&self.key, Lane::first_in_line);
             let Some((_, deadline)) = first else {
                 return false;
             };
@@ -283,7 +280,7 @@ impl Driver {
         if let Some(contention) = self.contention.take() {
             let lanes = &contention.engine.lanes;
             lanes.with(&contention.key, |lane| {
-                lane.driver_queues(ticket, waiter, seen)
+                lane.driver_queues(ticket, waiter, seen);
             });
             contention.spawn(false);
         }

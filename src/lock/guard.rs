@@ -188,6 +188,7 @@ impl Held {
     }
 
     /// The keys in their order.
+    #[must_use]
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &LockKey> {
         self.grants.as_slice().iter().map(|grant| grant.key())
     }

@@ -40,6 +40,8 @@ pub(super) struct Lease {
     renew_at: Instant,
     /// A renewal is on the wire.
     renewing: bool,
+    /// The last renewal had no answer; the next one is not sent early.
+    failing: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +76,7 @@ impl Lease {
             valid_until: valid_until(sent_at, terms.ttl),
             renew_at: sent_at + terms.ttl / RENEW_AT,
             renewing: false,
+            failing: false,
         }
     }
 
@@ -168,7 +171,12 @@ impl Lease {
     /// The renewal to send now, if one is due.
     pub(super) fn renewal(&mut self, key: &LockKey, now: Instant) -> Option<Renewal> {
         let due = self.next_renewal()?;
-        if due > now + self.ttl / RENEW_EARLY {
+        let early = if self.failing {
+            Duration::ZERO
+        } else {
+            self.ttl / RENEW_EARLY
+        };
+        if due > now + early {
             return None;
         }
         self.renewing = true;
@@ -183,6 +191,7 @@ impl Lease {
         now: Instant,
     ) {
         self.renewing = false;
+        self.failing = outcome.is_err();
         match outcome {
             Ok(Renewed::Renewed) => {
                 self.prolong(sent_at, renewal.ttl);
