@@ -180,6 +180,7 @@ impl Acquire {
             },
         };
         let claim = Claim {
+            ticket: self.engine.next_number(),
             owner: self.owner.unwrap_or_else(|| self.engine.new_owner()),
             terms,
             once: matches!(self.wait, Wait::Never),
@@ -323,9 +324,9 @@ enum Step {
 
 enum Slow {
     /// The first try is on the wire.
-    Drive(Driver, Ticket),
+    Drive(Driver),
     /// It was made, without success.
-    Tried(Driver, Ticket, Seen),
+    Tried(Driver, Seen),
     /// Others are before us.
     Occupied,
     Queued(Queued),
@@ -360,8 +361,8 @@ fn join(engine: &Arc<Engine>, key: &LockKey, claim: Claim, deadline: Option<Inst
             entered => Err(entered),
         });
     match joined {
-        Ok((ticket, next)) => {
-            let queued = Queued::new(engine, key, ticket, answer);
+        Ok(next) => {
+            let queued = Queued::new(engine, key, claim.ticket, answer);
             engine.follow(key, next);
             Step::Slow(Slow::Queued(queued))
         }
@@ -385,15 +386,13 @@ fn entered_as(engine: &Arc<Engine>, key: &LockKey, claim: Claim, entered: Entere
         Entered::Granted(granted) => Step::Done(Ok(engine.hold(granted))),
         Entered::Refused(error) => Step::Done(Err(error)),
         Entered::Occupied => Step::Slow(Slow::Occupied),
-        Entered::Drive(ticket) => {
+        Entered::Drive => {
             let mut contention = Contention::new(Arc::clone(engine), key.clone());
             let tried = contention.try_now(claim.terms);
             let driver = Driver::new(contention);
             match tried {
-                None => Step::Slow(Slow::Drive(driver, ticket)),
-                Some(Tried::NotYet(seen)) if !claim.once => {
-                    Step::Slow(Slow::Tried(driver, ticket, seen))
-                }
+                None => Step::Slow(Slow::Drive(driver)),
+                Some(Tried::NotYet(seen)) if !claim.once => Step::Slow(Slow::Tried(driver, seen)),
                 Some(tried) => Step::Done(settle(engine, key, claim, driver, tried)),
             }
         }
@@ -461,17 +460,17 @@ impl Slow {
                     Step::Done(outcome) => return outcome,
                     Step::Slow(slow) => slow,
                 },
-                Self::Drive(mut driver, ticket) => {
+                Self::Drive(mut driver) => {
                     // Dropped here, or out of time: the driver hands its try to a task.
                     let Some(tried) = by(deadline, driver.outcome()).await else {
                         return Err(Error::new(ErrorKind::Unavailable));
                     };
                     match tried {
-                        Tried::NotYet(seen) if !claim.once => Self::Tried(driver, ticket, seen),
+                        Tried::NotYet(seen) if !claim.once => Self::Tried(driver, seen),
                         tried => return settle(engine, key, claim, driver, tried),
                     }
                 }
-                Self::Tried(driver, ticket, seen) => {
+                Self::Tried(driver, seen) => {
                     let (waiter, answer) = match seat(engine, claim, deadline) {
                         Ok(seated) => seated,
                         Err(error) => {
@@ -479,8 +478,8 @@ impl Slow {
                             return Err(error);
                         }
                     };
-                    driver.queue(ticket, waiter, seen);
-                    Self::Queued(Queued::new(engine, key, ticket, answer))
+                    driver.queue(waiter, seen);
+                    Self::Queued(Queued::new(engine, key, claim.ticket, answer))
                 }
                 Self::Queued(queued) => return queued.wait(deadline).await,
             };

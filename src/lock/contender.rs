@@ -8,11 +8,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::engine::Engine;
-use super::lane::{Lane, Seen, Ticket, Waiter};
+use super::lane::{Bell, Lane, Next, Seen, Waiter};
 use super::lease::{Lease, Terms};
 use crate::backend::{Acquired, BackendError, BackendErrorKind, BoxFuture, Hints, LeaseId};
 use crate::jitter::jittered;
@@ -132,13 +131,9 @@ impl Contention {
         }
     }
 
-    /// Goes on as a task.
-    pub(super) fn spawn(self, polite: bool) {
+    /// Goes on as the task that the lane asked for.
+    pub(super) fn spawn(self, bell: Bell, polite: bool) {
         let engine = Arc::clone(&self.engine);
-        // Held from here on: a lane whose bell nobody holds has lost its task.
-        let Some(bell) = engine.lanes.with(&self.key, |lane| lane.bell()) else {
-            return;
-        };
         engine.spawner.spawn(self.run(bell, polite));
     }
 
@@ -146,7 +141,7 @@ impl Contention {
     ///
     /// Try, watch, try again, wait: a release between the first try and the subscription is seen
     /// by the second try, which the first hint of a new subscription brings about.
-    async fn run(mut self, bell: Arc<Notify>, polite: bool) {
+    async fn run(mut self, bell: Bell, polite: bool) {
         let engine = Arc::clone(&self.engine);
         let key = self.key.clone();
         if polite {
@@ -220,7 +215,7 @@ impl Contention {
 
     /// Waits for a hint, the time, or the last moment of the first in the queue. False when
     /// nobody is left in it; then the lane is idle.
-    async fn wait(&mut self, bell: &Notify, again_at: Instant) -> bool {
+    async fn wait(&mut self, bell: &Bell, again_at: Instant) -> bool {
         let asleep_since = Instant::now();
         let hints = (self.hints).get_or_insert_with(|| self.engine.backend.watch(&self.key));
         loop {
@@ -276,37 +271,30 @@ impl Driver {
     }
 
     /// Joins the queue in its place at the front; a task goes on contending.
-    pub(super) fn queue(mut self, ticket: Ticket, waiter: Waiter, seen: Seen) {
-        if let Some(contention) = self.contention.take() {
-            let lanes = &contention.engine.lanes;
-            lanes.with(&contention.key, |lane| {
-                lane.driver_queues(ticket, waiter, seen);
-            });
-            contention.spawn(false);
-        }
+    pub(super) fn queue(mut self, waiter: Waiter, seen: Seen) {
+        self.hand_over(|lane, _| lane.driver_queues(waiter, seen));
     }
 
     /// Leaves the lane to others, after a try that failed as `seen`.
     pub(super) fn leave(mut self, seen: Seen) {
-        self.hand_over(seen);
+        self.hand_over(|lane, on_the_wire| lane.driver_leaves(on_the_wire, seen));
     }
 
-    fn hand_over(&mut self, seen: Seen) {
+    fn hand_over(&mut self, event: impl FnOnce(&mut Lane, bool) -> Next) {
         let Some(contention) = self.contention.take() else {
             return;
         };
         let on_the_wire = contention.on_the_wire.is_some();
         let lanes = &contention.engine.lanes;
-        if lanes.with(&contention.key, |lane| {
-            lane.driver_leaves(on_the_wire, seen)
-        }) {
-            contention.spawn(false);
+        let next = lanes.with(&contention.key, |lane| event(lane, on_the_wire));
+        if let Next::Contend { bell, polite } = next {
+            contention.spawn(bell, polite);
         }
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.hand_over(Seen::Nothing);
+        self.hand_over(|lane, on_the_wire| lane.driver_leaves(on_the_wire, Seen::Nothing));
     }
 }

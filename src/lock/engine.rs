@@ -50,7 +50,8 @@ impl Engine {
         }
     }
 
-    fn next_number(&self) -> u64 {
+    /// Never the same twice, and larger each time.
+    pub(super) fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -97,8 +98,8 @@ impl Engine {
                 drop(reply.send(Ok(hold)));
             }
             Next::Return => self.releaser.enqueue(self, key.clone()),
-            Next::Contend { polite } => {
-                Contention::new(Arc::clone(self), key.clone()).spawn(polite);
+            Next::Contend { bell, polite } => {
+                Contention::new(Arc::clone(self), key.clone()).spawn(bell, polite);
             }
         }
     }

@@ -18,7 +18,8 @@ use super::lease::{Lease, Terms};
 use crate::backend::{BackendError, Renewal, Renewed};
 use crate::{Error, ErrorKind, LockKey, Owner};
 
-/// A place in the queue of one lane: smaller is earlier.
+/// The place of one acquire in any queue: smaller is earlier. Never used twice, so that an acquire
+/// that leaves late cannot take the place of another.
 pub(super) type Ticket = u64;
 
 pub(super) type Reply = oneshot::Sender<Result<Hold, Error>>;
@@ -26,6 +27,7 @@ pub(super) type Reply = oneshot::Sender<Result<Hold, Error>>;
 /// Who asks for the lock, and under which terms.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claim {
+    pub(super) ticket: Ticket,
     pub(super) owner: Owner,
     pub(super) terms: Terms,
     /// Exactly one try, no waiting behind others.
@@ -45,7 +47,6 @@ pub(super) struct Waiter {
 pub(super) struct Lane {
     phase: Phase,
     queue: BTreeMap<Ticket, Waiter>,
-    next_ticket: Ticket,
 }
 
 #[derive(Debug, Default)]
@@ -62,11 +63,15 @@ enum Phase {
 /// first try, or a task.
 #[derive(Debug)]
 struct Contending {
-    driver: Option<Ticket>,
-    /// Rung when the task has to look at the queue again. Absent while a driver is at it.
-    bell: Option<Arc<Notify>>,
+    /// The bell of the task; absent while a driver is at it.
+    bell: Option<Bell>,
     seen: Seen,
 }
+
+/// Rung when the contending task has to look at the queue again. It is handed out under the mutex
+/// that starts the contention, and held by the task for as long as it lives: a lane whose bell
+/// nobody else holds has lost its task.
+pub(super) type Bell = Arc<Notify>;
 
 /// What the backend said last.
 #[derive(Debug)]
@@ -96,8 +101,8 @@ struct Returning {
 pub(super) enum Entered {
     /// It holds the key: again, or by taking back a lease that was about to be returned.
     Granted(Granted),
-    /// The lane was idle: the caller makes the first try, in place of this ticket.
-    Drive(Ticket),
+    /// The lane was idle: the caller makes the first try.
+    Drive,
     /// Others are before it. Nothing has changed.
     Occupied,
     Refused(Error),
@@ -119,8 +124,10 @@ pub(super) enum Next {
     Grant(Reply, Granted),
     /// The releaser has work.
     Return,
-    /// Start a task that contends. `polite`: other processes were woken and go first.
+    /// Start a task that contends and listens to this bell. `polite`: other processes were woken
+    /// and go first.
     Contend {
+        bell: Bell,
         polite: bool,
     },
 }
@@ -192,13 +199,11 @@ impl Lane {
     pub(super) fn enter(&mut self, key: &LockKey, claim: Claim, now: Instant) -> Entered {
         match &mut self.phase {
             Phase::Idle => {
-                let ticket = self.ticket();
                 self.phase = Phase::Contending(Contending {
-                    driver: Some(ticket),
                     bell: None,
                     seen: Seen::Nothing,
                 });
-                Entered::Drive(ticket)
+                Entered::Drive
             }
             Phase::Held(tenure)
                 if tenure.grant.owner() == claim.owner && tenure.grant.is_held(now) =>
@@ -234,24 +239,16 @@ impl Lane {
         }
     }
 
-    /// Joins the queue, behind everybody.
-    pub(super) fn enqueue(&mut self, waiter: Waiter) -> (Ticket, Next) {
-        let ticket = self.ticket();
-        self.queue.insert(ticket, waiter);
-        let next = match &self.phase {
+    /// Joins the queue, in the order of the tickets.
+    pub(super) fn enqueue(&mut self, waiter: Waiter) -> Next {
+        self.queue.insert(waiter.claim.ticket, waiter);
+        match &self.phase {
             // Its runtime was shut down under it.
             Phase::Contending(contending) if contending.is_abandoned() => {
-                self.contend(Seen::Nothing);
-                Next::Contend { polite: false }
+                self.contend(Seen::Nothing, false)
             }
             _ => Next::Nothing,
-        };
-        (ticket, next)
-    }
-
-    fn ticket(&mut self) -> Ticket {
-        self.next_ticket += 1;
-        self.next_ticket
+        }
     }
 
     /// A waiter leaves. `None` if it has been served or refused already.
@@ -273,7 +270,7 @@ impl Lane {
             }) => (*until, Duration::ZERO),
             // It is the driver that is in the way; its first answer is still to come.
             Phase::Contending(Contending {
-                driver: Some(_),
+                bell: None,
                 seen: Seen::Nothing,
                 ..
             }) => (now, Duration::ZERO),
@@ -305,44 +302,36 @@ impl Lane {
     }
 
     /// The driver has made its try and queues; a task goes on contending.
-    pub(super) fn driver_queues(&mut self, ticket: Ticket, waiter: Waiter, seen: Seen) {
-        self.queue.insert(ticket, waiter);
-        self.contend(seen);
+    pub(super) fn driver_queues(&mut self, waiter: Waiter, seen: Seen) -> Next {
+        self.queue.insert(waiter.claim.ticket, waiter);
+        self.contend(seen, false)
     }
 
-    /// The driver is gone. Whether a task has to go on: for others who queue, or because its try
-    /// is still on the wire.
-    pub(super) fn driver_leaves(&mut self, on_the_wire: bool, seen: Seen) -> bool {
+    /// The driver is gone. A task has to go on for others who queue, or because its try is still
+    /// on the wire.
+    pub(super) fn driver_leaves(&mut self, on_the_wire: bool, seen: Seen) -> Next {
         if on_the_wire || !self.queue.is_empty() {
-            self.contend(seen);
-            true
+            self.contend(seen, false)
         } else {
             self.phase = Phase::Idle;
-            false
+            Next::Nothing
         }
     }
 
-    fn contend(&mut self, seen: Seen) {
+    fn contend(&mut self, seen: Seen, polite: bool) -> Next {
+        let bell = Bell::default();
         self.phase = Phase::Contending(Contending {
-            driver: None,
-            bell: Some(Arc::default()),
+            bell: Some(Arc::clone(&bell)),
             seen,
         });
-    }
-
-    /// What rings when the contending task has to look at the queue again.
-    pub(super) fn bell(&self) -> Option<Arc<Notify>> {
-        match &self.phase {
-            Phase::Contending(contending) => contending.bell.clone(),
-            _ => None,
-        }
+        Next::Contend { bell, polite }
     }
 
     /// For whom the contending task tries next, and until when; without anybody the lane is idle
     /// and the task ends.
     pub(super) fn first_in_line(&mut self) -> Option<(Terms, Option<Instant>)> {
         let first = self.queue.values().next();
-        if first.is_none() {
+        if first.is_none() && matches!(self.phase, Phase::Contending(_)) {
             self.phase = Phase::Idle;
         }
         first.map(|waiter| (waiter.claim.terms, waiter.deadline))
@@ -567,8 +556,7 @@ impl Lane {
             self.phase = Phase::Idle;
             Next::Nothing
         } else {
-            self.contend(Seen::Busy(Instant::now()));
-            Next::Contend { polite }
+            self.contend(Seen::Busy(Instant::now()), polite)
         }
     }
 }
@@ -588,10 +576,9 @@ impl Seen {
 }
 
 impl Contending {
-    /// No driver, and no task that holds on to the bell.
+    /// Its task was dropped, with its runtime.
     fn is_abandoned(&self) -> bool {
-        self.driver.is_none()
-            && (self.bell.as_ref()).is_none_or(|bell| Arc::strong_count(bell) == 1)
+        (self.bell.as_ref()).is_some_and(|bell| Arc::strong_count(bell) == 1)
     }
 
     fn ring(&self) {
