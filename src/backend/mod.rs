@@ -4,6 +4,8 @@ mod contract;
 mod erased;
 mod hints;
 mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 pub use contract::{
     Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Holder, LeaseId, Passed,
