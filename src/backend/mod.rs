@@ -1,5 +1,7 @@
 //! Where leases live: the contract between the engine and a store, and the stores.
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod contract;
 mod erased;
 mod hints;
