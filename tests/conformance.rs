@@ -1,4 +1,6 @@
 //! Every backend keeps the same promises.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
 
 #[cfg(feature = "redis")]
 mod support;

@@ -1,11 +1,13 @@
 //! What Redis itself must see, and what must survive when it misbehaves.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
-use std::error::Error as _;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::Commands as _;
 use static_assertions::assert_impl_all;
 use tokio::time::{Instant, sleep, timeout};
@@ -566,13 +568,9 @@ async fn many_commands_on_a_killed_connection_open_one_new_one() {
     };
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     let before = connections();
-    let tries = (0..50).map(|number| {
-        let backend = backend.clone();
-        tokio::spawn(async move { grant(&backend, &format!("a:{number}")).await })
-    });
-    for granted in tries.collect::<Vec<_>>() {
-        granted.await.unwrap();
-    }
+    let backend = &backend;
+    join_all((0..50).map(|number| async move { grant(backend, &format!("a:{number}")).await }))
+        .await;
     assert_eq!(connections() - before, 1);
 }
 

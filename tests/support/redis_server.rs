@@ -4,16 +4,17 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::{Connection, ConnectionLike as _, Value};
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running server. The program is `redis-server`, or what the variable `SERVER` names.
 pub(crate) struct RedisServer {
-    child: Child,
+    child: Reaped,
     port: u16,
     dir: TempDir,
     options: Vec<String>,
@@ -70,8 +71,8 @@ impl RedisServer {
     /// Ends the server as a crash does.
     pub(crate) fn kill(&mut self) {
         self.continue_process();
-        self.child.kill().expect("the server can be killed");
-        self.child.wait().expect("the server has ended");
+        self.child.0.kill().expect("the server can be killed");
+        self.child.0.wait().expect("the server has ended");
         *self.admin() = None;
     }
 
@@ -113,7 +114,7 @@ impl RedisServer {
 
     fn signal(&self, signal: &str) {
         let status = Command::new("kill")
-            .args([signal, &self.child.id().to_string()])
+            .args([signal, &self.child.0.id().to_string()])
             .status()
             .expect("`kill` runs");
         assert!(status.success(), "the server takes {signal}");
@@ -161,11 +162,14 @@ impl RedisServer {
     }
 }
 
-impl Drop for RedisServer {
+/// A process that does not outlive its owner, also when a test panics.
+struct Reaped(Child);
+
+impl Drop for Reaped {
     fn drop(&mut self) {
-        // A stopped process takes the kill all the same.
-        drop(self.child.kill());
-        drop(self.child.wait());
+        // A stopped process takes the kill all the same; one that has ended needs none.
+        drop(self.0.kill());
+        drop(self.0.wait());
     }
 }
 
@@ -187,9 +191,9 @@ fn free_port() -> u16 {
 }
 
 /// `None` when the server exits, as it does when its port is taken.
-fn launch(dir: &TempDir, port: u16, options: &[String]) -> Option<(Child, Connection)> {
+fn launch(dir: &TempDir, port: u16, options: &[String]) -> Option<(Reaped, Connection)> {
     drop(std::fs::remove_file(socket(dir)));
-    let mut child = Command::new(program())
+    let mut child = Reaped(Command::new(program())
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .arg("--unixsocket")
         .arg(socket(dir))
@@ -206,12 +210,12 @@ fn launch(dir: &TempDir, port: u16, options: &[String]) -> Option<(Child, Connec
                 "these tests need a Redis server: `{}` cannot be run ({error}); install it, or name another in the variable SERVER",
                 program()
             )
-        });
+        }));
     let url = format!("redis+unix://{}", socket(dir).display());
     let client = redis::Client::open(url).expect("a socket's URL");
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
-        if child.try_wait().expect("a child").is_some() {
+        if child.0.try_wait().expect("a child").is_some() {
             return None;
         }
         if let Ok(mut connection) = client.get_connection()
@@ -221,7 +225,6 @@ fn launch(dir: &TempDir, port: u16, options: &[String]) -> Option<(Child, Connec
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    drop(child.kill());
     panic!(
         "the server does not answer within {PATIENCE:?}: {}",
         log(dir)
