@@ -1,9 +1,13 @@
 //! Where leases live: the contract between the engine and a store, and the stores.
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod contract;
 mod erased;
 mod hints;
 mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 pub use contract::{
     Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Holder, LeaseId, Passed,

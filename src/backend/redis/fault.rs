@@ -1,0 +1,164 @@
+//! What a command can run into, and what the engine needs to know of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{RedisError, ServerError, Value};
+
+use super::link::Link;
+use crate::backend::{BackendError, BackendErrorKind};
+
+/// Why a command has no answer that can be used.
+pub(super) enum Fault {
+    /// It did not take effect.
+    Refused(BackendError),
+    /// The server does not know the script (any more). It did not take effect.
+    NoScript,
+    /// No answer in time. It may still be on its way: what undoes it must go behind it.
+    NoAnswer { link: Arc<Link>, waited: Duration },
+    /// The connection broke with the command on it.
+    Died(BackendError),
+}
+
+/// A refusal of our own, without a server behind it.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    #[error("no answer within {0:?}")]
+    NoAnswer(Duration),
+    #[error("no connection within {0:?}")]
+    NoConnection(Duration),
+    #[error("the server lost the script while it was called")]
+    ScriptLost,
+    #[error("the server answered {0:?} to a script of this crate")]
+    Answer(Value),
+    #[error("the key holds a hash without an end")]
+    NoEnd,
+    #[error("the key is empty")]
+    EmptyKey,
+}
+
+impl Fault {
+    pub(super) fn unavailable(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Refused(BackendError::refused(BackendErrorKind::Unavailable, source))
+    }
+}
+
+impl From<Fault> for BackendError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Refused(error) | Fault::Died(error) => error,
+            Fault::NoScript => Self::refused(BackendErrorKind::Unavailable, Trouble::ScriptLost),
+            Fault::NoAnswer { waited, .. } => Self::unknown(Trouble::NoAnswer(waited)),
+        }
+    }
+}
+
+/// An answer this crate's scripts do not give: a proxy, or somebody else's script under the hash.
+pub(super) fn unexpected(answer: Value) -> BackendError {
+    // What was done is anybody's guess.
+    BackendError::unknown(Trouble::Answer(answer))
+}
+
+pub(super) fn no_end() -> BackendError {
+    BackendError::refused(BackendErrorKind::Conflict, Trouble::NoEnd)
+}
+
+/// Takes the server's errors out of an answer.
+pub(super) fn check(answer: Value) -> Result<Value, Fault> {
+    match answer {
+        Value::ServerError(error) if error.code() == "NOSCRIPT" => Err(Fault::NoScript),
+        Value::ServerError(error) => Err(Fault::Refused(refusal(error))),
+        answer => Ok(answer),
+    }
+}
+
+/// An error the server answered with: the command did not take effect.
+pub(super) fn refusal(error: ServerError) -> BackendError {
+    BackendError::refused(
+        kind_of(error.code(), error.details().unwrap_or_default()),
+        RedisError::from(error),
+    )
+}
+
+/// The kind of an error of the connection's handshake or of a server.
+pub(super) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
+    use redis::ErrorKind;
+    match error.kind() {
+        ErrorKind::AuthenticationFailed
+        | ErrorKind::InvalidClientConfig
+        | ErrorKind::RESP3NotSupported => BackendErrorKind::Misconfigured,
+        ErrorKind::Io | ErrorKind::Parse => BackendErrorKind::Unavailable,
+        _ => kind_of(
+            error.code().unwrap_or_default(),
+            error.detail().unwrap_or_default(),
+        ),
+    }
+}
+
+fn kind_of(code: &str, details: &str) -> BackendErrorKind {
+    /// `MOVED` and its kin: a node of a cluster was given as if it were alone.
+    const CODES: [&str; 6] = ["NOPERM", "NOAUTH", "WRONGPASS", "MOVED", "ASK", "CROSSSLOT"];
+    const SENTENCES: [&str; 5] = [
+        "NOPERM",
+        "The user executing the script can't",
+        "ACL failure in script",
+        "nknown command",
+        "nknown Redis command",
+    ];
+    // Since 7.0 the error of a command inside a script keeps its code; before, it arrives as an
+    // `ERR` that quotes it.
+    let says = |what: &str| code == "ERR" && details.contains(what);
+    if code == "WRONGTYPE" || says("WRONGTYPE") {
+        BackendErrorKind::Conflict
+    } else if CODES.contains(&code) || SENTENCES.into_iter().any(says) {
+        BackendErrorKind::Misconfigured
+    } else {
+        // LOADING, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, NOREPLICAS, MISCONF, BUSY, OOM, and
+        // whatever comes to be: worth another try later.
+        BackendErrorKind::Unavailable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_told_apart_by_what_helps_against_them() {
+        use BackendErrorKind::{Conflict, Misconfigured, Unavailable};
+        for (code, details, kind) in [
+            (
+                "LOADING",
+                "Redis is loading the dataset in memory",
+                Unavailable,
+            ),
+            ("OOM", "command not allowed", Unavailable),
+            ("BUSY", "Redis is busy running a script", Unavailable),
+            (
+                "READONLY",
+                "You can't write against a read only replica.",
+                Unavailable,
+            ),
+            (
+                "ERR",
+                "Error running script (call to f_1): @user_script:1: -OOM command",
+                Unavailable,
+            ),
+            ("WRONGTYPE", "Operation against a key", Conflict),
+            (
+                "ERR",
+                "Error running script: @user_script:7: WRONGTYPE Operation",
+                Conflict,
+            ),
+            ("NOPERM", "this user has no permissions", Misconfigured),
+            ("NOAUTH", "Authentication required.", Misconfigured),
+            (
+                "ERR",
+                "The user executing the script can't run this command",
+                Misconfigured,
+            ),
+        ] {
+            assert_eq!(kind_of(code, details), kind, "{code} {details}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! One multiplexed connection, and whether it still answers.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redis::aio::MultiplexedConnection;
+
+/// A connection out of the pool. It closes when the last handle is dropped.
+pub(super) struct Link {
+    connection: MultiplexedConnection,
+    /// A command ran out of time here and nothing has been answered since.
+    suspect: AtomicBool,
+    /// Somebody already waits for a sign of life.
+    probed: AtomicBool,
+}
+
+impl Link {
+    pub(super) fn new(connection: MultiplexedConnection) -> Self {
+        Self {
+            connection,
+            suspect: AtomicBool::new(false),
+            probed: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn connection(&self) -> MultiplexedConnection {
+        self.connection.clone()
+    }
+
+    pub(super) fn is_suspect(&self) -> bool {
+        self.suspect.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn distrust(&self) {
+        self.suspect.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes an answer for what it is; says whether that was in doubt.
+    pub(super) fn trust(&self) -> bool {
+        // The load keeps the usual case free of writes to a cache line all commands share.
+        self.is_suspect() && self.suspect.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether the caller is the one to ask for a sign of life.
+    pub(super) fn start_probe(&self) -> bool {
+        !self.probed.swap(true, Ordering::Relaxed)
+    }
+
+    pub(super) fn end_probe(&self) {
+        self.probed.store(false, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("suspect", &self.is_suspect())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,148 @@
+//! How locks are called in Redis, written straight into a command.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use redis::{RedisWrite, ToRedisArgs};
+
+use crate::backend::LeaseId;
+use crate::{ConfigError, LockKey};
+
+/// No encoded key ends in a bare `%`, so no lock can stand in the counter's place. The braces
+/// leave room for one counter per slot.
+const FENCE: &str = "{fencing-token}%";
+const MAX_PREFIX_LEN: usize = 256;
+/// A hundred years: more than this Redis may refuse as an overflow.
+const MAX_TTL_MILLIS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
+
+/// The names under one prefix.
+#[derive(Debug, Clone)]
+pub(super) struct Names {
+    prefix: String,
+}
+
+impl Names {
+    pub(super) fn new(prefix: String) -> Result<Self, ConfigError> {
+        let problem = if prefix.len() > MAX_PREFIX_LEN {
+            format!("longer than {MAX_PREFIX_LEN} bytes")
+        } else if prefix.contains(['{', '}']) {
+            // They would move the hash tag, and lock and channel into different slots.
+            "braces are not allowed".to_owned()
+        } else if prefix.chars().any(char::is_control) {
+            "control characters are not allowed".to_owned()
+        } else {
+            return Ok(Self { prefix });
+        };
+        Err(ConfigError::new("prefix", problem))
+    }
+
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub(super) fn fence(&self) -> Name<'_> {
+        Name([&self.prefix, FENCE, "", ""])
+    }
+
+    /// The key of the lock's hash.
+    pub(super) fn body<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
+        Name([&self.prefix, key.as_str(), "", ""])
+    }
+
+    /// The channel of its releases, as Redisson spells it. The prefix holds no braces.
+    pub(super) fn channel<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
+        if key.as_str().contains('{') {
+            Name(["redisson_lock__channel:", &self.prefix, key.as_str(), ""])
+        } else {
+            Name(["redisson_lock__channel:{", &self.prefix, key.as_str(), "}"])
+        }
+    }
+}
+
+/// A name in its pieces: becomes one argument without an allocation of its own.
+#[derive(Clone, Copy)]
+pub(super) struct Name<'a>([&'a str; 4]);
+
+impl Name<'_> {
+    pub(super) fn to_text(self) -> String {
+        self.0.concat()
+    }
+
+    pub(super) fn len(self) -> usize {
+        self.0.iter().map(|piece| piece.len()).sum()
+    }
+}
+
+impl ToRedisArgs for Name<'_> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        let mut writer = out.writer_for_next_arg();
+        for piece in self.0 {
+            // Writes into memory, which cannot fail.
+            drop(writer.write_all(piece.as_bytes()));
+        }
+    }
+}
+
+/// A lease id as an argument.
+pub(super) struct Lease(pub(super) LeaseId);
+
+impl Lease {
+    /// A UUID, a colon and the digits of a `u64`.
+    pub(super) const MAX_LEN: usize = 36 + 1 + 20;
+}
+
+impl ToRedisArgs for Lease {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        // As above.
+        drop(write!(out.writer_for_next_arg(), "{}", self.0));
+    }
+}
+
+/// A time to live in whole milliseconds: rounded up, since a lease must not end early, and never 0,
+/// which would delete the key.
+pub(super) fn millis(ttl: Duration) -> u64 {
+    let millis = ttl.as_nanos().div_ceil(1_000_000);
+    u64::try_from(millis).map_or(MAX_TTL_MILLIS, |millis| millis.clamp(1, MAX_TTL_MILLIS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(prefix: &str) -> Names {
+        Names::new(prefix.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn channels_are_spelled_as_redisson_does() {
+        let names = names("lock:");
+        let channel = |key: &str| names.channel(&LockKey::new(key)).to_text();
+        assert_eq!(channel("a"), "redisson_lock__channel:{lock:a}");
+        assert_eq!(channel("{a}:b"), "redisson_lock__channel:lock:{a}:b");
+    }
+
+    #[test]
+    fn no_key_is_the_counter() {
+        let names = names("");
+        let fence = names.fence().to_text();
+        for key in ["{fencing-token}%", "{fencing-token}", "{fencing-token}%25"] {
+            assert_ne!(names.body(&LockKey::new(key)).to_text(), fence);
+        }
+    }
+
+    #[test]
+    fn a_prefix_with_braces_or_controls_is_refused() {
+        for prefix in ["a{", "}b", "a\nb", "\u{7f}"] {
+            assert_eq!(Names::new(prefix.to_owned()).unwrap_err().field(), "prefix");
+        }
+        assert!(Names::new("x".repeat(257)).is_err());
+    }
+
+    #[test]
+    fn a_time_to_live_is_rounded_up_and_never_zero() {
+        assert_eq!(millis(Duration::ZERO), 1);
+        assert_eq!(millis(Duration::from_micros(1_001)), 2);
+        assert_eq!(millis(Duration::from_millis(7)), 7);
+        assert_eq!(millis(Duration::MAX), MAX_TTL_MILLIS);
+    }
+}

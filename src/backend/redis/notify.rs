@@ -1,0 +1,404 @@
+//! One subscription connection for all watched keys.
+//!
+//! A background task owns it: started by the first watch, gone some seconds after the last watcher
+//! left, restarted by the next watch if it died with its runtime. A topic is *confirmed* while the
+//! server is known to deliver its messages.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use redis::aio::{PubSub, PubSubSink, PubSubStream};
+use redis::{Client, RedisError};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use super::backoff::backoff;
+use super::connect::Connector;
+use super::fault::kind_of_connecting;
+use super::target::Target;
+use crate::backend::{BackendErrorKind, HintSender, Hints};
+
+/// How long a subscription outlives its last watcher: a busy key is watched again and again.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long the connection outlives its last subscription.
+const IDLE: Duration = Duration::from_secs(5);
+/// How often watchers that left are looked for.
+const SWEEP: Duration = Duration::from_millis(250);
+/// How often a silent connection must prove that it is alive.
+const PING: Duration = Duration::from_secs(3);
+/// How often watchers are told to try where there are no notifications.
+const POLL: Duration = Duration::from_millis(500);
+/// How many channels one SUBSCRIBE names.
+const MAX_BATCH: usize = 500;
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
+/// A refused client is asked for by a person, not by a retry.
+const REFUSED_BACKOFF: Duration = Duration::from_secs(30);
+
+/// Tells watchers when to try. Dropping it ends the task, whoever still watches.
+pub(super) struct Notifier {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    connector: Arc<Connector>,
+    /// `None`: nothing to subscribe to, watchers are told at intervals.
+    client: Option<Client>,
+    table: Mutex<Table>,
+    /// There is a new topic, or the notifier was dropped.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Table {
+    topics: HashMap<String, Topic>,
+    running: bool,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Topic {
+    watchers: Vec<HintSender>,
+    confirmed: bool,
+    /// When the last watcher was found gone.
+    abandoned: Option<Instant>,
+}
+
+impl Notifier {
+    pub(super) fn new(connector: Arc<Connector>, target: Option<Target>) -> Self {
+        let client = target.and_then(|target| Client::open(target.info).ok());
+        Self {
+            shared: Arc::new(Shared {
+                connector,
+                client,
+                table: Mutex::default(),
+                changed: Notify::new(),
+            }),
+        }
+    }
+
+    /// Watches a channel.
+    pub(super) fn watch(&self, channel: String) -> Hints {
+        let (sender, hints) = Hints::channel();
+        let mut table = self.shared.table();
+        let topic = table.topics.entry(channel).or_default();
+        if topic.confirmed {
+            sender.hint();
+        }
+        topic.watchers.retain(|watcher| !watcher.is_closed());
+        topic.watchers.push(sender);
+        topic.abandoned = None;
+        let start = !std::mem::replace(&mut table.running, true);
+        drop(table);
+        if start {
+            let task = Task {
+                shared: Arc::clone(&self.shared),
+                over: AtomicBool::new(false),
+            };
+            self.shared.connector.spawner.spawn(task.run());
+        } else {
+            self.shared.changed.notify_one();
+        }
+        hints
+    }
+
+    /// How many of the channel's subscribers the server counts are this notifier's; `None` if the
+    /// server cannot know who watches.
+    pub(super) fn own_subscribers(&self, channel: &str) -> Option<u8> {
+        self.shared.client.as_ref()?;
+        let table = self.shared.table();
+        let confirmed = table
+            .topics
+            .get(channel)
+            .is_some_and(|topic| topic.confirmed);
+        Some(confirmed.into())
+    }
+
+    /// Opens a connection, subscribes once and closes it: what a self-test can learn.
+    pub(super) async fn try_out(&self, channel: &str) -> Result<(), RedisError> {
+        if let Some(client) = &self.shared.client {
+            let mut connection = client.get_async_pubsub().await?;
+            connection.subscribe(channel).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Notifier {
+    fn drop(&mut self) {
+        self.shared.table().closed = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl fmt::Debug for Notifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notifier")
+            .field("channels", &self.shared.table().topics.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Forgets watchers that left, and topics that nobody came back to; returns the latter.
+    fn sweep(&mut self, now: Instant) -> Vec<String> {
+        let mut left = Vec::new();
+        self.topics.retain(|channel, topic| {
+            topic.watchers.retain(|watcher| !watcher.is_closed());
+            if !topic.watchers.is_empty() {
+                return true;
+            }
+            let keep = now < *topic.abandoned.get_or_insert(now) + LINGER;
+            if !keep && topic.confirmed {
+                left.push(channel.clone());
+            }
+            keep
+        });
+        left
+    }
+
+    fn unconfirmed(&self) -> Vec<String> {
+        let unconfirmed = self.topics.iter().filter(|(_, topic)| !topic.confirmed);
+        unconfirmed
+            .take(MAX_BATCH)
+            .map(|(channel, _)| channel.clone())
+            .collect()
+    }
+
+    fn confirm(&mut self, channels: &[String]) {
+        for channel in channels {
+            if let Some(topic) = self.topics.get_mut(channel) {
+                topic.confirmed = true;
+                topic.watchers.iter().for_each(HintSender::hint);
+            }
+        }
+    }
+
+    fn disconnected(&mut self) {
+        self.topics
+            .values_mut()
+            .for_each(|topic| topic.confirmed = false);
+    }
+
+    fn hint(&mut self, channel: &str) {
+        if let Some(topic) = self.topics.get(channel) {
+            topic.watchers.iter().for_each(HintSender::hint);
+        }
+    }
+
+    fn hint_all(&mut self) {
+        let watchers = self.topics.values().flat_map(|topic| &topic.watchers);
+        watchers.for_each(HintSender::hint);
+    }
+}
+
+/// Why a connection is not served any more.
+enum End {
+    /// Nobody watches, or the notifier is gone.
+    Finished,
+    Broken,
+}
+
+/// The task. On every exit, also with its runtime, the next watch can start another.
+struct Task {
+    shared: Arc<Shared>,
+    /// The task has signed off. From then on the table belongs to the next one.
+    over: AtomicBool,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if !self.over.load(Ordering::Relaxed) {
+            let mut table = self.shared.table();
+            table.running = false;
+            table.disconnected();
+        }
+    }
+}
+
+impl Task {
+    async fn run(self) {
+        let Some(client) = self.shared.client.clone() else {
+            return self.poll().await;
+        };
+        let mut failures = 0;
+        loop {
+            if self.is_over(Duration::ZERO, Instant::now()) {
+                return;
+            }
+            let connecting = timeout(
+                self.shared.connector.connect_timeout,
+                client.get_async_pubsub(),
+            );
+            let refused = match connecting.await {
+                Ok(Ok(connection)) => {
+                    let served_since = Instant::now();
+                    match self.serve(connection).await {
+                        Ok(End::Finished) => return,
+                        Ok(End::Broken) => {
+                            self.shared.table().disconnected();
+                            // A server that hangs up on every connection is a failing one.
+                            if served_since.elapsed() > LONGEST_BACKOFF {
+                                failures = 0;
+                            }
+                            false
+                        }
+                        Err(error) => {
+                            self.shared.table().disconnected();
+                            is_refusal(&error)
+                        }
+                    }
+                }
+                Ok(Err(error)) => is_refusal(&error),
+                Err(_elapsed) => false,
+            };
+            failures += 1;
+            let pause = if refused {
+                backoff(failures, LONGEST_BACKOFF, REFUSED_BACKOFF)
+            } else {
+                backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF)
+            };
+            if self.pause(pause).await {
+                return;
+            }
+        }
+    }
+
+    /// Waits, and says whether there is nothing to wait for any more.
+    async fn pause(&self, pause: Duration) -> bool {
+        let until = Instant::now() + pause;
+        loop {
+            let now = Instant::now();
+            if now >= until {
+                return false;
+            }
+            // A new wish to subscribe does not shorten the pause; the end of all wishes does.
+            tokio::time::sleep_until((now + SWEEP).min(until)).await;
+            self.shared.table().sweep(Instant::now());
+            if self.is_over(Duration::ZERO, Instant::now()) {
+                return true;
+            }
+        }
+    }
+
+    /// Whether there has been no topic since `since` for `idle`, or the notifier is gone. Then the
+    /// task is no longer running: a watch that comes now starts the next one.
+    fn is_over(&self, idle: Duration, since: Instant) -> bool {
+        let mut table = self.shared.table();
+        let over = table.closed || (table.topics.is_empty() && since.elapsed() >= idle);
+        if over {
+            // Under the same lock as the look: a watch either was seen, or finds nobody running.
+            table.topics.clear();
+            table.running = false;
+            self.over.store(true, Ordering::Relaxed);
+        }
+        over
+    }
+
+    /// Serves one connection. All awaits here end with the connection or in bounded time; nothing
+    /// of this is ever cancelled but with the runtime.
+    async fn serve(&self, connection: PubSub) -> Result<End, RedisError> {
+        let (mut sink, mut messages) = connection.split();
+        let mut last_busy = Instant::now();
+        let mut last_heard = Instant::now();
+        loop {
+            let now = Instant::now();
+            let abandoned = self.shared.table().sweep(now);
+            for channels in abandoned.chunks(MAX_BATCH) {
+                self.within(sink.unsubscribe(channels)).await?;
+                last_heard = Instant::now();
+            }
+            loop {
+                let wanted = self.shared.table().unconfirmed();
+                if wanted.is_empty() {
+                    break;
+                }
+                self.within(sink.subscribe(&wanted)).await?;
+                self.shared.table().confirm(&wanted);
+                last_heard = Instant::now();
+            }
+            if !self.shared.table().topics.is_empty() {
+                last_busy = Instant::now();
+            }
+            if self.is_over(IDLE, last_busy) {
+                return Ok(End::Finished);
+            }
+            if last_heard.elapsed() >= PING {
+                self.ping(&mut sink).await?;
+                last_heard = Instant::now();
+            }
+            if !self.listen(&mut messages, &mut last_heard).await {
+                return Ok(End::Broken);
+            }
+        }
+    }
+
+    /// Passes messages on until it is time to sweep or there is a new topic. False when the
+    /// connection ended.
+    async fn listen(&self, messages: &mut PubSubStream, last_heard: &mut Instant) -> bool {
+        let sweep = tokio::time::sleep(SWEEP);
+        tokio::pin!(sweep);
+        loop {
+            // Each branch may be dropped: a message stays in the stream, a wish in the table.
+            tokio::select! {
+                message = messages.next() => match message {
+                    Some(message) => {
+                        *last_heard = Instant::now();
+                        self.shared.table().hint(message.get_channel_name());
+                    }
+                    None => return false,
+                },
+                () = self.shared.changed.notified() => return true,
+                () = &mut sweep => return true,
+            }
+        }
+    }
+
+    /// Asks a silent connection for a sign of life: a half-open one never ends by itself.
+    async fn ping(&self, sink: &mut PubSubSink) -> Result<(), RedisError> {
+        self.within(sink.ping::<redis::Value>()).await.map(drop)
+    }
+
+    async fn within<T>(
+        &self,
+        answer: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
+        match timeout(self.shared.connector.connect_timeout, answer).await {
+            Ok(outcome) => outcome,
+            Err(_elapsed) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+        }
+    }
+
+    /// Without notifications: tells everybody to try, at intervals.
+    async fn poll(self) {
+        let mut last_busy = Instant::now();
+        loop {
+            {
+                let mut table = self.shared.table();
+                table.sweep(Instant::now());
+                table.hint_all();
+                if !table.topics.is_empty() {
+                    last_busy = Instant::now();
+                }
+            }
+            if self.is_over(IDLE, last_busy) {
+                return;
+            }
+            tokio::time::sleep(backoff(1, POLL, POLL)).await;
+        }
+    }
+}
+
+fn is_refusal(error: &RedisError) -> bool {
+    kind_of_connecting(error) == BackendErrorKind::Misconfigured
+}

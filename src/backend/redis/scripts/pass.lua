@@ -1,0 +1,21 @@
+-- Keeps a lease if nobody outside listens for its release; otherwise releases it.
+--
+-- KEYS[1] lock body, KEYS[2] fencing counter
+-- ARGV[1] lease id, ARGV[2] time to live in ms, ARGV[3] channel,
+-- ARGV[4] how many subscribers of the channel are the caller's own; -1 to release in any case
+-- Answer: the fresh counter as a bulk string when kept, 1 released, 0 not held.
+--
+-- Counting and deciding in one script: whoever subscribes later tries after subscribing.
+if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
+  return 0
+end
+if redis.call('pubsub', 'numsub', ARGV[3])[2] > tonumber(ARGV[4]) then
+  redis.call('del', KEYS[1])
+  redis.call('publish', ARGV[3], '0')
+  return 1
+end
+local counter = next_counter(KEYS[2])
+if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
+  redis.call('pexpire', KEYS[1], ARGV[2])
+end
+return counter

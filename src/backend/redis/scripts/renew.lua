@@ -1,0 +1,16 @@
+-- Lengthens up to 100 leases.
+--
+-- KEYS[i] lock bodies; ARGV[2i-1] lease id, ARGV[2i] time to live in ms
+-- Answer: per key 1 renewed, 0 not held, or the error of that key alone.
+--
+-- Touches only an existing own field, so it never creates; only lengthens, so a renewal that
+-- arrives late takes nothing away. No command in here is refused when memory is full.
+local answers = {}
+for i = 1, #KEYS do
+  local held = redis.pcall('hexists', KEYS[i], ARGV[2 * i - 1])
+  if held == 1 and redis.call('pttl', KEYS[i]) < tonumber(ARGV[2 * i]) then
+    redis.call('pexpire', KEYS[i], ARGV[2 * i])
+  end
+  answers[i] = held
+end
+return answers

@@ -1,0 +1,85 @@
+//! Every backend keeps the same promises.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+#[cfg(feature = "redis")]
+mod support;
+
+use tower_lock::backend::{Memory, conformance};
+
+#[tokio::test(start_paused = true)]
+async fn memory_keeps_the_contract() {
+    let memory = Memory::new();
+    conformance::all(&memory, &memory.clone()).await;
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    use std::num::NonZeroUsize;
+
+    use tower_lock::backend::conformance;
+    use tower_lock::backend::redis::deadpool_redis::{Config, Pool, Runtime};
+    use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
+
+    use crate::support::redis_server::RedisServer;
+
+    async fn holds(handle: impl Fn() -> RedisBackendBuilder) {
+        let one = handle().connect().await.unwrap();
+        let other = handle().connect().await.unwrap();
+        conformance::all(&one, &other).await;
+    }
+
+    fn pool(server: &RedisServer) -> Pool {
+        let config = Config::from_url(server.url());
+        config.create_pool(Some(Runtime::Tokio1)).unwrap()
+    }
+
+    #[tokio::test]
+    async fn redis_over_tcp_keeps_the_contract() {
+        let server = RedisServer::start();
+        holds(|| RedisBackend::builder(server.url())).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn redis_over_several_connections_keeps_the_contract() {
+        let server = RedisServer::start();
+        let three = NonZeroUsize::new(3).unwrap();
+        holds(|| RedisBackend::builder(server.url()).connections(three)).await;
+    }
+
+    #[tokio::test]
+    async fn redis_over_a_unix_socket_keeps_the_contract() {
+        let server = RedisServer::start();
+        holds(|| RedisBackend::builder(server.unix_url())).await;
+    }
+
+    #[tokio::test]
+    async fn redis_under_names_shared_with_java_keeps_the_contract() {
+        let server = RedisServer::start();
+        holds(|| RedisBackend::builder(server.url()).prefix("")).await;
+    }
+
+    #[tokio::test]
+    async fn redis_from_a_pool_with_notifications_keeps_the_contract() {
+        let server = RedisServer::start();
+        holds(|| RedisBackend::from_pool(pool(&server)).notify(server.url())).await;
+    }
+
+    #[tokio::test]
+    async fn redis_from_a_pool_without_notifications_keeps_the_contract() {
+        let server = RedisServer::start();
+        holds(|| RedisBackend::from_pool(pool(&server))).await;
+    }
+
+    /// The user of the manual: it can lock and nothing else.
+    #[tokio::test]
+    async fn redis_with_least_privilege_keeps_the_contract() {
+        let server = RedisServer::start();
+        let rules = "ACL SETUSER locker reset on >secret resetkeys ~lock:* resetchannels \
+            &redisson_lock__channel:* -@all +ping +hello +auth +unwatch +client|setname +eval \
+            +evalsha +script|load +subscribe +unsubscribe +exists +hexists +hget +hset +hlen +hdel \
+            +pexpire +pttl +get +set +del +publish +time +pubsub|numsub";
+        server.cli(&rules.split_ascii_whitespace().collect::<Vec<_>>());
+        holds(|| RedisBackend::builder(server.url_of("locker", "secret"))).await;
+    }
+}

@@ -1,0 +1,841 @@
+//! What Redis itself must see, and what must survive when it misbehaves.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::Commands as _;
+use static_assertions::assert_impl_all;
+use tokio::time::{Instant, sleep, timeout};
+use tower_lock::backend::redis::deadpool_redis::{Config, Runtime};
+use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
+use tower_lock::backend::{
+    Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Hints, LeaseId, Passed,
+    Released, Renewal, Renewed,
+};
+use tower_lock::{ConnectError, LockKey};
+use uuid::Uuid;
+
+use support::redis_server::RedisServer;
+
+assert_impl_all!(RedisBackend: Clone, Send, Sync, std::fmt::Debug, Unpin);
+assert_impl_all!(RedisBackendBuilder: Send, Sync, std::fmt::Debug, Unpin);
+
+const TTL: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(10);
+const MANAGER: Uuid = Uuid::from_u128(0x0123_4567_89ab_4def_8123_4567_89ab_cdef);
+const LEASE: &str = "01234567-89ab-4def-8123-456789abcdef:7";
+
+fn lease() -> LeaseId {
+    LeaseId::new(MANAGER, 7)
+}
+
+fn stranger() -> LeaseId {
+    LeaseId::new(Uuid::new_v4(), 1)
+}
+
+async fn connect(server: &RedisServer) -> RedisBackend {
+    RedisBackend::builder(server.url()).connect().await.unwrap()
+}
+
+async fn grant(backend: &RedisBackend, key: &str) -> u64 {
+    let key = LockKey::new(key);
+    match backend.try_acquire(&key, lease(), TTL).await.unwrap() {
+        Acquired::Granted { counter, .. } => counter,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn release(backend: &RedisBackend, key: &str) -> Result<Released, BackendError> {
+    let mut answers = backend.release(&[(LockKey::new(key), lease())]).await;
+    answers.remove(0)
+}
+
+async fn renew(backend: &RedisBackend, key: &str) -> Result<Renewed, BackendError> {
+    let renewal = Renewal::new(LockKey::new(key), lease(), TTL);
+    backend.renew(&[renewal]).await.remove(0)
+}
+
+async fn hinted(hints: &mut Hints) -> bool {
+    timeout(PATIENCE, hints.next()).await.is_ok()
+}
+
+/// Asks until it is so.
+async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Everything an error says, down to its last cause.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = format!("{error:?} {error}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(" {cause:?} {cause}"));
+        source = cause.source();
+    }
+    text
+}
+
+// ---- the wire ----
+
+#[tokio::test]
+async fn a_lock_looks_in_redis_as_redisson_would_have_written_it() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    grant(&backend, "order:42").await;
+    assert_eq!(
+        server.cli(&["HGETALL", "lock:order:42"]),
+        format!("{LEASE}\n1")
+    );
+    let left: u64 = server.cli(&["PTTL", "lock:order:42"]).parse().unwrap();
+    assert!((29_000..=30_000).contains(&left), "{left}");
+    assert_eq!(
+        release(&backend, "order:42").await.unwrap(),
+        Released::Released
+    );
+    let keys = server.cli(&["KEYS", "*"]);
+    assert_eq!(
+        keys, "lock:{fencing-token}%",
+        "the counter and nothing else"
+    );
+}
+
+#[tokio::test]
+async fn a_release_says_zero_on_redissons_channel() {
+    let server = RedisServer::start();
+    let backend = RedisBackend::builder(server.url())
+        .prefix("")
+        .connect()
+        .await
+        .unwrap();
+    for (key, channel) in [
+        ("order", "redisson_lock__channel:{order}"),
+        ("{a}:b", "redisson_lock__channel:{a}:b"),
+    ] {
+        let client = redis::Client::open(server.url()).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        connection.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut listener = connection.as_pubsub();
+        listener.subscribe(channel).unwrap();
+        grant(&backend, key).await;
+        release(&backend, key).await.unwrap();
+        let message = listener.get_message().unwrap();
+        assert_eq!(message.get_payload::<String>().unwrap(), "0");
+    }
+}
+
+#[tokio::test]
+async fn a_lock_held_by_redisson_is_busy_and_its_unlock_is_a_hint() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    server.cli(&["HSET", "lock:order", "java-uuid:33", "2"]);
+    server.cli(&["PEXPIRE", "lock:order", "30000"]);
+    let key = LockKey::new("order");
+    let answer = backend.try_acquire(&key, lease(), TTL).await.unwrap();
+    assert!(
+        matches!(answer, Acquired::Busy { ttl, .. } if ttl > TTL / 2),
+        "{answer:?}"
+    );
+    let holder = backend.inspect(&key).await.unwrap().unwrap();
+    assert_eq!((holder.id.as_str(), holder.hold_count), ("java-uuid:33", 2));
+
+    let mut hints = backend.watch(&key);
+    assert!(hinted(&mut hints).await, "the subscription is in force");
+    server.cli(&["DEL", "lock:order"]);
+    server.cli(&["PUBLISH", "redisson_lock__channel:{lock:order}", "0"]);
+    assert!(hinted(&mut hints).await, "Redisson's message");
+}
+
+#[tokio::test]
+async fn the_counter_goes_on_from_the_last_when_the_clock_is_behind() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    let ahead = 4_000_000_000_000_000_u64;
+    server.cli(&["SET", "lock:{fencing-token}%", &ahead.to_string()]);
+    assert_eq!(grant(&backend, "a").await, ahead + 1);
+    assert_eq!(grant(&backend, "b").await, ahead + 2);
+    let stored = server.cli(&["GET", "lock:{fencing-token}%"]);
+    assert_eq!(stored, (ahead + 2).to_string());
+}
+
+#[tokio::test]
+async fn the_counter_outgrows_an_empty_restart() {
+    let mut server = RedisServer::start();
+    let backend = connect(&server).await;
+    let before = grant(&backend, "a").await;
+    server.restart_empty();
+    assert_eq!(renew(&backend, "a").await.unwrap(), Renewed::NotHeld);
+    assert!(grant(&backend, "a").await > before);
+}
+
+#[tokio::test]
+async fn a_restart_with_its_data_keeps_the_lease() {
+    let mut server = RedisServer::start();
+    let backend = connect(&server).await;
+    grant(&backend, "a").await;
+    server.restart_with_data();
+    assert_eq!(renew(&backend, "a").await.unwrap(), Renewed::Renewed);
+}
+
+#[tokio::test]
+async fn lost_scripts_are_loaded_again_without_anybody_noticing() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    let loads = || server.calls("script|load");
+    for round in 0..3 {
+        let before = loads();
+        server.cli(&["SCRIPT", "FLUSH"]);
+        grant(&backend, "a").await;
+        server.cli(&["SCRIPT", "FLUSH"]);
+        assert_eq!(renew(&backend, "a").await.unwrap(), Renewed::Renewed);
+        server.cli(&["SCRIPT", "FLUSH"]);
+        assert_eq!(release(&backend, "a").await.unwrap(), Released::Released);
+        assert_eq!(loads() - before, 3, "round {round}: one load each");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_passed_on_only_to_others_that_watch() {
+    let server = RedisServer::start();
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let key = LockKey::new("a");
+    let first = grant(&one, "a").await;
+    let alone = one.pass(&key, lease(), TTL).await.unwrap();
+    let Passed::Kept {
+        counter: second, ..
+    } = alone
+    else {
+        panic!("nobody watches: {alone:?}");
+    };
+    assert!(second > first);
+
+    let mut own = one.watch(&key);
+    assert!(hinted(&mut own).await);
+    let watched_here = one.pass(&key, lease(), TTL).await.unwrap();
+    assert!(matches!(watched_here, Passed::Kept { counter, .. } if counter > second));
+
+    let mut others = other.watch(&key);
+    assert!(hinted(&mut others).await);
+    let watched_there = one.pass(&key, lease(), TTL).await.unwrap();
+    assert_eq!(watched_there, Passed::Released);
+}
+
+#[tokio::test]
+async fn without_notifications_a_lease_is_always_passed_on() {
+    let server = RedisServer::start();
+    let pool = Config::from_url(server.url());
+    let pool = pool.create_pool(Some(Runtime::Tokio1)).unwrap();
+    let backend = RedisBackend::from_pool(pool).connect().await.unwrap();
+    grant(&backend, "a").await;
+    let passed = backend.pass(&LockKey::new("a"), lease(), TTL).await;
+    assert_eq!(passed.unwrap(), Passed::Released);
+    assert_eq!(server.clients("pubsub"), [""; 0]);
+}
+
+// ---- keys that are not locks, and a server that refuses ----
+
+#[tokio::test]
+async fn a_key_that_is_not_a_lock_is_a_conflict_and_stays_as_it_is() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    server.cli(&["SET", "lock:text", "precious"]);
+    server.cli(&["SET", "lock:mortal", "precious", "EX", "100"]);
+    server.cli(&["RPUSH", "lock:list", "precious"]);
+    server.cli(&["HSET", "lock:hash", "field", "precious"]);
+    let dump = |key: &str| server.cli(&["DUMP", key]);
+    for name in ["text", "mortal", "list", "hash"] {
+        let key = LockKey::new(name);
+        let before = dump(&format!("lock:{name}"));
+        let errors = [
+            backend.try_acquire(&key, lease(), TTL).await.map(drop),
+            backend.inspect(&key).await.map(drop),
+            backend.force_release(&key).await.map(drop),
+        ];
+        for (command, error) in errors.into_iter().enumerate() {
+            let error = error.expect_err(name);
+            assert_eq!(error.kind(), BackendErrorKind::Conflict, "{name} {command}");
+            assert!(!error.may_have_taken_effect());
+        }
+        // A foreign hash simply does not hold the lease; everything else cannot be asked.
+        if name != "hash" {
+            let outcomes = [
+                renew(&backend, name).await.map(drop),
+                release(&backend, name).await.map(drop),
+                backend.pass(&key, lease(), TTL).await.map(drop),
+            ];
+            for error in outcomes.map(Result::unwrap_err) {
+                assert_eq!(error.kind(), BackendErrorKind::Conflict);
+            }
+        }
+        assert_eq!(dump(&format!("lock:{name}")), before, "{name} was touched");
+    }
+}
+
+#[tokio::test]
+async fn one_key_that_is_not_a_lock_does_not_fail_the_rest_of_its_batch() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    server.cli(&["SET", "lock:text", "precious"]);
+    grant(&backend, "a").await;
+    grant(&backend, "b").await;
+    let renewals = ["a", "text", "b"].map(|key| Renewal::new(LockKey::new(key), lease(), TTL));
+    let answers = backend.renew(&renewals).await;
+    assert_eq!(*answers[0].as_ref().unwrap(), Renewed::Renewed);
+    let error = answers[1].as_ref().unwrap_err();
+    assert_eq!(error.kind(), BackendErrorKind::Conflict);
+    assert_eq!(*answers[2].as_ref().unwrap(), Renewed::Renewed);
+}
+
+#[tokio::test]
+async fn full_memory_refuses_acquires_and_still_renews_and_releases() {
+    let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
+    let backend = connect(&server).await;
+    grant(&backend, "held").await;
+    grant(&backend, "passed").await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+
+    let key = LockKey::new("new");
+    let error = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+    assert_eq!(error.kind(), BackendErrorKind::Unavailable);
+    assert!(!error.may_have_taken_effect(), "{}", chain(&error));
+    assert_eq!(server.cli(&["EXISTS", "lock:new"]), "0");
+
+    server.cli(&["PEXPIRE", "lock:held", "10000"]);
+    assert_eq!(renew(&backend, "held").await.unwrap(), Renewed::Renewed);
+    let left: u64 = server.cli(&["PTTL", "lock:held"]).parse().unwrap();
+    assert!(left > 20_000, "renewed: {left}");
+    assert_eq!(release(&backend, "held").await.unwrap(), Released::Released);
+    assert_eq!(server.cli(&["EXISTS", "lock:held"]), "0");
+    let forced = backend.force_release(&LockKey::new("passed")).await;
+    assert_eq!(forced.unwrap(), ForceReleased::Released);
+}
+
+#[tokio::test]
+async fn a_server_that_is_full_or_a_replica_or_evicts_is_warned_of() {
+    let server = RedisServer::start();
+    assert_eq!(connect(&server).await.warnings(), [""; 0]);
+    let warned_of = async |what: &str| {
+        let backend = connect(&server).await;
+        let warnings = backend.warnings();
+        assert!(
+            warnings.iter().any(|warning| warning.contains(what)),
+            "{what} is not in {warnings:?}"
+        );
+    };
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    warned_of("allkeys-lru").await;
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    warned_of("cannot take locks at the moment").await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    warned_of("is a replica").await;
+}
+
+#[tokio::test]
+async fn a_refused_client_is_told_so_and_not_tried_again_and_again() {
+    let server = RedisServer::start();
+    let refused = async |url: String| {
+        let outcome = RedisBackend::builder(url).connect().await;
+        let error = outcome.expect_err("the client has no business here");
+        assert!(
+            matches!(&error, ConnectError::Refused { address, .. }
+                if *address == format!("127.0.0.1:{}", server.port())),
+            "{}",
+            chain(&error)
+        );
+        chain(&error)
+    };
+    // May log in and nothing else.
+    server.cli(&["ACL", "SETUSER", "guest", "reset", "on", ">secret"]);
+    refused(server.url_of("guest", "secret")).await;
+    // May do everything but the one thing inside the scripts.
+    let all = [
+        "ACL", "SETUSER", "most", "reset", "on", ">secret", "~*", "&*", "+@all",
+    ];
+    server.cli(&[&all[..], &["-pexpire"]].concat());
+    let said = refused(server.url_of("most", "secret")).await;
+    assert!(
+        said.contains("The user executing the script can't"),
+        "{said}"
+    );
+    let bodies = server.cli(&["KEYS", "lock:self-test*"]);
+    assert_eq!(
+        bodies, "",
+        "a body that could not get its end was taken back"
+    );
+    // May not subscribe.
+    server.cli(&[&all[..], &["-subscribe"]].concat());
+    refused(server.url_of("most", "secret")).await;
+    // The wrong password, and none.
+    refused(server.url_of("most", "wrong")).await;
+    server.cli(&["CONFIG", "SET", "requirepass", "secret"]);
+    refused(server.url()).await;
+}
+
+#[tokio::test]
+async fn a_permission_that_is_withdrawn_is_a_misconfiguration() {
+    let server = RedisServer::start();
+    let all = [
+        "ACL", "SETUSER", "some", "reset", "on", ">secret", "~*", "&*", "+@all",
+    ];
+    server.cli(&all);
+    let url = server.url_of("some", "secret");
+    let backend = RedisBackend::builder(url).connect().await.unwrap();
+    server.cli(&["ACL", "SETUSER", "some", "-hset"]);
+    let key = LockKey::new("a");
+    let error = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+    assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
+    server.cli(&["ACL", "SETUSER", "some", "-evalsha"]);
+    let error = renew(&backend, "a").await.unwrap_err();
+    assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_read_hashes_learns_that_a_lock_is_held_but_not_by_whom() {
+    let server = RedisServer::start();
+    let rules = "ACL SETUSER some reset on >secret ~* &* +@all -hgetall";
+    server.cli(&rules.split(' ').collect::<Vec<_>>());
+    let url = server.url_of("some", "secret");
+    let backend = RedisBackend::builder(url).connect().await.unwrap();
+    grant(&backend, "a").await;
+    let holder = backend.inspect(&LockKey::new("a")).await.unwrap().unwrap();
+    assert_eq!((holder.id.as_str(), holder.hold_count), ("", 1));
+}
+
+// ---- settings ----
+
+#[tokio::test]
+async fn settings_out_of_bounds_are_named() {
+    let builder = || RedisBackend::builder("redis://127.0.0.1:1");
+    let many = NonZeroUsize::new(1_000_000).unwrap();
+    for (field, builder) in [
+        ("prefix", builder().prefix("a{b}")),
+        ("prefix", builder().prefix("a\n")),
+        ("connections", builder().connections(many)),
+        ("connect_timeout", builder().connect_timeout(Duration::ZERO)),
+        ("connect_timeout", builder().connect_timeout(Duration::MAX)),
+        (
+            "response_timeout",
+            builder().response_timeout(Duration::ZERO),
+        ),
+        ("notify", builder().notify("nonsense")),
+        ("url", RedisBackend::builder("redis+sentinel://h/service")),
+        ("url", RedisBackend::builder("amqp://h")),
+    ] {
+        match builder.connect().await {
+            Err(ConnectError::Config(error)) => assert_eq!(error.field(), field),
+            other => panic!("{field}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_unreachable_server_is_named_within_the_connect_timeout() {
+    let patience = Duration::from_millis(300);
+    // Takes connections and says nothing.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mute = mute.local_addr().unwrap().to_string();
+    // Was there a moment ago.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let gone = closed.local_addr().unwrap().to_string();
+    drop(closed);
+    for (url, expected) in [
+        (format!("redis://user:canary@{mute}"), mute.as_str()),
+        (format!("redis://user:canary@{gone}"), gone.as_str()),
+        (
+            "redis+unix:///no/such.sock?pass=canary".to_owned(),
+            "/no/such.sock",
+        ),
+    ] {
+        let started = Instant::now();
+        let builder = RedisBackend::builder(url).connect_timeout(patience);
+        let error = builder.connect().await.unwrap_err();
+        assert!(started.elapsed() < patience * 4, "{:?}", started.elapsed());
+        let ConnectError::Unreachable { address, .. } = &error else {
+            panic!("{}", chain(&error));
+        };
+        assert_eq!(address, expected);
+        assert!(error.to_string().contains(expected));
+        assert!(!chain(&error).contains("canary"));
+    }
+}
+
+#[tokio::test]
+async fn no_password_is_ever_shown() {
+    let server = RedisServer::start();
+    let rules = "ACL SETUSER some reset on >canary ~* &* +@all";
+    server.cli(&rules.split(' ').collect::<Vec<_>>());
+    let url = server.url_of("some", "canary");
+    let builder = RedisBackend::builder(url.clone()).notify(url.clone());
+    let mut shown = format!("{builder:?} {builder:#?}");
+    let backend = builder.connect().await.unwrap();
+    shown += &format!("{backend:?} {backend:#?} {:?}", backend.warnings());
+    let pool = Config::from_url(url).create_pool(Some(Runtime::Tokio1));
+    let builder = RedisBackend::from_pool(pool.unwrap());
+    shown += &format!("{builder:?}");
+    shown += &format!("{:?}", builder.connect().await.unwrap());
+    let unix = format!("{}?user=some&pass=canary", server.unix_url());
+    let builder = RedisBackend::builder(unix);
+    shown += &format!("{builder:?}");
+    shown += &format!("{:?}", builder.connect().await.unwrap());
+    for url in [
+        server.url_of("some", "wrong-canary"),
+        server.url_of("canary", "canary"),
+        "redis://some:canary@127.0.0.1:1/canary".to_owned(),
+        "rediss://some:canary@127.0.0.1:1#canary".to_owned(),
+    ] {
+        let error = RedisBackend::builder(url).connect().await.unwrap_err();
+        shown += &chain(&error);
+    }
+    assert!(!shown.contains("canary"), "{shown}");
+    assert!(shown.contains("127.0.0.1"), "the address is shown");
+}
+
+// ---- connections that come and go ----
+
+#[tokio::test]
+async fn each_connection_is_opened_once_and_closed_with_the_last_handle() {
+    let server = RedisServer::start();
+    let three = NonZeroUsize::new(3).unwrap();
+    let builder = RedisBackend::builder(server.url()).connections(three);
+    let backend = builder.connect().await.unwrap();
+    eventually("the self-test hung up", || {
+        server.clients("pubsub").is_empty()
+    })
+    .await;
+    assert_eq!(server.clients("normal").len(), 3);
+    for number in 0..50 {
+        let key = format!("a:{number}");
+        grant(&backend, &key).await;
+        release(&backend, &key).await.unwrap();
+    }
+    assert_eq!(
+        server.clients("normal").len(),
+        3,
+        "no command opened another"
+    );
+    let mut hints = backend.watch(&LockKey::new("a"));
+    assert!(hinted(&mut hints).await);
+    drop(backend.clone());
+    assert_eq!(server.clients("normal").len(), 3);
+    drop(backend);
+    eventually("all connections are closed", || {
+        server.clients("normal").is_empty() && server.clients("pubsub").is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_killed_connection_is_replaced_by_the_next_command() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    for round in 0..3 {
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        grant(&backend, "a").await;
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        assert_eq!(renew(&backend, "a").await.unwrap(), Renewed::Renewed);
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        let outcome = release(&backend, "a").await.unwrap();
+        assert_eq!(outcome, Released::Released, "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn many_commands_on_a_killed_connection_open_one_new_one() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    let connections = || -> u64 {
+        let stats = server.cli(&["INFO", "stats"]);
+        let line = stats
+            .lines()
+            .find(|line| line.starts_with("total_connections_received"));
+        line.unwrap()
+            .split_once(':')
+            .unwrap()
+            .1
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let before = connections();
+    let backend = &backend;
+    join_all((0..50).map(|number| async move { grant(backend, &format!("a:{number}")).await }))
+        .await;
+    assert_eq!(connections() - before, 1);
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_is_refused_at_once_and_found_again() {
+    let mut server = RedisServer::start();
+    let backend = connect(&server).await;
+    server.kill();
+    let key = LockKey::new("a");
+    let first = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+    assert_eq!(first.kind(), BackendErrorKind::Unavailable);
+    assert!(
+        first.may_have_taken_effect(),
+        "the connection broke under it"
+    );
+    let started = Instant::now();
+    for _ in 0..1_000 {
+        let error = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+        assert_eq!(error.kind(), BackendErrorKind::Unavailable);
+        assert!(!error.may_have_taken_effect(), "it was never sent");
+    }
+    assert!(
+        started.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        started.elapsed()
+    );
+    server.launch_again();
+    let deadline = Instant::now() + PATIENCE;
+    while backend.try_acquire(&key, lease(), TTL).await.is_err() {
+        assert!(Instant::now() < deadline, "not found again");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_acquire_that_arrives_late_is_given_back_by_itself() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    grant(&backend, "before").await;
+    let acquires = server.calls("evalsha");
+    let fence = server.cli(&["GET", "lock:{fencing-token}%"]);
+    server.cli(&["CLIENT", "PAUSE", "1500", "ALL"]);
+
+    let key = LockKey::new("late");
+    let started = Instant::now();
+    let error = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+    assert!(started.elapsed() < Duration::from_millis(1_200));
+    assert!(error.may_have_taken_effect(), "{}", chain(&error));
+
+    // The administrator's own command waits for the end of the pause, too.
+    eventually("the late acquire was done", || {
+        server.calls("evalsha") > acquires
+    })
+    .await;
+    assert_ne!(
+        server.cli(&["GET", "lock:{fencing-token}%"]),
+        fence,
+        "it was granted"
+    );
+    eventually("it was given back", || {
+        server.cli(&["EXISTS", "lock:late"]) == "0"
+    })
+    .await;
+    assert_eq!(server.cli(&["EXISTS", "lock:before"]), "1");
+    grant(&backend, "late").await;
+}
+
+#[tokio::test]
+async fn behind_a_server_that_stands_still_nothing_piles_up() {
+    let server = RedisServer::start();
+    let builder = RedisBackend::builder(server.url())
+        .response_timeout(Duration::from_millis(100))
+        .connect_timeout(Duration::from_millis(300));
+    let backend = builder.connect().await.unwrap();
+    let evals = server.calls("evalsha");
+    server.stop_process();
+    let key = LockKey::new("a");
+    let first = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+    assert!(first.may_have_taken_effect());
+    let until = Instant::now() + Duration::from_secs(1);
+    let mut refused = 0;
+    while Instant::now() < until {
+        let started = Instant::now();
+        let error = backend
+            .try_acquire(&key, stranger(), TTL)
+            .await
+            .unwrap_err();
+        assert!(!error.may_have_taken_effect(), "{}", chain(&error));
+        assert!(started.elapsed() < Duration::from_millis(250));
+        refused += 1;
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(refused > 3);
+    server.continue_process();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match backend.try_acquire(&key, lease(), TTL).await {
+            Ok(Acquired::Granted { .. }) => break,
+            outcome => assert!(Instant::now() < deadline, "{outcome:?}"),
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    let sent = server.calls("evalsha") - evals;
+    assert!(sent < 20, "{sent} commands for {refused} that were refused");
+}
+
+#[tokio::test]
+async fn a_connection_that_answers_again_is_used_again() {
+    let server = RedisServer::start();
+    let builder = RedisBackend::builder(server.url());
+    let builder = builder.response_timeout(Duration::from_millis(100));
+    let backend = builder.connect().await.unwrap();
+    grant(&backend, "a").await;
+    server.stop_process();
+    let error = renew(&backend, "a").await.unwrap_err();
+    assert!(error.may_have_taken_effect());
+    server.continue_process();
+    // Nobody asked for a replacement, so none was opened.
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(renew(&backend, "a").await.unwrap(), Renewed::Renewed);
+    assert_eq!(server.clients("normal").len(), 1);
+}
+
+// ---- subscriptions ----
+
+#[tokio::test]
+async fn all_watches_share_one_connection_and_end_with_their_watchers() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    let mut watches: Vec<_> = (0..1_200)
+        .map(|number| backend.watch(&LockKey::new(format!("a:{number}"))))
+        .collect();
+    for hints in &mut watches {
+        assert!(hinted(hints).await);
+    }
+    let clients = server.clients("pubsub");
+    assert_eq!(clients.len(), 1);
+    assert!(clients[0].contains(" sub=1200 "), "{clients:?}");
+
+    // Those who come back at once find their subscription still there.
+    watches.truncate(1);
+    drop(backend.watch(&LockKey::new("a:5")));
+    eventually("the channels are left", || {
+        server
+            .clients("pubsub")
+            .iter()
+            .any(|client| client.contains(" sub=1 "))
+    })
+    .await;
+    watches.clear();
+    let left = Instant::now();
+    eventually("the connection is closed", || {
+        server.clients("pubsub").is_empty()
+    })
+    .await;
+    assert!(left.elapsed() > Duration::from_secs(1), "it lingers");
+    assert!(format!("{backend:?}").contains("RedisBackend"));
+
+    let mut again = backend.watch(&LockKey::new("a:1"));
+    assert!(hinted(&mut again).await, "the next watch starts anew");
+}
+
+#[tokio::test]
+async fn a_killed_subscription_comes_back_and_says_so() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    let mut hints = [
+        backend.watch(&LockKey::new("a")),
+        backend.watch(&LockKey::new("b")),
+    ];
+    for hints in &mut hints {
+        assert!(hinted(hints).await, "in force");
+    }
+    for _ in 0..2 {
+        server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        for hints in &mut hints {
+            assert!(hinted(hints).await, "in force again");
+        }
+    }
+    grant(&backend, "a").await;
+    release(&backend, "a").await.unwrap();
+    assert!(hinted(&mut hints[0]).await, "a message");
+    let quiet = timeout(Duration::from_millis(300), hints[1].next()).await;
+    assert!(quiet.is_err(), "the other key was not released");
+}
+
+#[tokio::test]
+async fn a_subscription_survives_a_restart_of_the_server() {
+    let mut server = RedisServer::start();
+    let backend = connect(&server).await;
+    let mut hints = backend.watch(&LockKey::new("a"));
+    assert!(hinted(&mut hints).await);
+    server.kill();
+    sleep(Duration::from_millis(300)).await;
+    server.launch_again();
+    assert!(hinted(&mut hints).await, "in force again");
+}
+
+#[tokio::test]
+async fn a_subscription_connection_that_went_silent_is_noticed() {
+    let server = RedisServer::start();
+    let quick = Duration::from_millis(200);
+    let builder = RedisBackend::builder(server.url()).connect_timeout(quick);
+    let backend = builder.connect().await.unwrap();
+    let mut hints = backend.watch(&LockKey::new("a"));
+    assert!(hinted(&mut hints).await);
+    server.stop_process();
+    // Longer than it takes to ask for a sign of life and to give up on it.
+    sleep(Duration::from_secs(4)).await;
+    server.continue_process();
+    assert!(hinted(&mut hints).await, "subscribed again");
+}
+
+#[tokio::test]
+async fn a_watcher_without_permission_does_not_make_a_storm() {
+    let server = RedisServer::start();
+    let all = [
+        "ACL", "SETUSER", "some", "reset", "on", ">secret", "~*", "&*", "+@all",
+    ];
+    server.cli(&all);
+    let url = server.url_of("some", "secret");
+    let backend = RedisBackend::builder(url).connect().await.unwrap();
+    server.cli(&["ACL", "SETUSER", "some", "-subscribe"]);
+    let before = server.calls("auth") + server.calls("hello");
+    let watch = backend.watch(&LockKey::new("a"));
+    sleep(Duration::from_secs(2)).await;
+    let attempts = server.calls("auth") + server.calls("hello") - before;
+    assert!((1..=3).contains(&attempts), "{attempts} in two seconds");
+    drop(watch);
+}
+
+#[test]
+fn a_watch_in_a_second_runtime_works_when_the_first_is_gone() {
+    let server = RedisServer::start();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let first = runtime();
+    let backend = first.block_on(async {
+        let backend = connect(&server).await;
+        grant(&backend, "a").await;
+        let mut hints = backend.watch(&LockKey::new("a"));
+        assert!(hinted(&mut hints).await);
+        backend
+    });
+    drop(first);
+    runtime().block_on(async {
+        let mut hints = backend.watch(&LockKey::new("a"));
+        assert!(hinted(&mut hints).await);
+        assert_eq!(renew(&backend, "a").await.unwrap(), Renewed::Renewed);
+    });
+}
+
+#[tokio::test]
+async fn names_with_another_prefix_are_other_locks() {
+    let server = RedisServer::start();
+    let shop = RedisBackend::builder(server.url()).prefix("shop:");
+    let shop = shop.connect().await.unwrap();
+    grant(&shop, "a").await;
+    grant(&connect(&server).await, "a").await;
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut keys: Vec<String> = client.get_connection().unwrap().keys("*:a").unwrap();
+    keys.sort();
+    assert_eq!(keys, ["lock:a", "shop:a"]);
+}

@@ -1,0 +1,4 @@
+//! What several tests need. Not all of them need all of it.
+#![allow(dead_code)]
+
+pub(crate) mod redis_server;
