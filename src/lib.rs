@@ -10,6 +10,8 @@ mod lock;
 mod owner;
 mod task;
 
+#[cfg(feature = "redis")]
+pub use backend::redis::RedisBackend;
 pub use backend::{Backend, Memory};
 pub use error::{ConfigError, ConnectError, Error, ErrorKind};
 pub use key::{InvalidKey, LockKey, LockKeys};
