@@ -1,0 +1,39 @@
+//! How fast it is: `cargo bench`. Starts its own Redis server; prints a Markdown table.
+#![allow(missing_docs, clippy::print_stdout, clippy::print_stderr, clippy::cast_precision_loss)]
+
+use tower_lock::LockManager;
+
+mod redis;
+#[path = "../../tests/support/redis_server.rs"]
+#[allow(dead_code)]
+mod redis_server;
+mod table;
+
+fn main() {
+    // `cargo test --benches` passes this; nothing here is a test.
+    if std::env::args().any(|arg| arg == "--test") {
+        return;
+    }
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let mut table = table::Table::new();
+    runtime.block_on(async {
+        let server = redis_server::RedisServer::start();
+        if runs("hot") {
+            redis::hot_key(&LockManager::in_memory(), "memory", &mut table).await;
+            redis::hot_key_on_redis(&server, &mut table).await;
+        }
+        if runs("latency") {
+            redis::latency(&server, &mut table).await;
+        }
+        if runs("distinct") {
+            redis::distinct_keys(&server, &mut table).await;
+        }
+    });
+    table.print();
+}

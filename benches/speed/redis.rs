@@ -1,0 +1,311 @@
+//! Locks on a real server, against what the same client can do without locks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use tokio::time::Instant;
+use tower_lock::{LockManager, RedisBackend};
+
+use crate::redis_server::RedisServer;
+use crate::table::{Series, Table, ratio};
+
+/// What any lock needs: no token, no notification, no watchdog.
+const BARE_ACQUIRE: &str = "
+if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
+  redis.call('hincrby', KEYS[1], ARGV[1], 1)
+  redis.call('pexpire', KEYS[1], ARGV[2])
+  return nil
+end
+return redis.call('pttl', KEYS[1])";
+const BARE_RELEASE: &str = "
+if redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
+  redis.call('del', KEYS[1])
+  redis.call('publish', KEYS[2], '0')
+  return 1
+end
+return 0";
+
+const PAIRS: usize = 40_000;
+const ROUNDS: usize = 7;
+
+struct Bare {
+    acquire: redis::Script,
+    release: redis::Script,
+}
+
+impl Bare {
+    fn new() -> Self {
+        Self {
+            acquire: redis::Script::new(BARE_ACQUIRE),
+            release: redis::Script::new(BARE_RELEASE),
+        }
+    }
+
+    async fn lock(&self, connection: &mut impl ConnectionLike, key: &str) {
+        let owner = "7ee9e9e5-56b8-4b3c-9d0b-0ffcb1d1d1a1:1";
+        let mut call = self.acquire.key(key);
+        let left: Option<i64> = call
+            .arg(owner)
+            .arg(30_000)
+            .invoke_async(connection)
+            .await
+            .expect("acquire");
+        assert_eq!(left, None);
+    }
+
+    async fn unlock(&self, connection: &mut impl ConnectionLike, key: &str) {
+        let owner = "7ee9e9e5-56b8-4b3c-9d0b-0ffcb1d1d1a1:1";
+        let mut call = self.release.key(key);
+        let freed: i64 = call
+            .key(format!("redisson_lock__channel:{{{key}}}"))
+            .arg(owner)
+            .invoke_async(connection)
+            .await
+            .expect("release");
+        assert_eq!(freed, 1);
+    }
+}
+
+/// A new key for each pair: nothing is ever contended, nor taken back before it was released.
+fn key(task: usize, n: usize) -> String {
+    format!("lock:order:{task}:{n}")
+}
+
+/// Runs `one(task, n)` until `PAIRS` are done, `tasks` at a time. Pairs per second.
+async fn pairs_per_second<F, W>(tasks: usize, pairs: usize, one: F) -> f64
+where
+    F: Fn(usize, usize) -> W + Clone + Send + 'static,
+    W: Future<Output = ()> + Send,
+{
+    let done = Arc::new(AtomicUsize::new(0));
+    let start = Instant::now();
+    let workers: Vec<_> = (0..tasks)
+        .map(|task| {
+            let (one, done) = (one.clone(), Arc::clone(&done));
+            tokio::spawn(async move {
+                loop {
+                    let n = done.fetch_add(1, Ordering::Relaxed);
+                    if n >= pairs {
+                        return;
+                    }
+                    one(task, n).await;
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.await.expect("worker");
+    }
+    pairs as f64 / start.elapsed().as_secs_f64()
+}
+
+async fn bare(connection: &MultiplexedConnection, tasks: usize, pairs: usize) -> f64 {
+    let connection = connection.clone();
+    let bare = Arc::new(Bare::new());
+    pairs_per_second(tasks, pairs, move |task, n| {
+        let mut connection = connection.clone();
+        let bare = Arc::clone(&bare);
+        async move {
+            let key = key(task, n);
+            bare.lock(&mut connection, &key).await;
+            bare.unlock(&mut connection, &key).await;
+        }
+    })
+    .await
+}
+
+async fn checkout(pool: &deadpool_redis::Pool, tasks: usize, pairs: usize) -> f64 {
+    let pool = pool.clone();
+    let bare = Arc::new(Bare::new());
+    pairs_per_second(tasks, pairs, move |task, n| {
+        let pool = pool.clone();
+        let bare = Arc::clone(&bare);
+        async move {
+            let key = key(task, n);
+            bare.lock(&mut pool.get().await.expect("checkout"), &key).await;
+            bare.unlock(&mut pool.get().await.expect("checkout"), &key).await;
+        }
+    })
+    .await
+}
+
+/// Until the server has confirmed the last release.
+async fn ours(locks: &LockManager, tasks: usize, pairs: usize) -> f64 {
+    let start = Instant::now();
+    let owned = locks.clone();
+    pairs_per_second(tasks, pairs, move |task, n| {
+        let locks = owned.clone();
+        async move {
+            drop(locks.acquire(&key(task, n)).await.expect("acquire"));
+        }
+    })
+    .await;
+    while !locks.snapshot().is_idle() {
+        tokio::time::sleep(Duration::from_micros(100)).await;
+    }
+    pairs as f64 / start.elapsed().as_secs_f64()
+}
+
+pub(crate) async fn distinct_keys(server: &RedisServer, table: &mut Table) {
+    let client = redis::Client::open(server.url()).expect("client");
+    let connection = client
+        .get_multiplexed_async_connection()
+        .await
+        .expect("connection");
+    let pool = deadpool_redis::Config::from_url(server.url())
+        .builder()
+        .expect("pool")
+        .max_size(64)
+        .runtime(deadpool_redis::Runtime::Tokio1)
+        .build()
+        .expect("pool");
+    let locks = manager(server).await;
+    for tasks in [1, 64, 256] {
+        let pairs = if tasks == 1 { PAIRS / 8 } else { PAIRS };
+        let (mut bare_series, mut checkout_series, mut our_series) =
+            (Series::new(), Series::new(), Series::new());
+        for _ in 0..ROUNDS {
+            bare_series.add(bare(&connection, tasks, pairs).await);
+            our_series.add(ours(&locks, tasks, pairs).await);
+            checkout_series.add(checkout(&pool, tasks, pairs / 4).await);
+        }
+        table.row(
+            format!("distinct keys, {tasks} in flight: bare `EVALSHA` pair, no fence"),
+            bare_series.per_second(),
+            String::new(),
+        );
+        table.row(
+            format!("distinct keys, {tasks} in flight: the pair with a checkout per command"),
+            checkout_series.per_second(),
+            String::new(),
+        );
+        table.row(
+            format!("distinct keys, {tasks} in flight: tower-lock"),
+            our_series.per_second(),
+            format!(
+                "{} × bare, {} × checkout",
+                ratio(&our_series, &bare_series),
+                ratio(&our_series, &checkout_series)
+            ),
+        );
+    }
+}
+
+async fn manager(server: &RedisServer) -> LockManager {
+    let backend = RedisBackend::builder(server.url())
+        .connect()
+        .await
+        .expect("backend");
+    LockManager::builder(backend).build().expect("manager")
+}
+
+/// The time of one acquire with nothing else going on, against one `EVALSHA`.
+pub(crate) async fn latency(server: &RedisServer, table: &mut Table) {
+    const SAMPLES: usize = 4_000;
+    let client = redis::Client::open(server.url()).expect("client");
+    let mut connection = client
+        .get_multiplexed_async_connection()
+        .await
+        .expect("connection");
+    let bare = Bare::new();
+    let locks = manager(server).await;
+    let (mut bare_p50, mut dropped_p50, mut awaited_p50) =
+        (Series::new(), Series::new(), Series::new());
+    for round in 0..ROUNDS {
+        let mut times = Vec::new();
+        for n in 0..SAMPLES {
+            let key = key(round, n);
+            let start = Instant::now();
+            bare.lock(&mut connection, &key).await;
+            times.push(start.elapsed());
+            bare.unlock(&mut connection, &key).await;
+        }
+        bare_p50.add(median_micros(&mut times));
+        times.clear();
+        for n in 0..SAMPLES {
+            let key = key(round, n);
+            let start = Instant::now();
+            let guard = locks.acquire(&key).await.expect("acquire");
+            times.push(start.elapsed());
+            guard.release().await.expect("release");
+        }
+        awaited_p50.add(median_micros(&mut times));
+        times.clear();
+        for n in 0..SAMPLES {
+            let key = key(round, n);
+            let start = Instant::now();
+            let guard = locks.acquire(&key).await.expect("acquire");
+            times.push(start.elapsed());
+            drop(guard);
+        }
+        dropped_p50.add(median_micros(&mut times));
+    }
+    table.row(
+        "p50 of one bare `EVALSHA`, 1 in flight".to_owned(),
+        bare_p50.micros(),
+        String::new(),
+    );
+    table.row(
+        "p50 of one acquire, release awaited".to_owned(),
+        awaited_p50.micros(),
+        format!("{} × bare", ratio(&awaited_p50, &bare_p50)),
+    );
+    table.row(
+        "p50 of one acquire, the last release still under way".to_owned(),
+        dropped_p50.micros(),
+        format!("{} × bare", ratio(&dropped_p50, &bare_p50)),
+    );
+}
+
+fn median_micros(times: &mut [Duration]) -> f64 {
+    times.sort_unstable();
+    times[times.len() / 2].as_secs_f64() * 1e6
+}
+
+/// 64 tasks that want one key, again and again.
+pub(crate) async fn hot_key(locks: &LockManager, name: &str, table: &mut Table) {
+    const WAITERS: usize = 64;
+    const GRANTS: usize = 400_000;
+    let (mut grants, mut spread) = (Series::new(), Series::new());
+    for _ in 0..ROUNDS {
+        let left = Arc::new(AtomicUsize::new(GRANTS));
+        let start = Instant::now();
+        let workers: Vec<_> = (0..WAITERS)
+            .map(|_| {
+                let (locks, left) = (locks.clone(), Arc::clone(&left));
+                tokio::spawn(async move {
+                    let mut waits = Vec::new();
+                    while left.fetch_sub(1, Ordering::Relaxed) <= GRANTS
+                        && left.load(Ordering::Relaxed) <= GRANTS
+                    {
+                        let asked = Instant::now();
+                        let guard = locks.acquire("hot").await.expect("acquire");
+                        waits.push(asked.elapsed());
+                        drop(guard);
+                    }
+                    waits
+                })
+            })
+            .collect();
+        let mut waits = Vec::new();
+        for worker in workers {
+            waits.append(&mut worker.await.expect("worker"));
+        }
+        grants.add(waits.len() as f64 / start.elapsed().as_secs_f64());
+        waits.sort_unstable();
+        let median = waits[waits.len() / 2].as_secs_f64();
+        spread.add(waits[waits.len() - 1].as_secs_f64() / median);
+    }
+    table.row(
+        format!("hot key, 64 waiters, {name}"),
+        grants.per_second(),
+        format!("longest wait {} × the median", spread.plain()),
+    );
+}
+
+pub(crate) async fn hot_key_on_redis(server: &RedisServer, table: &mut Table) {
+    let locks = manager(server).await;
+    hot_key(&locks, "Redis", table).await;
+}
