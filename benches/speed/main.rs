@@ -1,5 +1,10 @@
 //! How fast it is: `cargo bench`. Starts its own Redis server; prints a Markdown table.
-#![allow(missing_docs, clippy::print_stdout, clippy::print_stderr, clippy::cast_precision_loss)]
+#![allow(
+    missing_docs,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::cast_precision_loss
+)]
 
 use tower_lock::LockManager;
 
@@ -14,7 +19,10 @@ fn main() {
     if std::env::args().any(|arg| arg == "--test") {
         return;
     }
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|arg| !arg.starts_with('-'))
+        .collect();
     let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -124,8 +124,10 @@ async fn checkout(pool: &deadpool_redis::Pool, tasks: usize, pairs: usize) -> f6
         let bare = Arc::clone(&bare);
         async move {
             let key = key(task, n);
-            bare.lock(&mut pool.get().await.expect("checkout"), &key).await;
-            bare.unlock(&mut pool.get().await.expect("checkout"), &key).await;
+            bare.lock(&mut pool.get().await.expect("checkout"), &key)
+                .await;
+            bare.unlock(&mut pool.get().await.expect("checkout"), &key)
+                .await;
         }
     })
     .await

@@ -16,6 +16,7 @@ use super::guard::{Held, Hold, LockGuard};
 use super::lane::{Claim, Entered, Lane, Seen, Ticket, Waiter};
 use super::lease::Terms;
 use super::options::{valid_lease, valid_wait};
+use super::releaser::tell;
 use crate::backend::BoxFuture;
 use crate::{ConfigError, Error, ErrorKind, LockKey, LockKeys, Owner};
 
@@ -31,7 +32,9 @@ use crate::{ConfigError, Error, ErrorKind, LockKey, LockKeys, Owner};
 /// [`Unavailable`](ErrorKind::Unavailable), [`Misconfigured`](ErrorKind::Misconfigured),
 /// [`ShuttingDown`](ErrorKind::ShuttingDown), [`InvalidKey`](ErrorKind::InvalidKey),
 /// [`InvalidOption`](ErrorKind::InvalidOption), [`KeyConflict`](ErrorKind::KeyConflict) or
-/// [`ReentrancyLimit`](ErrorKind::ReentrancyLimit).
+/// [`ReentrancyLimit`](ErrorKind::ReentrancyLimit); with several keys and a fixed
+/// [`lease`](Self::lease) also [`Lost`](ErrorKind::Lost), when the lease of one key ran out during
+/// the wait for another.
 ///
 /// # Cancel safety
 ///
@@ -306,6 +309,10 @@ async fn acquire_all(
             Step::Slow(slow) => slow.finish(&engine, key, claim, deadline).await?,
         });
     }
+    // A fixed lease may have run out while the wait for another key went on.
+    if !holds.iter().all(Hold::is_held) {
+        return Err(Error::new(ErrorKind::Lost));
+    }
     Ok(LockGuard::many(holds))
 }
 
@@ -384,6 +391,10 @@ fn admit(engine: &Engine, lane: &mut Lane, key: &LockKey, claim: Claim) -> Enter
 fn entered_as(engine: &Arc<Engine>, key: &LockKey, claim: Claim, entered: Entered) -> Step {
     match entered {
         Entered::Granted(granted) => Step::Done(Ok(engine.hold(granted))),
+        Entered::TookBack(granted, report) => {
+            tell(report, Ok(()));
+            Step::Done(Ok(engine.hold(granted)))
+        }
         Entered::Refused(error) => Step::Done(Err(error)),
         Entered::Occupied => Step::Slow(Slow::Occupied),
         Entered::Drive => {
@@ -481,7 +492,15 @@ impl Slow {
                     driver.queue(waiter, seen);
                     Self::Queued(Queued::new(engine, key, claim.ticket, answer))
                 }
-                Self::Queued(queued) => return queued.wait(deadline).await,
+                Self::Queued(queued) => {
+                    let hold = queued.wait(deadline).await?;
+                    if hold.is_held() {
+                        return Ok(hold);
+                    }
+                    // The process stood still between the grant and this moment.
+                    drop(hold);
+                    Self::Occupied
+                }
             };
         }
     }
@@ -496,6 +515,7 @@ struct Queued {
     ticket: Ticket,
     // Dropped after `Drop` has left the queue: a hold that was sent by then is released.
     answer: Answer,
+    answered: bool,
 }
 
 impl Queued {
@@ -505,6 +525,7 @@ impl Queued {
             key: key.clone(),
             ticket,
             answer,
+            answered: false,
         }
     }
 
@@ -523,6 +544,7 @@ impl Queued {
                 }
             }
         };
+        self.answered = true;
         answer.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable)))
     }
 }

@@ -109,7 +109,15 @@ impl Contention {
         match answer {
             Ok(Acquired::Granted { counter }) => {
                 self.backoff = FIRST_BACKOFF;
-                Tried::Granted(Lease::new(lease, counter, terms, sent_at))
+                let granted = Lease::new(lease, counter, terms, sent_at);
+                if Instant::now() < granted.valid_until() {
+                    return Tried::Granted(granted);
+                }
+                // The answer took as long as the lease: somebody else may hold the key by now.
+                let until = granted.expires_at();
+                let releaser = &self.engine.releaser;
+                releaser.give_back(&self.engine, self.key.clone(), lease, until);
+                Tried::NotYet(Seen::Nothing)
             }
             Ok(Acquired::Busy { ttl }) => {
                 self.backoff = FIRST_BACKOFF;

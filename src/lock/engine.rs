@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::contender::Contention;
 use super::grant::Grant;
 use super::guard::Hold;
-use super::lane::{Granted, Left, Next};
+use super::lane::{Granted, Left, Next, Report};
 use super::lanes::Lanes;
 use super::options::Options;
 use super::releaser::Releaser;
@@ -109,7 +109,7 @@ impl Engine {
     pub(super) fn release(
         self: &Arc<Self>,
         grant: &Arc<Grant>,
-        report: Option<oneshot::Sender<Result<(), Error>>>,
+        report: Option<Report>,
     ) -> Option<Result<(), Error>> {
         let key = grant.key();
         let left = self

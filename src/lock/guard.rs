@@ -29,9 +29,13 @@ impl Hold {
         }
     }
 
+    pub(super) fn is_held(&self) -> bool {
+        self.grant.is_held(Instant::now())
+    }
+
     /// Hands the release over at once; the future it returns only listens.
     fn release(mut self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
-        let was_held = self.grant.is_held(Instant::now());
+        let was_held = self.is_held();
         let (report, reported) = oneshot::channel();
         self.released = true;
         let done = self.engine.release(&self.grant, Some(report));

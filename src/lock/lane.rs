@@ -15,7 +15,7 @@ use super::MAX_HOLD_COUNT;
 use super::grant::Grant;
 use super::guard::Hold;
 use super::lease::{Lease, Terms};
-use crate::backend::{BackendError, Renewal, Renewed};
+use crate::backend::{BackendError, LeaseId, Renewal, Renewed};
 use crate::{Error, ErrorKind, LockKey, Owner};
 
 /// The place of one acquire in any queue: smaller is earlier. Never used twice, so that an acquire
@@ -91,16 +91,30 @@ struct Tenure {
 /// The lease is on its way back to the backend.
 #[derive(Debug)]
 struct Returning {
+    id: LeaseId,
     /// Still here, and may be taken back by whoever comes; absent once it is on the wire.
-    lease: Option<Lease>,
-    report: Option<oneshot::Sender<Result<(), Error>>>,
+    waiting: Option<Surrender>,
+    /// When it has run out by itself, should the task that returns it have died with its runtime.
+    until: Instant,
+}
+
+pub(super) type Report = oneshot::Sender<Result<(), Error>>;
+
+/// A lease that nobody here holds any more, and who wants to hear that it is gone.
+#[derive(Debug)]
+pub(super) struct Surrender {
+    pub(super) lease: Lease,
+    pub(super) report: Option<Report>,
 }
 
 /// How an acquire enters the lane.
 #[derive(Debug)]
 pub(super) enum Entered {
-    /// It holds the key: again, or by taking back a lease that was about to be returned.
+    /// It holds the key again.
     Granted(Granted),
+    /// It took back a lease that was about to be returned. Whoever waits for the return is to hear
+    /// that the lock is given up, which is what it asked for.
+    TookBack(Granted, Option<Report>),
     /// The lane was idle: the caller makes the first try.
     Drive,
     /// Others are before it. Nothing has changed.
@@ -135,9 +149,9 @@ pub(super) enum Next {
 /// What the releaser sends for a lane.
 #[derive(Debug)]
 pub(super) enum Return {
-    Release(Lease),
+    Release(Surrender),
     /// End of a hand-off budget with waiters here: keep it if nobody else wants it.
-    Pass(Lease),
+    Pass(Surrender),
 }
 
 /// What the watchdog does for a lane.
@@ -197,6 +211,9 @@ impl Lane {
     // ---- entering and leaving -------------------------------------------------------------
 
     pub(super) fn enter(&mut self, key: &LockKey, claim: Claim, now: Instant) -> Entered {
+        if self.queue.is_empty() && self.is_forsaken(now) {
+            self.phase = Phase::Idle;
+        }
         match &mut self.phase {
             Phase::Idle => {
                 self.phase = Phase::Contending(Contending {
@@ -216,20 +233,15 @@ impl Lane {
                 tenure.lease.widen(claim.terms, now);
                 Entered::Granted(tenure.granted())
             }
-            Phase::Returning(returning)
-                if self.queue.is_empty()
-                    && returning
-                        .lease
-                        .as_ref()
-                        .is_some_and(|lease| lease.may_pass_to(claim.terms, now)) =>
-            {
-                let Some(lease) = returning.lease.take() else {
-                    return Entered::Occupied;
-                };
-                // Whoever waits to hear of the return hears that the lock is given up, which is
-                // what it asked for.
-                report(returning.report.take(), Ok(()));
-                Entered::Granted(self.hold(Tenure::handed_on(key, lease, claim, now)))
+            Phase::Returning(returning) if self.queue.is_empty() => {
+                let passes = |it: &mut Surrender| it.lease.may_pass_to(claim.terms, now);
+                match returning.waiting.take_if(passes) {
+                    Some(Surrender { lease, report }) => {
+                        let tenure = Tenure::handed_on(key, lease, claim, now);
+                        Entered::TookBack(self.hold(tenure), report)
+                    }
+                    None => Entered::Occupied,
+                }
             }
             // The owner of a lost grant is a stranger like any other.
             Phase::Held(_) | Phase::Contending(_) if claim.once => {
@@ -241,13 +253,23 @@ impl Lane {
 
     /// Joins the queue, in the order of the tickets.
     pub(super) fn enqueue(&mut self, waiter: Waiter) -> Next {
+        let forsaken = self.is_forsaken(Instant::now());
         self.queue.insert(waiter.claim.ticket, waiter);
+        if forsaken {
+            self.contend(Seen::Nothing, false)
+        } else {
+            Next::Nothing
+        }
+    }
+
+    /// Whether the task that was to act for this lane died with its runtime.
+    fn is_forsaken(&self, now: Instant) -> bool {
         match &self.phase {
-            // Its runtime was shut down under it.
-            Phase::Contending(contending) if contending.is_abandoned() => {
-                self.contend(Seen::Nothing, false)
-            }
-            _ => Next::Nothing,
+            Phase::Contending(Contending {
+                bell: Some(bell), ..
+            }) => Arc::strong_count(bell) == 1,
+            Phase::Returning(returning) => now >= returning.until,
+            _ => false,
         }
     }
 
@@ -382,7 +404,7 @@ impl Lane {
         key: &LockKey,
         grant: &Arc<Grant>,
         now: Instant,
-        report: Option<oneshot::Sender<Result<(), Error>>>,
+        report: Option<Report>,
     ) -> Left {
         let holds = grant.holds() - 1;
         grant.set_holds(holds);
@@ -420,11 +442,7 @@ impl Lane {
         granted
     }
 
-    fn give_back(
-        &mut self,
-        lease: Lease,
-        report: Option<oneshot::Sender<Result<(), Error>>>,
-    ) -> Next {
+    fn give_back(&mut self, lease: Lease, report: Option<Report>) -> Next {
         // No renewal may be sent after the release: one that is on the wire is waited for.
         let next = if lease.is_renewing() {
             Next::Nothing
@@ -432,8 +450,9 @@ impl Lane {
             Next::Return
         };
         self.phase = Phase::Returning(Returning {
-            lease: Some(lease),
-            report,
+            id: lease.id(),
+            until: lease.expires_at(),
+            waiting: Some(Surrender { lease, report }),
         });
         next
     }
@@ -456,37 +475,54 @@ impl Lane {
         let Phase::Returning(returning) = &mut self.phase else {
             return None;
         };
-        let lease = returning.lease.take_if(|lease| !lease.is_renewing())?;
-        let wanted = (self.queue.values().next())
-            .is_some_and(|first| lease.is_renewed_for(first.claim.terms, now));
-        Some(if wanted {
-            Return::Pass(lease)
+        let surrender = returning
+            .waiting
+            .take_if(|waiting| !waiting.lease.is_renewing())?;
+        Some(if self.wants(&surrender.lease, now) {
+            Return::Pass(surrender)
         } else {
-            Return::Release(lease)
+            Return::Release(surrender)
         })
     }
 
+    /// Whether the first in the queue can go on with this lease if the backend agrees.
+    fn wants(&self, lease: &Lease, now: Instant) -> bool {
+        let first = self.queue.values().next();
+        first.is_some_and(|first| lease.is_renewed_for(first.claim.terms, now))
+    }
+
+    fn is_returning_lease(&self, id: LeaseId) -> bool {
+        matches!(&self.phase, Phase::Returning(returning) if returning.id == id)
+    }
+
     /// The lease is with the backend, or given up: the next in the queue contends.
-    pub(super) fn returned(&mut self, outcome: Result<(), Error>, polite: bool) -> Next {
-        let Phase::Returning(returning) = &mut self.phase else {
-            return Next::Nothing;
-        };
-        report(returning.report.take(), outcome);
-        self.contend_or_idle(polite)
+    pub(super) fn returned(&mut self, id: LeaseId, polite: bool) -> Next {
+        if self.is_returning_lease(id) {
+            self.contend_or_idle(polite)
+        } else {
+            Next::Nothing
+        }
     }
 
     /// Nobody else wanted the lease: it goes on here, under a fresh counter.
-    pub(super) fn kept(&mut self, key: &LockKey, lease: Lease, now: Instant) -> Next {
-        if let Phase::Returning(returning) = &mut self.phase {
-            report(returning.report.take(), Ok(()));
+    ///
+    /// # Errors
+    ///
+    /// The lease, if the lane has gone on without it.
+    pub(super) fn kept(
+        &mut self,
+        key: &LockKey,
+        lease: Lease,
+        now: Instant,
+    ) -> Result<Next, Lease> {
+        if !self.is_returning_lease(lease.id()) {
+            return Err(lease);
         }
-        let wanted = (self.queue.values().next())
-            .is_some_and(|first| lease.is_renewed_for(first.claim.terms, now));
-        if wanted {
+        Ok(if self.wants(&lease, now) {
             self.hand_to_first(|claim| Tenure::begin(key, lease, claim, now))
         } else {
             self.give_back(lease, None)
-        }
+        })
     }
 
     // ---- the watchdog ---------------------------------------------------------------------
@@ -521,7 +557,9 @@ impl Lane {
     ) -> Answered {
         let lease = match &mut self.phase {
             Phase::Held(tenure) => Some(&mut tenure.lease),
-            Phase::Returning(returning) => returning.lease.as_mut(),
+            Phase::Returning(returning) => {
+                returning.waiting.as_mut().map(|waiting| &mut waiting.lease)
+            }
             _ => None,
         };
         let Some(lease) = lease.filter(|lease| lease.id() == renewal.lease) else {
@@ -576,11 +614,6 @@ impl Seen {
 }
 
 impl Contending {
-    /// Its task was dropped, with its runtime.
-    fn is_abandoned(&self) -> bool {
-        (self.bell.as_ref()).is_some_and(|bell| Arc::strong_count(bell) == 1)
-    }
-
     fn ring(&self) {
         if let Some(bell) = &self.bell {
             bell.notify_one();
@@ -619,12 +652,5 @@ impl Tenure {
             grant: Arc::clone(&self.grant),
             next_look: self.next_look(),
         }
-    }
-}
-
-fn report(to: Option<oneshot::Sender<Result<(), Error>>>, outcome: Result<(), Error>) {
-    if let Some(to) = to {
-        // Whoever asked may have stopped waiting.
-        drop(to.send(outcome));
     }
 }

@@ -9,8 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use super::engine::Engine;
-use super::lane::Return;
-use super::lease::Lease;
+use super::lane::{Report, Return, Surrender};
 use crate::backend::{LeaseId, Passed, Released};
 use crate::jitter::jittered;
 use crate::{Error, ErrorKind, LockKey};
@@ -96,7 +95,8 @@ impl Releaser {
         }
     }
 
-    /// Releases a lease that may have been granted by a command without an answer.
+    /// Releases a lease whose fate is not known, beside its lane: tries again until the backend
+    /// answers or the lease must have run out.
     pub(super) fn give_back(
         &self,
         engine: &Arc<Engine>,
@@ -127,9 +127,10 @@ async fn run(running: Running) {
             for key in batch {
                 let now = Instant::now();
                 match engine.lanes.with(&key, |lane| lane.take_return(now)) {
-                    Some(Return::Release(lease)) => releases.push((key, lease)),
-                    Some(Return::Pass(lease)) => {
-                        engine.spawner.spawn(pass(Arc::clone(&engine), key, lease));
+                    Some(Return::Release(surrender)) => releases.push((key, surrender)),
+                    Some(Return::Pass(surrender)) => {
+                        let pass = pass(Arc::clone(&engine), key, surrender);
+                        engine.spawner.spawn(pass);
                     }
                     // Taken back, or waiting for the answer to a renewal.
                     None => {}
@@ -141,61 +142,82 @@ async fn run(running: Running) {
 }
 
 /// Sends one batch. Whatever the answer, each lane goes on: what failed is tried again beside it.
-async fn release(engine: &Arc<Engine>, leases: Vec<(LockKey, Lease)>) {
+async fn release(engine: &Arc<Engine>, leases: Vec<(LockKey, Surrender)>) {
     if leases.is_empty() {
         return;
     }
     let ids: Vec<_> = leases
         .iter()
-        .map(|(key, lease)| (key.clone(), lease.id()))
+        .map(|(key, surrender)| (key.clone(), surrender.lease.id()))
         .collect();
     // Dropped here only with the runtime; then the leases run out.
     let outcomes = Arc::clone(&engine.backend).release(ids).await;
-    for ((key, lease), outcome) in leases.into_iter().zip(outcomes) {
-        match outcome {
-            Ok(Released::Released) => returned(engine, &key, Ok(()), false),
-            Ok(Released::NotHeld) => {
-                returned(engine, &key, Err(Error::new(ErrorKind::Lost)), false);
-            }
+    for ((key, surrender), outcome) in leases.into_iter().zip(outcomes) {
+        let outcome = match outcome {
+            Ok(Released::Released) => Ok(()),
+            Ok(Released::NotHeld) => Err(Error::new(ErrorKind::Lost)),
             Err(error) => {
-                let unfinished = Unfinished::new(engine);
+                let lease = &surrender.lease;
                 let until = lease.expires_at();
-                let retry = retry(unfinished, key.clone(), lease.id(), until);
-                engine.spawner.spawn(retry);
-                returned(engine, &key, Err(error.into()), false);
+                let releaser = &engine.releaser;
+                releaser.give_back(engine, key.clone(), lease.id(), until);
+                Err(error.into())
             }
-        }
+        };
+        returned(engine, &key, surrender, outcome, false);
     }
 }
 
-fn returned(engine: &Arc<Engine>, key: &LockKey, outcome: Result<(), Error>, polite: bool) {
-    let next = engine
-        .lanes
-        .with(key, |lane| lane.returned(outcome, polite));
+fn returned(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    surrender: Surrender,
+    outcome: Result<(), Error>,
+    polite: bool,
+) {
+    let id = surrender.lease.id();
+    let next = engine.lanes.with(key, |lane| lane.returned(id, polite));
     engine.follow(key, next);
+    tell(surrender.report, outcome);
+}
+
+/// Answers whoever awaits a release.
+pub(super) fn tell(report: Option<Report>, outcome: Result<(), Error>) {
+    if let Some(report) = report {
+        // It may have stopped waiting.
+        drop(report.send(outcome));
+    }
 }
 
 /// The hand-off budget is spent: asks whether another process wants the key.
-async fn pass(engine: Arc<Engine>, key: LockKey, mut lease: Lease) {
+async fn pass(engine: Arc<Engine>, key: LockKey, mut surrender: Surrender) {
     let sent_at = Instant::now();
+    let (id, ttl) = (surrender.lease.id(), surrender.lease.ttl());
     let backend = Arc::clone(&engine.backend);
-    match backend.pass(key.clone(), lease.id(), lease.ttl()).await {
+    match backend.pass(key.clone(), id, ttl).await {
         Ok(Passed::Kept { counter }) => {
-            lease.keep(counter, sent_at);
+            surrender.lease.keep(counter, sent_at);
             let now = Instant::now();
-            let next = engine.lanes.with(&key, |lane| lane.kept(&key, lease, now));
-            engine.follow(&key, next);
+            let Surrender { lease, report } = surrender;
+            match engine.lanes.with(&key, |lane| lane.kept(&key, lease, now)) {
+                Ok(next) => engine.follow(&key, next),
+                Err(lease) => {
+                    let until = lease.expires_at();
+                    engine.releaser.give_back(&engine, key, id, until);
+                }
+            }
+            tell(report, Ok(()));
         }
-        Ok(Passed::Released) => returned(&engine, &key, Ok(()), true),
+        Ok(Passed::Released) => returned(&engine, &key, surrender, Ok(()), true),
         Ok(Passed::NotHeld) => {
-            returned(&engine, &key, Err(Error::new(ErrorKind::Lost)), false);
+            let lost = Err(Error::new(ErrorKind::Lost));
+            returned(&engine, &key, surrender, lost, false);
         }
         // It may have been renewed or released; the plain release settles it either way.
-        Err(_) => release(&engine, vec![(key, lease)]).await,
+        Err(_) => release(&engine, vec![(key, surrender)]).await,
     }
 }
 
-/// Tries again until the backend answers or the lease must have run out.
 async fn retry(unfinished: Unfinished, key: LockKey, lease: LeaseId, until: Instant) {
     let engine = &unfinished.0;
     let mut backoff = FIRST_BACKOFF;
