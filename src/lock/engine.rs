@@ -97,6 +97,7 @@ impl Engine {
                 // which releases it.
                 drop(reply.send(Ok(hold)));
             }
+            Next::Look(at) => self.watchdog.look_at(self, at),
             Next::Return => self.releaser.enqueue(self, key.clone()),
             Next::Contend { bell, polite } => {
                 Contention::new(Arc::clone(self), key.clone()).spawn(bell, polite);

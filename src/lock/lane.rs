@@ -94,7 +94,7 @@ struct Returning {
     id: LeaseId,
     /// Still here, and may be taken back by whoever comes; absent once it is on the wire.
     waiting: Option<Surrender>,
-    /// When it has run out by itself, should the task that returns it have died with its runtime.
+    /// When it has run out by itself, should the task that returns it die with its runtime.
     until: Instant,
 }
 
@@ -138,6 +138,8 @@ pub(super) enum Next {
     Grant(Reply, Granted),
     /// The releaser has work.
     Return,
+    /// The watchdog has to look at the lane then.
+    Look(Instant),
     /// Start a task that contends and listens to this bell. `polite`: other processes were woken
     /// and go first.
     Contend {
@@ -162,6 +164,8 @@ pub(super) enum Due {
     /// Send this, and look again at the latest then.
     Renew(Renewal, Instant),
     Lost(Arc<Grant>, Next),
+    /// The task that was to return the lease died with its runtime.
+    Forsaken(Next),
     Never,
 }
 
@@ -208,12 +212,14 @@ impl Lane {
         matches!(self.phase, Phase::Returning(_))
     }
 
+    /// Whether the watchdog has anything to look at.
+    pub(super) fn is_watched(&self) -> bool {
+        self.holder().is_some() || self.is_returning() && !self.queue.is_empty()
+    }
+
     // ---- entering and leaving -------------------------------------------------------------
 
     pub(super) fn enter(&mut self, key: &LockKey, claim: Claim, now: Instant) -> Entered {
-        if self.queue.is_empty() && self.is_forsaken(now) {
-            self.phase = Phase::Idle;
-        }
         match &mut self.phase {
             Phase::Idle => {
                 self.phase = Phase::Contending(Contending {
@@ -253,23 +259,14 @@ impl Lane {
 
     /// Joins the queue, in the order of the tickets.
     pub(super) fn enqueue(&mut self, waiter: Waiter) -> Next {
-        let forsaken = self.is_forsaken(Instant::now());
         self.queue.insert(waiter.claim.ticket, waiter);
-        if forsaken {
-            self.contend(Seen::Nothing, false)
-        } else {
-            Next::Nothing
-        }
-    }
-
-    /// Whether the task that was to act for this lane died with its runtime.
-    fn is_forsaken(&self, now: Instant) -> bool {
         match &self.phase {
+            // Its task was dropped with its runtime.
             Phase::Contending(Contending {
                 bell: Some(bell), ..
-            }) => Arc::strong_count(bell) == 1,
-            Phase::Returning(returning) => now >= returning.until,
-            _ => false,
+            }) if Arc::strong_count(bell) == 1 => self.contend(Seen::Nothing, false),
+            Phase::Returning(returning) => Next::Look(returning.until),
+            _ => Next::Nothing,
         }
     }
 
@@ -528,8 +525,17 @@ impl Lane {
     // ---- the watchdog ---------------------------------------------------------------------
 
     pub(super) fn due(&mut self, key: &LockKey, now: Instant) -> Due {
-        let Phase::Held(tenure) = &mut self.phase else {
-            return Due::Never;
+        let tenure = match &mut self.phase {
+            Phase::Held(tenure) => tenure,
+            Phase::Returning(returning) if !self.queue.is_empty() => {
+                let until = returning.until;
+                return if now < until {
+                    Due::Later(until)
+                } else {
+                    Due::Forsaken(self.contend_or_idle(false))
+                };
+            }
+            _ => return Due::Never,
         };
         let valid_until = tenure.grant.valid_until();
         if now >= valid_until {

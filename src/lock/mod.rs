@@ -32,6 +32,7 @@
 //! | returning | acquire otherwise | | queue |
 //! | returning, not sent | the releaser comes, nobody queues | returning, sent | release |
 //! | returning, not sent | the releaser comes, somebody queues | returning, sent | pass: keep unless others wait |
+//! | returning | the lease must have run out, no answer came | contending by a task, or idle | as after a runtime that went down |
 //! | returning, sent | kept | held by the first in the queue | wake it |
 //! | returning, sent | released, not held, or failed | contending by a task, or idle | a failed release is tried again beside it |
 //!

@@ -88,7 +88,8 @@ async fn run(running: Running, earlier: Arc<Notify>) {
         let Some(next) = round(&engine) else {
             drop(running);
             // What was granted between the walk and the flag found the flag set.
-            if engine.watchdog.wakes_at.load(Ordering::SeqCst) != NEVER || anything_held(&engine) {
+            if engine.watchdog.wakes_at.load(Ordering::SeqCst) != NEVER || anything_watched(&engine)
+            {
                 engine.watchdog.start(&engine);
             }
             return;
@@ -105,19 +106,19 @@ async fn run(running: Running, earlier: Arc<Notify>) {
     }
 }
 
-fn anything_held(engine: &Engine) -> bool {
-    let mut held = false;
+fn anything_watched(engine: &Engine) -> bool {
+    let mut watched = false;
     engine
         .lanes
-        .for_each(|_, lane| held |= lane.holder().is_some());
-    held
+        .for_each(|_, lane| watched |= lane.is_watched());
+    watched
 }
 
-/// Walks the lanes once. When to walk again; `None` if nothing is held.
+/// Walks the lanes once. When to walk again; `None` if there is nothing to watch.
 fn round(engine: &Arc<Engine>) -> Option<Instant> {
     let mut next = None;
     let mut earliest = |at: Instant| next = Some(next.map_or(at, |next: Instant| next.min(at)));
-    let mut lost = Vec::new();
+    let mut over = Vec::new();
     let mut renewals = Vec::new();
     let now = Instant::now();
     engine.lanes.for_each(|key, lane| match lane.due(key, now) {
@@ -127,7 +128,8 @@ fn round(engine: &Arc<Engine>) -> Option<Instant> {
             earliest(until);
             renewals.push(renewal);
         }
-        Due::Lost(grant, next) => lost.push((key.clone(), grant, next)),
+        Due::Lost(grant, next) => over.push((key.clone(), Some(grant), next)),
+        Due::Forsaken(next) => over.push((key.clone(), None, next)),
     });
     // No renewal may be sent after a release: a lane that has a renewal on the wire, as these have
     // from here on, holds its release back until the answer.
@@ -136,8 +138,10 @@ fn round(engine: &Arc<Engine>) -> Option<Instant> {
         let batch = renewals.by_ref().take(BATCH).collect();
         engine.spawner.spawn(renew(Arc::clone(engine), batch));
     }
-    for (key, grant, next) in lost {
-        grant.lose();
+    for (key, grant, next) in over {
+        if let Some(grant) = grant {
+            grant.lose();
+        }
         engine.follow(&key, next);
     }
     next
