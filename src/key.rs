@@ -68,6 +68,13 @@ pub enum InvalidKey {
         /// What was looked for, such as ``header `x-account` ``.
         what: Cow<'static, str>,
     },
+    /// The request has more than one of what the key is made of, and only one of them could be
+    /// locked.
+    #[error("the request has more than one {what}")]
+    Ambiguous {
+        /// What was found, such as ``query parameter `account` ``.
+        what: Cow<'static, str>,
+    },
     /// The request has what the key is made of, in a form that cannot be read.
     #[error("the {what} of the request cannot be decoded")]
     Undecodable {
