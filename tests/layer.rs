@@ -1,4 +1,5 @@
 //! `LockLayer` around bare tower services.
+#![allow(clippy::unwrap_used)]
 
 mod served;
 

@@ -56,8 +56,9 @@ use crate::LockManager;
 ///
 /// # Where to put it
 ///
-/// - In axum, [`MethodRouter::layer`] or [`Router::route_layer`]: `Router::layer` also locks for
-///   requests that end in 404, and `route_layer` still for those that end in 405.
+/// - In axum, [`MethodRouter::route_layer`], which locks only for methods that have a handler, or
+///   [`Router::route_layer`], which locks also for requests that end in 405. `Router::layer` locks
+///   even for those that end in 404.
 /// - *Authentication and validation outside of it*: whoever may not do a thing must not be able to
 ///   keep others from doing it. CORS outside as well, so that a preflight never waits.
 /// - *Timeouts outside of it, and longer than [`wait`](Self::wait)*: then a busy resource answers
@@ -89,7 +90,7 @@ use crate::LockManager;
 /// The inner service must be `Clone`, and its body `Unpin`, as hyper's, axum's and boxed ones are;
 /// wrap any other in `Box::pin`.
 ///
-/// [`MethodRouter::layer`]: https://docs.rs/axum/latest/axum/routing/method_routing/struct.MethodRouter.html#method.layer
+/// [`MethodRouter::route_layer`]: https://docs.rs/axum/latest/axum/routing/method_routing/struct.MethodRouter.html#method.route_layer
 /// [`Router::route_layer`]: https://docs.rs/axum/latest/axum/struct.Router.html#method.route_layer
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct LockLayer<K> {

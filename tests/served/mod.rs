@@ -1,5 +1,5 @@
 //! What the tests of the HTTP side share.
-#![allow(dead_code, reason = "each test program uses its own part")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -40,7 +40,7 @@ pub fn is_locked(locks: &LockManager) -> bool {
 /// Lets the tasks of the engine and of a server run until this holds. The number of turns is
 /// large only to let a failure end.
 pub async fn until(mut condition: impl FnMut() -> bool) {
-    for _ in 0..1_000_000 {
+    for _ in 0..20_000_000 {
         if condition() {
             return;
         }
