@@ -277,7 +277,7 @@ async fn held_and_owner_without_a_lock_say_how_to_get_one() {
 #[tokio::test]
 async fn held_and_owner_may_be_optional() {
     async fn handler(held: Option<Held>, owner: Option<Owner>) -> String {
-        assert_eq!(held.as_ref().map(|held| held.owner()), owner);
+        assert_eq!(held.as_ref().map(Held::owner), owner);
         held.map_or("unlocked", |_| "locked").to_owned()
     }
 
