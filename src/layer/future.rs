@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -48,7 +49,8 @@ pin_project! {
         Invalid { rejection: LockRejection },
         Waiting {
             acquire: AcquireFuture,
-            since: Instant,
+            // `None` until it had to wait: most requests need no look at the clock.
+            since: Option<Instant>,
             // Ready: `poll_ready` was called on it and on no clone of it.
             service: S,
             request: Request<ReqBody>,
@@ -89,7 +91,7 @@ impl<F, S, ReqBody> ResponseFuture<F, S, ReqBody> {
     ) -> Self {
         let state = State::Waiting {
             acquire,
-            since: Instant::now(),
+            since: None,
             service,
             request,
             asked,
@@ -121,10 +123,13 @@ where
                     this.state.set(State::Done);
                     return Poll::Ready(Ok(response));
                 }
-                StateProj::Waiting { acquire, .. } => {
-                    let acquired = ready!(Pin::new(acquire).poll(cx));
+                StateProj::Waiting { acquire, since, .. } => {
+                    let Poll::Ready(acquired) = Pin::new(acquire).poll(cx) else {
+                        since.get_or_insert_with(Instant::now);
+                        return Poll::Pending;
+                    };
+                    let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
                     let StateOwned::Waiting {
-                        since,
                         mut service,
                         mut request,
                         asked,
@@ -136,7 +141,7 @@ where
                     let guard = match acquired {
                         Ok(guard) => guard,
                         Err(error) => {
-                            let rejection = LockRejection::new(error, asked, Some(since.elapsed()));
+                            let rejection = LockRejection::new(error, asked, Some(waited));
                             return Poll::Ready(Ok(this.options.reject(rejection)));
                         }
                     };

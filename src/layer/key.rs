@@ -232,25 +232,28 @@ impl KeyExtractor for ByQuery {
             .unwrap_or_default()
             .split('&')
             .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-            .filter(|(name, _)| form_decode(name).eq(self.name.bytes()))
+            .filter(|(name, _)| *form_decode(name) == *self.name.as_bytes())
             .map(|(_, value)| value);
         let value = values.next().ok_or_else(|| missing(what()))?;
         if values.next().is_some() {
             return Err(ambiguous(what()));
         }
-        let value =
-            String::from_utf8(form_decode(value).collect()).map_err(|_| undecodable(what()))?;
-        Ok(Some(LockKey::from_parts([&*self.name, &*value]).into()))
+        let value = form_decode(value);
+        std::str::from_utf8(&value).map_err(|_| undecodable(what()))?;
+        Ok(Some(
+            LockKey::from_parts([self.name.as_bytes(), &value]).into(),
+        ))
     }
 }
 
 /// `application/x-www-form-urlencoded`, byte for byte: the usual crate replaces what is not UTF-8
 /// by U+FFFD, which would make different values one.
-fn form_decode(text: &str) -> impl Iterator<Item = u8> {
-    text.split('+').enumerate().flat_map(|(index, piece)| {
-        let space = (index > 0).then_some(b' ');
-        space.into_iter().chain(percent_decode_str(piece))
-    })
+fn form_decode(text: &str) -> Cow<'_, [u8]> {
+    if text.contains(['+', '%']) {
+        Cow::Owned(percent_decode_str(&text.replace('+', " ")).collect())
+    } else {
+        Cow::Borrowed(text.as_bytes())
+    }
 }
 
 /// The key of [`LockLayer::by_extension`](crate::LockLayer::by_extension).
