@@ -715,26 +715,32 @@ async fn a_future_does_nothing_before_it_is_polled() {
 }
 
 #[test]
-#[should_panic(expected = "`LockLayer::lease`")]
+#[should_panic(expected = "`LockLayer`: invalid `lease`")]
 fn a_lease_of_zero_is_refused_at_construction() {
     let _layer = LockLayer::by_path(LockManager::in_memory()).lease(Duration::ZERO);
 }
 
 #[test]
-#[should_panic(expected = "`LockLayer::max_hold`")]
+#[should_panic(expected = "`LockLayer`: invalid `wait`")]
+fn a_wait_without_end_is_refused_at_construction() {
+    let _layer = LockLayer::by_path(LockManager::in_memory()).wait(Duration::MAX);
+}
+
+#[test]
+#[should_panic(expected = "`LockLayer`: invalid `max_hold`")]
 fn a_max_hold_of_zero_is_refused_at_construction() {
     let _layer = LockLayer::by_path(LockManager::in_memory()).max_hold(Duration::ZERO);
 }
 
 #[test]
-#[should_panic(expected = "`LockLayer::status`")]
+#[should_panic(expected = "`LockLayer`: invalid `status`")]
 fn a_server_error_for_a_busy_resource_is_refused_at_construction() {
     let _layer =
         LockLayer::by_path(LockManager::in_memory()).status(StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[test]
-#[should_panic(expected = "`LockLayer::by_header`")]
+#[should_panic(expected = "`LockLayer`: invalid `by_header`")]
 fn a_bad_header_name_is_refused_at_construction() {
     let _layer = LockLayer::by_header(LockManager::in_memory(), "no name");
 }

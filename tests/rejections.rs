@@ -78,6 +78,9 @@ impl Answer {
             .map(|value| value.parse::<u64>().unwrap());
         assert_eq!(seconds.is_some(), retry_after);
         assert_eq!(json.get("retry_after_ms").is_some(), retry_after);
+        // Whoever could have waited is told how long it was.
+        assert_eq!(json.get("waited_ms").is_some(), retry_after);
+        assert_eq!(self.rejection.waited().is_some(), retry_after);
         if let Some(seconds) = seconds {
             let millis = json["retry_after_ms"].as_u64().unwrap();
             assert_eq!(seconds, millis.div_ceil(1000).max(1));

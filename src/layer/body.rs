@@ -9,8 +9,7 @@ use http_body::{Body, Frame, SizeHint};
 use tower::BoxError;
 
 use super::options::OnLost;
-use crate::lock::Lost;
-use crate::{Error, ErrorKind, LockGuard};
+use crate::{Error, ErrorKind, LockGuard, Lost};
 
 pub(super) type BoxedBody = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
 

@@ -18,8 +18,7 @@ use super::body::LockBody;
 use super::form::Asked;
 use super::options::{OnLost, Options};
 use super::rejection::LockRejection;
-use crate::lock::Lost;
-use crate::{AcquireFuture, Error, ErrorKind, LockGuard};
+use crate::{AcquireFuture, Error, ErrorKind, LockGuard, Lost};
 
 pin_project! {
     /// The future of [`LockService`](crate::LockService): waits for the lock, then for the inner

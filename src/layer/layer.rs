@@ -17,7 +17,8 @@ use super::key::{ByExtension, ByHeader, ByPath, ByQuery, KeyExtractor, LockTarge
 use super::options::{OnLost, Options, Wait};
 use super::rejection::LockRejection;
 use super::service::LockService;
-use crate::LockManager;
+use crate::lock::{valid_lease, valid_wait};
+use crate::{ConfigError, LockManager};
 
 /// Takes a lock for every request before the inner service runs, and gives it back when the answer
 /// is complete.
@@ -87,8 +88,8 @@ use crate::LockManager;
 ///
 /// # Bounds of the service
 ///
-/// The inner service must be `Clone`, and its body `Unpin`, as hyper's, axum's and boxed ones are;
-/// wrap any other in `Box::pin`.
+/// The inner service must be `Clone`, and its body one of [`Bytes`] and `Unpin`, as hyper's, axum's
+/// and boxed ones are; wrap any other in `Box::pin`.
 ///
 /// [`MethodRouter::route_layer`]: https://docs.rs/axum/latest/axum/routing/method_routing/struct.MethodRouter.html#method.route_layer
 /// [`Router::route_layer`]: https://docs.rs/axum/latest/axum/struct.Router.html#method.route_layer
@@ -157,7 +158,7 @@ impl LockLayer<ByHeader> {
     /// If `name` is no header name.
     pub fn by_header(locks: LockManager, name: impl TryInto<HeaderName>) -> Self {
         let Ok(name) = name.try_into() else {
-            panic!("`LockLayer::by_header`: not a valid header name");
+            panic!("`LockLayer`: invalid `by_header`: not a header name");
         };
         Self::new(locks, ByHeader::new(name))
     }
@@ -227,8 +228,13 @@ impl<K: KeyExtractor> LockLayer<K> {
 
 impl<K> LockLayer<K> {
     /// How long a request waits for its lock before it is answered with 409. Default: what the
-    /// manager says, 5 seconds unless set.
+    /// manager says, 5 seconds unless set. Zero is [`no_wait`](Self::no_wait).
+    ///
+    /// # Panics
+    ///
+    /// If `wait` is longer than 366 days.
     pub fn wait(mut self, wait: Duration) -> Self {
+        assert_valid(valid_wait("wait", wait));
         self.options.wait = Wait::For(wait);
         self
     }
@@ -244,24 +250,21 @@ impl<K> LockLayer<K> {
     ///
     /// # Panics
     ///
-    /// If `lease` is zero.
+    /// If `lease` is not between 10 ms and 366 days.
     pub fn lease(mut self, lease: Duration) -> Self {
-        assert!(!lease.is_zero(), "`LockLayer::lease` must not be zero");
+        assert_valid(valid_lease("lease", lease));
         self.options.lease = Some(lease);
         self
     }
 
     /// The longest time that one request may hold the lock, its body included; after it the lock
-    /// is lost. Default: 5 minutes.
+    /// is lost. Default: 5 minutes. Without effect on a layer that re-enters the lock of another.
     ///
     /// # Panics
     ///
-    /// If `max_hold` is zero.
+    /// If `max_hold` is not between 10 ms and 366 days.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        assert!(
-            !max_hold.is_zero(),
-            "`LockLayer::max_hold` must not be zero"
-        );
+        assert_valid(valid_lease("max_hold", max_hold));
         self.options.max_hold = max_hold;
         self
     }
@@ -283,7 +286,7 @@ impl<K> LockLayer<K> {
     pub fn status(mut self, status: StatusCode) -> Self {
         assert!(
             status.is_client_error(),
-            "`LockLayer::status` must be a client error (4xx), not {status}"
+            "`LockLayer`: invalid `status`: must be a client error (4xx), not {status}"
         );
         self.options.busy_status = status;
         self
@@ -331,6 +334,14 @@ impl<K> LockLayer<K> {
             on_reject(rejection).map(|body| Box::pin(LockBody::unlocked(body)) as BoxedBody)
         }));
         self
+    }
+}
+
+/// A layer is built once, at start-up, by the program itself: a setting that no request could use
+/// must not wait for the first request.
+fn assert_valid(setting: Result<(), ConfigError>) {
+    if let Err(invalid) = setting {
+        panic!("`LockLayer`: {invalid}");
     }
 }
 

@@ -147,7 +147,7 @@ impl LockRejection {
         Self {
             error,
             status: problem.status,
-            waited,
+            waited: waited.filter(|_| problem.temporary),
             retry_after,
             asked,
         }
@@ -185,7 +185,7 @@ impl LockRejection {
         format!("tag:tower-lock,2026:{}", Problem::of(self.kind()).name)
     }
 
-    /// How long the request waited for the lock; `None` if it did not get that far.
+    /// How long the request waited for the lock; `None` where no wait would have helped.
     #[must_use]
     pub fn waited(&self) -> Option<Duration> {
         self.waited
