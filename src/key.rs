@@ -68,6 +68,13 @@ pub enum InvalidKey {
         /// What was looked for, such as ``header `x-account` ``.
         what: Cow<'static, str>,
     },
+    /// The request has more than one of what the key is made of, and only one of them could be
+    /// locked.
+    #[error("the request has more than one {what}")]
+    Ambiguous {
+        /// What was found, such as ``query parameter `account` ``.
+        what: Cow<'static, str>,
+    },
     /// The request has what the key is made of, in a form that cannot be read.
     #[error("the {what} of the request cannot be decoded")]
     Undecodable {
@@ -94,7 +101,7 @@ impl LockKey {
         } else {
             Reserved::Braces
         };
-        let mut text = String::with_capacity(name.len() + 8);
+        let mut text = scratch::take();
         encode(name, braces, &mut text);
         if text.len() > Self::MAX_LEN && braces == Reserved::Controls {
             // The cut may fall between a brace and its partner.
@@ -114,7 +121,7 @@ impl LockKey {
         I: IntoIterator,
         I::Item: AsRef<[u8]>,
     {
-        let mut text = String::new();
+        let mut text = scratch::take();
         for (index, part) in parts.into_iter().enumerate() {
             let part = part.as_ref();
             if part.is_empty() {
@@ -137,12 +144,12 @@ impl LockKey {
         }
         static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let hash = SEED.hash_one(text.as_str());
-        Self {
-            repr: Ok(Name {
-                text: text.into(),
-                hash,
-            }),
-        }
+        let name = Name {
+            text: text.as_str().into(),
+            hash,
+        };
+        scratch::put_back(text);
+        Self { repr: Ok(name) }
     }
 
     fn invalid(why: InvalidKey) -> Self {
@@ -175,6 +182,28 @@ impl LockKey {
         match &self.repr {
             Ok(name) => name.hash,
             Err(_) => 0,
+        }
+    }
+}
+
+/// Where a key is spelled before its length is known: a request then allocates for it once.
+mod scratch {
+    use std::cell::Cell;
+
+    thread_local! {
+        static TEXT: Cell<String> = const { Cell::new(String::new()) };
+    }
+
+    /// An empty string. Building a key while another one is built gets a fresh one.
+    pub(super) fn take() -> String {
+        TEXT.try_with(Cell::take).unwrap_or_default()
+    }
+
+    pub(super) fn put_back(mut text: String) {
+        // One huge name must not cost every thread its size for ever.
+        if text.capacity() <= 2 * super::LockKey::MAX_LEN {
+            text.clear();
+            TEXT.try_with(|scratch| scratch.set(text)).unwrap_or(());
         }
     }
 }

@@ -73,4 +73,5 @@ pub use grant::Lost;
 pub use guard::{Held, LockGuard};
 pub use manager::{LockManager, LockManagerBuilder};
 pub use options::MAX_HOLD_COUNT;
+pub(crate) use options::{valid_lease, valid_wait};
 pub use snapshot::{LockInfo, Snapshot};

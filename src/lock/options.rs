@@ -42,7 +42,7 @@ impl Options {
     }
 }
 
-pub(super) fn valid_wait(field: &'static str, wait: Duration) -> Result<(), ConfigError> {
+pub(crate) fn valid_wait(field: &'static str, wait: Duration) -> Result<(), ConfigError> {
     if wait > MAX_DURATION {
         return Err(ConfigError::new(
             field,
@@ -54,7 +54,7 @@ pub(super) fn valid_wait(field: &'static str, wait: Duration) -> Result<(), Conf
     Ok(())
 }
 
-pub(super) fn valid_lease(field: &'static str, lease: Duration) -> Result<(), ConfigError> {
+pub(crate) fn valid_lease(field: &'static str, lease: Duration) -> Result<(), ConfigError> {
     if (MIN_LEASE..=MAX_DURATION).contains(&lease) {
         return Ok(());
     }

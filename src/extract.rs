@@ -1,0 +1,267 @@
+//! The axum side: extractors that lock, and extractors that show what is locked.
+
+use std::convert::Infallible;
+use std::error::Error as StdError;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use axum::extract::{
+    Extension, Form, FromRef, FromRequest, FromRequestParts, Json, OptionalFromRequestParts, Path,
+    Query, Request,
+};
+use axum::response::{IntoResponse, Response};
+use http::request::Parts;
+use http::{Extensions, StatusCode};
+use tokio::time::Instant;
+
+use crate::layer::{Asked, LockRejection, LockTarget};
+use crate::{Held, LockGuard, LockKeys, LockManager, Owner};
+
+/// An extractor that locks what the extractor inside found: the value, and the guard.
+///
+/// `T` is any extractor whose value is a [`LockTarget`]: `Json`, `Form`, `Query`, `Path` and
+/// `Extension` of one, or a type of your own. The locks come from the router's state
+/// (`LockManager: FromRef<S>`) with the manager's defaults for wait and lease. The request re-enters
+/// what it already holds, through a [`LockLayer`](crate::LockLayer) or another `Locked`.
+///
+/// Extractors run one after the other: a handler that needs several locks takes them in *one*
+/// `Locked` with several keys, or two requests with the same keys in another order wait for each
+/// other. Nothing stops a handler whose lock is lost: watch [`LockGuard`], or
+/// wrap the handler in a `LockLayer`. The lock is given back when the guard is dropped, at the end
+/// of the handler; a body that still streams under it must take the guard along.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use axum::{Json, Router, body::Body, http::{Request, StatusCode}, routing::post};
+/// use serde::Deserialize;
+/// use tower::ServiceExt;
+/// use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
+///
+/// #[derive(Deserialize)]
+/// struct Transfer {
+///     from: String,
+///     to: String,
+/// }
+///
+/// impl LockTarget for Transfer {
+///     fn lock_keys(&self) -> LockKeys {
+///         LockKeys::from([
+///             LockKey::from_parts(["account", &self.from]),
+///             LockKey::from_parts(["account", &self.to]),
+///         ])
+///     }
+/// }
+///
+/// async fn transfer(Locked(Json(transfer), guard): Locked<Json<Transfer>>) -> String {
+///     // Both accounts are locked until `guard` is dropped; the storage checks the token.
+///     format!("{} -> {} under {}", transfer.from, transfer.to, guard.fencing_token())
+/// }
+///
+/// let app: Router = Router::new()
+///     .route("/transfers", post(transfer))
+///     .with_state(LockManager::in_memory());
+/// let request = Request::post("/transfers")
+///     .header("content-type", "application/json")
+///     .body(Body::from(r#"{"from":"7","to":"8"}"#))?;
+/// assert_eq!(app.oneshot(request).await?.status(), StatusCode::OK);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Cancel safety
+///
+/// A request that goes away while it waits leaves the queue and nothing behind.
+#[derive(Debug)]
+#[must_use = "the lock is released as soon as the guard inside is dropped"]
+pub struct Locked<T>(pub T, pub LockGuard);
+
+impl<T> Deref for Locked<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for Locked<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<S, T> FromRequestParts<S> for Locked<T>
+where
+    S: Send + Sync,
+    T: FromRequestParts<S> + LockTarget + Send,
+    LockManager: FromRef<S>,
+{
+    type Rejection = LockedRejection<T::Rejection>;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
+        let asked = Asked::in_parts(parts);
+        let locks = LockManager::from_ref(state);
+        let owner = owner(&mut parts.extensions, &locks);
+        let inner = T::from_request_parts(parts, state).await;
+        let inner = inner.map_err(LockedRejection::Inner)?;
+        let guard = lock(&locks, inner.lock_keys(), owner, asked).await;
+        Ok(Self(inner, guard.map_err(LockedRejection::Lock)?))
+    }
+}
+
+impl<S, T> FromRequest<S> for Locked<T>
+where
+    S: Send + Sync,
+    T: FromRequest<S> + LockTarget + Send,
+    LockManager: FromRef<S>,
+{
+    type Rejection = LockedRejection<T::Rejection>;
+
+    async fn from_request(mut request: Request, state: &S) -> Result<Self, Self::Rejection> {
+        let asked = Asked::in_request(&request);
+        let locks = LockManager::from_ref(state);
+        let owner = owner(request.extensions_mut(), &locks);
+        let inner = T::from_request(request, state).await;
+        let inner = inner.map_err(LockedRejection::Inner)?;
+        let guard = lock(&locks, inner.lock_keys(), owner, asked).await;
+        Ok(Self(inner, guard.map_err(LockedRejection::Lock)?))
+    }
+}
+
+/// Who the request is: known already, or from now on.
+fn owner(extensions: &mut Extensions, locks: &LockManager) -> Owner {
+    *extensions.get_or_insert_with(|| locks.new_owner())
+}
+
+async fn lock(
+    locks: &LockManager,
+    keys: LockKeys,
+    owner: Owner,
+    asked: Asked,
+) -> Result<LockGuard, LockRejection> {
+    let since = Instant::now();
+    let acquired = locks.acquire(keys).owner(owner).await;
+    acquired.map_err(|error| LockRejection::new(error, asked, Some(since.elapsed())))
+}
+
+/// Why [`Locked`] gave nothing.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LockedRejection<R> {
+    /// The extractor inside refused the request; nothing was locked.
+    Inner(R),
+    /// The lock could not be taken.
+    Lock(LockRejection),
+}
+
+impl<R: IntoResponse> IntoResponse for LockedRejection<R> {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Inner(rejection) => rejection.into_response(),
+            Self::Lock(rejection) => rejection.into_response(),
+        }
+    }
+}
+
+impl<R> fmt::Display for LockedRejection<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Inner(_) => "what to lock could not be read from the request",
+            Self::Lock(_) => "the lock for the request could not be taken",
+        })
+    }
+}
+
+impl<R: StdError + 'static> StdError for LockedRejection<R> {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Inner(rejection) => Some(rejection),
+            Self::Lock(rejection) => Some(rejection),
+        }
+    }
+}
+
+impl IntoResponse for LockRejection {
+    fn into_response(self) -> Response {
+        self.to_response().into_response()
+    }
+}
+
+macro_rules! pass_on {
+    ($($extractor:ident),*) => {$(
+        /// The locks of the value inside.
+        impl<T: LockTarget> LockTarget for $extractor<T> {
+            fn lock_keys(&self) -> LockKeys {
+                self.0.lock_keys()
+            }
+        }
+    )*};
+}
+
+pass_on!(Extension, Form, Json, Path, Query);
+
+/// What the innermost [`LockLayer`](crate::LockLayer) around the handler holds.
+impl<S: Send + Sync> FromRequestParts<S> for Held {
+    type Rejection = HeldRejection;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        parts.extensions.get().cloned().ok_or(HeldRejection(()))
+    }
+}
+
+/// `None` if the request passed unlocked.
+impl<S: Send + Sync> OptionalFromRequestParts<S> for Held {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
+        Ok(parts.extensions.get().cloned())
+    }
+}
+
+/// Who this request is, for [`Acquire::owner`](crate::Acquire::owner): locks that the handler
+/// takes by itself then re-enter what the request already holds.
+impl<S: Send + Sync> FromRequestParts<S> for Owner {
+    type Rejection = OwnerRejection;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        parts.extensions.get().copied().ok_or(OwnerRejection(()))
+    }
+}
+
+/// `None` if the request took no lock before.
+impl<S: Send + Sync> OptionalFromRequestParts<S> for Owner {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
+        Ok(parts.extensions.get().copied())
+    }
+}
+
+/// The handler asks for [`Held`] and the request passed no lock. A mistake in the program: 500.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(
+    "no lock is held for this request: put a `LockLayer` around the handler that locks this method \
+     (not `.writes_only()` for a GET), or take `Option<Held>`, or lock in the handler with `Locked`"
+)]
+pub struct HeldRejection(());
+
+/// The handler asks for its [`Owner`] and the request has none. A mistake in the program: 500.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(
+    "this request has no lock owner: put a `LockLayer` around the handler that locks this method, \
+     or a `Locked` before `Owner` in its arguments, or take `Option<Owner>`, or make one with \
+     `LockManager::new_owner`"
+)]
+pub struct OwnerRejection(());
+
+impl IntoResponse for HeldRejection {
+    fn into_response(self) -> Response {
+        (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
+    }
+}
+
+impl IntoResponse for OwnerRejection {
+    fn into_response(self) -> Response {
+        (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
+    }
+}

@@ -1,0 +1,237 @@
+//! The body of an answer, and the lock for as long as it comes.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tower::BoxError;
+
+use super::options::OnLost;
+use crate::{Error, ErrorKind, LockGuard, Lost};
+
+pub(super) type BoxedBody = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
+
+/// The body of an answer that went through a [`LockLayer`](crate::LockLayer).
+///
+/// Holds the lock for as long as more of the body may come: until it ends, fails or is dropped.
+/// Under [`OnLost::Abort`] a body whose lock is lost ends with an [`Error`] of kind
+/// [`Lost`](ErrorKind::Lost).
+pub struct LockBody<B> {
+    kind: Kind<B>,
+}
+
+enum Kind<B> {
+    Inner(Inner<B>),
+    /// A rejection.
+    Text(Option<Bytes>),
+    /// A rejection from `on_reject`.
+    Boxed(BoxedBody),
+}
+
+/// The inner service's body.
+///
+/// The order of the fields is the order of their drops: the body's own work ends before its lock.
+struct Inner<B> {
+    /// `None` once it has ended, failed or lost its lock.
+    body: Option<B>,
+    /// What the look at the head took from it.
+    first: Option<Result<Frame<Bytes>, BoxError>>,
+    /// Boxed because `Lost` must be pinned and the body must stay `Unpin`, for the look at the
+    /// head of an outer layer. Only a body that streams has one.
+    hold: Option<Pin<Box<Hold>>>,
+}
+
+pin_project_lite::pin_project! {
+    struct Hold {
+        // `None` to go on under a lost lock.
+        #[pin]
+        lost: Option<Lost>,
+        guard: LockGuard,
+    }
+}
+
+impl<B> LockBody<B> {
+    /// A body that needs no lock, or none any more.
+    pub(super) fn unlocked(body: B) -> Self {
+        Self {
+            kind: Kind::Inner(Inner::new(body)),
+        }
+    }
+
+    pub(super) fn text(text: String) -> Self {
+        Self {
+            kind: Kind::Text((!text.is_empty()).then(|| text.into())),
+        }
+    }
+
+    pub(super) fn boxed(body: BoxedBody) -> Self {
+        Self {
+            kind: Kind::Boxed(body),
+        }
+    }
+}
+
+impl<B> LockBody<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    /// The body after one look at it, which tells whether it is in memory already.
+    pub(super) fn looked_at(body: B, cx: &mut Context<'_>) -> Self {
+        let mut inner = Inner::new(body);
+        // The waker of a pending look is the server's task, which polls the body next anyway.
+        match inner.poll_body(cx) {
+            Poll::Ready(Some(first)) => inner.first = Some(first),
+            Poll::Ready(None) | Poll::Pending => {}
+        }
+        Self {
+            kind: Kind::Inner(inner),
+        }
+    }
+
+    /// Takes the lock along if more of the body may come, or else gives it back now.
+    pub(super) fn keep(&mut self, guard: LockGuard, on_lost: OnLost) {
+        if let Kind::Inner(inner) = &mut self.kind
+            && !inner.has_ended()
+        {
+            let lost = (on_lost == OnLost::Abort).then(|| guard.lost());
+            inner.hold = Some(Box::pin(Hold { lost, guard }));
+        }
+    }
+}
+
+impl<B> Inner<B> {
+    fn new(body: B) -> Self {
+        Self {
+            body: Some(body),
+            first: None,
+            hold: None,
+        }
+    }
+}
+
+impl<B> Inner<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.lost(cx) {
+            return Poll::Ready(Some(Err(self.abort())));
+        }
+        let frame = match self.first.take() {
+            Some(first) => Some(first),
+            None => ready!(self.poll_body(cx)),
+        };
+        // The frame may have taken its time.
+        if self.has_overstayed() {
+            return Poll::Ready(Some(Err(self.abort())));
+        }
+        if self.has_ended() {
+            self.hold = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    /// Polls the body proper and drops it as soon as nothing more can come.
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+        if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
+            self.body = None;
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn has_ended(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn lost(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(hold) = &mut self.hold else {
+            return false;
+        };
+        let lost = hold.as_mut().project().lost.as_pin_mut();
+        lost.is_some_and(|lost| lost.poll(cx).is_ready())
+    }
+
+    /// Whether the lock is past its time by the clock, whatever `lost` has noticed so far.
+    fn has_overstayed(&self) -> bool {
+        let hold = self.hold.as_ref();
+        hold.is_some_and(|hold| hold.lost.is_some() && !hold.guard.is_held())
+    }
+
+    /// Ends the body: first its work, then its lock.
+    fn abort(&mut self) -> BoxError {
+        self.first = None;
+        self.body = None;
+        self.hold = None;
+        Error::new(ErrorKind::Lost).into()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = self.body.as_ref().map(Body::size_hint);
+        let rest = rest.unwrap_or_else(|| SizeHint::with_exact(0));
+        let Some(Ok(first)) = &self.first else {
+            return rest;
+        };
+        let first = first.data_ref().map_or(0, |data| data.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(first));
+        if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(first)) {
+            hint.set_upper(upper);
+        }
+        hint
+    }
+}
+
+impl<B> Body for LockBody<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut self.kind {
+            Kind::Inner(inner) => inner.poll_frame(cx),
+            Kind::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Kind::Boxed(body) => body.as_mut().poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Inner(inner) => inner.first.is_none() && inner.has_ended(),
+            Kind::Text(text) => text.is_none(),
+            Kind::Boxed(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Inner(inner) => inner.size_hint(),
+            Kind::Text(text) => {
+                SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
+            }
+            Kind::Boxed(body) => body.size_hint(),
+        }
+    }
+}
+
+impl<B> fmt::Debug for LockBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let holds_lock = matches!(&self.kind, Kind::Inner(inner) if inner.hold.is_some());
+        f.debug_struct("LockBody")
+            .field("holds_lock", &holds_lock)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,170 @@
+//! The form of a rejection that the client can read.
+
+#[cfg(feature = "axum")]
+use http::Request;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method};
+
+/// How a rejection is written for this client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// `application/problem+json`, RFC 9457.
+    Problem,
+    /// `text/plain`, for a client that accepts only that.
+    Text,
+    /// A gRPC answer of trailers only.
+    Grpc,
+}
+
+/// What must be remembered of a request after it was given away.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) form: Form,
+    /// The answer has no body.
+    pub(crate) head: bool,
+    /// A successful answer turns the connection into a tunnel.
+    pub(crate) connect: bool,
+}
+
+impl Asked {
+    pub(crate) fn in_parts(request: &Parts) -> Self {
+        Self::new(&request.method, &request.headers)
+    }
+
+    #[cfg(feature = "axum")]
+    pub(crate) fn in_request<B>(request: &Request<B>) -> Self {
+        Self::new(request.method(), request.headers())
+    }
+
+    fn new(method: &Method, headers: &HeaderMap) -> Self {
+        Self {
+            form: Form::for_client(headers),
+            head: method == Method::HEAD,
+            connect: method == Method::CONNECT,
+        }
+    }
+}
+
+impl Form {
+    fn for_client(headers: &HeaderMap) -> Self {
+        if is_grpc(headers) {
+            Self::Grpc
+        } else if accepts_only_text(headers) {
+            Self::Text
+        } else {
+            Self::Problem
+        }
+    }
+}
+
+/// `application/grpc`, also with a message format: `application/grpc+proto`. Not
+/// `application/grpc-web`, which is another protocol.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    content_type
+        .and_then(|value| value.strip_prefix(b"application/grpc"))
+        .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+}
+
+/// Whether the client takes `text/plain` and no JSON of any kind.
+fn accepts_only_text(headers: &HeaderMap) -> bool {
+    let mut text = false;
+    let ranges = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter(|range| !is_refused(range));
+    for range in ranges {
+        let media_type = range.split(';').next().unwrap_or_default().trim();
+        match media_type.to_ascii_lowercase().as_str() {
+            "text/plain" | "text/*" => text = true,
+            "*/*" | "application/*" | "application/json" | "application/problem+json" => {
+                return false;
+            }
+            _ => {}
+        }
+    }
+    text
+}
+
+/// Whether the media range carries a quality of zero: "anything but this".
+fn is_refused(range: &str) -> bool {
+    range.split(';').skip(1).any(|parameter| {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        name.trim().eq_ignore_ascii_case("q")
+            && value
+                .trim()
+                .parse::<f32>()
+                .is_ok_and(|quality| quality == 0.0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn form(headers: &[(&str, &str)]) -> Form {
+        let mut request = Request::get("/");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (parts, ()) = request.body(()).expect("a valid request").into_parts();
+        Asked::in_parts(&parts).form
+    }
+
+    #[test]
+    fn text_is_for_those_who_accept_only_that() {
+        for accept in [
+            "text/plain",
+            "text/*",
+            "TEXT/Plain; q=0.5",
+            "text/html, text/plain",
+        ] {
+            assert_eq!(form(&[("accept", accept)]), Form::Text, "{accept}");
+        }
+        assert_eq!(
+            form(&[("accept", "text/plain, application/json;q=0, */*; q=0.000")]),
+            Form::Text
+        );
+        for accept in [
+            "*/*",
+            "text/plain, */*;q=0.1",
+            "text/html",
+            "text/plain;q=0",
+            "application/json, text/plain",
+        ] {
+            assert_eq!(form(&[("accept", accept)]), Form::Problem, "{accept}");
+        }
+        assert_eq!(form(&[]), Form::Problem);
+        assert_eq!(
+            form(&[("accept", "text/plain"), ("accept", "application/*")]),
+            Form::Problem
+        );
+    }
+
+    #[test]
+    fn grpc_is_known_by_its_content_type() {
+        for content_type in [
+            "application/grpc",
+            "application/grpc+proto",
+            "application/grpc; x=y",
+        ] {
+            assert_eq!(
+                form(&[("content-type", content_type)]),
+                Form::Grpc,
+                "{content_type}"
+            );
+        }
+        for content_type in ["application/grpc-web", "application/json"] {
+            assert_eq!(
+                form(&[("content-type", content_type)]),
+                Form::Problem,
+                "{content_type}"
+            );
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! What a program configures.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, Response, StatusCode};
+use http_body::Body;
+use tower::{BoxError, Layer};
+
+use super::body::{BoxedBody, LockBody};
+#[cfg(feature = "axum")]
+use super::key::ByPathParam;
+use super::key::{ByExtension, ByHeader, ByPath, ByQuery, KeyExtractor, LockTarget};
+use super::options::{OnLost, Options, Wait};
+use super::rejection::LockRejection;
+use super::service::LockService;
+use crate::lock::{valid_lease, valid_wait};
+use crate::{ConfigError, LockManager};
+
+/// Takes a lock for every request before the inner service runs, and gives it back when the answer
+/// is complete.
+///
+/// Each constructor says where the key comes from; the setters change the defaults. A request that
+/// does not get its lock is answered without the inner service: 409 after the wait, 503 when the
+/// locks cannot be reached, and so on.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::{convert::Infallible, time::Duration};
+/// use http::{Request, Response, StatusCode};
+/// use tower::{ServiceBuilder, ServiceExt, service_fn};
+/// use tower_lock::{Held, LockKey, LockLayer, LockManager};
+///
+/// async fn update(request: Request<String>) -> Result<Response<String>, Infallible> {
+///     let held = request.extensions().get::<Held>().expect("the layer put it there");
+///     Ok(Response::new(format!("written with token {}", held.fencing_token())))
+/// }
+///
+/// let locks = LockManager::in_memory();
+/// let service = ServiceBuilder::new()
+///     .layer(LockLayer::by_path(locks.clone()).wait(Duration::from_millis(10)))
+///     .service(service_fn(update));
+///
+/// let request = || Request::put("/orders/42").body(String::new());
+/// assert_eq!(service.clone().oneshot(request()?).await?.status(), StatusCode::OK);
+///
+/// let somebody_else = locks.acquire(LockKey::from_parts(["/orders/42"])).await?;
+/// assert_eq!(service.clone().oneshot(request()?).await?.status(), StatusCode::CONFLICT);
+/// # drop(somebody_else);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Where to put it
+///
+/// - In axum, [`MethodRouter::route_layer`], which locks only for methods that have a handler, or
+///   [`Router::route_layer`], which locks also for requests that end in 405. `Router::layer` locks
+///   even for those that end in 404.
+/// - *Authentication and validation outside of it*: whoever may not do a thing must not be able to
+///   keep others from doing it. CORS outside as well, so that a preflight never waits.
+/// - *Timeouts outside of it, and longer than [`wait`](Self::wait)*: then a busy resource answers
+///   409 and not 408, and a handler that takes too long is dropped before its lock is given back.
+///   A timeout inside works too and covers the handler only.
+/// - Concurrency limits outside count those that wait for a lock; limits inside do not, but a
+///   request keeps its place in them while it waits.
+///
+/// # When the lock is given back
+///
+/// When the answer is complete. A body that is in memory already is complete at the head; one that
+/// streams is complete when it ends, fails or is dropped. Also when the handler panics, the client
+/// goes away or an outer timeout strikes: first the handler's future is dropped, then the lock is
+/// given back. The answer never waits for the backend. An upgraded connection (101, or a
+/// successful `CONNECT`) and the answer to `HEAD` are complete at the head. See
+/// [`release_at_head`](Self::release_at_head) and [`max_hold`](Self::max_hold) for the bounds.
+///
+/// # Reentrancy
+///
+/// The first layer, or [`Locked`](crate::Locked), puts the [`Owner`](crate::Owner) of the request
+/// into its extensions; everything further in re-enters with it. Two layers with one key are one
+/// lock, held twice. Of two layers with different keys, the handler sees the inner one's
+/// [`Held`](crate::Held). They take their locks one after the other: if other requests take the
+/// same two in another order, both wait for each other until their wait is over, so give both keys
+/// to one layer instead.
+///
+/// # Bounds of the service
+///
+/// The inner service must be `Clone`, and its body one of [`Bytes`] and `Unpin`, as hyper's, axum's
+/// and boxed ones are; wrap any other in `Box::pin`.
+///
+/// [`MethodRouter::route_layer`]: https://docs.rs/axum/latest/axum/routing/method_routing/struct.MethodRouter.html#method.route_layer
+/// [`Router::route_layer`]: https://docs.rs/axum/latest/axum/struct.Router.html#method.route_layer
+#[must_use = "a layer does nothing until it wraps a service"]
+pub struct LockLayer<K> {
+    locks: LockManager,
+    keys: Arc<K>,
+    options: Options,
+}
+
+impl LockLayer<ByPath> {
+    /// One lock per path, as the client asked for it: inside a nested axum router it is the
+    /// original path. The key is `LockKey::from_parts([path])`.
+    ///
+    /// The path is normalised by RFC 3986 §6.2.2: `%41` is `A`, `/a/../b` is `/b`, an empty path is
+    /// `/`. Case, a trailing slash, and `%2F` against `/` make different locks. Query and host are
+    /// no part of it. Reserved characters are not decoded: if clients spell `@` also `%40`, lock
+    /// by the decoded value, as `by_path_param` does. A `%` without two hex digits is answered
+    /// with 400.
+    pub fn by_path(locks: LockManager) -> Self {
+        Self::new(locks, ByPath)
+    }
+}
+
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+impl LockLayer<ByPathParam> {
+    /// One lock per value of a parameter of the axum route, decoded. The key is
+    /// `LockKey::from_parts([name, value])`: routes that name a parameter alike share locks, also
+    /// `Locked` and jobs that use the same two parts.
+    ///
+    /// A route without that parameter is answered with 400.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use axum::{Router, body::Body, http::{Request, StatusCode}, routing::post};
+    /// use tower::ServiceExt;
+    /// use tower_lock::{LockKey, LockLayer, LockManager};
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let app: Router = Router::new()
+    ///     .route("/accounts/{account}/close", post(async || "closed"))
+    ///     .route_layer(LockLayer::by_path_param(locks.clone(), "account").no_wait());
+    ///
+    /// let nightly_job = locks.acquire(LockKey::from_parts(["account", "7"])).await?;
+    /// let request = Request::post("/accounts/7/close").body(Body::empty())?;
+    /// assert_eq!(app.oneshot(request).await?.status(), StatusCode::CONFLICT);
+    /// # drop(nightly_job);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn by_path_param(locks: LockManager, name: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(locks, ByPathParam::new(name.into()))
+    }
+}
+
+impl LockLayer<ByHeader> {
+    /// One lock per value of a header. The key is `LockKey::from_parts([name, value])`, the name
+    /// in lower case.
+    ///
+    /// A request without the header, or with two of them, is answered with 400.
+    ///
+    /// # Panics
+    ///
+    /// If `name` is no header name.
+    pub fn by_header(locks: LockManager, name: impl TryInto<HeaderName>) -> Self {
+        let Ok(name) = name.try_into() else {
+            panic!("`LockLayer`: invalid `by_header`: not a header name");
+        };
+        Self::new(locks, ByHeader::new(name))
+    }
+}
+
+impl LockLayer<ByQuery> {
+    /// One lock per value of a query parameter, decoded as a form. The key is
+    /// `LockKey::from_parts([name, value])`.
+    ///
+    /// A request without the parameter, with two of them, or with a value that is not UTF-8 is
+    /// answered with 400.
+    pub fn by_query(locks: LockManager, name: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(locks, ByQuery::new(name.into()))
+    }
+}
+
+impl LockLayer<()> {
+    /// The locks that a value in the request's extensions asks for: a tenant or a user that an
+    /// outer layer found out.
+    ///
+    /// A request without the extension is answered with 400.
+    ///
+    /// ```
+    /// use tower_lock::{LockKey, LockKeys, LockLayer, LockManager, LockTarget};
+    ///
+    /// #[derive(Clone)]
+    /// struct Tenant(String);
+    ///
+    /// impl LockTarget for Tenant {
+    ///     fn lock_keys(&self) -> LockKeys {
+    ///         LockKey::from_parts(["tenant", &self.0]).into()
+    ///     }
+    /// }
+    ///
+    /// let layer = LockLayer::by_extension::<Tenant>(LockManager::in_memory());
+    /// # drop(layer);
+    /// ```
+    pub fn by_extension<T>(locks: LockManager) -> LockLayer<ByExtension<T>>
+    where
+        T: LockTarget + Clone + Send + Sync + 'static,
+    {
+        LockLayer::new(locks, ByExtension::new())
+    }
+}
+
+impl<K: KeyExtractor> LockLayer<K> {
+    /// The locks that `keys` reads from the request: a [`KeyExtractor`], or a closure.
+    ///
+    /// ```
+    /// use http::request::Parts;
+    /// use tower_lock::{LockKey, LockLayer, LockManager};
+    ///
+    /// let layer = LockLayer::new(LockManager::in_memory(), |request: &Parts| {
+    ///     let host = request.headers.get(http::header::HOST);
+    ///     Ok(host.map(|host| LockKey::from_parts([b"host", host.as_bytes()]).into()))
+    /// });
+    /// # drop(layer);
+    /// ```
+    pub fn new(locks: LockManager, keys: K) -> Self {
+        Self {
+            locks,
+            keys: Arc::new(keys),
+            options: Options::default(),
+        }
+    }
+}
+
+impl<K> LockLayer<K> {
+    /// How long a request waits for its lock before it is answered with 409. Default: what the
+    /// manager says, 5 seconds unless set. Zero is [`no_wait`](Self::no_wait).
+    ///
+    /// # Panics
+    ///
+    /// If `wait` is longer than 366 days.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        assert_valid(valid_wait("wait", wait));
+        self.options.wait = Wait::For(wait);
+        self
+    }
+
+    /// Exactly one try: a request for a busy resource is answered at once.
+    pub fn no_wait(mut self) -> Self {
+        self.options.wait = Wait::No;
+        self
+    }
+
+    /// A fixed lease that is not renewed: the lock is lost after it at the latest. Default: renewed
+    /// for as long as the request takes, up to [`max_hold`](Self::max_hold).
+    ///
+    /// # Panics
+    ///
+    /// If `lease` is not between 10 ms and 366 days.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        assert_valid(valid_lease("lease", lease));
+        self.options.lease = Some(lease);
+        self
+    }
+
+    /// The longest time that one request may hold the lock, its body included; after it the lock
+    /// is lost. Default: 5 minutes. Without effect on a layer that re-enters the lock of another.
+    ///
+    /// # Panics
+    ///
+    /// If `max_hold` is not between 10 ms and 366 days.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        assert_valid(valid_lease("max_hold", max_hold));
+        self.options.max_hold = max_hold;
+        self
+    }
+
+    /// Lets GET, HEAD, OPTIONS and TRACE pass without a lock. Default: every request that the
+    /// extractor has a key for takes it.
+    pub fn writes_only(mut self) -> Self {
+        self.options.writes_only = true;
+        self
+    }
+
+    /// The status when the resource is busy. Default: 409 Conflict; 423 Locked is the other one in
+    /// use, by clients that know WebDAV.
+    ///
+    /// # Panics
+    ///
+    /// If `status` is not a client error: a 5xx makes load balancers take an instance out of
+    /// service for one busy resource, and anything else looks like success.
+    pub fn status(mut self, status: StatusCode) -> Self {
+        assert!(
+            status.is_client_error(),
+            "`LockLayer`: invalid `status`: must be a client error (4xx), not {status}"
+        );
+        self.options.busy_status = status;
+        self
+    }
+
+    /// Gives the lock back as soon as the head of the answer is there, whatever its body still
+    /// does. Default: when the answer is complete.
+    pub fn release_at_head(mut self) -> Self {
+        self.options.release_at_head = true;
+        self
+    }
+
+    /// What happens to a request whose lock is lost. Default: [`OnLost::Abort`].
+    pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+        self.options.on_lost = on_lost;
+        self
+    }
+
+    /// Replaces the answer to a request that did not get its lock, or lost it before the head.
+    ///
+    /// The body may be a `String`, axum's, or any other of [`Bytes`]. The rejection is put into
+    /// the extensions of the answer in any case.
+    ///
+    /// ```
+    /// use http::{Response, StatusCode};
+    /// use tower_lock::{LockLayer, LockManager, LockRejection};
+    ///
+    /// let layer = LockLayer::by_path(LockManager::in_memory()).on_reject(|rejection: LockRejection| {
+    ///     let mut response = rejection.to_response();
+    ///     if rejection.status() == StatusCode::CONFLICT {
+    ///         *response.body_mut() = "come back later".to_owned();
+    ///     }
+    ///     response
+    /// });
+    /// # drop(layer);
+    /// ```
+    pub fn on_reject<F, B>(mut self, on_reject: F) -> Self
+    where
+        F: Fn(LockRejection) -> Response<B> + Send + Sync + 'static,
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        // `unlocked` only makes one error type of all.
+        self.options.on_reject = Some(Arc::new(move |rejection| {
+            on_reject(rejection).map(|body| Box::pin(LockBody::unlocked(body)) as BoxedBody)
+        }));
+        self
+    }
+}
+
+/// A layer is built once, at start-up, by the program itself: a setting that no request could use
+/// must not wait for the first request.
+fn assert_valid(setting: Result<(), ConfigError>) {
+    if let Err(invalid) = setting {
+        panic!("`LockLayer`: {invalid}");
+    }
+}
+
+impl<S, K> Layer<S> for LockLayer<K> {
+    type Service = LockService<S, K>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        LockService::new(
+            inner,
+            self.locks.clone(),
+            Arc::clone(&self.keys),
+            self.options.clone(),
+        )
+    }
+}
+
+impl<K> Clone for LockLayer<K> {
+    fn clone(&self) -> Self {
+        Self {
+            locks: self.locks.clone(),
+            keys: Arc::clone(&self.keys),
+            options: self.options.clone(),
+        }
+    }
+}
+
+impl<K> fmt::Debug for LockLayer<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockLayer")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,28 @@
+//! The tower middleware: one lock per request, from the key in its head to the end of its answer.
+//!
+//! [`LockLayer`] is what a program configures, [`LockService`] what tower calls, [`ResponseFuture`]
+//! the way of one request: wait for the lock, run the inner service, look at the body once. A body
+//! that is still to come takes the lock along in its [`LockBody`].
+
+mod body;
+mod form;
+mod future;
+mod key;
+#[expect(clippy::module_inception, reason = "tower's name for this file")]
+mod layer;
+mod options;
+mod path;
+mod rejection;
+mod service;
+
+pub use body::LockBody;
+#[cfg(feature = "axum")]
+pub(crate) use form::Asked;
+pub use future::ResponseFuture;
+#[cfg(feature = "axum")]
+pub use key::ByPathParam;
+pub use key::{ByExtension, ByHeader, ByPath, ByQuery, KeyExtractor, LockTarget};
+pub use layer::LockLayer;
+pub use options::OnLost;
+pub use rejection::LockRejection;
+pub use service::LockService;

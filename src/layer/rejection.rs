@@ -1,0 +1,310 @@
+//! From an error to the answer the client gets.
+
+use std::fmt;
+use std::time::Duration;
+
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+use super::form::{Asked, Form};
+use crate::jitter::jittered;
+use crate::{Error, ErrorKind};
+
+/// Why a request was answered without its handler, or instead of it.
+///
+/// Every such answer carries one in its extensions, so that an outer layer can see the reason and
+/// replace the answer; [`LockLayer::on_reject`](crate::LockLayer::on_reject) receives it.
+#[derive(Debug, Clone)]
+pub struct LockRejection {
+    error: Error,
+    status: StatusCode,
+    waited: Option<Duration>,
+    retry_after: Option<Duration>,
+    asked: Asked,
+}
+
+/// What the client is told about one kind of error.
+struct Problem {
+    /// The end of the `type` URI.
+    name: &'static str,
+    status: StatusCode,
+    title: &'static str,
+    detail: &'static str,
+    /// Whether another try makes sense: then there is a `Retry-After`.
+    temporary: bool,
+    grpc: GrpcStatus,
+}
+
+/// The numbers of <https://grpc.io/docs/guides/status-codes/>.
+#[derive(Clone, Copy)]
+enum GrpcStatus {
+    InvalidArgument = 3,
+    ResourceExhausted = 8,
+    Aborted = 10,
+    Internal = 13,
+    Unavailable = 14,
+}
+
+/// Where the engine cannot say when another try makes sense.
+const FALLBACK_RETRY_AFTER: Duration = Duration::from_secs(3);
+
+impl Problem {
+    fn of(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Busy => Self {
+                name: "resource-busy",
+                status: StatusCode::CONFLICT,
+                title: "Resource busy",
+                detail: "another request is working on this resource; this is temporary",
+                temporary: true,
+                grpc: GrpcStatus::Aborted,
+            },
+            ErrorKind::TooManyWaiters => Self {
+                name: "too-many-waiters",
+                status: StatusCode::TOO_MANY_REQUESTS,
+                title: "Too many waiters",
+                detail: "too many requests wait for this resource; this is temporary",
+                temporary: true,
+                grpc: GrpcStatus::ResourceExhausted,
+            },
+            ErrorKind::Overloaded => Self {
+                name: "lock-overload",
+                status: StatusCode::SERVICE_UNAVAILABLE,
+                title: "Lock overload",
+                detail: "too many requests wait for locks; this is temporary",
+                temporary: true,
+                grpc: GrpcStatus::ResourceExhausted,
+            },
+            ErrorKind::Unavailable | ErrorKind::Misconfigured => Self {
+                name: "lock-unavailable",
+                status: StatusCode::SERVICE_UNAVAILABLE,
+                title: "Lock unavailable",
+                detail: "locks cannot be taken at the moment; this is temporary",
+                temporary: true,
+                grpc: GrpcStatus::Unavailable,
+            },
+            ErrorKind::ShuttingDown => Self {
+                name: "shutting-down",
+                status: StatusCode::SERVICE_UNAVAILABLE,
+                title: "Shutting down",
+                detail: "this instance is shutting down; another one can serve the request",
+                temporary: true,
+                grpc: GrpcStatus::Unavailable,
+            },
+            // Not 503 and no Retry-After: that invites the replay of a half-done write.
+            ErrorKind::Lost => Self {
+                name: "lock-lost",
+                status: StatusCode::INTERNAL_SERVER_ERROR,
+                title: "Lock lost",
+                detail: "the lock was lost while the request was served; it may be half done",
+                temporary: false,
+                grpc: GrpcStatus::Internal,
+            },
+            ErrorKind::InvalidKey => Self {
+                name: "lock-key-invalid",
+                status: StatusCode::BAD_REQUEST,
+                title: "Lock key invalid",
+                detail: "the request does not name a resource that can be locked",
+                temporary: false,
+                grpc: GrpcStatus::InvalidArgument,
+            },
+            ErrorKind::KeyConflict => Self {
+                name: "lock-key-conflict",
+                status: StatusCode::INTERNAL_SERVER_ERROR,
+                title: "Lock key conflict",
+                detail: "the name of the lock belongs to something else",
+                temporary: false,
+                grpc: GrpcStatus::Internal,
+            },
+            ErrorKind::ReentrancyLimit => Self {
+                name: "lock-reentrancy",
+                status: StatusCode::INTERNAL_SERVER_ERROR,
+                title: "Lock reentrancy",
+                detail: "the request took the same lock too many times",
+                temporary: false,
+                grpc: GrpcStatus::Internal,
+            },
+            ErrorKind::InvalidOption => Self {
+                name: "lock-option-invalid",
+                status: StatusCode::INTERNAL_SERVER_ERROR,
+                title: "Lock option invalid",
+                detail: "the server asks for the lock with options that cannot be used",
+                temporary: false,
+                grpc: GrpcStatus::Internal,
+            },
+        }
+    }
+}
+
+impl LockRejection {
+    /// `waited` is how long the request stood before the lock, if it did.
+    pub(crate) fn new(error: Error, asked: Asked, waited: Option<Duration>) -> Self {
+        let problem = Problem::of(error.kind());
+        let retry_after = problem
+            .temporary
+            .then(|| jittered(error.retry_after().unwrap_or(FALLBACK_RETRY_AFTER)));
+        Self {
+            error,
+            status: problem.status,
+            waited: waited.filter(|_| problem.temporary),
+            retry_after,
+            asked,
+        }
+    }
+
+    /// Another status for a busy resource; every other kind keeps its own.
+    pub(super) fn busy_status(mut self, status: StatusCode) -> Self {
+        if self.kind() == ErrorKind::Busy {
+            self.status = status;
+        }
+        self
+    }
+
+    /// What went wrong, as the engine says it.
+    #[must_use]
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// The kind of [`error`](Self::error).
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.error.kind()
+    }
+
+    /// The HTTP status of the answer. A gRPC client sees 200 and a `grpc-status` instead.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The `type` of the problem details: `tag:tower-lock,2026:resource-busy` and the like.
+    #[must_use]
+    pub fn problem_type(&self) -> String {
+        format!("tag:tower-lock,2026:{}", Problem::of(self.kind()).name)
+    }
+
+    /// How long the request waited for the lock; `None` where no wait would have helped.
+    #[must_use]
+    pub fn waited(&self) -> Option<Duration> {
+        self.waited
+    }
+
+    /// When another try makes sense; `None` if it never does. Jittered once, so this is the value
+    /// the answer holds.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// The answer as the layer gives it: in the form this client accepts, with this rejection in
+    /// its extensions.
+    ///
+    /// A starting point for [`on_reject`](crate::LockLayer::on_reject).
+    #[must_use]
+    pub fn to_response(&self) -> Response<String> {
+        let problem = Problem::of(self.kind());
+        let body = match self.asked.form {
+            Form::Problem => self.problem_json(&problem),
+            Form::Text => format!("{}: {}\n", problem.title, self.detail(&problem)),
+            Form::Grpc => String::new(),
+        };
+        let mut response = Response::new(if self.asked.head { String::new() } else { body });
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if self.asked.form == Form::Grpc {
+            self.put_grpc_trailers(&problem, headers);
+        } else {
+            headers.insert(CONTENT_TYPE, self.content_type());
+            if let Some(retry_after) = self.retry_after {
+                headers.insert(RETRY_AFTER, whole_seconds(retry_after).into());
+            }
+            *response.status_mut() = self.status;
+        }
+        response.extensions_mut().insert(self.clone());
+        response
+    }
+
+    fn content_type(&self) -> HeaderValue {
+        HeaderValue::from_static(match self.asked.form {
+            Form::Problem => "application/problem+json",
+            Form::Text => "text/plain; charset=utf-8",
+            Form::Grpc => "application/grpc",
+        })
+    }
+
+    /// RFC 9457.
+    fn problem_json(&self, problem: &Problem) -> String {
+        let mut members = serde_json::json!({
+            "type": self.problem_type(),
+            "title": problem.title,
+            "status": self.status.as_u16(),
+            "detail": self.detail(problem),
+        });
+        if let Some(waited) = self.waited {
+            members["waited_ms"] = whole_millis(waited).into();
+        }
+        if let Some(retry_after) = self.retry_after {
+            members["retry_after_ms"] = whole_millis(retry_after).into();
+        }
+        members.to_string()
+    }
+
+    /// An answer without messages is one block of headers that also holds the trailers, with
+    /// status 200: <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>.
+    fn put_grpc_trailers(&self, problem: &Problem, headers: &mut HeaderMap) {
+        const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
+        headers.insert(CONTENT_TYPE, self.content_type());
+        headers.insert("grpc-status", (problem.grpc as u16).into());
+        let detail = self.detail(problem);
+        let message = utf8_percent_encode(&detail, ESCAPED).to_string();
+        if let Ok(message) = HeaderValue::try_from(message) {
+            headers.insert("grpc-message", message);
+        }
+    }
+
+    /// What an invalid key lacks is known only to its error, which never holds the key.
+    fn detail(&self, problem: &Problem) -> String {
+        match std::error::Error::source(&self.error) {
+            Some(invalid) if self.kind() == ErrorKind::InvalidKey => invalid.to_string(),
+            _ => problem.detail.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for LockRejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the request was rejected with status {}", self.status)
+    }
+}
+
+impl std::error::Error for LockRejection {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// Rounded up, at least 1.
+fn whole_seconds(duration: Duration) -> u64 {
+    duration
+        .as_millis()
+        .div_ceil(1000)
+        .clamp(1, u128::from(u64::MAX)) as u64
+}
+
+fn whole_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_rounded_up_and_at_least_one() {
+        for (millis, seconds) in [(0, 1), (1, 1), (1000, 1), (1001, 2), (29_500, 30)] {
+            assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What tower calls.
+
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tower::{BoxError, Service};
+
+use super::body::LockBody;
+use super::form::Asked;
+use super::future::ResponseFuture;
+use super::key::KeyExtractor;
+use super::options::Options;
+use super::rejection::LockRejection;
+use crate::{Error, ErrorKind, LockManager, Owner};
+
+/// A service that runs the inner one under a lock; made by [`LockLayer`](crate::LockLayer).
+///
+/// Its error is the inner service's: what goes wrong with the lock is an answer, not an error.
+pub struct LockService<S, K> {
+    inner: S,
+    locks: LockManager,
+    keys: Arc<K>,
+    options: Arc<Options>,
+}
+
+impl<S, K> LockService<S, K> {
+    pub(super) fn new(inner: S, locks: LockManager, keys: Arc<K>, options: Options) -> Self {
+        Self {
+            inner,
+            locks,
+            keys,
+            options: Arc::new(options),
+        }
+    }
+}
+
+impl<S, K, ReqBody, ResBody> Service<Request<ReqBody>> for LockService<S, K>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    K: KeyExtractor,
+    ResBody: Body<Data = Bytes> + Unpin,
+    ResBody::Error: Into<BoxError>,
+{
+    type Response = Response<LockBody<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future, S, ReqBody>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        let options = Arc::clone(&self.options);
+        if options.exempts(request.method()) {
+            return ResponseFuture::unlocked(self.inner.call(request), options);
+        }
+        let (mut parts, body) = request.into_parts();
+        let asked = Asked::in_parts(&parts);
+        let keys = match self.keys.extract_in_place(&mut parts) {
+            Ok(Some(keys)) => keys,
+            Ok(None) => {
+                let request = Request::from_parts(parts, body);
+                return ResponseFuture::unlocked(self.inner.call(request), options);
+            }
+            Err(invalid) => {
+                let error = Error::new(ErrorKind::InvalidKey).with_source(invalid);
+                return ResponseFuture::invalid(LockRejection::new(error, asked, None), options);
+            }
+        };
+        let owner = parts.extensions.get::<Owner>().copied();
+        let owner = owner.unwrap_or_else(|| self.locks.new_owner());
+        let acquire = options.acquire(&self.locks, keys, owner);
+        // The request takes the service that `poll_ready` made ready along and leaves the clone:
+        // a clone may not be ready, and calling it could panic or get around its limits.
+        let clone = self.inner.clone();
+        let service = mem::replace(&mut self.inner, clone);
+        let request = Request::from_parts(parts, body);
+        ResponseFuture::waiting(acquire, service, request, asked, options)
+    }
+}
+
+impl<S: Clone, K> Clone for LockService<S, K> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            locks: self.locks.clone(),
+            keys: Arc::clone(&self.keys),
+            options: Arc::clone(&self.options),
+        }
+    }
+}
+
+impl<S, K> fmt::Debug for LockService<S, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockService")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,162 @@
+//! What the tests of the HTTP side share.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::poll;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use tokio::sync::{mpsc, oneshot};
+use tower_lock::{LockKey, LockManager};
+
+/// The key of `LockLayer::by_path` for this path.
+pub fn path_key(path: &str) -> LockKey {
+    LockKey::from_parts([path])
+}
+
+pub fn post(path: &str) -> Request<String> {
+    Request::post(path).body(String::new()).unwrap()
+}
+
+/// Polls once and expects the future to wait.
+pub async fn assert_waits<F: Future + Unpin>(future: &mut F)
+where
+    F::Output: std::fmt::Debug,
+{
+    let polled = poll!(future);
+    assert!(polled.is_pending(), "ready too early: {polled:?}");
+}
+
+/// Whether some request or guard holds a lock. The lease may still be on its way back after that,
+/// which keeps nobody out.
+pub fn is_locked(locks: &LockManager) -> bool {
+    locks.snapshot().held > 0
+}
+
+/// Lets the tasks of the engine and of a server run until this holds. The number of turns is
+/// large only to let a failure end.
+pub async fn until(mut condition: impl FnMut() -> bool) {
+    for _ in 0..20_000_000 {
+        if condition() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("the condition never held");
+}
+
+/// Runs a closure when it is dropped.
+pub struct OnDrop<F: FnMut()>(pub F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// A handler that says when it runs and answers when it is told to.
+#[derive(Clone)]
+pub struct Gate {
+    entered: mpsc::UnboundedSender<Call>,
+}
+
+/// One call of a [`Gate`].
+pub struct Call {
+    pub request: http::request::Parts,
+    answer: oneshot::Sender<Response<Stream>>,
+}
+
+impl Gate {
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<Call>) {
+        let (entered, calls) = mpsc::unbounded_channel();
+        (Self { entered }, calls)
+    }
+
+    pub async fn handle<B>(self, request: Request<B>) -> Result<Response<Stream>, Infallible> {
+        let (answer, answered) = oneshot::channel();
+        let (request, _) = request.into_parts();
+        assert!(self.entered.send(Call { request, answer }).is_ok());
+        Ok(answered.await.unwrap_or_default())
+    }
+}
+
+impl Call {
+    pub fn answer(self, response: Response<Stream>) {
+        // The client may be gone: that is what some tests are about.
+        drop(self.answer.send(response));
+    }
+
+    pub fn finish(self) {
+        self.answer(Response::default());
+    }
+
+    /// Whether the handler's future was dropped.
+    pub fn is_abandoned(&self) -> bool {
+        self.answer.is_closed()
+    }
+}
+
+/// A body whose frames come through a channel: it does not know its end before it is there.
+pub struct Stream {
+    frames: mpsc::UnboundedReceiver<Result<Frame<Bytes>, Broken>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the body broke")]
+pub struct Broken;
+
+pub struct Frames(mpsc::UnboundedSender<Result<Frame<Bytes>, Broken>>);
+
+impl Stream {
+    pub fn new() -> (Self, Frames) {
+        let (sender, frames) = mpsc::unbounded_channel();
+        (Self { frames }, Frames(sender))
+    }
+}
+
+/// An empty one.
+impl Default for Stream {
+    fn default() -> Self {
+        Self::new().0
+    }
+}
+
+impl Frames {
+    pub fn data(&self, text: &'static str) {
+        let frame = Frame::data(Bytes::from_static(text.as_bytes()));
+        assert!(self.0.send(Ok(frame)).is_ok(), "the body is gone");
+    }
+
+    pub fn fail(&self) {
+        assert!(self.0.send(Err(Broken)).is_ok(), "the body is gone");
+    }
+
+    /// Whether the body was dropped.
+    pub fn is_abandoned(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+impl Body for Stream {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        self.frames.poll_recv(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        false
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::new()
+    }
+}
