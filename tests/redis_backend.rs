@@ -20,6 +20,7 @@ use tower_lock::backend::{
 use tower_lock::{ConnectError, LockKey};
 use uuid::Uuid;
 
+use support::proxy::Proxy;
 use support::redis_server::RedisServer;
 
 assert_impl_all!(RedisBackend: Clone, Send, Sync, std::fmt::Debug, Unpin);
@@ -631,6 +632,41 @@ async fn an_acquire_that_arrives_late_is_given_back_by_itself() {
     .await;
     assert_eq!(server.cli(&["EXISTS", "lock:before"]), "1");
     grant(&backend, "late").await;
+}
+
+/// The connection of the acquire hangs, its replacement does not: the release that the engine asks
+/// for overtakes the acquire, and only what was queued behind it can undo it.
+#[tokio::test]
+async fn an_acquire_that_a_release_overtook_is_given_back_on_its_own_connection() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let builder = RedisBackend::builder(proxy.url());
+    let builder = builder.response_timeout(Duration::from_millis(200));
+    let backend = builder.connect().await.unwrap();
+    grant(&backend, "before").await;
+
+    proxy.freeze();
+    let key = LockKey::new("late");
+    let error = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+    assert!(error.may_have_taken_effect(), "{}", chain(&error));
+    let overtaking = release(&backend, "late").await.unwrap();
+    assert_eq!(overtaking, Released::NotHeld, "on the replacement");
+    let fence = || server.cli(&["GET", "lock:{fencing-token}%"]);
+    let before = fence();
+    let clients = server.clients("normal").len();
+    assert_eq!(clients, 2, "the old connection is kept for what is on it");
+
+    proxy.thaw();
+    eventually("the late acquire was granted", || fence() != before).await;
+    eventually("it was given back", || {
+        server.cli(&["EXISTS", "lock:late"]) == "0"
+    })
+    .await;
+    eventually("the old connection was closed", || {
+        server.clients("normal").len() == 1
+    })
+    .await;
+    assert_eq!(server.cli(&["EXISTS", "lock:before"]), "1");
 }
 
 #[tokio::test]
