@@ -39,8 +39,10 @@ fn stranger() -> LeaseId {
     LeaseId::new(Uuid::new_v4(), 1)
 }
 
+/// Patient: a busy machine is not what these tests are about.
 async fn connect(server: &RedisServer) -> RedisBackend {
-    RedisBackend::builder(server.url()).connect().await.unwrap()
+    let builder = RedisBackend::builder(server.url()).response_timeout(PATIENCE);
+    builder.connect().await.unwrap()
 }
 
 async fn grant(backend: &RedisBackend, key: &str) -> u64 {
@@ -604,7 +606,8 @@ async fn a_server_that_is_down_is_refused_at_once_and_found_again() {
 #[tokio::test]
 async fn an_acquire_that_arrives_late_is_given_back_by_itself() {
     let server = RedisServer::start();
-    let backend = connect(&server).await;
+    let backend = RedisBackend::builder(server.url());
+    let backend = backend.connect().await.unwrap();
     grant(&backend, "before").await;
     let acquires = server.calls("evalsha");
     let fence = server.cli(&["GET", "lock:{fencing-token}%"]);

@@ -22,6 +22,7 @@ use super::connect::Connector;
 use super::fault::kind_of_connecting;
 use super::target::Target;
 use crate::backend::{BackendErrorKind, HintSender, Hints};
+use crate::jitter::jittered;
 
 /// How long a subscription outlives its last watcher: a busy key is watched again and again.
 const LINGER: Duration = Duration::from_secs(1);
@@ -286,17 +287,26 @@ impl Task {
                 Ok(connection) => self.serve(connection).await,
                 Err(error) => Err(error),
             };
-            let refused = match end {
-                Ok(End::Finished) => return,
-                Ok(End::Broken) => false,
-                Err(error) => kind_of_connecting(&error) == BackendErrorKind::Misconfigured,
-            };
+            if let Ok(End::Finished) = end {
+                return;
+            }
             self.shared.table().disconnected();
             // A server that hangs up on every connection is a failing one.
             if connected.elapsed() > LONGEST_BACKOFF {
                 failures = 0;
             }
             failures += 1;
+            let refused = match end {
+                Ok(_) => false,
+                Err(error) => {
+                    // Once per outage, not once per attempt.
+                    #[cfg(feature = "tracing")]
+                    if failures == 1 {
+                        tracing::warn!(address = server.address, %error, "releases are not heard");
+                    }
+                    kind_of_connecting(&error) == BackendErrorKind::Misconfigured
+                }
+            };
             let pause = if refused {
                 backoff(failures, LONGEST_BACKOFF, REFUSED_BACKOFF)
             } else {
@@ -430,7 +440,7 @@ impl Task {
             if self.is_over(IDLE, last_busy) {
                 return;
             }
-            tokio::time::sleep(backoff(1, POLL, POLL)).await;
+            tokio::time::sleep(jittered(POLL)).await;
         }
     }
 }
