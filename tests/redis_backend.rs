@@ -20,6 +20,7 @@ use tower_lock::backend::{
 use tower_lock::{ConnectError, LockKey};
 use uuid::Uuid;
 
+use support::proxy::Proxy;
 use support::redis_server::RedisServer;
 
 assert_impl_all!(RedisBackend: Clone, Send, Sync, std::fmt::Debug, Unpin);
@@ -38,8 +39,10 @@ fn stranger() -> LeaseId {
     LeaseId::new(Uuid::new_v4(), 1)
 }
 
+/// Patient: a busy machine is not what these tests are about.
 async fn connect(server: &RedisServer) -> RedisBackend {
-    RedisBackend::builder(server.url()).connect().await.unwrap()
+    let builder = RedisBackend::builder(server.url()).response_timeout(PATIENCE);
+    builder.connect().await.unwrap()
 }
 
 async fn grant(backend: &RedisBackend, key: &str) -> u64 {
@@ -62,6 +65,14 @@ async fn renew(backend: &RedisBackend, key: &str) -> Result<Renewed, BackendErro
 
 async fn hinted(hints: &mut Hints) -> bool {
     timeout(PATIENCE, hints.next()).await.is_ok()
+}
+
+/// How many connections the server has ever taken.
+fn connections(server: &RedisServer) -> u64 {
+    let stats = server.cli(&["INFO", "stats"]);
+    let prefix = "total_connections_received:";
+    let count = stats.lines().find_map(|line| line.strip_prefix(prefix));
+    count.unwrap().trim().parse().unwrap()
 }
 
 /// Asks until it is so.
@@ -553,25 +564,12 @@ async fn a_killed_connection_is_replaced_by_the_next_command() {
 async fn many_commands_on_a_killed_connection_open_one_new_one() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
-    let connections = || -> u64 {
-        let stats = server.cli(&["INFO", "stats"]);
-        let line = stats
-            .lines()
-            .find(|line| line.starts_with("total_connections_received"));
-        line.unwrap()
-            .split_once(':')
-            .unwrap()
-            .1
-            .trim()
-            .parse()
-            .unwrap()
-    };
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-    let before = connections();
+    let before = connections(&server);
     let backend = &backend;
     join_all((0..50).map(|number| async move { grant(backend, &format!("a:{number}")).await }))
         .await;
-    assert_eq!(connections() - before, 1);
+    assert_eq!(connections(&server) - before, 1);
 }
 
 #[tokio::test]
@@ -608,7 +606,8 @@ async fn a_server_that_is_down_is_refused_at_once_and_found_again() {
 #[tokio::test]
 async fn an_acquire_that_arrives_late_is_given_back_by_itself() {
     let server = RedisServer::start();
-    let backend = connect(&server).await;
+    let backend = RedisBackend::builder(server.url());
+    let backend = backend.connect().await.unwrap();
     grant(&backend, "before").await;
     let acquires = server.calls("evalsha");
     let fence = server.cli(&["GET", "lock:{fencing-token}%"]);
@@ -636,6 +635,41 @@ async fn an_acquire_that_arrives_late_is_given_back_by_itself() {
     .await;
     assert_eq!(server.cli(&["EXISTS", "lock:before"]), "1");
     grant(&backend, "late").await;
+}
+
+/// The connection of the acquire hangs, its replacement does not: the release that the engine asks
+/// for overtakes the acquire, and only what was queued behind it can undo it.
+#[tokio::test]
+async fn an_acquire_that_a_release_overtook_is_given_back_on_its_own_connection() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let builder = RedisBackend::builder(proxy.url());
+    let builder = builder.response_timeout(Duration::from_millis(200));
+    let backend = builder.connect().await.unwrap();
+    grant(&backend, "before").await;
+
+    proxy.freeze();
+    let key = LockKey::new("late");
+    let error = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+    assert!(error.may_have_taken_effect(), "{}", chain(&error));
+    let overtaking = release(&backend, "late").await.unwrap();
+    assert_eq!(overtaking, Released::NotHeld, "on the replacement");
+    let fence = || server.cli(&["GET", "lock:{fencing-token}%"]);
+    let before = fence();
+    let clients = server.clients("normal").len();
+    assert_eq!(clients, 2, "the old connection is kept for what is on it");
+
+    proxy.thaw();
+    eventually("the late acquire was granted", || fence() != before).await;
+    eventually("it was given back", || {
+        server.cli(&["EXISTS", "lock:late"]) == "0"
+    })
+    .await;
+    eventually("the old connection was closed", || {
+        server.clients("normal").len() == 1
+    })
+    .await;
+    assert_eq!(server.cli(&["EXISTS", "lock:before"]), "1");
 }
 
 #[tokio::test]
@@ -684,6 +718,7 @@ async fn a_connection_that_answers_again_is_used_again() {
     let builder = builder.response_timeout(Duration::from_millis(100));
     let backend = builder.connect().await.unwrap();
     grant(&backend, "a").await;
+    let before = connections(&server);
     server.stop_process();
     let error = renew(&backend, "a").await.unwrap_err();
     assert!(error.may_have_taken_effect());
@@ -691,7 +726,7 @@ async fn a_connection_that_answers_again_is_used_again() {
     // Nobody asked for a replacement, so none was opened.
     sleep(Duration::from_millis(300)).await;
     assert_eq!(renew(&backend, "a").await.unwrap(), Renewed::Renewed);
-    assert_eq!(server.clients("normal").len(), 1);
+    assert_eq!(connections(&server), before);
 }
 
 // ---- subscriptions ----
@@ -821,9 +856,13 @@ fn a_watch_in_a_second_runtime_works_when_the_first_is_gone() {
     });
     drop(first);
     runtime().block_on(async {
-        let mut hints = backend.watch(&LockKey::new("a"));
-        assert!(hinted(&mut hints).await);
         assert_eq!(renew(&backend, "a").await.unwrap(), Renewed::Renewed);
+        let mut hints = backend.watch(&LockKey::new("a"));
+        assert!(hinted(&mut hints).await, "in force");
+        release(&backend, "a").await.unwrap();
+        assert!(hinted(&mut hints).await, "a message");
+        let mut others = backend.watch(&LockKey::new("b"));
+        assert!(hinted(&mut others).await, "another key");
     });
 }
 

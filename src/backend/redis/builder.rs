@@ -5,18 +5,15 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::Pool;
-use tokio::time::{Instant, timeout_at};
-
 use super::RedisBackend;
 use super::connect::{Connector, pool};
-use super::fault::Trouble;
 use super::names::Names;
 use super::notify::Notifier;
 use super::self_test::self_test;
 use super::shard::Shard;
 use super::target::Target;
 use crate::{ConfigError, ConnectError};
+use deadpool_redis::Pool;
 
 const MAX_CONNECTIONS: usize = 256;
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
@@ -110,7 +107,8 @@ impl RedisBackendBuilder {
     /// # Errors
     ///
     /// - [`ConnectError::Config`]: a setting is out of its bounds, or a URL cannot be used.
-    /// - [`ConnectError::Unreachable`]: nobody answered within the connect timeout.
+    /// - [`ConnectError::Unreachable`]: nobody answered within the connect timeout, or a command
+    ///   of the trial within the response timeout.
     /// - [`ConnectError::Refused`]: the password is wrong, or the ACL lacks a permission.
     ///
     /// A server that is reachable and cannot take locks at the moment (memory full, still loading)
@@ -162,14 +160,7 @@ impl RedisBackendBuilder {
             .map(|_| Arc::new(Shard::new(Arc::clone(&connector))))
             .collect();
 
-        let deadline = Instant::now() + self.connect_timeout;
-        let tested = timeout_at(deadline, self_test(&shards, &names, &notifier, &connector)).await;
-        let warnings = tested.unwrap_or_else(|_elapsed| {
-            Err(ConnectError::Unreachable {
-                address: connector.address.clone(),
-                source: Arc::new(Trouble::NoConnection(self.connect_timeout)),
-            })
-        })?;
+        let warnings = self_test(&shards, &names, &notifier, &connector).await?;
         Ok(RedisBackend::new(
             names, shards, notifier, connector, warnings,
         ))

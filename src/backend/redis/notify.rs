@@ -5,6 +5,7 @@
 //! server is known to deliver its messages.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +22,7 @@ use super::connect::Connector;
 use super::fault::kind_of_connecting;
 use super::target::Target;
 use crate::backend::{BackendErrorKind, HintSender, Hints};
+use crate::jitter::jittered;
 
 /// How long a subscription outlives its last watcher: a busy key is watched again and again.
 const LINGER: Duration = Duration::from_secs(1);
@@ -47,15 +49,23 @@ pub(super) struct Notifier {
 struct Shared {
     connector: Arc<Connector>,
     /// `None`: nothing to subscribe to, watchers are told at intervals.
-    client: Option<Client>,
+    server: Option<Server>,
     table: Mutex<Table>,
     /// There is a new topic, or the notifier was dropped.
     changed: Notify,
 }
 
+struct Server {
+    client: Client,
+    address: String,
+}
+
 #[derive(Default)]
 struct Table {
     topics: HashMap<String, Topic>,
+    /// Channels to subscribe to: all that are not confirmed, and perhaps some that are not watched
+    /// any more. Kept apart so that a new watch does not cost a look at every topic.
+    wanted: Vec<String>,
     running: bool,
     closed: bool,
 }
@@ -70,11 +80,16 @@ struct Topic {
 
 impl Notifier {
     pub(super) fn new(connector: Arc<Connector>, target: Option<Target>) -> Self {
-        let client = target.and_then(|target| Client::open(target.info).ok());
+        let server = target.and_then(|target| {
+            // Opening a client connects nothing and cannot fail for what was parsed already.
+            let client = Client::open(target.info).ok()?;
+            let address = target.address;
+            Some(Server { client, address })
+        });
         Self {
             shared: Arc::new(Shared {
                 connector,
-                client,
+                server,
                 table: Mutex::default(),
                 changed: Notify::new(),
             }),
@@ -84,8 +99,15 @@ impl Notifier {
     /// Watches a channel.
     pub(super) fn watch(&self, channel: String) -> Hints {
         let (sender, hints) = Hints::channel();
-        let mut table = self.shared.table();
-        let topic = table.topics.entry(channel).or_default();
+        let mut guard = self.shared.table();
+        let table = &mut *guard;
+        let topic = match table.topics.entry(channel) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                table.wanted.push(new.key().clone());
+                new.insert(Topic::default())
+            }
+        };
         if topic.confirmed {
             sender.hint();
         }
@@ -93,7 +115,7 @@ impl Notifier {
         topic.watchers.push(sender);
         topic.abandoned = None;
         let start = !std::mem::replace(&mut table.running, true);
-        drop(table);
+        drop(guard);
         if start {
             let task = Task {
                 shared: Arc::clone(&self.shared),
@@ -109,7 +131,7 @@ impl Notifier {
     /// How many of the channel's subscribers the server counts are this notifier's; `None` if the
     /// server cannot know who watches.
     pub(super) fn own_subscribers(&self, channel: &str) -> Option<u8> {
-        self.shared.client.as_ref()?;
+        self.shared.server.as_ref()?;
         let table = self.shared.table();
         let confirmed = table
             .topics
@@ -118,13 +140,23 @@ impl Notifier {
         Some(confirmed.into())
     }
 
-    /// Opens a connection, subscribes once and closes it: what a self-test can learn.
+    /// Where it subscribes, if anywhere.
+    pub(super) fn address(&self) -> Option<&str> {
+        let server = self.shared.server.as_ref()?;
+        Some(&server.address)
+    }
+
+    /// Opens a connection, subscribes once and closes it, within the connect timeout: what a
+    /// self-test can learn.
     pub(super) async fn try_out(&self, channel: &str) -> Result<(), RedisError> {
-        if let Some(client) = &self.shared.client {
-            let mut connection = client.get_async_pubsub().await?;
-            connection.subscribe(channel).await?;
-        }
-        Ok(())
+        let Some(server) = &self.shared.server else {
+            return Ok(());
+        };
+        let trial = async {
+            let mut connection = server.client.get_async_pubsub().await?;
+            connection.subscribe(channel).await
+        };
+        self.shared.within(trial).await
     }
 }
 
@@ -147,6 +179,16 @@ impl Shared {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    async fn within<T>(
+        &self,
+        answer: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
+        match timeout(self.connector.connect_timeout, answer).await {
+            Ok(outcome) => outcome,
+            Err(_elapsed) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+        }
+    }
 }
 
 impl Table {
@@ -167,12 +209,15 @@ impl Table {
         left
     }
 
-    fn unconfirmed(&self) -> Vec<String> {
-        let unconfirmed = self.topics.iter().filter(|(_, topic)| !topic.confirmed);
-        unconfirmed
-            .take(MAX_BATCH)
-            .map(|(channel, _)| channel.clone())
-            .collect()
+    /// Takes the next channels to subscribe to.
+    fn next_wanted(&mut self) -> Vec<String> {
+        let rest = self.wanted.len().saturating_sub(MAX_BATCH);
+        let mut batch = self.wanted.split_off(rest);
+        batch.retain(|channel| {
+            let topic = self.topics.get(channel);
+            topic.is_some_and(|topic| !topic.confirmed)
+        });
+        batch
     }
 
     fn confirm(&mut self, channels: &[String]) {
@@ -185,9 +230,9 @@ impl Table {
     }
 
     fn disconnected(&mut self) {
-        self.topics
-            .values_mut()
-            .for_each(|topic| topic.confirmed = false);
+        self.wanted = self.topics.keys().cloned().collect();
+        let topics = self.topics.values_mut();
+        topics.for_each(|topic| topic.confirmed = false);
     }
 
     fn hint(&mut self, channel: &str) {
@@ -228,7 +273,7 @@ impl Drop for Task {
 
 impl Task {
     async fn run(self) {
-        let Some(client) = self.shared.client.clone() else {
+        let Some(server) = &self.shared.server else {
             return self.poll().await;
         };
         let mut failures = 0;
@@ -236,33 +281,32 @@ impl Task {
             if self.is_over(Duration::ZERO, Instant::now()) {
                 return;
             }
-            let connecting = timeout(
-                self.shared.connector.connect_timeout,
-                client.get_async_pubsub(),
-            );
-            let refused = match connecting.await {
-                Ok(Ok(connection)) => {
-                    let served_since = Instant::now();
-                    match self.serve(connection).await {
-                        Ok(End::Finished) => return,
-                        Ok(End::Broken) => {
-                            self.shared.table().disconnected();
-                            // A server that hangs up on every connection is a failing one.
-                            if served_since.elapsed() > LONGEST_BACKOFF {
-                                failures = 0;
-                            }
-                            false
-                        }
-                        Err(error) => {
-                            self.shared.table().disconnected();
-                            is_refusal(&error)
-                        }
-                    }
-                }
-                Ok(Err(error)) => is_refusal(&error),
-                Err(_elapsed) => false,
+            let connection = self.shared.within(server.client.get_async_pubsub()).await;
+            let connected = Instant::now();
+            let end = match connection {
+                Ok(connection) => self.serve(connection).await,
+                Err(error) => Err(error),
             };
+            if let Ok(End::Finished) = end {
+                return;
+            }
+            self.shared.table().disconnected();
+            // A server that hangs up on every connection is a failing one.
+            if connected.elapsed() > LONGEST_BACKOFF {
+                failures = 0;
+            }
             failures += 1;
+            let refused = match end {
+                Ok(_) => false,
+                Err(error) => {
+                    // Once per outage, not once per attempt.
+                    #[cfg(feature = "tracing")]
+                    if failures == 1 {
+                        tracing::warn!(address = server.address, %error, "releases are not heard");
+                    }
+                    kind_of_connecting(&error) == BackendErrorKind::Misconfigured
+                }
+            };
             let pause = if refused {
                 backoff(failures, LONGEST_BACKOFF, REFUSED_BACKOFF)
             } else {
@@ -311,21 +355,23 @@ impl Task {
         let (mut sink, mut messages) = connection.split();
         let mut last_busy = Instant::now();
         let mut last_heard = Instant::now();
+        let mut next_sweep = Instant::now();
         loop {
-            let now = Instant::now();
-            let abandoned = self.shared.table().sweep(now);
-            for channels in abandoned.chunks(MAX_BATCH) {
-                self.within(sink.unsubscribe(channels)).await?;
-                last_heard = Instant::now();
-            }
-            loop {
-                let wanted = self.shared.table().unconfirmed();
-                if wanted.is_empty() {
-                    break;
+            if Instant::now() >= next_sweep {
+                let abandoned = self.shared.table().sweep(Instant::now());
+                for channels in abandoned.chunks(MAX_BATCH) {
+                    self.shared.within(sink.unsubscribe(channels)).await?;
+                    last_heard = Instant::now();
                 }
-                self.within(sink.subscribe(&wanted)).await?;
-                self.shared.table().confirm(&wanted);
-                last_heard = Instant::now();
+                next_sweep = Instant::now() + SWEEP;
+            }
+            while !self.shared.table().wanted.is_empty() {
+                let wanted = self.shared.table().next_wanted();
+                if !wanted.is_empty() {
+                    self.shared.within(sink.subscribe(&wanted)).await?;
+                    self.shared.table().confirm(&wanted);
+                    last_heard = Instant::now();
+                }
             }
             if !self.shared.table().topics.is_empty() {
                 last_busy = Instant::now();
@@ -337,7 +383,10 @@ impl Task {
                 self.ping(&mut sink).await?;
                 last_heard = Instant::now();
             }
-            if !self.listen(&mut messages, &mut last_heard).await {
+            if !self
+                .listen(&mut messages, &mut last_heard, next_sweep)
+                .await
+            {
                 return Ok(End::Broken);
             }
         }
@@ -345,8 +394,13 @@ impl Task {
 
     /// Passes messages on until it is time to sweep or there is a new topic. False when the
     /// connection ended.
-    async fn listen(&self, messages: &mut PubSubStream, last_heard: &mut Instant) -> bool {
-        let sweep = tokio::time::sleep(SWEEP);
+    async fn listen(
+        &self,
+        messages: &mut PubSubStream,
+        last_heard: &mut Instant,
+        next_sweep: Instant,
+    ) -> bool {
+        let sweep = tokio::time::sleep_until(next_sweep);
         tokio::pin!(sweep);
         loop {
             // Each branch may be dropped: a message stays in the stream, a wish in the table.
@@ -366,26 +420,18 @@ impl Task {
 
     /// Asks a silent connection for a sign of life: a half-open one never ends by itself.
     async fn ping(&self, sink: &mut PubSubSink) -> Result<(), RedisError> {
-        self.within(sink.ping::<redis::Value>()).await.map(drop)
-    }
-
-    async fn within<T>(
-        &self,
-        answer: impl Future<Output = Result<T, RedisError>>,
-    ) -> Result<T, RedisError> {
-        match timeout(self.shared.connector.connect_timeout, answer).await {
-            Ok(outcome) => outcome,
-            Err(_elapsed) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
-        }
+        let pong = self.shared.within(sink.ping::<redis::Value>()).await;
+        pong.map(drop)
     }
 
     /// Without notifications: tells everybody to try, at intervals.
-    async fn poll(self) {
+    async fn poll(&self) {
         let mut last_busy = Instant::now();
         loop {
             {
                 let mut table = self.shared.table();
                 table.sweep(Instant::now());
+                table.wanted.clear();
                 table.hint_all();
                 if !table.topics.is_empty() {
                     last_busy = Instant::now();
@@ -394,11 +440,7 @@ impl Task {
             if self.is_over(IDLE, last_busy) {
                 return;
             }
-            tokio::time::sleep(backoff(1, POLL, POLL)).await;
+            tokio::time::sleep(jittered(POLL)).await;
         }
     }
-}
-
-fn is_refusal(error: &RedisError) -> bool {
-    kind_of_connecting(error) == BackendErrorKind::Misconfigured
 }

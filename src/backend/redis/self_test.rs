@@ -20,13 +20,17 @@ use crate::{ConnectError, LockKey};
 const TRIAL_TTL: Duration = Duration::from_secs(1);
 
 /// Opens every connection and runs every script; returns what is worth a warning.
+///
+/// Bounded by its parts: the connect timeout for the connections and again for the trial of the
+/// subscription, the response timeout for each command. One deadline for all of it would take a
+/// server far away for one that is down.
 pub(super) async fn self_test(
     shards: &[Arc<Shard>],
     names: &Names,
     notifier: &Notifier,
     connector: &Connector,
 ) -> Result<Vec<String>, ConnectError> {
-    let failed = |error: BackendError| connect_error(connector, error);
+    let failed = |error: BackendError| connect_error(&connector.address, error);
     try_join_all(shards.iter().map(Shard::await_link))
         .await
         .map_err(failed)?;
@@ -47,10 +51,12 @@ pub(super) async fn self_test(
         }
         Err(error) => return Err(failed(error)),
     }
-    notifier
-        .try_out(&names.channel(&key).to_text())
-        .await
-        .map_err(|error| failed(BackendError::refused(kind_of_connecting(&error), error)))?;
+    let subscribed = notifier.try_out(&names.channel(&key).to_text()).await;
+    subscribed.map_err(|error| {
+        let address = notifier.address().unwrap_or_default();
+        let error = BackendError::refused(kind_of_connecting(&error), error);
+        connect_error(address, error)
+    })?;
 
     warnings.extend(replica(shard).await);
     warnings.extend(eviction(shard).await);
@@ -145,8 +151,8 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-fn connect_error(connector: &Connector, error: BackendError) -> ConnectError {
-    let address = connector.address.clone();
+fn connect_error(address: &str, error: BackendError) -> ConnectError {
+    let address = address.to_owned();
     let source = Arc::new(error);
     match source.kind() {
         BackendErrorKind::Unavailable => ConnectError::Unreachable { address, source },

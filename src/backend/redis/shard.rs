@@ -215,6 +215,14 @@ impl Connecting {
     async fn run(self) {
         let shard = &self.0;
         let outcome = shard.connector.connect().await;
+        #[cfg(feature = "tracing")]
+        if let Err(error) = &outcome
+            && shard.state().failures == 0
+        {
+            // Once per outage, not once per attempt.
+            let cause = std::error::Error::source(error);
+            tracing::warn!(address = shard.connector.address, cause, "{error}");
+        }
         let mut state = shard.state();
         match outcome {
             Ok(connection) => {
