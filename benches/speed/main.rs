@@ -8,6 +8,7 @@
 
 use tower_lock::LockManager;
 
+mod layer;
 mod redis;
 #[path = "../../tests/support/redis_server.rs"]
 #[allow(dead_code)]
@@ -30,6 +31,10 @@ fn main() {
         .build()
         .expect("a runtime");
     let mut table = table::Table::new();
+    if runs("layer") {
+        layer::allocations(&mut table);
+        runtime.block_on(layer::overhead(&mut table));
+    }
     runtime.block_on(async {
         let server = redis_server::RedisServer::start();
         if runs("hot") {

@@ -47,19 +47,6 @@ pub trait Backend: Send + Sync + 'static {
         ttl: Duration,
     ) -> impl Future<Output = Result<Acquired, BackendError>> + Send;
 
-    /// The same without waiting, for stores in this process; `None` where an answer takes time.
-    ///
-    /// An optimisation: the engine asks here first and saves the boxed future.
-    fn try_acquire_now(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Option<Result<Acquired, BackendError>> {
-        let _unused = (key, lease, ttl);
-        None
-    }
-
     /// Lengthens leases: one answer each, in the order asked.
     ///
     /// Never creates a lease, never shortens one. One failure must not fail the others.
@@ -105,6 +92,26 @@ pub trait Backend: Send + Sync + 'static {
         &self,
         key: &LockKey,
     ) -> impl Future<Output = Result<ForceReleased, BackendError>> + Send;
+
+    /// The commands that this store can answer without waiting, if it can: an optimisation that
+    /// saves tasks and boxed futures. By default none.
+    fn immediate(&self) -> Option<&dyn Immediate> {
+        None
+    }
+}
+
+/// What a store in this process can do without waiting.
+pub trait Immediate {
+    /// As [`Backend::try_acquire`].
+    fn try_acquire(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Acquired, BackendError>;
+
+    /// As [`Backend::release`], for one lease.
+    fn release(&self, key: &LockKey, lease: LeaseId) -> Result<Released, BackendError>;
 }
 
 /// The name of one lease in the backend: the UUID of the manager that asked for it and a number.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Acquired, Backend, BackendError, ForceReleased, Hints, Holder, LeaseId, Passed, Released,
-    Renewal, Renewed,
+    Acquired, Backend, BackendError, ForceReleased, Hints, Holder, Immediate, LeaseId, Passed,
+    Released, Renewal, Renewed,
 };
 use crate::LockKey;
 
@@ -22,12 +22,6 @@ pub(crate) trait ErasedBackend: Send + Sync {
         lease: LeaseId,
         ttl: Duration,
     ) -> Answer<Acquired>;
-    fn try_acquire_now(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Option<Result<Acquired, BackendError>>;
     fn renew(
         self: Arc<Self>,
         renewals: Vec<Renewal>,
@@ -40,6 +34,7 @@ pub(crate) trait ErasedBackend: Send + Sync {
     fn watch(&self, key: &LockKey) -> Hints;
     fn inspect(self: Arc<Self>, key: LockKey) -> Answer<Option<Holder>>;
     fn force_release(self: Arc<Self>, key: LockKey) -> Answer<ForceReleased>;
+    fn immediate(&self) -> Option<&dyn Immediate>;
 }
 
 impl<B: Backend> ErasedBackend for B {
@@ -50,15 +45,6 @@ impl<B: Backend> ErasedBackend for B {
         ttl: Duration,
     ) -> Answer<Acquired> {
         Box::pin(async move { Backend::try_acquire(&*self, &key, lease, ttl).await })
-    }
-
-    fn try_acquire_now(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Option<Result<Acquired, BackendError>> {
-        Backend::try_acquire_now(self, key, lease, ttl)
     }
 
     fn renew(
@@ -89,5 +75,9 @@ impl<B: Backend> ErasedBackend for B {
 
     fn force_release(self: Arc<Self>, key: LockKey) -> Answer<ForceReleased> {
         Box::pin(async move { Backend::force_release(&*self, &key).await })
+    }
+
+    fn immediate(&self) -> Option<&dyn Immediate> {
+        Backend::immediate(self)
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 use super::{
-    Acquired, Backend, BackendError, ForceReleased, HintSender, Hints, Holder, LeaseId, Passed,
-    Released, Renewal, Renewed,
+    Acquired, Backend, BackendError, ForceReleased, HintSender, Hints, Holder, Immediate, LeaseId,
+    Passed, Released, Renewal, Renewed,
 };
 use crate::LockKey;
 
@@ -81,6 +81,15 @@ impl State {
         Acquired::granted(self.next_counter())
     }
 
+    fn release(&mut self, key: &LockKey, lease: LeaseId) -> Released {
+        if self.held_by(key, lease).is_some() {
+            self.free(key);
+            Released::Released
+        } else {
+            Released::NotHeld
+        }
+    }
+
     fn free(&mut self, key: &LockKey) {
         self.leases.remove(key);
         if let Some(watchers) = self.watchers.get_mut(key) {
@@ -115,15 +124,6 @@ impl Backend for Memory {
         Ok(self.state().try_acquire(key, lease, ttl))
     }
 
-    fn try_acquire_now(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Option<Result<Acquired, BackendError>> {
-        Some(Ok(self.state().try_acquire(key, lease, ttl)))
-    }
-
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
         let mut state = self.state();
         let now = Instant::now();
@@ -145,14 +145,7 @@ impl Backend for Memory {
         let mut state = self.state();
         leases
             .iter()
-            .map(|(key, lease)| {
-                Ok(if state.held_by(key, *lease).is_some() {
-                    state.free(key);
-                    Released::Released
-                } else {
-                    Released::NotHeld
-                })
-            })
+            .map(|(key, lease)| Ok(state.release(key, *lease)))
             .collect()
     }
 
@@ -203,6 +196,25 @@ impl Backend for Memory {
         } else {
             ForceReleased::NotHeld
         })
+    }
+
+    fn immediate(&self) -> Option<&dyn Immediate> {
+        Some(self)
+    }
+}
+
+impl Immediate for Memory {
+    fn try_acquire(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Acquired, BackendError> {
+        Ok(self.state().try_acquire(key, lease, ttl))
+    }
+
+    fn release(&self, key: &LockKey, lease: LeaseId) -> Result<Released, BackendError> {
+        Ok(self.state().release(key, lease))
     }
 }
 

@@ -10,8 +10,8 @@ mod memory;
 pub mod redis;
 
 pub use contract::{
-    Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Holder, LeaseId, Passed,
-    Released, Renewal, Renewed,
+    Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Holder, Immediate, LeaseId,
+    Passed, Released, Renewal, Renewed,
 };
 pub use hints::{HintSender, Hints};
 pub use memory::Memory;

@@ -71,7 +71,8 @@ impl Contention {
         let lease = self.engine.new_lease_id();
         let sent_at = Instant::now();
         let backend = &self.engine.backend;
-        if let Some(answer) = backend.try_acquire_now(&self.key, lease, terms.ttl) {
+        if let Some(immediate) = backend.immediate() {
+            let answer = immediate.try_acquire(&self.key, lease, terms.ttl);
             return Some(self.tried(lease, terms, sent_at, answer));
         }
         let answer = Arc::clone(backend).try_acquire(self.key.clone(), lease, terms.ttl);

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::engine::Engine;
 use super::lane::{Report, Return, Surrender};
-use crate::backend::{LeaseId, Passed, Released};
+use crate::backend::{BackendError, Immediate, LeaseId, Passed, Released};
 use crate::jitter::jittered;
 use crate::{Error, ErrorKind, LockKey};
 
@@ -84,8 +84,12 @@ impl Releaser {
 
     /// The lane of `key` has a lease to return. Never blocks, and needs no runtime to be called.
     pub(super) fn enqueue(&self, engine: &Arc<Engine>, key: LockKey) {
-        self.queue().push(key);
-        self.start(engine);
+        if let Some(immediate) = engine.backend.immediate() {
+            release_at_once(engine, immediate, key);
+        } else {
+            self.queue().push(key);
+            self.start(engine);
+        }
     }
 
     fn start(&self, engine: &Arc<Engine>) {
@@ -106,6 +110,24 @@ impl Releaser {
     ) {
         let unfinished = Unfinished::new(engine);
         engine.spawner.spawn(retry(unfinished, key, lease, until));
+    }
+}
+
+fn release_at_once(engine: &Arc<Engine>, immediate: &dyn Immediate, key: LockKey) {
+    match engine
+        .lanes
+        .with(&key, |lane| lane.take_return(Instant::now()))
+    {
+        Some(Return::Release(surrender)) => {
+            let outcome = immediate.release(&key, surrender.lease.id());
+            settle(engine, key, surrender, outcome);
+        }
+        Some(Return::Pass(surrender)) => {
+            engine
+                .spawner
+                .spawn(pass(Arc::clone(engine), key, surrender));
+        }
+        None => {}
     }
 }
 
@@ -153,19 +175,28 @@ async fn release(engine: &Arc<Engine>, leases: Vec<(LockKey, Surrender)>) {
     // Dropped here only with the runtime; then the leases run out.
     let outcomes = Arc::clone(&engine.backend).release(ids).await;
     for ((key, surrender), outcome) in leases.into_iter().zip(outcomes) {
-        let outcome = match outcome {
-            Ok(Released::Released) => Ok(()),
-            Ok(Released::NotHeld) => Err(Error::new(ErrorKind::Lost)),
-            Err(error) => {
-                let lease = &surrender.lease;
-                let until = lease.expires_at();
-                let releaser = &engine.releaser;
-                releaser.give_back(engine, key.clone(), lease.id(), until);
-                Err(error.into())
-            }
-        };
-        returned(engine, &key, surrender, outcome, false);
+        settle(engine, key, surrender, outcome);
     }
+}
+
+fn settle(
+    engine: &Arc<Engine>,
+    key: LockKey,
+    surrender: Surrender,
+    outcome: Result<Released, BackendError>,
+) {
+    let outcome = match outcome {
+        Ok(Released::Released) => Ok(()),
+        Ok(Released::NotHeld) => Err(Error::new(ErrorKind::Lost)),
+        Err(error) => {
+            let lease = &surrender.lease;
+            let until = lease.expires_at();
+            let releaser = &engine.releaser;
+            releaser.give_back(engine, key.clone(), lease.id(), until);
+            Err(error.into())
+        }
+    };
+    returned(engine, &key, surrender, outcome, false);
 }
 
 fn returned(

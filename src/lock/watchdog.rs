@@ -2,10 +2,11 @@
 //!
 //! It walks the lanes, renews the leases of which a third has passed, and tells the guards whose
 //! time is over. It sleeps until the next lease is due, so a lock that is held for less than a
-//! third of its lease costs it nothing but being passed by; it ends when nothing is held.
+//! third of its lease costs it nothing; it ends when it finds nothing held.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -42,6 +43,13 @@ impl Watchdog {
 
     fn nanos(&self, at: Instant) -> u64 {
         u64::try_from(at.saturating_duration_since(self.epoch).as_nanos()).unwrap_or(NEVER - 1)
+    }
+
+    fn wakes_at(&self) -> Option<Instant> {
+        match self.wakes_at.load(Ordering::SeqCst) {
+            NEVER => None,
+            nanos => Some(self.epoch + Duration::from_nanos(nanos)),
+        }
     }
 
     /// Sees to it that the task looks at the lanes no later than `at`.
@@ -83,24 +91,27 @@ async fn run(running: Running, earlier: Arc<Notify>) {
         let Some(engine) = running.0.upgrade() else {
             return;
         };
-        // From here on a grant that is due earlier than `NEVER` leaves its time, and a ring.
-        engine.watchdog.wakes_at.store(NEVER, Ordering::SeqCst);
-        let Some(next) = round(&engine) else {
+        let watchdog = &engine.watchdog;
+        let wakes_at = watchdog.wakes_at();
+        if wakes_at.is_none_or(|at| at <= Instant::now()) {
+            // From here on a grant leaves its time anew, and a ring.
+            watchdog.wakes_at.store(NEVER, Ordering::SeqCst);
+            if let Some(next) = round(&engine) {
+                let next = watchdog.nanos(next);
+                watchdog.wakes_at.fetch_min(next, Ordering::SeqCst);
+                continue;
+            }
             drop(running);
             // What was granted between the walk and the flag found the flag set.
-            if engine.watchdog.wakes_at.load(Ordering::SeqCst) != NEVER || anything_watched(&engine)
-            {
+            if anything_watched(&engine) {
                 engine.watchdog.start(&engine);
             }
             return;
-        };
-        let watchdog = &engine.watchdog;
-        watchdog
-            .wakes_at
-            .fetch_min(watchdog.nanos(next), Ordering::SeqCst);
+        }
         drop(engine);
+        let Some(wakes_at) = wakes_at else { continue };
         tokio::select! {
-            () = sleep_until(next) => {}
+            () = sleep_until(wakes_at) => {}
             () = earlier.notified() => {}
         }
     }

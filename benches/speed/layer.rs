@@ -1,0 +1,121 @@
+//! What the layer adds to a request, on memory.
+
+use std::convert::Infallible;
+
+use http::{Request, Response};
+use tokio::time::Instant;
+use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_lock::{LockLayer, LockManager};
+
+use crate::table::{Series, Table};
+
+const REQUESTS: usize = 200_000;
+const ROUNDS: usize = 11;
+
+type Body = http_body_util::Empty<bytes::Bytes>;
+
+async fn trivial(_request: Request<Body>) -> Result<Response<Body>, Infallible> {
+    Ok(Response::new(Body::new()))
+}
+
+fn request() -> Request<Body> {
+    Request::put("/orders/42")
+        .body(Body::new())
+        .expect("a request")
+}
+
+async fn micros<S, B>(service: &mut S) -> f64
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+{
+    let start = Instant::now();
+    for _ in 0..REQUESTS {
+        let ready = service.ready().await.expect("infallible");
+        drop(std::hint::black_box(ready.call(request()).await));
+    }
+    start.elapsed().as_secs_f64() * 1e6 / REQUESTS as f64
+}
+
+pub(crate) async fn overhead(table: &mut Table) {
+    let locks = LockManager::in_memory();
+    let mut bare = service_fn(trivial);
+    let mut locked = ServiceBuilder::new()
+        .layer(LockLayer::by_path(locks.clone()))
+        .service_fn(trivial);
+    let (mut bare_series, mut locked_series) = (Series::new(), Series::new());
+    for _ in 0..ROUNDS {
+        bare_series.add(micros(&mut bare).await);
+        locked_series.add(micros(&mut locked).await);
+    }
+    let added = locked_series.median() - bare_series.median();
+    table.row(
+        "bare service, a request".to_owned(),
+        bare_series.micros(),
+        String::new(),
+    );
+    table.row(
+        "the same under `LockLayer::by_path` on memory".to_owned(),
+        locked_series.micros(),
+        format!("{added:.2} µs more"),
+    );
+}
+
+/// On a runtime of one thread, so that everything a request causes is counted.
+pub(crate) fn allocations(table: &mut Table) {
+    const COUNTED: u64 = 10_000;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let count = |locked: bool| {
+        let locks = LockManager::in_memory();
+        runtime.block_on(async {
+            let mut bare = service_fn(trivial);
+            let mut service = ServiceBuilder::new()
+                .layer(LockLayer::by_path(locks))
+                .service_fn(trivial);
+            let mut serve = async |requests: u64| {
+                for _ in 0..requests {
+                    if locked {
+                        drop(
+                            service
+                                .ready()
+                                .await
+                                .expect("infallible")
+                                .call(request())
+                                .await,
+                        );
+                    } else {
+                        drop(bare.call(request()).await);
+                    }
+                    tokio::task::yield_now().await;
+                }
+            };
+            serve(1_000).await;
+            let mut counted = 0;
+            // The background release included: it runs at the yield.
+            let info = measured(&mut serve, COUNTED).await;
+            counted += info;
+            counted as f64 / COUNTED as f64
+        })
+    };
+    let (bare, locked) = (count(false), count(true));
+    table.row(
+        "allocations of a request under the layer, background release included".to_owned(),
+        format!("{:.2}", locked - bare),
+        "more than bare".to_owned(),
+    );
+}
+
+async fn measured(serve: &mut impl AsyncFnMut(u64), requests: u64) -> u64 {
+    let mut serve = std::pin::pin!(serve(requests));
+    let mut count = 0;
+    std::future::poll_fn(|cx| {
+        let mut poll = std::task::Poll::Pending;
+        let info = allocation_counter::measure(|| poll = serve.as_mut().poll(cx));
+        count += info.count_total;
+        poll
+    })
+    .await;
+    count
+}
