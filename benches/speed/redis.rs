@@ -140,7 +140,7 @@ async fn ours(locks: &LockManager, tasks: usize, pairs: usize) -> f64 {
     pairs_per_second(tasks, pairs, move |task, n| {
         let locks = owned.clone();
         async move {
-            drop(locks.acquire(&key(task, n)).await.expect("acquire"));
+            drop(locks.acquire(key(task, n)).await.expect("acquire"));
         }
     })
     .await;

@@ -51,13 +51,12 @@ impl Memory {
 }
 
 impl State {
-    fn live(&mut self, key: &LockKey) -> Option<&mut Entry> {
-        let now = Instant::now();
+    fn live(&mut self, key: &LockKey, now: Instant) -> Option<&mut Entry> {
         self.leases.get_mut(key).filter(|entry| entry.expires > now)
     }
 
-    fn held_by(&mut self, key: &LockKey, lease: LeaseId) -> Option<&mut Entry> {
-        self.live(key).filter(|entry| entry.lease == lease)
+    fn held_by(&mut self, key: &LockKey, lease: LeaseId, now: Instant) -> Option<&mut Entry> {
+        self.live(key, now).filter(|entry| entry.lease == lease)
     }
 
     fn next_counter(&mut self) -> u64 {
@@ -70,7 +69,7 @@ impl State {
 
     fn try_acquire(&mut self, key: &LockKey, lease: LeaseId, ttl: Duration) -> Acquired {
         let now = Instant::now();
-        if let Some(entry) = self.live(key)
+        if let Some(entry) = self.live(key, now)
             && entry.lease != lease
         {
             return Acquired::busy(entry.expires - now);
@@ -82,7 +81,7 @@ impl State {
     }
 
     fn release(&mut self, key: &LockKey, lease: LeaseId) -> Released {
-        if self.held_by(key, lease).is_some() {
+        if self.held_by(key, lease, Instant::now()).is_some() {
             self.free(key);
             Released::Released
         } else {
@@ -130,7 +129,7 @@ impl Backend for Memory {
         renewals
             .iter()
             .map(|renewal| {
-                Ok(match state.held_by(&renewal.key, renewal.lease) {
+                Ok(match state.held_by(&renewal.key, renewal.lease, now) {
                     Some(entry) => {
                         entry.expires = entry.expires.max(now + renewal.ttl);
                         Renewed::Renewed
@@ -160,14 +159,15 @@ impl Backend for Memory {
             .watchers
             .get(key)
             .is_some_and(|watchers| watchers.iter().any(|watcher| !watcher.is_closed()));
-        let Some(entry) = state.held_by(key, lease) else {
+        let now = Instant::now();
+        let Some(entry) = state.held_by(key, lease, now) else {
             return Ok(Passed::NotHeld);
         };
         if watched {
             state.free(key);
             return Ok(Passed::Released);
         }
-        entry.expires = entry.expires.max(Instant::now() + ttl);
+        entry.expires = entry.expires.max(now + ttl);
         Ok(Passed::kept(state.next_counter()))
     }
 
@@ -184,13 +184,13 @@ impl Backend for Memory {
         let now = Instant::now();
         Ok(self
             .state()
-            .live(key)
+            .live(key, now)
             .map(|entry| Holder::new(entry.lease.to_string(), entry.expires - now, 1)))
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
         let mut state = self.state();
-        Ok(if state.live(key).is_some() {
+        Ok(if state.live(key, Instant::now()).is_some() {
             state.free(key);
             ForceReleased::Released
         } else {

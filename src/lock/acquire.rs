@@ -188,12 +188,13 @@ impl Acquire {
             terms,
             once: matches!(self.wait, Wait::Never),
         };
+        let now = Instant::now();
         let deadline = match self.wait {
-            Wait::For(wait) => Some(Instant::now() + wait),
+            Wait::For(wait) => Some(now + wait),
             Wait::Never | Wait::Forever => None,
         };
         if let [key] = self.keys.as_slice() {
-            match enter(&self.engine, key, claim) {
+            match enter(&self.engine, key, claim, now) {
                 Step::Done(outcome) => Started::Done(outcome.map(LockGuard::one)),
                 Step::Slow(slow) => {
                     let key = key.clone();
@@ -304,7 +305,7 @@ async fn acquire_all(
     // Dropped on error or cancellation, which releases the keys taken so far.
     let mut holds = Vec::with_capacity(keys.as_slice().len());
     for key in keys.as_slice() {
-        holds.push(match enter(&engine, key, claim) {
+        holds.push(match enter(&engine, key, claim, Instant::now()) {
             Step::Done(outcome) => outcome?,
             Step::Slow(slow) => slow.finish(&engine, key, claim, deadline).await?,
         });
@@ -339,14 +340,15 @@ enum Slow {
     Queued(Queued),
 }
 
-/// Enters the lane if that needs no place in its queue.
-fn enter(engine: &Arc<Engine>, key: &LockKey, claim: Claim) -> Step {
+/// Enters the lane if that needs no place in its queue. `now` is read once for all that happens
+/// without waiting.
+fn enter(engine: &Arc<Engine>, key: &LockKey, claim: Claim, now: Instant) -> Step {
     let entered = engine
         .lanes
-        .with(key, |lane| admit(engine, lane, key, claim));
+        .with(key, |lane| admit(engine, lane, key, claim, now));
     match entered {
         Entered::Occupied => Step::Slow(Slow::Occupied),
-        entered => entered_as(engine, key, claim, entered),
+        entered => entered_as(engine, key, claim, entered, now),
     }
 }
 
@@ -356,13 +358,13 @@ fn join(engine: &Arc<Engine>, key: &LockKey, claim: Claim, deadline: Option<Inst
         Ok(seated) => seated,
         Err(error) => return Step::Done(Err(error)),
     };
+    let now = Instant::now();
     let max_waiters = engine.options.max_waiters_per_key;
     let joined = engine
         .lanes
-        .with(key, |lane| match admit(engine, lane, key, claim) {
+        .with(key, |lane| match admit(engine, lane, key, claim, now) {
             Entered::Occupied if lane.waiters() >= max_waiters => Err(Entered::Refused(
-                lane.why_not(Instant::now())
-                    .into_kind(ErrorKind::TooManyWaiters),
+                lane.why_not(now).into_kind(ErrorKind::TooManyWaiters),
             )),
             Entered::Occupied => Ok(lane.enqueue(waiter)),
             entered => Err(entered),
@@ -373,11 +375,11 @@ fn join(engine: &Arc<Engine>, key: &LockKey, claim: Claim, deadline: Option<Inst
             engine.follow(key, next);
             Step::Slow(Slow::Queued(queued))
         }
-        Err(entered) => entered_as(engine, key, claim, entered),
+        Err(entered) => entered_as(engine, key, claim, entered, now),
     }
 }
 
-fn admit(engine: &Engine, lane: &mut Lane, key: &LockKey, claim: Claim) -> Entered {
+fn admit(engine: &Engine, lane: &mut Lane, key: &LockKey, claim: Claim, now: Instant) -> Entered {
     // Those who hold a lock already may take it again, to finish their work.
     let holds = lane
         .holder()
@@ -385,10 +387,16 @@ fn admit(engine: &Engine, lane: &mut Lane, key: &LockKey, claim: Claim) -> Enter
     if engine.is_closing() && !holds {
         return Entered::Refused(Error::new(ErrorKind::ShuttingDown));
     }
-    lane.enter(key, claim, Instant::now())
+    lane.enter(key, claim, now)
 }
 
-fn entered_as(engine: &Arc<Engine>, key: &LockKey, claim: Claim, entered: Entered) -> Step {
+fn entered_as(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    claim: Claim,
+    entered: Entered,
+    now: Instant,
+) -> Step {
     match entered {
         Entered::Granted(granted) => Step::Done(Ok(engine.hold(granted))),
         Entered::TookBack(granted, report) => {
@@ -399,12 +407,12 @@ fn entered_as(engine: &Arc<Engine>, key: &LockKey, claim: Claim, entered: Entere
         Entered::Occupied => Step::Slow(Slow::Occupied),
         Entered::Drive => {
             let mut contention = Contention::new(Arc::clone(engine), key.clone());
-            let tried = contention.try_now(claim.terms);
+            let tried = contention.try_now(claim.terms, now);
             let driver = Driver::new(contention);
             match tried {
                 None => Step::Slow(Slow::Drive(driver)),
                 Some(Tried::NotYet(seen)) if !claim.once => Step::Slow(Slow::Tried(driver, seen)),
-                Some(tried) => Step::Done(settle(engine, key, claim, driver, tried)),
+                Some(tried) => Step::Done(settle(engine, key, claim, driver, tried, now)),
             }
         }
     }
@@ -417,11 +425,11 @@ fn settle(
     claim: Claim,
     driver: Driver,
     tried: Tried,
+    now: Instant,
 ) -> Result<Hold, Error> {
     match tried {
         Tried::Granted(lease) => {
             driver.disarm();
-            let now = Instant::now();
             let granted = engine
                 .lanes
                 .with(key, |lane| lane.granted_to_driver(key, claim, lease, now));
@@ -478,7 +486,7 @@ impl Slow {
                     };
                     match tried {
                         Tried::NotYet(seen) if !claim.once => Self::Tried(driver, seen),
-                        tried => return settle(engine, key, claim, driver, tried),
+                        tried => return settle(engine, key, claim, driver, tried, Instant::now()),
                     }
                 }
                 Self::Tried(driver, seen) => {

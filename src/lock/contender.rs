@@ -67,9 +67,10 @@ impl Contention {
     }
 
     /// One try without waiting, where the backend can answer so. Otherwise it is on the wire.
-    pub(super) fn try_now(&mut self, terms: Terms) -> Option<Tried> {
+    ///
+    /// `sent_at` is a moment before this call; the lease is counted from it.
+    pub(super) fn try_now(&mut self, terms: Terms, sent_at: Instant) -> Option<Tried> {
         let lease = self.engine.new_lease_id();
-        let sent_at = Instant::now();
         let backend = &self.engine.backend;
         if let Some(immediate) = backend.immediate() {
             let answer = immediate.try_acquire(&self.key, lease, terms.ttl);
@@ -166,7 +167,7 @@ impl Contention {
                 let Some((terms, _)) = engine.lanes.with(&key, Lane::first_in_line) else {
                     return;
                 };
-                match self.try_now(terms) {
+                match self.try_now(terms, Instant::now()) {
                     Some(tried) => tried,
                     None => self.outcome().await,
                 }
