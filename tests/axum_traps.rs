@@ -18,6 +18,7 @@ use served::{Call, Frames, Gate, Stream, assert_waits, is_locked, path_key, unti
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::timeout as timeout_after;
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -77,7 +78,10 @@ async fn read_until(connection: &mut TcpStream, end: &str) -> String {
     let mut seen = String::new();
     while !seen.contains(end) {
         let mut buffer = [0; 1024];
-        let count = connection.read(&mut buffer).await.unwrap();
+        let read = timeout_after(Duration::from_secs(60), connection.read(&mut buffer)).await;
+        let count = read
+            .unwrap_or_else(|_| panic!("no {end:?} after {seen:?}"))
+            .unwrap();
         assert!(count > 0, "the server hung up after {seen:?}");
         seen.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
     }

@@ -16,7 +16,7 @@ use futures_util::future::BoxFuture;
 use http::{HeaderName, Method, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
-use served::{Gate, OnDrop, Stream, assert_waits, is_locked, path_key, post, until};
+use served::{Gate, OnDrop, Stream, assert_waits, in_time, is_locked, path_key, post, until};
 use static_assertions::assert_impl_all;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_lock::{
@@ -431,7 +431,7 @@ async fn a_lock_lost_while_the_body_streams_ends_it_with_an_error() {
     frames.data("one");
     assert!(response.frame().await.unwrap().is_ok());
     // Nothing comes: only the loss can wake this.
-    let error = response.frame().await.unwrap().unwrap_err();
+    let error = in_time(response.frame()).await.unwrap().unwrap_err();
     let error = error.downcast::<Error>().unwrap();
     assert_eq!(error.kind(), ErrorKind::Lost);
     assert!(frames.is_abandoned());
@@ -465,7 +465,7 @@ async fn a_lock_lost_before_the_head_drops_the_handler_and_answers_500() {
     let service = LockLayer::by_path(locks.clone())
         .lease(Duration::from_secs(10))
         .layer(service_fn(move |request| gate.clone().handle(request)));
-    let response = service.oneshot(post("/a")).await.unwrap();
+    let response = in_time(service.oneshot(post("/a"))).await.unwrap();
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
     let rejection = response.extensions().get::<LockRejection>().unwrap();
     assert!(rejection.error().is_lost());
@@ -480,7 +480,7 @@ async fn max_hold_bounds_a_handler_whose_lock_is_renewed() {
     let service = LockLayer::by_path(locks.clone())
         .layer(service_fn(move |request| gate.clone().handle(request)));
     let start = tokio::time::Instant::now();
-    let response = service.oneshot(post("/a")).await.unwrap();
+    let response = in_time(service.oneshot(post("/a"))).await.unwrap();
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
     let held = start.elapsed();
     let five_minutes = Duration::from_secs(300);
@@ -502,7 +502,7 @@ async fn on_request_a_handler_goes_on_under_a_lost_lock() {
     let call = calls.recv().await.unwrap();
     let held = call.request.extensions.get::<Held>().unwrap().clone();
     assert!(held.is_held());
-    held.lost().await;
+    in_time(held.lost()).await;
     assert!(!held.is_held());
     assert_waits(&mut response).await;
     call.finish();
@@ -535,6 +535,36 @@ async fn an_answer_made_in_one_step_longer_than_the_lease_does_not_pass() {
         }));
     let response = service.oneshot(post("/a")).await.unwrap();
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+/// The same for a frame.
+#[tokio::test]
+async fn a_frame_made_in_one_step_longer_than_the_lease_does_not_pass() {
+    let blocking = futures_util::stream::poll_fn({
+        let mut polls = 0;
+        move |_| {
+            polls += 1;
+            if polls == 1 {
+                // The look at the head finds nothing.
+                return Poll::Pending;
+            }
+            std::thread::sleep(Duration::from_millis(1_200));
+            Poll::Ready(Some(Ok::<_, Infallible>(http_body::Frame::data(
+                Bytes::new(),
+            ))))
+        }
+    });
+    let body = Arc::new(Mutex::new(Some(http_body_util::StreamBody::new(blocking))));
+    let service = LockLayer::by_path(LockManager::in_memory())
+        .lease(Duration::from_secs(1))
+        .layer(service_fn(move |_: Request<String>| {
+            let body = body.lock().unwrap().take().unwrap();
+            std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+        }));
+    let mut response = service.oneshot(post("/a")).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let error = response.frame().await.unwrap().unwrap_err();
+    assert!(error.is::<Error>(), "{error:?}");
 }
 
 /// How many locks were held when the handler's future was dropped.
@@ -571,7 +601,7 @@ async fn a_cancelled_handler_is_gone_before_its_lock_is() {
 #[tokio::test(start_paused = true)]
 async fn an_aborted_handler_is_dropped_before_the_answer() {
     let layer = |locks| LockLayer::by_path(locks).max_hold(Duration::from_secs(1));
-    let held = held_at_drop(layer, async |request| request.await).await;
+    let held = held_at_drop(layer, in_time).await;
     // The lock itself is lost by then; what counts is that the handler is gone.
     assert!(held.is_some());
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
-use served::{assert_waits, path_key, post};
+use served::{assert_waits, in_time, path_key, post};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_lock::backend::{
     Acquired, BackendError, BackendErrorKind, ForceReleased, HintSender, Hints, Holder, LeaseId,
@@ -244,7 +244,8 @@ async fn a_lock_lost_before_the_head_is_500_without_an_invitation_to_retry() {
     let service = layer.layer(service_fn(|_: Request<String>| {
         std::future::pending::<Result<Response<String>, Infallible>>()
     }));
-    let answer = Answer::of(service.oneshot(post("/a")).await.unwrap()).await;
+    let response = in_time(service.oneshot(post("/a"))).await.unwrap();
+    let answer = Answer::of(response).await;
     answer.assert_row(500, false, "lock-lost", ErrorKind::Lost);
 }
 

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::poll;
@@ -35,6 +36,12 @@ where
 /// which keeps nobody out.
 pub fn is_locked(locks: &LockManager) -> bool {
     locks.snapshot().held > 0
+}
+
+/// The output of a future that waits for something by the clock, in paused time.
+pub async fn in_time<F: Future>(future: F) -> F::Output {
+    let outcome = tokio::time::timeout(Duration::from_secs(1_000), future).await;
+    outcome.expect("not within 1000 s")
 }
 
 /// Lets the tasks of the engine and of a server run until this holds. The number of turns is
