@@ -298,6 +298,18 @@ pub(crate) async fn hot_key(locks: &LockManager, name: &str, table: &mut Table) 
         grants.add(waits.len() as f64 / start.elapsed().as_secs_f64());
         waits.sort_unstable();
         let median = waits[waits.len() / 2].as_secs_f64();
+        if std::env::var_os("WAITS").is_some() {
+            let at = |part: f64| waits[((waits.len() - 1) as f64 * part) as usize];
+            eprintln!(
+                "p50 {:?} p99 {:?} p99.9 {:?} p99.99 {:?} max {:?} over5x {}",
+                at(0.5),
+                at(0.99),
+                at(0.999),
+                at(0.9999),
+                at(1.0),
+                waits.iter().filter(|wait| wait.as_secs_f64() > 5.0 * median).count()
+            );
+        }
         spread.add(waits[waits.len() - 1].as_secs_f64() / median);
     }
     table.row(

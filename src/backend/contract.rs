@@ -103,6 +103,10 @@ pub trait Backend: Send + Sync + 'static {
 /// What a store in this process can do without waiting.
 pub trait Immediate {
     /// As [`Backend::try_acquire`].
+    ///
+    /// # Errors
+    ///
+    /// The same.
     fn try_acquire(
         &self,
         key: &LockKey,
@@ -111,6 +115,10 @@ pub trait Immediate {
     ) -> Result<Acquired, BackendError>;
 
     /// As [`Backend::release`], for one lease.
+    ///
+    /// # Errors
+    ///
+    /// The same.
     fn release(&self, key: &LockKey, lease: LeaseId) -> Result<Released, BackendError>;
 }
 
