@@ -39,14 +39,14 @@ pub(crate) fn read_all(src: &Path) -> Vec<Source> {
 }
 
 fn read_folder(folder: &Path, module: &mut Segments, sources: &mut Vec<Source>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        module.push(name);
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_stem().expect("a name").to_string_lossy();
+        module.push(name.into_owned());
         if path.is_dir() {
             read_folder(&path, module, sources);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).unwrap();
+            let text = fs::read_to_string(&path).expect("a text file");
             let owns_folder = ["lib", "mod"]
                 .iter()
                 .any(|name| path.ends_with(format!("{name}.rs")));
