@@ -47,11 +47,11 @@
 //!         ])
 //!     }
 //! }
-//! #
+//!
+//! let locks = LockManager::in_memory();
+//! let app = app(locks.clone());
 //! # use axum::{body::Body, http::{Request, StatusCode}};
 //! # use tower::ServiceExt;
-//! # let locks = LockManager::in_memory();
-//! # let app = app(locks.clone());
 //! # let put = || Request::put("/orders/42").body(Body::empty());
 //! # let post = || Request::post("/transfers").header("content-type", "application/json")
 //! #     .body(Body::from(r#"{"from": "alice", "to": "bob"}"#));
@@ -76,12 +76,13 @@
 //! - *Mutual exclusion.* Of all who ask for a key, in all processes on the same backend, one owner
 //!   holds it at a time. A request is an owner: what it holds it may take again, in nested layers,
 //!   extractors and its own [`acquire`](LockManager::acquire)s.
-//! - *Expiry.* A lock is renewed for as long as it is held. When its process dies it is free after the
-//!   [watchdog timeout](LockManagerBuilder::watchdog_timeout), 30 s unless set.
+//! - *Expiry.* A lock is renewed for as long as it is held. When its process dies it is free after
+//!   the [watchdog timeout](LockManagerBuilder::watchdog_timeout), 30 s unless set.
 //! - *Order.* Within a process first come, first served. A process hands its lock on internally for
-//!   100 ms or 255 times at most, then others that wait have their turn; between processes there is no
-//!   order.
-//! - *Time.* Nobody waits longer than their wait, also when the backend is down. Queues are bounded.
+//!   100 ms or 255 times at most, then others that wait have their turn; between processes there is
+//!   no order.
+//! - *Time.* Nobody waits longer than their wait, also when the backend is down. Queues are
+//!   bounded.
 //!
 //! And whatever the backend does:
 //!
@@ -89,8 +90,9 @@
 //!   sent, until when it can be trusted. [`is_held`](Held::is_held) is false, and
 //!   [`lost`](Held::lost) resolves, before the backend can let anybody else in by the end of the
 //!   lease. The layer then drops the handler and answers 500.
-//! - *Fencing.* The [`FencingToken`] grows with every fresh grant of a key, so a storage that remembers
-//!   the largest one it saw can refuse the write of a holder that was overtaken.
+//! - *Fencing.* The [`FencingToken`] grows with every fresh grant of a key, so a storage that
+//!   remembers the largest one it saw can refuse the write of a holder that was overtaken. It keeps
+//!   growing over an empty restart and a failover, as long as the servers' clocks agree.
 //! - *Never unlocked by accident.* A backend that is down means 503, a key that cannot be read 400.
 //!
 //! It does *not*:
@@ -103,14 +105,15 @@
 //!
 //! # How it works
 //!
-//! Per key and process there is one lane with a queue. Only the head of a lane talks to the backend, so
-//! a thousand requests for one busy key cost one subscription and one command in flight. A lock that is
-//! given up while others of this process wait goes to the next of them without a round trip. Renewals
-//! are the work of one task per manager, in batches, and a lock that is held for less than a third of
-//! its lease is never renewed. A release is off the request's path: the response does not wait for it.
+//! Per key and process there is one lane with a queue. Only the head of a lane talks to the
+//! backend, so a thousand requests for one busy key cost one subscription and one command in
+//! flight. A lock that is given up while others of this process wait goes to the next of them
+//! without a round trip. Renewals are the work of one task per manager, in batches, and a lock that
+//! is held for less than a third of its lease is never renewed. A release is off the request's
+//! path: the response does not wait for it.
 //!
-//! The lock is given back when the response is complete. A body that is in memory is complete with its
-//! head; one that streams takes the lock along until it ends, fails or is dropped.
+//! The lock is given back when the response is complete. A body that is in memory is complete with
+//! its head; one that streams takes the lock along until it ends, fails or is dropped.
 //!
 //! # What an HTTP client sees
 //!
@@ -140,9 +143,9 @@
 //!
 //! # Cancel safety
 //!
-//! Every future of this crate may be dropped at any await: an acquire leaves the queue at once, and what
-//! a command under way may still acquire is given back in the background. A dropped guard releases. Each
-//! async function says what dropping it does.
+//! Every future of this crate may be dropped at any await: an acquire leaves the queue at once, and
+//! what a command under way may still acquire is given back in the background. A dropped guard
+//! releases. Each async function says what dropping it does.
 //!
 //! # Features
 //!
