@@ -1,0 +1,44 @@
+# What a contributor runs. `make test` needs Rust, and installs the rest on Debian and Ubuntu.
+
+# The server that the tests start: a name on the PATH, or a path. Valkey works too.
+SERVER ?= redis-server
+CARGO ?= cargo
+# Each is built alone, and so is none of them.
+FEATURES := axum redis redis-tls tracing metrics conformance
+
+export SERVER
+
+.DEFAULT_GOAL := help
+.PHONY: help test server lint features bench
+
+help:
+	@echo 'make test      unit, integration and documentation tests, with all features'
+	@echo 'make lint      format, clippy and documentation, warnings are errors'
+	@echo 'make features  each feature alone, and none'
+	@echo 'make bench     benchmarks'
+	@echo 'SERVER=name    the Redis server that the tests start (now: $(SERVER))'
+
+# Benchmarks and their long runs are no part of it: `cargo test` leaves them out.
+test: server
+	$(CARGO) test --all-features
+
+server:
+	@.ci/server
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --all-features --no-deps
+
+features:
+	@set -e; for feature in $(FEATURES) ''; do \
+		echo "feature: $${feature:-none}"; \
+		$(CARGO) clippy --quiet --lib --no-default-features --features "$$feature" -- -D warnings; \
+	done
+	@tree=$$($(CARGO) tree --no-default-features --edges normal --prefix none) || exit 1; \
+	if echo "$$tree" | grep -E '^(axum|redis|deadpool)'; then \
+		echo 'without features the crate must not depend on these'; exit 1; \
+	fi
+
+bench: server
+	$(CARGO) bench --all-features

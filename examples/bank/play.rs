@@ -1,0 +1,219 @@
+//! Customers: many at once, over real connections, each one request after the other.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{Method, Request, StatusCode};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::bank::{Account, CUSTOMERS};
+use crate::routes::{Deposit, Transfer};
+
+/// How many send requests to one route at a time, and how many requests each of them sends.
+const SENDERS: usize = 32;
+const REQUESTS_EACH: usize = 10;
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Route {
+    UnlockedTransfer,
+    Deposit,
+    Transfer,
+}
+
+/// What was seen of one route.
+pub(crate) struct Seen {
+    pub(crate) route: Route,
+    /// Updates of an account that a customer saw confirmed.
+    pub(crate) confirmed: u64,
+    /// Those of them that the accounts do not show.
+    pub(crate) lost: u64,
+    pub(crate) busy: u64,
+    /// One per request, in ascending order.
+    pub(crate) latencies: Vec<Duration>,
+}
+
+/// Plays the unlocked route by itself, then the locked ones at the same time: they share the
+/// accounts, and so their locks.
+pub(crate) async fn play(address: SocketAddr) -> Result<Vec<Seen>, Failure> {
+    let http = Http::new(address);
+    let mut seen = at_once(&http, &[Route::UnlockedTransfer]).await?;
+    seen.extend(at_once(&http, &[Route::Deposit, Route::Transfer]).await?);
+    Ok(seen)
+}
+
+async fn at_once(http: &Http, routes: &[Route]) -> Result<Vec<Seen>, Failure> {
+    let before = http.accounts().await?;
+    let mut crowds = Vec::new();
+    for route in routes {
+        let mut crowd = JoinSet::new();
+        for sender in 0..SENDERS {
+            crowd.spawn(send(http.clone(), *route, sender));
+        }
+        crowds.push((*route, crowd));
+    }
+    let mut answers = Vec::new();
+    for (route, mut crowd) in crowds {
+        let mut of_route = Vec::new();
+        while let Some(sent) = crowd.join_next().await {
+            of_route.extend(sent??);
+        }
+        answers.push((route, of_route));
+    }
+    let after = http.accounts().await?;
+    let seen = answers.into_iter().map(|(route, answers)| {
+        let booked = route.booked(&after) - route.booked(&before);
+        Seen::new(route, answers, booked)
+    });
+    Ok(seen.collect())
+}
+
+enum Answer {
+    Confirmed,
+    Busy,
+}
+
+async fn send(http: Http, route: Route, sender: usize) -> Result<Vec<(Answer, Duration)>, Failure> {
+    let mut answers = Vec::with_capacity(REQUESTS_EACH);
+    for n in 0..REQUESTS_EACH {
+        let (path, body) = route.request(sender + n)?;
+        let sent_at = Instant::now();
+        let (status, body) = http.send(Method::POST, &path, body).await?;
+        let answer = match status {
+            StatusCode::OK => Answer::Confirmed,
+            StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Answer::Busy,
+            status => {
+                let body = String::from_utf8_lossy(&body);
+                return Err(format!("POST {path}: {status}: {}", body.trim_end()).into());
+            }
+        };
+        answers.push((answer, sent_at.elapsed()));
+    }
+    Ok(answers)
+}
+
+impl Route {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::UnlockedTransfer => "POST /unlocked/transfers",
+            Self::Deposit => "POST /accounts/{account}/deposit",
+            Self::Transfer => "POST /transfers",
+        }
+    }
+
+    pub(crate) fn is_locked(self) -> bool {
+        !matches!(self, Self::UnlockedTransfer)
+    }
+
+    /// Path and body of the `n`-th request: money goes round in both directions, so that locks
+    /// taken one after the other would soon wait for each other in a circle.
+    fn request(self, n: usize) -> Result<(String, Vec<u8>), serde_json::Error> {
+        let customer = |n: usize| CUSTOMERS[n % CUSTOMERS.len()];
+        let transfer = || Transfer {
+            from: customer(n).to_owned(),
+            to: customer(n + 1 + n / CUSTOMERS.len() % 3).to_owned(),
+            amount: 1,
+        };
+        Ok(match self {
+            Self::UnlockedTransfer => (
+                "/unlocked/transfers".to_owned(),
+                serde_json::to_vec(&transfer())?,
+            ),
+            Self::Deposit => (
+                format!("/accounts/{}/deposit", customer(n)),
+                serde_json::to_vec(&Deposit { amount: 1 })?,
+            ),
+            Self::Transfer => ("/transfers".to_owned(), serde_json::to_vec(&transfer())?),
+        })
+    }
+
+    /// How many accounts one request updates.
+    fn updates(self) -> u64 {
+        match self {
+            Self::Deposit => 1,
+            Self::UnlockedTransfer | Self::Transfer => 2,
+        }
+    }
+
+    /// How many updates the accounts show.
+    fn booked(self, accounts: &[Account]) -> u64 {
+        let count = |account: &Account| match self {
+            Self::Deposit => account.deposits,
+            Self::UnlockedTransfer | Self::Transfer => account.transfers,
+        };
+        accounts.iter().map(count).sum()
+    }
+}
+
+impl Seen {
+    fn new(route: Route, answers: Vec<(Answer, Duration)>, booked: u64) -> Self {
+        let mut confirmed = 0;
+        let mut busy = 0;
+        let mut latencies = Vec::with_capacity(answers.len());
+        for (answer, latency) in answers {
+            match answer {
+                Answer::Confirmed => confirmed += route.updates(),
+                Answer::Busy => busy += 1,
+            }
+            latencies.push(latency);
+        }
+        latencies.sort_unstable();
+        Self {
+            route,
+            confirmed,
+            lost: confirmed - booked,
+            busy,
+            latencies,
+        }
+    }
+
+    /// The latency that `percent` of the requests did not exceed.
+    pub(crate) fn percentile(&self, percent: usize) -> Duration {
+        let rank = (self.latencies.len() * percent).div_ceil(100);
+        self.latencies[rank.saturating_sub(1)]
+    }
+}
+
+/// A client that keeps its connections alive and uses them again.
+#[derive(Clone)]
+struct Http {
+    client: Client<HttpConnector, Full<Bytes>>,
+    address: SocketAddr,
+}
+
+impl Http {
+    fn new(address: SocketAddr) -> Self {
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        Self { client, address }
+    }
+
+    async fn accounts(&self) -> Result<Vec<Account>, Failure> {
+        let (_, body) = self.send(Method::GET, "/accounts", Vec::new()).await?;
+        Ok(serde_json::from_slice(&body)?)
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("http://{}{path}", self.address))
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::from(body))?;
+        let response = self.client.request(request).await?;
+        let status = response.status();
+        Ok((status, response.into_body().collect().await?.to_bytes()))
+    }
+}

@@ -1,0 +1,171 @@
+//! The HTTP API, and where it locks.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{FromRef, Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use tower_lock::{Held, LockKey, LockKeys, LockLayer, LockManager, LockTarget, Locked};
+
+use crate::bank::{Account, Bank, BankError};
+
+/// What the handlers share. `Locked` finds the manager through `FromRef`.
+#[derive(Clone)]
+struct App {
+    bank: Arc<Bank>,
+    locks: LockManager,
+}
+
+impl FromRef<App> for Arc<Bank> {
+    fn from_ref(app: &App) -> Self {
+        Arc::clone(&app.bank)
+    }
+}
+
+impl FromRef<App> for LockManager {
+    fn from_ref(app: &App) -> Self {
+        app.locks.clone()
+    }
+}
+
+pub(crate) fn app(bank: Arc<Bank>, locks: LockManager) -> Router {
+    // The key is ["account", <value of the path parameter>].
+    let account = LockLayer::by_path_param(locks.clone(), "account").wait(Duration::from_secs(2));
+    Router::new()
+        .route("/accounts", get(accounts))
+        .route(
+            "/accounts/{account}/deposit",
+            post(deposit).layer(account.clone()),
+        )
+        .route("/accounts/{account}/audit", post(audit).layer(account))
+        .route("/transfers", post(transfer))
+        .route("/unlocked/transfers", post(unlocked_transfer))
+        .with_state(App { bank, locks })
+}
+
+async fn accounts(State(bank): State<Arc<Bank>>) -> Json<Vec<Account>> {
+    Json(bank.accounts())
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Deposit {
+    pub(crate) amount: u32,
+}
+
+/// The layer holds the account's lock; `Held` shows it to the handler.
+async fn deposit(
+    held: Held,
+    State(bank): State<Arc<Bank>>,
+    Path(name): Path<String>,
+    Json(deposit): Json<Deposit>,
+) -> Result<Json<Account>, BankError> {
+    let mut account = bank.read(&name).await?;
+    account.balance += i64::from(deposit.amount);
+    account.deposits += 1;
+    bank.write(account.clone(), held.fencing_token())?;
+    Ok(Json(account))
+}
+
+/// Takes its time, so that there is somebody to wait for.
+async fn audit(
+    State(bank): State<Arc<Bank>>,
+    Path(name): Path<String>,
+) -> Result<Json<Account>, BankError> {
+    let account = bank.read(&name).await?;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    Ok(Json(account))
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Transfer {
+    /// Names and not numbers: `7` and `07` would be one account under two locks.
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) amount: u32,
+}
+
+/// Both accounts, all or none, in an order that cannot deadlock. The parts are those that
+/// `by_path_param` makes of `{account}`: deposits and transfers lock the same keys.
+impl LockTarget for Transfer {
+    fn lock_keys(&self) -> LockKeys {
+        LockKeys::from([
+            LockKey::from_parts(["account", &self.from]),
+            LockKey::from_parts(["account", &self.to]),
+        ])
+    }
+}
+
+/// The extractor takes the locks when the body is read; they go when `guard` is dropped.
+async fn transfer(
+    State(bank): State<Arc<Bank>>,
+    Locked(Json(transfer), guard): Locked<Json<Transfer>>,
+) -> Result<Json<[Account; 2]>, BankError> {
+    let (from, to) = book(&bank, &transfer).await?;
+    bank.write(from.clone(), guard.fencing_token())?;
+    bank.write(to.clone(), guard.fencing_token())?;
+    Ok(Json([from, to]))
+}
+
+/// The same without locks.
+async fn unlocked_transfer(
+    State(bank): State<Arc<Bank>>,
+    Json(transfer): Json<Transfer>,
+) -> Result<Json<[Account; 2]>, BankError> {
+    let (from, to) = book(&bank, &transfer).await?;
+    bank.overwrite(from.clone())?;
+    bank.overwrite(to.clone())?;
+    Ok(Json([from, to]))
+}
+
+/// Reads both accounts and changes the copies: who writes them back needs their locks.
+async fn book(bank: &Bank, transfer: &Transfer) -> Result<(Account, Account), BankError> {
+    if transfer.from == transfer.to {
+        return Err(BankError::SameAccount);
+    }
+    let mut from = bank.read(&transfer.from).await?;
+    let mut to = bank.read(&transfer.to).await?;
+    let amount = i64::from(transfer.amount);
+    if from.balance < amount {
+        return Err(BankError::NotEnough);
+    }
+    from.balance -= amount;
+    to.balance += amount;
+    from.transfers += 1;
+    to.transfers += 1;
+    Ok((from, to))
+}
+
+impl IntoResponse for BankError {
+    fn into_response(self) -> Response {
+        let status = match self {
+            Self::NoAccount(_) => StatusCode::NOT_FOUND,
+            Self::SameAccount | Self::NotEnough => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Overtaken => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, format!("{self}\n")).into_response()
+    }
+}
+
+pub(crate) fn things_to_try(address: SocketAddr) -> String {
+    format!(
+        "
+Things to try, from another terminal:
+
+  curl http://{address}/accounts
+  curl --json '{{\"amount\": 5}}' http://{address}/accounts/alice/deposit
+  curl --json '{{\"from\": \"alice\", \"to\": \"bob\", \"amount\": 5}}' http://{address}/transfers
+
+An audit holds the account for ten seconds; a deposit gives up after two, with 409 and the reason:
+
+  curl -X POST http://{address}/accounts/alice/audit &
+  curl -i --json '{{\"amount\": 5}}' http://{address}/accounts/alice/deposit
+
+Ctrl-C closes the bank.
+"
+    )
+}

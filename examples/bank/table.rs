@@ -1,0 +1,41 @@
+//! What was seen, in a table and in one sentence.
+
+use crate::play::Seen;
+
+pub(crate) fn render(seen: &[Seen]) -> String {
+    let mut table = line(
+        "route",
+        ["requests", "lost updates", "busy", "p50", "p99"].map(String::from),
+    );
+    for seen in seen {
+        let millis = |percent| format!("{:.1} ms", seen.percentile(percent).as_secs_f64() * 1e3);
+        let cells = [
+            seen.latencies.len().to_string(),
+            format!("{} of {}", seen.lost, seen.confirmed),
+            seen.busy.to_string(),
+            millis(50),
+            millis(99),
+        ];
+        table += &line(seen.route.name(), cells);
+    }
+    table
+}
+
+fn line(route: &str, [requests, lost, busy, p50, p99]: [String; 5]) -> String {
+    format!("{route:<33}{requests:>9}{lost:>15}{busy:>6}{p50:>11}{p99:>11}\n")
+}
+
+/// Whether the locks did what they are for.
+pub(crate) fn verdict(seen: &[Seen]) -> Result<String, String> {
+    let lost = |locked: bool| -> u64 {
+        let of_kind = seen.iter().filter(|seen| seen.route.is_locked() == locked);
+        of_kind.map(|seen| seen.lost).sum()
+    };
+    match (lost(true), lost(false)) {
+        (0, 0) => Ok("No update was lost, but the unlocked route was lucky this time.".to_owned()),
+        (0, _) => Ok("Without locks updates were lost; with locks, none.".to_owned()),
+        (lost, _) => Err(format!(
+            "{lost} updates were lost under locks: this is a bug"
+        )),
+    }
+}

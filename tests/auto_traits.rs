@@ -1,0 +1,146 @@
+//! Every public type crosses threads: what is stored, awaited or sent between tasks stays `Send`,
+//! `Sync` and, unless it says otherwise, `Unpin`. Each of these is a promise that a private field
+//! could break unnoticed.
+
+use static_assertions::{assert_impl_all, assert_not_impl_any};
+use tower_lock::backend::{
+    Acquired, BackendError, BackendErrorKind, ForceReleased, HintSender, Hints, Holder, LeaseId,
+    Passed, Released, Renewal, Renewed,
+};
+use tower_lock::{
+    Acquire, AcquireFuture, ByExtension, ByHeader, ByPath, ByQuery, ConfigError, ConnectError,
+    Error, ErrorKind, FencingToken, Held, InvalidKey, LockBody, LockGuard, LockInfo, LockKey,
+    LockKeys, LockLayer, LockManager, LockManagerBuilder, LockRejection, LockService, Lost, Memory,
+    OnLost, Owner, ResponseFuture, Snapshot,
+};
+
+/// Neither `Send` nor `Sync`: stands for a parameter that must not matter.
+type Local = std::rc::Rc<std::cell::Cell<u8>>;
+type Response = std::future::Ready<Result<http::Response<String>, std::convert::Infallible>>;
+
+macro_rules! assert_shared {
+    ($($type:ty),+ $(,)?) => {$(
+        assert_impl_all!($type: Send, Sync, Unpin, std::fmt::Debug);
+        const _: fn() = || {
+            fn is_static<T: 'static>() {}
+            is_static::<$type>();
+        };
+    )+};
+}
+
+macro_rules! assert_error {
+    ($($type:ty),+ $(,)?) => {$(
+        assert_impl_all!($type: Send, Sync, Unpin, std::error::Error);
+    )+};
+}
+
+// Keys, owners, tokens.
+assert_shared!(LockKey, LockKeys, Owner, FencingToken);
+assert_impl_all!(LockKey: Clone, Eq, std::hash::Hash, Ord);
+assert_impl_all!(Owner: Copy, Eq, std::hash::Hash);
+assert_impl_all!(FencingToken: Copy, Ord, Into<i64>, std::fmt::Display);
+
+// The engine.
+assert_shared!(LockManager, LockManagerBuilder, Acquire, LockInfo, Snapshot);
+assert_shared!(LockGuard, Held);
+assert_impl_all!(LockManager: Clone);
+assert_impl_all!(Held: Clone);
+// A guard is one hold: a copy of it would release twice.
+assert_not_impl_any!(LockGuard: Clone);
+assert_impl_all!(AcquireFuture: Send, Unpin, std::fmt::Debug);
+// Holds a timer.
+assert_impl_all!(Lost: Send, Sync, std::fmt::Debug);
+assert_not_impl_any!(Lost: Unpin);
+
+// Errors.
+assert_shared!(ErrorKind);
+assert_error!(Error, ConfigError, ConnectError, InvalidKey, BackendError);
+assert_impl_all!(Error: Clone);
+
+// Backends.
+assert_shared!(Memory, Hints, HintSender, LeaseId, Holder, Renewal);
+assert_shared!(
+    Acquired,
+    Renewed,
+    Released,
+    Passed,
+    ForceReleased,
+    BackendErrorKind
+);
+assert_impl_all!(Memory: Clone);
+
+// The layer.
+assert_shared!(ByPath, ByHeader, ByQuery, OnLost, LockRejection);
+assert_shared!(ByExtension<Local>, LockLayer<ByPath>, LockService<(), ByPath>);
+// One task reads a body: `on_reject` may give one that is not `Sync`, as axum's is not.
+assert_impl_all!(LockBody<String>: Send, Unpin, std::fmt::Debug);
+assert_error!(LockRejection);
+assert_impl_all!(LockLayer<ByExtension<Local>>: Clone);
+assert_impl_all!(LockService<(), ByExtension<Local>>: Clone);
+assert_impl_all!(LockRejection: Clone);
+// Holds the handler's future, which may hold anything.
+assert_impl_all!(ResponseFuture<Response, (), String>: Send, std::fmt::Debug);
+assert_not_impl_any!(ResponseFuture<Response, (), String>: Unpin);
+
+#[cfg(feature = "axum")]
+mod axum {
+    use super::*;
+    use tower_lock::{ByPathParam, HeldRejection, Locked, LockedRejection, OwnerRejection};
+
+    assert_shared!(ByPathParam, Locked<String>, LockedRejection<String>);
+    assert_error!(HeldRejection, OwnerRejection, LockedRejection<Error>);
+    assert_not_impl_any!(Locked<String>: Clone);
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    use super::*;
+    use tower_lock::RedisBackend;
+    use tower_lock::backend::redis::RedisBackendBuilder;
+
+    assert_shared!(RedisBackend, RedisBackendBuilder);
+    assert_impl_all!(RedisBackend: Clone);
+}
+
+/// The futures of async functions have no names; that they may move between threads shows here.
+#[test]
+fn every_future_may_move_between_threads() {
+    fn is_send(future: impl Future + Send) {
+        drop(future);
+    }
+    let locks = LockManager::in_memory();
+    is_send(LockManager::connect("memory://"));
+    is_send(locks.is_locked("k"));
+    is_send(locks.inspect("k"));
+    is_send(locks.force_release("k"));
+    is_send(locks.shutdown(std::time::Duration::ZERO));
+    is_send(locks.acquire("k").into_future());
+    is_send(
+        locks
+            .acquire("k")
+            .run(|held| async move { held.lost().await }),
+    );
+    let _never = |guard: LockGuard| is_send(guard.release());
+}
+
+/// A type that is made public and forgotten here fails.
+#[test]
+fn every_public_type_is_in_this_file() {
+    let words = |text: &'static str| text.split(|c: char| !c.is_alphanumeric());
+    let here: Vec<_> = words(include_str!("auto_traits.rs")).collect();
+    let traits = ["Backend", "KeyExtractor", "LockTarget"];
+    for module in [
+        include_str!("../src/lib.rs"),
+        include_str!("../src/backend/mod.rs"),
+    ] {
+        let exports = module
+            .split(';')
+            .filter_map(|item| item.split_once("pub use "));
+        let names = exports.flat_map(|(_, item)| words(item));
+        for name in names.filter(|name| name.contains(char::is_lowercase)) {
+            if name.starts_with(char::is_uppercase) && !traits.contains(&name) {
+                assert!(here.contains(&name), "{name} has no assertion");
+            }
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Who may import whom: an engine that does not know HTTP, a middleware that does not know
+//! backends, and Redis in one place.
+
+mod source;
+
+use std::path::Path;
+
+use source::{Exports, Named, Source, read_all};
+
+/// What the modules of a layer may name.
+struct Layer {
+    modules: &'static [&'static str],
+    /// The modules of this crate, besides themselves.
+    may_name: &'static [&'static str],
+    /// Other crates that they must not name, besides those of Redis.
+    never: &'static [&'static str],
+}
+
+const GROUND: &[&str] = &["key", "owner", "error", "jitter", "task"];
+const HTTP: &[&str] = &["http", "http_body", "tower", "axum"];
+
+/// From the ground up. `connect` joins managers and backends by design, and the root re-exports.
+const LAYERS: &[Layer] = &[
+    Layer {
+        modules: GROUND,
+        may_name: &[],
+        never: HTTP,
+    },
+    Layer {
+        modules: &["backend"],
+        may_name: GROUND,
+        never: HTTP,
+    },
+    Layer {
+        modules: &["lock"],
+        may_name: &["key", "owner", "error", "jitter", "task", "backend"],
+        never: HTTP,
+    },
+    Layer {
+        modules: &["layer"],
+        may_name: &["key", "owner", "error", "jitter", "task", "lock"],
+        never: &[],
+    },
+    Layer {
+        modules: &["extract"],
+        may_name: &["key", "owner", "error", "jitter", "task", "lock", "layer"],
+        never: &[],
+    },
+];
+
+/// The modules of `backend` that the engine may name: the contract, and nothing that keeps it.
+const CONTRACT: &[&str] = &["contract", "erased", "hints"];
+
+const REDIS: &[&str] = &["redis", "deadpool", "deadpool_redis"];
+
+/// Whatever starts a task or a thread.
+const SPAWNS: &[&[&str]] = &[
+    &["tokio", "spawn"],
+    &["tokio", "task"],
+    &["tokio", "runtime"],
+    &["std", "thread"],
+];
+
+fn violations(source: &Source, exports: &Exports) -> Vec<String> {
+    let names = source.names(exports);
+    let broken = names.iter().filter_map(|named| {
+        let rule = match named {
+            Named::Here(path) => breaks_layers(&source.module, path),
+            Named::Elsewhere(path) => breaks_borders(&source.module, path),
+        }?;
+        let (Named::Here(path) | Named::Elsewhere(path)) = named;
+        let module = source.module.join("/");
+        Some(format!("src/{module} names `{}`: {rule}", path.join("::")))
+    });
+    broken.collect()
+}
+
+fn layer_of(module: &[String]) -> Option<&'static Layer> {
+    let top = module.first()?;
+    LAYERS.iter().find(|layer| layer.modules.contains(&&**top))
+}
+
+fn breaks_layers(module: &[String], path: &[String]) -> Option<&'static str> {
+    let layer = layer_of(module)?;
+    // The crate's root itself: `use crate::*` would name everything.
+    let Some(target) = path.first() else {
+        return Some("name what you need of the crate");
+    };
+    if *target == module[0] {
+        return None;
+    }
+    if !layer.may_name.contains(&&**target) {
+        return Some("that is not below it");
+    }
+    let part = path.get(1).map_or("", String::as_str);
+    if target == "backend" && !CONTRACT.contains(&part) {
+        return Some("the engine knows the contract only, no backend");
+    }
+    None
+}
+
+fn breaks_borders(module: &[String], path: &[String]) -> Option<&'static str> {
+    let in_redis = module.starts_with(&["backend".to_owned(), "redis".to_owned()]);
+    if REDIS.contains(&&*path[0]) && !in_redis {
+        return Some("Redis is known under backend/redis only");
+    }
+    if let Some(layer) = layer_of(module)
+        && layer.never.contains(&&*path[0])
+    {
+        return Some("it does not know HTTP");
+    }
+    let starts_with = |start: &[&str]| path.iter().take(start.len()).eq(start);
+    if starts_with(&["std", "time", "Instant"]) {
+        return Some("paused time does not reach it: use tokio::time::Instant");
+    }
+    if SPAWNS.iter().any(|start| starts_with(start)) && *module != ["task"] {
+        return Some("task.rs is the one file that spawns");
+    }
+    None
+}
+
+#[test]
+fn every_file_names_only_what_is_below_it() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let sources = read_all(&src);
+    let exports = Exports::of(&sources);
+    let product = sources.iter().filter(|source| !source.is_test());
+    let broken: Vec<_> = product
+        .flat_map(|source| violations(source, &exports))
+        .collect();
+    assert!(broken.is_empty(), "\n{}", broken.join("\n"));
+}
+
+#[test]
+fn every_module_stands_in_a_layer() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for source in read_all(&src) {
+        let above_all = source.module.is_empty() || source.module == ["connect"];
+        let module = source.module.join("/");
+        assert!(
+            above_all || layer_of(&source.module).is_some(),
+            "src/{module}: add it to LAYERS"
+        );
+    }
+}
+
+mod the_walker {
+    use super::*;
+
+    fn module(path: &str) -> Vec<String> {
+        path.split('/')
+            .filter(|part| !part.is_empty())
+            .map(String::from)
+            .collect()
+    }
+
+    /// What is wrong with `text` as the content of `src/<at>`, in a crate like this one.
+    fn broken(at: &str, text: &str) -> Vec<String> {
+        let crate_root = "pub use backend::{Backend, Memory, redis::RedisBackend}; pub use lock::LockManager; pub use key::LockKey;";
+        let sources = [
+            ("", crate_root),
+            (
+                "backend",
+                "pub use contract::{Backend, Acquired}; pub use memory::Memory;",
+            ),
+            ("backend/contract", ""),
+            ("backend/memory", ""),
+            ("backend/redis", "pub use builder::RedisBackend;"),
+            ("backend/redis/builder", ""),
+            ("lock", ""),
+            ("key", ""),
+        ];
+        let sources = sources.map(|(at, text)| Source::parse(&module(at), text));
+        violations(&Source::parse(&module(at), text), &Exports::of(&sources))
+    }
+
+    #[test]
+    fn finds_what_is_above_or_beside_a_layer() {
+        for (at, text) in [
+            ("key", "use crate::Error;"),
+            ("key", "use crate::lock::LockManager;"),
+            ("backend/memory", "use super::super::lock::LockManager;"),
+            ("lock/lane", "use crate::{LockKey, Memory};"),
+            ("lock/lane", "use crate::backend::{Acquired, redis};"),
+            (
+                "lock/lane",
+                "fn f() { crate::backend::memory::Memory::new(); }",
+            ),
+            ("lock", "use crate::RedisBackend as Store;"),
+            ("lock", "use super::*;"),
+            ("layer/service", "use crate::backend::Backend;"),
+            ("layer/service", "use crate::{LockKey, Backend};"),
+            ("extract", "type B = dyn crate::Backend;"),
+            ("extract", "type V = <M as crate::Backend>::V;"),
+        ] {
+            assert_eq!(broken(at, text).len(), 1, "{at}: {text}");
+        }
+    }
+
+    #[test]
+    fn finds_what_belongs_elsewhere() {
+        for (at, text) in [
+            ("lock/lane", "use http::Request;"),
+            (
+                "lock/lane",
+                "async fn f() { select! { r = tower::f() => {} } }",
+            ),
+            ("backend/memory", "use axum as web;"),
+            ("backend/memory", "fn f() -> redis::Value { todo() }"),
+            ("connect", "use deadpool_redis::{Pool};"),
+            ("lock/lane", "use std::{fmt, time::{Duration, Instant}};"),
+            ("layer/layer", "fn f() { tokio::spawn(async {}); }"),
+            ("backend/redis/link", "use tokio::task::JoinSet;"),
+            ("connect", "use std::thread;"),
+        ] {
+            assert_eq!(broken(at, text).len(), 1, "{at}: {text}");
+        }
+    }
+
+    #[test]
+    fn passes_what_is_allowed() {
+        for (at, text) in [
+            (
+                "backend/redis/link",
+                "use redis::{Cmd, aio::Multiplexed}; use crate::{LockKey, backend::Backend};",
+            ),
+            (
+                "lock/lane",
+                "use super::lease::Lease; use crate::backend::{Acquired, Backend}; use crate::LockKey;",
+            ),
+            (
+                "layer/service",
+                "use http::Request; use crate::{LockKey, LockManager}; use super::key;",
+            ),
+            ("connect", "use crate::{LockManager, Memory, RedisBackend};"),
+            ("task", "use tokio::runtime::Handle;"),
+            (
+                "lock/lane",
+                "/// [`Memory`](crate::Memory), redis::Value\nconst S: &str = \"http::Request\";",
+            ),
+            (
+                "lock/lane",
+                "#[cfg(test)] mod tests { use crate::Memory; use http::Request; }",
+            ),
+            (
+                "lock/lane",
+                "fn f(spawner: Spawner) { spawner.spawn(async {}); } use tokio::time::Instant;",
+            ),
+        ] {
+            assert_eq!(broken(at, text), Vec::<String>::new(), "{at}: {text}");
+        }
+    }
+}
