@@ -307,7 +307,10 @@ pub(crate) async fn hot_key(locks: &LockManager, name: &str, table: &mut Table) 
                 at(0.999),
                 at(0.9999),
                 at(1.0),
-                waits.iter().filter(|wait| wait.as_secs_f64() > 5.0 * median).count()
+                waits
+                    .iter()
+                    .filter(|wait| wait.as_secs_f64() > 5.0 * median)
+                    .count()
             );
         }
         spread.add(waits[waits.len() - 1].as_secs_f64() / median);

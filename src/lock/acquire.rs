@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -15,6 +15,7 @@ use super::engine::Engine;
 use super::guard::{Held, Hold, LockGuard};
 use super::lane::{Claim, Entered, Lane, Seen, Ticket, Waiter};
 use super::lease::Terms;
+use super::observe;
 use super::options::{valid_lease, valid_wait};
 use super::releaser::tell;
 use crate::backend::BoxFuture;
@@ -174,7 +175,8 @@ impl Acquire {
         })
     }
 
-    fn start(self) -> Started {
+    /// Goes as far as it goes without waiting, counting from `now`.
+    fn start(self, now: Instant) -> Started {
         let terms = match self.keys.validate() {
             Err(invalid) => return Started::refused(ErrorKind::InvalidKey, invalid),
             Ok(()) => match self.terms() {
@@ -188,7 +190,6 @@ impl Acquire {
             terms,
             once: matches!(self.wait, Wait::Never),
         };
-        let now = Instant::now();
         let deadline = match self.wait {
             Wait::For(wait) => Some(now + wait),
             Wait::Never | Wait::Forever => None,
@@ -247,7 +248,10 @@ pub struct AcquireFuture {
 #[allow(clippy::large_enum_variant)]
 enum State {
     Unpolled(Acquire),
-    Slow(BoxFuture<Result<LockGuard, Error>>),
+    Slow {
+        since: Instant,
+        rest: BoxFuture<Result<LockGuard, Error>>,
+    },
     Done,
 }
 
@@ -272,18 +276,21 @@ impl Future for AcquireFuture {
         if matches!(self.state, State::Unpolled(_))
             && let State::Unpolled(acquire) = std::mem::replace(&mut self.state, State::Done)
         {
-            match acquire.start() {
-                Started::Done(outcome) => return Poll::Ready(outcome),
-                Started::Slow(slow) => self.state = State::Slow(slow),
+            let since = Instant::now();
+            match acquire.start(since) {
+                Started::Done(outcome) => {
+                    observe::acquired(&outcome, None);
+                    return Poll::Ready(outcome);
+                }
+                Started::Slow(rest) => self.state = State::Slow { since, rest },
             }
         }
         match &mut self.state {
-            State::Slow(slow) => {
-                let outcome = slow.as_mut().poll(cx);
-                if outcome.is_ready() {
-                    self.state = State::Done;
-                }
-                outcome
+            State::Slow { since, rest } => {
+                let outcome = ready!(rest.as_mut().poll(cx));
+                observe::acquired(&outcome, Some(*since));
+                self.state = State::Done;
+                Poll::Ready(outcome)
             }
             State::Unpolled(_) | State::Done => panic!("`AcquireFuture` polled after completion"),
         }

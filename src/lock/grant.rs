@@ -10,6 +10,7 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::observe;
 use crate::{FencingToken, LockKey, Owner};
 
 /// Shared by the lane and by all guards of one owner on one key.
@@ -112,6 +113,7 @@ impl Grant {
     /// Tells everybody who listens. To be called without a mutex held: it wakes tasks.
     pub(super) fn lose(&self) {
         self.lost.store(true, Ordering::Release);
+        observe::lost();
         let listeners = std::mem::take(&mut *self.listeners());
         for (_, waker) in listeners.first.into_iter().chain(listeners.more) {
             waker.wake();

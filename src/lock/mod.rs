@@ -63,6 +63,7 @@ mod lane;
 mod lanes;
 mod lease;
 mod manager;
+mod observe;
 mod options;
 mod releaser;
 mod snapshot;
