@@ -128,7 +128,7 @@ fn every_future_may_move_between_threads() {
 fn every_public_type_is_in_this_file() {
     let words = |text: &'static str| text.split(|c: char| !c.is_alphanumeric());
     let here: Vec<_> = words(include_str!("auto_traits.rs")).collect();
-    let traits = ["Backend", "KeyExtractor", "LockTarget"];
+    let traits = ["Backend", "Immediate", "KeyExtractor", "LockTarget"];
     for module in [
         include_str!("../src/lib.rs"),
         include_str!("../src/backend/mod.rs"),
