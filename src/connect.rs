@@ -1,6 +1,6 @@
 //! Managers over the backends of this crate: the one place that knows both.
 
-use crate::{ConfigError, ConnectError, LockManager, Memory};
+use crate::{ConfigError, ConnectError, LockManager, LockManagerBuilder, Memory};
 
 impl LockManager {
     /// Locks in the memory of this process, with default settings: enough for a single process.
@@ -31,23 +31,55 @@ impl LockManager {
     ///
     /// Dropping the future closes what was opened.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        Ok(Self::builder_at(url).await?.build()?)
+    }
+
+    /// The same, for a program that changes the defaults: connects, and leaves the settings to the
+    /// builder.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what was opened.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_lock::ConnectError> {
+    /// use std::time::Duration;
+    /// use tower_lock::LockManager;
+    ///
+    /// let url = "memory://"; // from the command line, say
+    /// let locks = LockManager::builder_at(url).await?.wait(Duration::from_secs(1)).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn builder_at(url: &str) -> Result<LockManagerBuilder, ConnectError> {
         match url.split_once("://") {
-            Some(("memory", "")) => Ok(Self::in_memory()),
+            Some(("memory", "")) => Ok(Self::builder(Memory::new())),
             Some(("memory", _)) => {
                 Err(ConfigError::new("url", "`memory://` takes nothing behind it").into())
             }
             #[cfg(feature = "redis")]
             Some(_) => {
                 let backend = crate::RedisBackend::builder(url).connect().await?;
-                Ok(Self::builder(backend).build()?)
+                Ok(Self::builder(backend))
             }
             #[cfg(not(feature = "redis"))]
             Some((scheme, _)) => Err(ConfigError::new(
                 "url",
-                format!("the scheme `{scheme}` is not supported by this build; `redis` needs the feature `redis`"),
+                format!(
+                    "the scheme `{scheme}` is not supported by this build; `redis` needs the feature `redis`"
+                ),
             )
             .into()),
-            None => Err(ConfigError::new("url", "it has no scheme such as `memory://` or `redis://`").into()),
+            None => Err(ConfigError::new(
+                "url",
+                "it has no scheme such as `memory://` or `redis://`",
+            )
+            .into()),
         }
     }
 }

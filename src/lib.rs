@@ -174,6 +174,7 @@ mod owner;
 mod task;
 
 #[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use backend::redis::RedisBackend;
 pub use backend::{Backend, Memory};
 pub use error::{ConfigError, ConnectError, Error, ErrorKind};

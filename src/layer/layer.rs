@@ -62,6 +62,9 @@ use crate::{ConfigError, LockManager};
 ///   even for those that end in 404.
 /// - *Authentication and validation outside of it*: whoever may not do a thing must not be able to
 ///   keep others from doing it. CORS outside as well, so that a preflight never waits.
+/// - *Limits on slow uploads outside of it*, or buffer the body first: the lock is taken when the
+///   head of the request is there, and a client that sends its body slowly holds it meanwhile, for
+///   at most [`max_hold`](Self::max_hold). [`Locked<Json<T>>`](crate::Locked) locks after the body.
 /// - *Timeouts outside of it, and longer than [`wait`](Self::wait)*: then a busy resource answers
 ///   409 and not 408, and a handler that takes too long is dropped before its lock is given back.
 ///   A timeout inside works too and covers the handler only.

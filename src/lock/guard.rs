@@ -77,7 +77,8 @@ impl fmt::Debug for Hold {
 /// cancelled task. [`release`](LockGuard::release) does the same and tells how it went. All that can
 /// be asked about the lock is on [`Held`], to which the guard derefs.
 ///
-/// Dropping never blocks, and needs no runtime: without one, the lease runs out.
+/// Dropping never blocks, and needs no runtime: without one, the lease runs out. Mind that
+/// `let _ = …` drops at once, and `let _guard = …` at the end of the scope.
 ///
 /// ```compile_fail
 /// # #![deny(unused_must_use)]
