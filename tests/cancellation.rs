@@ -1,13 +1,19 @@
 //! Futures dropped after every number of polls: nothing may be left behind.
 #![allow(clippy::unwrap_used)]
 
+use std::convert::Infallible;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use futures_util::poll;
+use bytes::Bytes;
+use futures_util::{Stream, poll};
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
 use tokio::time::{Instant, sleep};
-use tower_lock::{Backend, LockKey, LockManager};
+use tower::{Service, ServiceBuilder, ServiceExt};
+use tower_lock::{Backend, LockBody, LockKey, LockLayer, LockManager};
 
 #[path = "support/simulated.rs"]
 mod simulated;
@@ -172,6 +178,53 @@ for_every_number_of_polls!(release_of_several_keys, |world, polls| {
 for_every_number_of_polls!(run, |world, polls| {
     let work = world.here.acquire("a").run(|_| sleep(10 * MS));
     dropped_after(polls, work).await
+});
+
+/// A handler of 5 ms whose body then comes in three frames, 2 ms apart.
+async fn handler(_: Request<()>) -> Result<Response<StreamBody<Frames>>, Infallible> {
+    sleep(5 * MS).await;
+    let frames = futures_util::stream::unfold(0, |n| async move {
+        sleep(2 * MS).await;
+        (n < 3).then(|| (Ok(Frame::data(Bytes::from_static(b"part"))), n + 1))
+    });
+    Ok(Response::new(StreamBody::new(Box::pin(frames))))
+}
+
+type Frames = Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, Infallible>> + Send>>;
+
+fn request() -> Request<()> {
+    Request::put("/a").body(()).unwrap()
+}
+
+fn served(
+    world: &World,
+) -> impl Service<Request<()>, Response = Response<LockBody<StreamBody<Frames>>>, Error = Infallible>
++ use<> {
+    let keys = |_: &http::request::Parts| Ok(Some("a".into()));
+    ServiceBuilder::new()
+        .layer(LockLayer::new(world.here.clone(), keys))
+        .service_fn(handler)
+}
+
+for_every_number_of_polls!(the_layers_future_for_a_free_key, |world, polls| {
+    dropped_after(polls, served(&world).oneshot(request())).await
+});
+
+for_every_number_of_polls!(the_layers_future_for_a_busy_key, |world, polls| {
+    let guard = world.there.acquire("a").await.unwrap();
+    let release = tokio::spawn(async move {
+        sleep(10 * MS).await;
+        drop(guard);
+    });
+    let ready = dropped_after(polls, served(&world).oneshot(request())).await;
+    release.await.unwrap();
+    ready
+});
+
+for_every_number_of_polls!(the_body, |world, polls| {
+    let response = served(&world).oneshot(request()).await.unwrap();
+    assert_eq!(world.here.snapshot().held, 1, "the body has the lock");
+    dropped_after(polls, response.into_body().collect()).await
 });
 
 for_every_number_of_polls!(shutdown, |world, polls| {
