@@ -660,3 +660,6 @@ impl Tenure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! The transitions of the table in `lock/mod.rs`, one by one.
+
+use tokio::sync::Semaphore;
+use tokio::sync::oneshot::Receiver;
+use uuid::Uuid;
+
+use super::*;
+use crate::FencingToken;
+
+const SECOND: Duration = Duration::from_secs(1);
+const RENEWED: Terms = Terms {
+    ttl: Duration::from_secs(30),
+    renewed: true,
+    max_hold: None,
+};
+const FIXED: Terms = Terms {
+    ttl: Duration::from_secs(20),
+    renewed: false,
+    max_hold: None,
+};
+
+fn key() -> LockKey {
+    LockKey::new("k")
+}
+
+fn id(number: u64) -> LeaseId {
+    LeaseId::new(Uuid::from_u128(1), number)
+}
+
+fn claim(ticket: Ticket, terms: Terms) -> Claim {
+    Claim {
+        ticket,
+        owner: Owner::new(Uuid::from_u128(2), ticket),
+        terms,
+        once: false,
+    }
+}
+
+fn waiter(ticket: Ticket, terms: Terms) -> (Waiter, Receiver<Result<Hold, Error>>) {
+    let seats = Arc::new(Semaphore::new(1));
+    let (reply, answer) = oneshot::channel();
+    let waiter = Waiter {
+        claim: claim(ticket, terms),
+        deadline: None,
+        reply,
+        _seat: seats.try_acquire_owned().expect("a seat"),
+    };
+    (waiter, answer)
+}
+
+/// A lane that the first claim holds under lease 1 with counter 100.
+fn held(terms: Terms, now: Instant) -> (Lane, Arc<Grant>) {
+    let mut lane = Lane::default();
+    let first = claim(1, terms);
+    assert!(matches!(lane.enter(&key(), first, now), Entered::Drive));
+    let lease = Lease::new(id(1), 100, terms, now);
+    let granted = lane.granted_to_driver(&key(), first, lease, now);
+    (lane, granted.grant)
+}
+
+fn granted(next: Next) -> Arc<Grant> {
+    match next {
+        Next::Grant(_, granted) => granted.grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn release(lane: &mut Lane, grant: &Arc<Grant>, now: Instant) -> Left {
+    lane.release(&key(), grant, now, None)
+}
+
+#[test]
+fn a_handoff_needs_nobody_else_and_makes_a_larger_token() {
+    let now = Instant::now();
+    let (mut lane, mut grant) = held(RENEWED, now);
+    for handoff in 1..=u8::MAX {
+        let (next, _answer) = waiter(1 + Ticket::from(handoff), RENEWED);
+        assert!(matches!(lane.enqueue(next), Next::Nothing));
+        let Left::Done(next) = release(&mut lane, &grant, now) else {
+            panic!("handed on");
+        };
+        grant = granted(next);
+        assert_eq!(grant.token(), FencingToken::new(100, handoff));
+    }
+    // The counter has no number left: the others are asked.
+    let (next, _answer) = waiter(1000, RENEWED);
+    assert!(matches!(lane.enqueue(next), Next::Nothing));
+    let left = release(&mut lane, &grant, now);
+    assert!(matches!(left, Left::Returning(Next::Return)));
+    let Some(Return::Pass(surrender)) = lane.take_return(now) else {
+        panic!("passed");
+    };
+    let mut lease = surrender.lease;
+    lease.keep(200, now);
+    let kept = lane.kept(&key(), lease, now).expect("still returning");
+    assert_eq!(granted(kept).token(), FencingToken::new(200, 0));
+}
+
+#[test]
+fn the_budget_ends_with_time_too() {
+    let now = Instant::now();
+    let (mut lane, grant) = held(RENEWED, now);
+    let (next, _answer) = waiter(2, RENEWED);
+    assert!(matches!(lane.enqueue(next), Next::Nothing));
+    let later = now + Duration::from_millis(101);
+    let left = release(&mut lane, &grant, later);
+    assert!(matches!(left, Left::Returning(Next::Return)));
+    assert!(matches!(lane.take_return(later), Some(Return::Pass(_))));
+}
+
+#[test]
+fn a_fixed_lease_is_never_handed_on() {
+    let now = Instant::now();
+    for (first, second) in [(FIXED, FIXED), (FIXED, RENEWED), (RENEWED, FIXED)] {
+        let (mut lane, grant) = held(first, now);
+        let (next, _answer) = waiter(2, second);
+        assert!(matches!(lane.enqueue(next), Next::Nothing));
+        let left = release(&mut lane, &grant, now);
+        assert!(matches!(left, Left::Returning(Next::Return)));
+        assert!(matches!(lane.take_return(now), Some(Return::Release(_))));
+        assert!(matches!(lane.returned(id(1), false), Next::Contend { .. }));
+    }
+}
+
+#[test]
+fn a_lease_on_its_way_back_is_taken_back_until_it_is_sent() {
+    let now = Instant::now();
+    let (mut lane, grant) = held(RENEWED, now);
+    assert!(matches!(
+        release(&mut lane, &grant, now),
+        Left::Returning(_)
+    ));
+    let entered = lane.enter(&key(), claim(2, RENEWED), now);
+    let Entered::TookBack(granted, _) = entered else {
+        panic!("{entered:?}");
+    };
+    assert!(granted.grant.token() > grant.token());
+    assert!(
+        lane.take_return(now).is_none(),
+        "nothing to return any more"
+    );
+
+    assert!(matches!(
+        release(&mut lane, &granted.grant, now),
+        Left::Returning(_)
+    ));
+    assert!(matches!(lane.take_return(now), Some(Return::Release(_))));
+    let entered = lane.enter(&key(), claim(3, RENEWED), now);
+    assert!(matches!(entered, Entered::Occupied));
+    assert!(matches!(lane.returned(id(1), false), Next::Nothing));
+    assert!(lane.is_idle());
+}
+
+#[test]
+fn a_release_waits_for_the_answer_to_a_renewal() {
+    let now = Instant::now();
+    let (mut lane, grant) = held(RENEWED, now);
+    let later = now + 10 * SECOND;
+    let Due::Renew(renewal, _) = lane.due(&key(), later) else {
+        panic!("due");
+    };
+    assert!(matches!(
+        release(&mut lane, &grant, later),
+        Left::Returning(Next::Nothing)
+    ));
+    assert!(lane.take_return(later).is_none());
+    let answered = lane.renewed(&renewal, later, &Ok(Renewed::Renewed), later);
+    assert!(matches!(answered, Answered::Returning));
+    assert!(matches!(lane.take_return(later), Some(Return::Release(_))));
+}
+
+#[test]
+fn a_lost_guard_changes_nothing_for_those_who_came_after() {
+    let now = Instant::now();
+    let (mut lane, grant) = held(FIXED, now);
+    let (next, _answer) = waiter(2, FIXED);
+    assert!(matches!(lane.enqueue(next), Next::Nothing));
+    let later = now + FIXED.ttl;
+    assert!(matches!(
+        lane.due(&key(), later),
+        Due::Lost(_, Next::Return)
+    ));
+    assert!(matches!(lane.take_return(later), Some(Return::Release(_))));
+    assert!(matches!(lane.returned(id(1), false), Next::Contend { .. }));
+    let lease = Lease::new(id(2), 200, FIXED, later);
+    let second = granted(lane.granted(&key(), lease, later));
+    assert!(matches!(release(&mut lane, &grant, later), Left::Lost));
+    assert!(second.is_held(later));
+    assert_eq!((grant.holds(), second.holds()), (0, 1));
+}
+
+#[test]
+fn the_owner_enters_again_and_others_do_not() {
+    let now = Instant::now();
+    let (mut lane, grant) = held(RENEWED, now);
+    let again = lane.enter(&key(), claim(1, RENEWED), now);
+    assert!(matches!(again, Entered::Granted(_)));
+    assert_eq!(grant.holds(), 2);
+    let other = lane.enter(&key(), claim(2, RENEWED), now);
+    assert!(matches!(other, Entered::Occupied));
+    let impatient = Claim {
+        once: true,
+        ..claim(3, RENEWED)
+    };
+    let Entered::Refused(error) = lane.enter(&key(), impatient, now) else {
+        panic!("refused");
+    };
+    assert!(error.is_busy());
+    assert!(matches!(
+        release(&mut lane, &grant, now),
+        Left::Done(Next::Nothing)
+    ));
+    assert!(matches!(
+        release(&mut lane, &grant, now),
+        Left::Returning(_)
+    ));
+}
+
+#[test]
+fn a_task_that_died_is_replaced_when_the_next_one_queues() {
+    let mut lane = Lane::default();
+    let now = Instant::now();
+    assert!(matches!(
+        lane.enter(&key(), claim(1, RENEWED), now),
+        Entered::Drive
+    ));
+    let (first, _answer) = waiter(1, RENEWED);
+    let Next::Contend { bell, .. } = lane.driver_queues(first, Seen::Nothing) else {
+        panic!("a task is wanted");
+    };
+    let (second, _answer) = waiter(2, RENEWED);
+    assert!(matches!(lane.enqueue(second), Next::Nothing), "it lives");
+    drop(bell);
+    let (third, _answer) = waiter(3, RENEWED);
+    assert!(matches!(lane.enqueue(third), Next::Contend { .. }));
+}
+
+#[test]
+fn an_answer_to_an_earlier_return_concerns_nobody() {
+    let now = Instant::now();
+    let (mut lane, grant) = held(RENEWED, now);
+    assert!(matches!(
+        release(&mut lane, &grant, now),
+        Left::Returning(_)
+    ));
+    assert!(matches!(lane.returned(id(7), false), Next::Nothing));
+    assert!(lane.is_returning());
+    let stale = Lease::new(id(7), 1, RENEWED, now);
+    assert!(lane.kept(&key(), stale, now).is_err());
+}
