@@ -21,6 +21,10 @@ impl LockManager {
     /// | `rediss://…` | the same through TLS (feature `redis-tls`) |
     /// | `redis+unix:///path` | one Redis node on a Unix socket |
     ///
+    /// What looks unsafe about a server, such as an eviction policy that may drop locks, is told as a
+    /// `tracing` event, with that feature; to see it without, use `RedisBackend::builder` and its
+    /// `warnings`.
+    ///
     /// # Errors
     ///
     /// [`ConnectError::Config`] for a URL that cannot be used, [`ConnectError::Unreachable`] when
@@ -58,8 +62,10 @@ impl LockManager {
     /// ```
     pub async fn builder_at(url: &str) -> Result<LockManagerBuilder, ConnectError> {
         match url.split_once("://") {
-            Some(("memory", "")) => Ok(Self::builder(Memory::new())),
-            Some(("memory", _)) => {
+            Some((scheme, "")) if scheme.eq_ignore_ascii_case("memory") => {
+                Ok(Self::builder(Memory::new()))
+            }
+            Some((scheme, _)) if scheme.eq_ignore_ascii_case("memory") => {
                 Err(ConfigError::new("url", "`memory://` takes nothing behind it").into())
             }
             #[cfg(feature = "redis")]

@@ -69,6 +69,19 @@ use crate::{Held, LockGuard, LockKeys, LockManager, Owner};
 /// # }
 /// ```
 ///
+/// # The handler must be an `async fn`
+///
+/// The `async move` block of a closure takes along only what it names, so
+/// `|Locked(value, _guard): Locked<_>| async move { work(value).await }` gives the lock back before
+/// the work begins. In an `async fn` the arguments live to its end. A closure has to name the guard
+/// inside: `async move { let _guard = guard; … }`.
+///
+/// # If `Handler` is not implemented
+///
+/// `#[axum::debug_handler]` says more. The usual reasons: the type inside implements no
+/// [`LockTarget`] (`String` and `Path<String>` do not: wrap them in a type of your own); an extractor
+/// that reads the body is not the last argument; the state gives no [`LockManager`].
+///
 /// # Cancel safety
 ///
 /// A request that goes away while it waits leaves the queue and nothing behind.

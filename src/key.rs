@@ -11,8 +11,8 @@ use sha2::{Digest, Sha256};
 /// The name of one lock.
 ///
 /// Built from text ([`LockKey::new`], or `From<&str>`) or, whenever a piece comes from a request,
-/// from parts ([`LockKey::from_parts`]). The encoding is injective: different inputs are different
-/// keys. Control characters, bytes that are not UTF-8, and `%` are percent-encoded; inside parts
+/// from parts ([`LockKey::from_parts`]). Each of the two encodings is injective: different inputs are
+/// different keys. Control characters, bytes that are not UTF-8, and `%` are percent-encoded; inside parts
 /// also `:`, `{` and `}`; in plain text braces stay where they form Redis hash tags
 /// (`{user}:1`) and are encoded where they do not. Everything else, spaces and letters of any
 /// script included, stays as it is, so `order:42` is `order:42` in Redis too.
@@ -401,6 +401,12 @@ impl<K: Into<LockKey>> FromIterator<K> for LockKeys {
             Err(keys) => Keys::Many(keys),
         };
         Self { keys }
+    }
+}
+
+impl From<&LockKeys> for LockKeys {
+    fn from(keys: &LockKeys) -> Self {
+        keys.clone()
     }
 }
 

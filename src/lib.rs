@@ -18,7 +18,7 @@
 //!     // A layer: requests to the same path, one at a time.
 //!     let by_path = LockLayer::by_path(locks.clone()).wait(Duration::from_secs(2));
 //!     Router::new()
-//!         .route("/orders/{id}", put(update).layer(by_path))
+//!         .route("/orders/{id}", put(update).route_layer(by_path))
 //!         .route("/transfers", post(transfer))
 //!         .with_state(locks)
 //! }
@@ -74,8 +74,9 @@
 //! As long as the backend keeps its data, evicts nothing and its clock does not jump:
 //!
 //! - *Mutual exclusion.* Of all who ask for a key, in all processes on the same backend, one owner
-//!   holds it at a time. A request is an owner: what it holds it may take again, in nested layers,
-//!   extractors and its own [`acquire`](LockManager::acquire)s.
+//!   holds it at a time. A request is an owner: what it holds it may take again, in nested layers and
+//!   extractors, and in an [`acquire`](LockManager::acquire) that names its
+//!   [`owner`](Acquire::owner).
 //! - *Expiry.* A lock is renewed for as long as it is held. When its process dies it is free after
 //!   the [watchdog timeout](LockManagerBuilder::watchdog_timeout), 30 s unless set.
 //! - *Order.* Within a process first come, first served. A process hands its lock on internally for
@@ -154,8 +155,8 @@
 //! | `axum` | yes | [`Locked`], the extractors for [`Held`] and [`Owner`], [`LockLayer::by_path_param`] |
 //! | `redis` | yes | [`RedisBackend`] |
 //! | `redis-tls` | | `rediss://`, through rustls |
-//! | `tracing` | | events |
-//! | `metrics` | | counters and histograms |
+//! | `tracing` | | `warn` for a lost lock, a server that cannot be reached or looks unsafe; `debug` for an acquire that failed |
+//! | `metrics` | | the counters `tower_lock_acquires_total{outcome}` and `tower_lock_lost_total`, the histogram `tower_lock_wait_seconds` |
 //! | `conformance` | | the backend contract as test functions, in [`backend::conformance`] |
 //!
 //! Without default features there is neither axum nor Redis in the tree.

@@ -6,6 +6,9 @@ use uuid::Uuid;
 
 /// The identity under which a lock is held: the same owner re-enters, anybody else waits.
 ///
+/// Known to the [`LockManager`](crate::LockManager) that made it and to its clones only: build one
+/// manager per backend and clone it.
+///
 /// An owner is the UUID v4 of the [`LockManager`](crate::LockManager) that made it plus a counter,
 /// one per request. It is never a thread or a task id: a Tokio task migrates between threads and
 /// one thread runs many requests, so the identity travels explicitly, in the extensions of the

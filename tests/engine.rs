@@ -8,6 +8,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower_lock::{ErrorKind, LockKey, LockManager, Memory};
 
+#[path = "support/simulated.rs"]
+mod simulated;
+
 const MS: Duration = Duration::from_millis(1);
 
 fn manager(memory: &Memory) -> LockManager {
@@ -113,6 +116,34 @@ async fn force_release_frees_and_wakes_and_tells_the_holder() {
     assert!(there.force_release("k").await.unwrap());
     guard.lost().await;
     assert!(start.elapsed() < Duration::from_secs(11));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_given_back_is_not_lost() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k").await.unwrap();
+    let mut early = Box::pin(guard.lost());
+    assert!(futures_util::poll!(&mut early).is_pending());
+    let held = guard.held();
+    guard.release().await.unwrap();
+    let lost = async { tokio::join!(early, held.lost()) };
+    let waited = tokio::time::timeout(Duration::from_secs(100), lost).await;
+    assert!(waited.is_err(), "a false alarm");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_of_zero_is_a_single_try_for_manager_and_acquire() {
+    let wire = simulated::Simulated::new(MS);
+    let builder = LockManager::builder(wire).wait(Duration::ZERO);
+    let locks = builder.build().unwrap();
+    let guard = locks.acquire("k").await.unwrap();
+    let error = locks.acquire("k").wait(Duration::ZERO).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    // A wait that ends before the first answer knows nothing, and says so.
+    let error = locks.acquire("other").wait(MS).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(std::error::Error::source(&error).is_some());
+    drop(guard);
 }
 
 #[tokio::test(start_paused = true)]

@@ -212,10 +212,10 @@ async fn an_unreachable_backend_is_503_and_never_an_unlocked_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_that_refuses_this_client_is_503() {
+async fn a_backend_that_refuses_this_client_is_503_and_invites_no_retry() {
     let layer = LockLayer::by_path(broken(BackendErrorKind::Misconfigured));
     let answer = answer(&layer, post("/a")).await;
-    answer.assert_row(503, true, "lock-unavailable", ErrorKind::Misconfigured);
+    answer.assert_row(503, false, "lock-unavailable", ErrorKind::Misconfigured);
 }
 
 #[tokio::test(start_paused = true)]

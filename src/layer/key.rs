@@ -288,7 +288,9 @@ where
     fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
         match request.extensions.get::<T>() {
             Some(target) => Ok(Some(target.lock_keys())),
-            None => Err(missing(format!("extension `{}`", type_name::<T>()))),
+            None => Err(missing(
+                "extension to lock by; a layer outside of this one inserts it",
+            )),
         }
     }
 }

@@ -124,7 +124,12 @@ impl LockLayer<ByPathParam> {
     /// `LockKey::from_parts([name, value])`: routes that name a parameter alike share locks, also
     /// `Locked` and jobs that use the same two parts.
     ///
-    /// A route without that parameter is answered with 400.
+    /// A route without that parameter is answered with 400, and so is every request if the layer is
+    /// not inside the `Router`: around it there are no parameters yet.
+    ///
+    /// # Panics
+    ///
+    /// If `name` is empty or has braces.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -146,7 +151,12 @@ impl LockLayer<ByPathParam> {
     /// # }
     /// ```
     pub fn by_path_param(locks: LockManager, name: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(locks, ByPathParam::new(name.into()))
+        let name = name.into();
+        assert!(
+            !name.is_empty() && !name.contains(['{', '}']),
+            "`LockLayer`: invalid `by_path_param`: name the parameter as in `Path`, without braces"
+        );
+        Self::new(locks, ByPathParam::new(name))
     }
 }
 
@@ -173,8 +183,17 @@ impl LockLayer<ByQuery> {
     ///
     /// A request without the parameter, with two of them, or with a value that is not UTF-8 is
     /// answered with 400.
+    ///
+    /// # Panics
+    ///
+    /// If `name` is empty.
     pub fn by_query(locks: LockManager, name: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(locks, ByQuery::new(name.into()))
+        let name = name.into();
+        assert!(
+            !name.is_empty(),
+            "`LockLayer`: invalid `by_query`: the name of the parameter is empty"
+        );
+        Self::new(locks, ByQuery::new(name))
     }
 }
 
@@ -208,7 +227,8 @@ impl LockLayer<()> {
 }
 
 impl<K: KeyExtractor> LockLayer<K> {
-    /// The locks that `keys` reads from the request: a [`KeyExtractor`], or a closure.
+    /// The locks that `keys` reads from the request: a [`KeyExtractor`], or a closure that names the
+    /// type of its argument, `|request: &Parts|`.
     ///
     /// ```
     /// use http::request::Parts;

@@ -76,7 +76,13 @@ impl Problem {
                 temporary: true,
                 grpc: GrpcStatus::ResourceExhausted,
             },
-            ErrorKind::Unavailable | ErrorKind::Misconfigured => Self {
+            // The same to the client, but waiting does not help.
+            ErrorKind::Misconfigured => Self {
+                detail: "locks cannot be taken",
+                temporary: false,
+                ..Self::of(ErrorKind::Unavailable)
+            },
+            ErrorKind::Unavailable => Self {
                 name: "lock-unavailable",
                 status: StatusCode::SERVICE_UNAVAILABLE,
                 title: "Lock unavailable",

@@ -37,6 +37,11 @@ use crate::{ConfigError, Error, ErrorKind, LockKey, LockKeys, Owner};
 /// [`lease`](Self::lease) also [`Lost`](ErrorKind::Lost), when the lease of one key ran out during
 /// the wait for another.
 ///
+/// # Panics
+///
+/// Awaiting panics outside of a Tokio runtime, or in one without timers (for Redis: without I/O),
+/// as soon as it has to wait.
+///
 /// # Cancel safety
 ///
 /// Dropping the future at any point leaves nothing behind: it leaves the queue at once, and what
@@ -61,20 +66,22 @@ enum Wait {
 
 impl Acquire {
     pub(super) fn new(engine: Arc<Engine>, keys: LockKeys) -> Self {
-        let wait = Wait::For(engine.options.wait);
-        Self {
+        let wait = engine.options.wait;
+        let acquire = Self {
             engine,
             keys,
-            wait,
+            wait: Wait::Forever,
             lease: None,
             max_hold: None,
             owner: None,
-        }
+        };
+        acquire.wait(wait)
     }
 
     /// How long to wait at most, from the first poll to the answer: queueing, connecting, commands
     /// and retries all spend from it. Default: the manager's, 5 s. At most 366 days; zero is
-    /// [`no_wait`](Self::no_wait).
+    /// [`no_wait`](Self::no_wait). A wait shorter than a round trip to the backend ends as
+    /// [`Unavailable`](ErrorKind::Unavailable): nothing is known of the lock by then.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = if wait.is_zero() {
             Wait::Never
@@ -107,15 +114,20 @@ impl Acquire {
         self
     }
 
-    /// Loses the lock when it has been held for so long, however often it was renewed. At least
-    /// 10 ms. Default: none. Without effect on a nested acquire.
+    /// Loses the lock when it has been held for so long, however often it was renewed. Between
+    /// 10 ms and 366 days. Default: none. Without effect on a nested acquire.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
     }
 
     /// Acquires in the name of this owner: if it holds the lock already, it holds it once more,
-    /// without a round trip. Default: a new owner.
+    /// without a round trip. Default: a new owner, to which even the locks of its own request are
+    /// those of a stranger.
+    ///
+    /// An owner is known to the manager that made it, and to its clones: another manager on the same
+    /// backend lets it wait like anybody else. Tasks that share an owner do not exclude each other;
+    /// when two of them wait for one key at the same time, they queue like strangers.
     pub fn owner(mut self, owner: Owner) -> Self {
         self.owner = Some(owner);
         self
@@ -239,6 +251,10 @@ impl IntoFuture for Acquire {
 
 /// The future of an [`Acquire`]. Does nothing before it is polled; then it is boxed only if it
 /// has to wait.
+///
+/// # Panics
+///
+/// As [`Acquire`], and when it is polled again after it was ready.
 #[must_use = "futures do nothing unless polled"]
 pub struct AcquireFuture {
     state: State,
@@ -269,9 +285,6 @@ impl Started {
 impl Future for AcquireFuture {
     type Output = Result<LockGuard, Error>;
 
-    /// # Panics
-    ///
-    /// When polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if matches!(self.state, State::Unpolled(_))
             && let State::Unpolled(acquire) = std::mem::replace(&mut self.state, State::Done)
@@ -489,7 +502,7 @@ impl Slow {
                 Self::Drive(mut driver) => {
                     // Dropped here, or out of time: the driver hands its try to a task.
                     let Some(tried) = by(deadline, driver.outcome()).await else {
-                        return Err(Error::new(ErrorKind::Unavailable));
+                        return Err(Error::new(ErrorKind::Unavailable).with_source(NoAnswer));
                     };
                     match tried {
                         Tried::NotYet(seen) if !claim.once => Self::Tried(driver, seen),
@@ -520,6 +533,11 @@ impl Slow {
         }
     }
 }
+
+/// The first command was still on the wire when the wait was over.
+#[derive(Debug, thiserror::Error)]
+#[error("the lock backend did not answer within the wait")]
+struct NoAnswer;
 
 type Answer = oneshot::Receiver<Result<Hold, Error>>;
 

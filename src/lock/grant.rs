@@ -110,6 +110,11 @@ impl Grant {
         !self.lost.load(Ordering::Acquire) && now < self.valid_until()
     }
 
+    /// Whether it went before it was given back.
+    fn is_lost(&self, now: Instant) -> bool {
+        self.lost.load(Ordering::Acquire) || self.holds() > 0 && now >= self.valid_until()
+    }
+
     /// Tells everybody who listens. To be called without a mutex held: it wakes tasks.
     pub(super) fn lose(&self) {
         self.lost.store(true, Ordering::Release);
@@ -190,6 +195,11 @@ impl Grants {
         self.as_slice().iter().all(|grant| grant.is_held(now))
     }
 
+    fn are_lost(&self) -> bool {
+        let now = Instant::now();
+        self.as_slice().iter().any(|grant| grant.is_lost(now))
+    }
+
     pub(super) fn valid_until(&self) -> Instant {
         let ends = self.as_slice().iter().map(|grant| grant.valid_until());
         ends.min().unwrap_or_else(Instant::now)
@@ -201,8 +211,7 @@ pin_project! {
     /// was reached, or it was forced open.
     ///
     /// Resolves before the lease can expire in the backend, and at once if the guard is lost
-    /// already. A guard that is released in good order is never lost: then this waits until the
-    /// lease would have ended.
+    /// already. A guard that was given back in good order is not lost: then this never resolves.
     ///
     /// # Cancel safety
     ///
@@ -254,14 +263,17 @@ impl Future for Lost {
             grant.listen(id, cx.waker());
         }
         loop {
-            if !this.grants.are_held() {
+            if this.grants.are_lost() {
                 return Poll::Ready(());
             }
             if this.deadline.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
-            // A renewal moved the end since the timer was set.
+            // A renewal moved the end since the timer was set, or the guard was given back.
             let valid_until = this.grants.valid_until();
+            if valid_until <= Instant::now() {
+                return Poll::Pending;
+            }
             this.deadline.as_mut().reset(valid_until);
         }
     }

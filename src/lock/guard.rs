@@ -87,7 +87,7 @@ impl fmt::Debug for Hold {
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "the lock is released as soon as the guard is dropped; bind it to a variable that lives as long as the work"]
+#[must_use = "the lock is released as soon as the guard is dropped: bind it to a variable that lives as long as the work (`let _ = ...` drops it at once)"]
 pub struct LockGuard {
     // Dropped in this order: the holds end first.
     holds: Holds,
@@ -253,7 +253,12 @@ impl Held {
         }
     }
 
-    /// Waits until the lock is lost, by the time its lease can expire at the latest.
+    /// Waits until the lock is lost, by the time its lease can expire at the latest; for ever if it
+    /// is given back before.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime with timers.
     pub fn lost(&self) -> Lost {
         Lost::new(self.grants.clone())
     }

@@ -51,7 +51,11 @@ impl LockManager {
         }
     }
 
-    /// Asks for a lock on one key, or on several at once: a [`LockKey`], text, or a list of either.
+    /// Asks for a lock on one key, or on several at once: a [`LockKey`], text, or an array or vector
+    /// of either.
+    ///
+    /// To take a lock again that this request or task holds already, name its owner with
+    /// [`Acquire::owner`]; otherwise the acquire waits for its own lock.
     pub fn acquire(&self, keys: impl Into<LockKeys>) -> Acquire {
         Acquire::new(Arc::clone(&self.engine), keys.into())
     }
@@ -188,7 +192,8 @@ pub struct LockManagerBuilder {
 }
 
 impl LockManagerBuilder {
-    /// How long an acquire waits unless it says otherwise. Default 5 s, at most 366 days.
+    /// How long an acquire waits unless it says otherwise. Default 5 s, at most 366 days; zero is
+    /// [`no_wait`](Acquire::no_wait).
     pub fn wait(mut self, wait: Duration) -> Self {
         self.options.wait = wait;
         self

@@ -47,7 +47,7 @@ pub(crate) fn valid_wait(field: &'static str, wait: Duration) -> Result<(), Conf
         return Err(ConfigError::new(
             field,
             format!(
-                "{wait:?} is longer than the maximum of {MAX_DURATION:?}; to wait without an end use `wait_forever`"
+                "{wait:?} is longer than the maximum of {MAX_DURATION:?}; only `Acquire::wait_forever` waits without an end"
             ),
         ));
     }
