@@ -113,9 +113,14 @@ impl Engine {
         report: Option<Report>,
     ) -> Option<Result<(), Error>> {
         let key = grant.key();
+        let now = Instant::now();
         let left = self
             .lanes
-            .with(key, |lane| lane.release(key, grant, Instant::now(), report));
+            .with(key, |lane| lane.release(key, grant, now, report));
+        if now >= grant.valid_until() {
+            // It was over before the watchdog came by.
+            grant.lose();
+        }
         match left {
             Left::Done(next) => {
                 self.follow(key, next);

@@ -117,8 +117,9 @@ impl Grant {
 
     /// Tells everybody who listens. To be called without a mutex held: it wakes tasks.
     pub(super) fn lose(&self) {
-        self.lost.store(true, Ordering::Release);
-        observe::lost();
+        if !self.lost.swap(true, Ordering::AcqRel) {
+            observe::lost();
+        }
         let listeners = std::mem::take(&mut *self.listeners());
         for (_, waker) in listeners.first.into_iter().chain(listeners.more) {
             waker.wake();

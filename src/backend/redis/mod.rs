@@ -16,6 +16,7 @@ mod fault;
 mod link;
 mod names;
 mod notify;
+mod outage;
 mod script;
 mod self_test;
 mod shard;

@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout};
 use super::backoff::backoff;
 use super::connect::Connector;
 use super::fault::kind_of_connecting;
+use super::outage::Outage;
 use super::target::Target;
 use crate::backend::{BackendErrorKind, HintSender, Hints};
 use crate::jitter::jittered;
@@ -36,10 +37,12 @@ const PING: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(500);
 /// How many channels one SUBSCRIBE names.
 const MAX_BATCH: usize = 500;
+/// What an outage of the subscription means: waiters fall back to polling.
+const UNHEARD: &str = "releases are not heard";
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
-/// A refused client is asked for by a person, not by a retry.
-const REFUSED_BACKOFF: Duration = Duration::from_secs(30);
+/// A refused client is mended by a person, not by a retry.
+const REFUSED_BACKOFF: Duration = Duration::from_secs(5);
 
 /// Tells watchers when to try. Dropping it ends the task, whoever still watches.
 pub(super) struct Notifier {
@@ -53,6 +56,7 @@ struct Shared {
     table: Mutex<Table>,
     /// There is a new topic, or the notifier was dropped.
     changed: Notify,
+    outage: Outage,
 }
 
 struct Server {
@@ -92,6 +96,7 @@ impl Notifier {
                 server,
                 table: Mutex::default(),
                 changed: Notify::new(),
+                outage: Outage::default(),
             }),
         }
     }
@@ -178,6 +183,12 @@ impl fmt::Debug for Notifier {
 impl Shared {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn told_again(&self) {
+        if let Some(server) = &self.server {
+            self.outage.end("releases are heard again", &server.address);
+        }
     }
 
     async fn within<T>(
@@ -296,17 +307,12 @@ impl Task {
                 failures = 0;
             }
             failures += 1;
-            let refused = match end {
-                Ok(_) => false,
-                Err(error) => {
-                    // Once per outage, not once per attempt.
-                    #[cfg(feature = "tracing")]
-                    if failures == 1 {
-                        tracing::warn!(address = server.address, %error, "releases are not heard");
-                    }
-                    kind_of_connecting(&error) == BackendErrorKind::Misconfigured
-                }
+            let error = match end {
+                Ok(_) => std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into(),
+                Err(error) => error,
             };
+            self.shared.outage.begin(UNHEARD, &server.address, &error);
+            let refused = kind_of_connecting(&error) == BackendErrorKind::Misconfigured;
             let pause = if refused {
                 backoff(failures, LONGEST_BACKOFF, REFUSED_BACKOFF)
             } else {
@@ -370,6 +376,7 @@ impl Task {
                 if !wanted.is_empty() {
                     self.shared.within(sink.subscribe(&wanted)).await?;
                     self.shared.table().confirm(&wanted);
+                    self.shared.told_again();
                     last_heard = Instant::now();
                 }
             }

@@ -18,7 +18,8 @@ use super::backoff::backoff;
 use super::connect::Connector;
 use super::fault::{Fault, Trouble, check};
 use super::link::Link;
-use crate::backend::BackendError;
+use super::outage::Outage;
+use crate::backend::{BackendError, BackendErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
@@ -31,6 +32,7 @@ pub(super) struct Shard {
     state: Mutex<State>,
     /// A connection came, failed, or answered again.
     changed: Notify,
+    outage: Outage,
 }
 
 #[derive(Default)]
@@ -53,6 +55,7 @@ impl Shard {
             connector,
             state: Mutex::default(),
             changed: Notify::new(),
+            outage: Outage::default(),
         }
     }
 
@@ -90,7 +93,9 @@ impl Shard {
         match timeout(waited, connection.send_packed_command(command)).await {
             Ok(Ok(answer)) => {
                 self.answered(&link);
-                check(answer)
+                let checked = check(answer);
+                self.observe(&checked);
+                checked
             }
             Ok(Err(error)) => {
                 self.discard(&link);
@@ -98,8 +103,23 @@ impl Shard {
             }
             Err(_elapsed) => {
                 link.distrust();
+                let cause = Trouble::NoAnswer(waited);
+                let address = &self.connector.address;
+                self.outage.begin("locks cannot be taken", address, &cause);
                 Err(Fault::NoAnswer { link, waited })
             }
+        }
+    }
+
+    /// Tells when the server begins, and when it ends, to refuse what locks need.
+    fn observe(&self, answer: &Result<Value, Fault>) {
+        let address = &self.connector.address;
+        match answer {
+            Ok(_) => self.outage.end("locks can be taken again", address),
+            Err(Fault::Refused(error)) if error.kind() != BackendErrorKind::Conflict => {
+                self.outage.begin("locks cannot be taken", address, error);
+            }
+            Err(_) => {}
         }
     }
 
@@ -215,13 +235,9 @@ impl Connecting {
     async fn run(self) {
         let shard = &self.0;
         let outcome = shard.connector.connect().await;
-        #[cfg(feature = "tracing")]
-        if let Err(error) = &outcome
-            && shard.state().failures == 0
-        {
-            // Once per outage, not once per attempt.
-            let cause = std::error::Error::source(error);
-            tracing::warn!(address = shard.connector.address, cause, "{error}");
+        if let Err(error) = &outcome {
+            let address = &shard.connector.address;
+            shard.outage.begin("locks cannot be taken", address, error);
         }
         let mut state = shard.state();
         match outcome {

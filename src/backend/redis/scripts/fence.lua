@@ -14,7 +14,10 @@ local function next_counter(key)
   if last then
     local known = type(last) ~= 'table'
     if not known then
-      last = redis.call('get', key) or 0
+      last = redis.pcall('get', key) or 0
+      if type(last) == 'table' then
+        error({ err = 'FENCE the fencing counter ' .. key .. ' holds something else' })
+      end
     end
     if tonumber(last) >= tonumber(counter) then
       counter = string.format('%.0f', tonumber(last) + 1)

@@ -11,7 +11,7 @@ if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
 end
 if redis.call('pubsub', 'numsub', ARGV[3])[2] > tonumber(ARGV[4]) then
   redis.call('del', KEYS[1])
-  redis.call('publish', ARGV[3], '0')
+  redis.pcall('publish', ARGV[3], '0')
   return 1
 end
 local counter = next_counter(KEYS[2])

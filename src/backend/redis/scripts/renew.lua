@@ -9,7 +9,10 @@ local answers = {}
 for i = 1, #KEYS do
   local held = redis.pcall('hexists', KEYS[i], ARGV[2 * i - 1])
   if held == 1 and redis.call('pttl', KEYS[i]) < tonumber(ARGV[2 * i]) then
-    redis.call('pexpire', KEYS[i], ARGV[2 * i])
+    local armed = redis.pcall('pexpire', KEYS[i], ARGV[2 * i])
+    if armed ~= 1 then
+      held = armed
+    end
   end
   answers[i] = held
 end
