@@ -367,6 +367,7 @@ async fn a_body_that_fails_at_the_head_delivers_its_error() {
     let mut response = respond(layer, body, StatusCode::OK, Method::POST).await;
     assert!(!is_locked(&locks));
     assert!(!response.is_end_stream());
+    assert_eq!(response.size_hint().exact(), None, "not an empty body");
     assert!(
         response
             .frame()

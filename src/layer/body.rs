@@ -176,8 +176,11 @@ where
     fn size_hint(&self) -> SizeHint {
         let rest = self.body.as_ref().map(Body::size_hint);
         let rest = rest.unwrap_or_else(|| SizeHint::with_exact(0));
-        let Some(Ok(first)) = &self.first else {
-            return rest;
+        let first = match &self.first {
+            None => return rest,
+            // An exact zero would pass for a complete and empty answer.
+            Some(Err(_)) => return SizeHint::default(),
+            Some(Ok(first)) => first,
         };
         let first = first.data_ref().map_or(0, |data| data.len() as u64);
         let mut hint = SizeHint::new();

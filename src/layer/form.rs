@@ -61,10 +61,12 @@ impl Form {
 /// `application/grpc`, also with a message format: `application/grpc+proto`. Not
 /// `application/grpc-web`, which is another protocol.
 fn is_grpc(headers: &HeaderMap) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
     let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     content_type
-        .and_then(|value| value.strip_prefix(b"application/grpc"))
-        .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+        .and_then(|value| value.split_at_checked(GRPC.len()))
+        .filter(|(media_type, _)| media_type.eq_ignore_ascii_case(GRPC))
+        .is_some_and(|(_, rest)| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
 /// Whether the client takes `text/plain` and no JSON of any kind.

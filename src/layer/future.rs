@@ -174,7 +174,13 @@ where
                             return Poll::Pending;
                         }
                         lost.set(Some(guard.lost()));
-                        continue;
+                        if let Some(lost) = lost.as_mut().as_pin_mut()
+                            && lost.poll(cx).is_ready()
+                        {
+                            this.state.set(State::Done);
+                            return Poll::Ready(Ok(this.options.reject(lost_rejection(asked))));
+                        }
+                        return Poll::Pending;
                     };
                     let StateOwned::Locked { guard, .. } =
                         this.state.as_mut().project_replace(State::Done)

@@ -172,6 +172,9 @@ impl KeyExtractor for ByPathParam {
         };
         let mut named = params.iter().filter(|(name, _)| *name == self.name);
         let (_, value) = named.next().ok_or_else(|| missing(what()))?;
+        if named.next().is_some() {
+            return Err(ambiguous(what()));
+        }
         Ok(Some(LockKey::from_parts([&*self.name, value]).into()))
     }
 }

@@ -65,6 +65,8 @@ use crate::{ConfigError, LockManager};
 /// - *Limits on slow uploads outside of it*, or buffer the body first: the lock is taken when the
 ///   head of the request is there, and a client that sends its body slowly holds it meanwhile, for
 ///   at most [`max_hold`](Self::max_hold). [`Locked<Json<T>>`](crate::Locked) locks after the body.
+/// - *Short waits for large requests*: over HTTP/1.1 a server learns that a client has gone only when
+///   it reads on, so a request whose body is still unread keeps its place in the queue.
 /// - *Timeouts outside of it, and longer than [`wait`](Self::wait)*: then a busy resource answers
 ///   409 and not 408, and a handler that takes too long is dropped before its lock is given back.
 ///   A timeout inside works too and covers the handler only.
@@ -107,8 +109,7 @@ impl LockLayer<ByPath> {
     /// One lock per path, as the client asked for it: inside a nested axum router it is the
     /// original path. The key is `LockKey::from_parts([path])`.
     ///
-    /// The path is normalised by RFC 3986 §6.2.2: `%41` is `A`, `/a/../b` is `/b`, an empty path is
-    /// `/`. Case, a trailing slash, and `%2F` against `/` make different locks. Query and host are
+    /// The path is normalised by RFC 3986 §6.2.2: `%41` is `A`, an empty path is `/`. Case, a trailing slash, and `%2F` against `/` make different locks. Query and host are
     /// no part of it. Reserved characters are not decoded: if clients spell `@` also `%40`, lock
     /// by the decoded value, as `by_path_param` does. A `%` without two hex digits is answered
     /// with 400.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::{CACHE_CONTROL, HeaderValue};
 use http::{Method, Response, StatusCode};
 
 use super::body::{BoxedBody, LockBody};
@@ -92,6 +93,9 @@ impl Options {
         };
         let mut response = on_reject(rejection.clone()).map(LockBody::boxed);
         response.extensions_mut().insert(rejection);
+        let headers = response.headers_mut();
+        let no_store = HeaderValue::from_static("no-store");
+        headers.entry(CACHE_CONTROL).or_insert(no_store);
         response
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
@@ -216,8 +216,13 @@ impl LockRejection {
             Form::Text => format!("{}: {}\n", problem.title, self.detail(&problem)),
             Form::Grpc => String::new(),
         };
+        // The length that the answer to a `GET` would have, RFC 9110 §8.6.
+        let length = self.asked.head.then_some(body.len());
         let mut response = Response::new(if self.asked.head { String::new() } else { body });
         let headers = response.headers_mut();
+        if let Some(length) = length {
+            headers.insert(CONTENT_LENGTH, length.into());
+        }
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if self.asked.form == Form::Grpc {
             self.put_grpc_trailers(&problem, headers);

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::contender::{Contention, Driver, Tried};
-use super::engine::Engine;
+use super::engine::{Engine, refuse};
 use super::guard::{Held, Hold, LockGuard};
 use super::lane::{Claim, Entered, Lane, Seen, Ticket, Waiter};
 use super::lease::Terms;
@@ -325,6 +325,9 @@ async fn acquire_all(
     // Dropped on error or cancellation, which releases the keys taken so far.
     let mut holds = Vec::with_capacity(keys.as_slice().len());
     for key in keys.as_slice() {
+        // Each queue is joined at its own time.
+        let ticket = engine.next_number();
+        let claim = Claim { ticket, ..claim };
         holds.push(match enter(&engine, key, claim, Instant::now()) {
             Step::Done(outcome) => outcome?,
             Step::Slow(slow) => slow.finish(&engine, key, claim, deadline).await?,
@@ -383,7 +386,7 @@ fn join(engine: &Arc<Engine>, key: &LockKey, claim: Claim, deadline: Option<Inst
     let joined = engine
         .lanes
         .with(key, |lane| match admit(engine, lane, key, claim, now) {
-            Entered::Occupied if lane.waiters() >= max_waiters => Err(Entered::Refused(
+            Entered::Occupied if lane.seats_taken() >= max_waiters => Err(Entered::Refused(
                 lane.why_not(now).into_kind(ErrorKind::TooManyWaiters),
             )),
             Entered::Occupied => Ok(lane.enqueue(waiter)),
@@ -450,9 +453,10 @@ fn settle(
     match tried {
         Tried::Granted(lease) => {
             driver.disarm();
-            let granted = engine
+            let (granted, refused) = engine
                 .lanes
                 .with(key, |lane| lane.granted_to_driver(key, claim, lease, now));
+            refuse(refused);
             Ok(engine.hold(granted))
         }
         Tried::NotYet(seen) => {

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::engine::Engine;
+use super::engine::{Engine, refuse};
 use super::lane::{Bell, Lane, Next, Seen, Waiter};
 use super::lease::{Lease, Terms};
 use crate::backend::{Acquired, BackendError, BackendErrorKind, BoxFuture, Hints, LeaseId};
 use crate::jitter::jittered;
-use crate::{Error, LockKey};
+use crate::{Error, ErrorKind, LockKey};
 
 /// How long a lost notification can delay a waiter.
 const BACKSTOP: Duration = Duration::from_secs(1);
@@ -172,7 +172,7 @@ impl Contention {
                     None => self.outcome().await,
                 }
             };
-            let again_at = match tried {
+            let (again_at, last_try) = match tried {
                 Tried::Granted(lease) => {
                     let now = Instant::now();
                     let next = (engine.lanes).with(&key, |lane| lane.granted(&key, lease, now));
@@ -185,22 +185,20 @@ impl Contention {
                         let _nobody = lane.first_in_line();
                         waiters
                     });
-                    for waiter in waiters {
-                        refuse(waiter, error.clone());
-                    }
+                    refuse(waiters.into_iter().map(|waiter| (waiter, error.clone())));
                     return;
                 }
                 Tried::NotYet(seen) => {
                     let again_at = self.again_at(&seen);
+                    // A backend in trouble is tried once a backoff step, whoever gives up when.
+                    let last_try = matches!(seen, Seen::Busy(_));
                     let now = Instant::now();
                     let refused = engine.lanes.with(&key, |lane| lane.refused(seen, now));
-                    for (waiter, error) in refused {
-                        refuse(waiter, error);
-                    }
-                    again_at
+                    refuse(refused);
+                    (again_at, last_try)
                 }
             };
-            if !self.wait(&bell, again_at).await {
+            if !self.wait(&bell, again_at, last_try).await {
                 return;
             }
         }
@@ -225,7 +223,7 @@ impl Contention {
 
     /// Waits for a hint, the time, or the last moment of the first in the queue. False when
     /// nobody is left in it; then the lane is idle.
-    async fn wait(&mut self, bell: &Bell, again_at: Instant) -> bool {
+    async fn wait(&mut self, bell: &Bell, again_at: Instant, last_try: bool) -> bool {
         let asleep_since = Instant::now();
         let hints = (self.hints).get_or_insert_with(|| self.engine.backend.watch(&self.key));
         loop {
@@ -233,10 +231,10 @@ impl Contention {
             let Some((_, deadline)) = first else {
                 return false;
             };
-            let last_try = deadline
+            let last_moment = deadline
                 .and_then(|deadline| deadline.checked_sub(LAST_TRY))
-                .filter(|last_try| *last_try > asleep_since);
-            let wake_at = last_try.map_or(again_at, |last_try| last_try.min(again_at));
+                .filter(|at| last_try && *at > asleep_since);
+            let wake_at = last_moment.map_or(again_at, |at| at.min(again_at));
             // All three may be dropped at any time: hints and rings are kept for the next round.
             tokio::select! {
                 () = hints.next() => return true,
@@ -245,10 +243,6 @@ impl Contention {
             }
         }
     }
-}
-
-fn refuse(waiter: Waiter, error: Error) {
-    drop(waiter.reply.send(Err(error)));
 }
 
 /// A contention inside the acquire that drives it. Dropped early, it goes on as a task.
@@ -282,7 +276,23 @@ impl Driver {
 
     /// Joins the queue in its place at the front; a task goes on contending.
     pub(super) fn queue(mut self, waiter: Waiter, seen: Seen) {
-        self.hand_over(|lane, _| lane.driver_queues(waiter, seen));
+        let Some(contention) = &self.contention else {
+            return;
+        };
+        let engine = Arc::clone(&contention.engine);
+        let mut refused = None;
+        // Under the mutex, as in `close`: it finds us in the queue, or we see the flag.
+        self.hand_over(|lane, on_the_wire| {
+            if engine.is_closing() {
+                refused = Some(waiter);
+                lane.driver_leaves(on_the_wire, seen)
+            } else {
+                lane.driver_queues(waiter, seen)
+            }
+        });
+        if let Some(waiter) = refused {
+            refuse([(waiter, Error::new(ErrorKind::ShuttingDown))]);
+        }
     }
 
     /// Leaves the lane to others, after a try that failed as `seen`.

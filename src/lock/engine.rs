@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::contender::Contention;
 use super::grant::Grant;
 use super::guard::Hold;
-use super::lane::{Granted, Left, Next, Report};
+use super::lane::{Granted, Left, Next, Report, Waiter};
 use super::lanes::Lanes;
 use super::options::Options;
 use super::releaser::Releaser;
@@ -76,9 +76,8 @@ impl Engine {
         let mut waiters = Vec::new();
         self.lanes
             .for_each(|_, lane| waiters.append(&mut lane.dismiss()));
-        for waiter in waiters {
-            drop(waiter.reply.send(Err(Error::new(ErrorKind::ShuttingDown))));
-        }
+        let error = Error::new(ErrorKind::ShuttingDown);
+        refuse(waiters.into_iter().map(|waiter| (waiter, error.clone())));
     }
 
     /// Turns a grant into a hold, and has the watchdog look after it.
@@ -91,7 +90,8 @@ impl Engine {
     pub(super) fn follow(self: &Arc<Self>, key: &LockKey, next: Next) {
         match next {
             Next::Nothing => {}
-            Next::Grant(reply, granted) => {
+            Next::Grant(reply, granted, refused) => {
+                refuse(refused);
                 let hold = self.hold(granted);
                 // If the waiter left at this moment, the hold comes back and is dropped here,
                 // which releases it.
@@ -132,5 +132,13 @@ impl Engine {
             }
             Left::Lost => Some(Err(Error::new(ErrorKind::Lost))),
         }
+    }
+}
+
+/// Turns waiters away. No mutex is held here.
+pub(super) fn refuse(waiters: impl IntoIterator<Item = (Waiter, Error)>) {
+    for (waiter, error) in waiters {
+        // It may have stopped waiting.
+        drop(waiter.reply.send(Err(error)));
     }
 }

@@ -18,6 +18,10 @@ use super::lease::{Lease, Terms};
 use crate::backend::{BackendError, LeaseId, Renewal, Renewed};
 use crate::{Error, ErrorKind, LockKey, Owner};
 
+/// How long one holder takes, as far as anybody can guess: what a queue is worth to those who are
+/// told when to come back.
+const A_TURN: Duration = Duration::from_secs(1);
+
 /// The place of one acquire in any queue: smaller is earlier. Never used twice, so that an acquire
 /// that leaves late cannot take the place of another.
 pub(super) type Ticket = u64;
@@ -135,7 +139,8 @@ pub(super) struct Granted {
 pub(super) enum Next {
     Nothing,
     /// Hand the grant to the waiter.
-    Grant(Reply, Granted),
+    /// Those who asked for a single try, and are now behind a holder, are refused.
+    Grant(Reply, Granted, Vec<(Waiter, Error)>),
     /// The releaser has work.
     Return,
     /// The watchdog has to look at the lane then.
@@ -201,6 +206,15 @@ impl Lane {
         self.queue.len()
     }
 
+    /// Waiters, and the driver that may become one.
+    pub(super) fn seats_taken(&self) -> usize {
+        let driven = matches!(
+            &self.phase,
+            Phase::Contending(Contending { bell: None, .. })
+        );
+        self.queue.len() + usize::from(driven)
+    }
+
     pub(super) fn holder(&self) -> Option<&Arc<Grant>> {
         match &self.phase {
             Phase::Held(tenure) => Some(&tenure.grant),
@@ -214,7 +228,7 @@ impl Lane {
 
     /// Whether the watchdog has anything to look at.
     pub(super) fn is_watched(&self) -> bool {
-        self.holder().is_some() || self.is_returning() && !self.queue.is_empty()
+        self.holder().is_some() || self.is_returning()
     }
 
     // ---- entering and leaving -------------------------------------------------------------
@@ -226,6 +240,16 @@ impl Lane {
                     bell: None,
                     seen: Seen::Nothing,
                 });
+                Entered::Drive
+            }
+            // Its task was dropped with its runtime, and nobody queues.
+            Phase::Contending(contending)
+                if self.queue.is_empty()
+                    && (contending.bell.as_ref())
+                        .is_some_and(|bell| Arc::strong_count(bell) == 1) =>
+            {
+                contending.bell = None;
+                contending.seen = Seen::Nothing;
                 Entered::Drive
             }
             Phase::Held(tenure)
@@ -248,6 +272,15 @@ impl Lane {
                     }
                     None => Entered::Occupied,
                 }
+            }
+            // The first answer is still to come: it is the answer to this one too.
+            Phase::Contending(Contending {
+                bell: None,
+                seen: Seen::Nothing,
+            }) if claim.once => Entered::Occupied,
+            // Others are before it.
+            Phase::Returning(_) if claim.once && !self.queue.is_empty() => {
+                Entered::Refused(self.why_not(now))
             }
             // The owner of a lost grant is a stranger like any other.
             Phase::Held(_) | Phase::Contending(_) if claim.once => {
@@ -300,24 +333,25 @@ impl Lane {
             ),
             Phase::Idle | Phase::Returning(_) => (now, Duration::ZERO),
         };
-        const SECOND: Duration = Duration::from_secs(1);
         let ahead = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
-        let queue = held_for.max(SECOND).saturating_mul(ahead.saturating_add(1));
+        let queue = held_for.max(A_TURN).saturating_mul(ahead.saturating_add(1));
         let lease = until.saturating_duration_since(now);
         Error::new(ErrorKind::Busy).with_retry_after(lease.min(queue))
     }
 
     // ---- contending -----------------------------------------------------------------------
 
-    /// The first try of the driver succeeded.
+    /// The first try of the driver succeeded. Those who asked for a single try meanwhile are
+    /// returned, to be refused.
     pub(super) fn granted_to_driver(
         &mut self,
         key: &LockKey,
         claim: Claim,
         lease: Lease,
         now: Instant,
-    ) -> Granted {
-        self.hold(Tenure::begin(key, lease, claim, now))
+    ) -> (Granted, Vec<(Waiter, Error)>) {
+        let granted = self.hold(Tenure::begin(key, lease, claim, now));
+        (granted, self.take_once(now))
     }
 
     /// The driver has made its try and queues; a task goes on contending.
@@ -363,7 +397,11 @@ impl Lane {
         if !fits {
             return self.give_back(lease, None);
         }
-        self.hand_to_first(|claim| Tenure::begin(key, lease, claim, now))
+        let mut next = self.hand_to_first(|claim| Tenure::begin(key, lease, claim, now));
+        if let Next::Grant(_, _, refused) = &mut next {
+            refused.append(&mut self.take_once(now));
+        }
+        next
     }
 
     /// The backend refused the contending task's try. Those who asked for a single try are
@@ -372,6 +410,10 @@ impl Lane {
         if let Phase::Contending(contending) = &mut self.phase {
             contending.seen = seen;
         }
+        self.take_once(now)
+    }
+
+    fn take_once(&mut self, now: Instant) -> Vec<(Waiter, Error)> {
         let once: Vec<Ticket> = (self.queue.iter())
             .filter(|(_, waiter)| waiter.claim.once)
             .map(|(ticket, _)| *ticket)
@@ -430,7 +472,16 @@ impl Lane {
         let Some((_, waiter)) = self.queue.pop_first() else {
             return Next::Nothing;
         };
-        Next::Grant(waiter.reply, self.hold(begin(waiter.claim)))
+        let granted = self.hold(begin(waiter.claim));
+        // It queued for one try, in a queue that was empty, and was overtaken.
+        let mut overtaken = Vec::new();
+        while let Some(next) = self.queue.first_entry()
+            && next.get().claim.once
+        {
+            let waiter = next.remove();
+            overtaken.push((waiter, self.why_not(granted.grant.granted_at())));
+        }
+        Next::Grant(waiter.reply, granted, overtaken)
     }
 
     fn hold(&mut self, tenure: Tenure) -> Granted {
@@ -527,7 +578,7 @@ impl Lane {
     pub(super) fn due(&mut self, key: &LockKey, now: Instant) -> Due {
         let tenure = match &mut self.phase {
             Phase::Held(tenure) => tenure,
-            Phase::Returning(returning) if !self.queue.is_empty() => {
+            Phase::Returning(returning) => {
                 let until = returning.until;
                 return if now < until {
                     Due::Later(until)
@@ -573,6 +624,17 @@ impl Lane {
         };
         lease.renewal_answered(renewal, sent_at, outcome, now);
         match &mut self.phase {
+            // Whoever looked has been told that it is lost: it stays so.
+            Phase::Held(tenure)
+                if !matches!(outcome, Ok(Renewed::NotHeld)) && !tenure.grant.is_held(now) =>
+            {
+                match std::mem::take(&mut self.phase) {
+                    Phase::Held(Tenure { lease, grant }) => {
+                        Answered::Lost(grant, self.give_back(lease, None))
+                    }
+                    _ => Answered::Stale,
+                }
+            }
             Phase::Held(_) if matches!(outcome, Ok(Renewed::NotHeld)) => self
                 .lose()
                 .map_or(Answered::Stale, |(grant, next)| Answered::Lost(grant, next)),
@@ -582,6 +644,15 @@ impl Lane {
             }
             // The release was waiting for this answer.
             _ => Answered::Returning,
+        }
+    }
+
+    /// The lease that is held, or may still be taken back.
+    pub(super) fn lease_id(&self) -> Option<LeaseId> {
+        match &self.phase {
+            Phase::Held(tenure) => Some(tenure.lease.id()),
+            Phase::Returning(returning) => Some(returning.id),
+            _ => None,
         }
     }
 
@@ -613,7 +684,7 @@ impl Seen {
             Self::Trouble(error) => Error::new(ErrorKind::Unavailable).with_source(error.clone()),
             Self::Busy(until) => {
                 let lease = until.saturating_duration_since(Instant::now());
-                Error::new(ErrorKind::Busy).with_retry_after(lease)
+                Error::new(ErrorKind::Busy).with_retry_after(lease.min(A_TURN))
             }
         }
     }

@@ -195,19 +195,19 @@ impl Lease {
         match outcome {
             Ok(Renewed::Renewed) => {
                 self.prolong(sent_at, renewal.ttl);
-                if self.policy == Policy::Once {
-                    if self.ttl == renewal.ttl {
-                        self.policy = Policy::Never;
-                    } else {
-                        // A nested acquire asked for more while this one was on the wire.
-                        self.renew_at = now;
-                    }
+                if self.ttl != renewal.ttl {
+                    // A nested acquire asked for more while this one was on the wire.
+                    self.renew_at = now;
+                } else if self.policy == Policy::Once {
+                    self.policy = Policy::Never;
                 }
             }
             Ok(Renewed::NotHeld) => {}
             // Again soon, until the local deadline.
             Err(_) => {
-                let soon = self.ttl / 30;
+                // Of what is left, if that is less than a lease: a nested acquire may have widened it.
+                let left = self.valid_until.saturating_duration_since(now);
+                let soon = (self.ttl / 30).min(left / 4);
                 self.renew_at = now + soon.clamp(Duration::from_millis(10), Duration::from_secs(1));
             }
         }

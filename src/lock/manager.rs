@@ -113,13 +113,14 @@ impl LockManager {
     pub async fn force_release(&self, key: impl Into<LockKey>) -> Result<bool, Error> {
         let key = valid(key)?;
         let engine = &self.engine;
-        let held = engine.lanes.with(&key, |lane| lane.holder().cloned());
+        let lease = engine.lanes.with(&key, |lane| lane.lease_id());
         let backend = Arc::clone(&engine.backend);
         let outcome = backend.force_release(key.clone()).await?;
-        // Not whoever came since: that is another lease.
+        // Not a lease that came since, but whoever the same lease was handed to.
         let lost = engine.lanes.with(&key, |lane| {
-            let held = held.filter(|held| lane.holder().is_some_and(|now| Arc::ptr_eq(now, held)));
-            held.and_then(|_| lane.lose())
+            (lease.is_some() && lane.lease_id() == lease)
+                .then(|| lane.lose())
+                .flatten()
         });
         if let Some((grant, next)) = lost {
             grant.lose();

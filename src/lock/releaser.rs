@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
-use tokio::time::{Instant, sleep};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::engine::Engine;
 use super::lane::{Report, Return, Surrender};
@@ -16,6 +16,9 @@ use crate::{Error, ErrorKind, LockKey};
 
 /// The most keys of one command.
 const BATCH: usize = 100;
+
+/// How long a batch may hold up the next one.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
@@ -158,23 +161,40 @@ async fn run(running: Running) {
                     None => {}
                 }
             }
-            release(&engine, releases).await;
+            send(&engine, releases).await;
         }
     }
 }
 
-/// Sends one batch. Whatever the answer, each lane goes on: what failed is tried again beside it.
-async fn release(engine: &Arc<Engine>, leases: Vec<(LockKey, Surrender)>) {
+/// Sends one batch and waits for its end, while others gather for the next one; but not for long:
+/// one that hangs delays no other.
+async fn send(engine: &Arc<Engine>, leases: Vec<(LockKey, Surrender)>) {
     if leases.is_empty() {
         return;
     }
+    let (on_the_wire, done) = oneshot::channel::<()>();
+    let batch = Arc::clone(engine);
+    engine.spawner.spawn(async move {
+        release(&batch, leases, false).await;
+        drop(on_the_wire);
+    });
+    drop(timeout(PATIENCE, done).await);
+}
+
+/// Releases one batch. Whatever the answer, each lane goes on: what failed is tried again beside it.
+///
+/// `again`: an earlier command may have released them already, which is as good.
+async fn release(engine: &Arc<Engine>, leases: Vec<(LockKey, Surrender)>, again: bool) {
     let ids: Vec<_> = leases
         .iter()
         .map(|(key, surrender)| (key.clone(), surrender.lease.id()))
         .collect();
     // Dropped here only with the runtime; then the leases run out.
     let outcomes = Arc::clone(&engine.backend).release(ids).await;
-    for ((key, surrender), outcome) in leases.into_iter().zip(outcomes) {
+    for ((key, surrender), mut outcome) in leases.into_iter().zip(outcomes) {
+        if again && outcome.is_ok() && Instant::now() < surrender.lease.valid_until() {
+            outcome = Ok(Released::Released);
+        }
         settle(engine, key, surrender, outcome);
     }
 }
@@ -245,7 +265,7 @@ async fn pass(engine: Arc<Engine>, key: LockKey, mut surrender: Surrender) {
             returned(&engine, &key, surrender, lost, false);
         }
         // It may have been renewed or released; the plain release settles it either way.
-        Err(_) => release(&engine, vec![(key, surrender)]).await,
+        Err(_) => release(&engine, vec![(key, surrender)], true).await,
     }
 }
 

@@ -73,14 +73,22 @@ impl Watchdog {
     }
 }
 
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        // The task finds its manager gone, and ends.
+        self.earlier.notify_one();
+    }
+}
+
 /// Says that the task is gone, also when its runtime drops it: the next grant starts another.
 struct Running(Weak<Engine>);
 
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(engine) = self.0.upgrade() {
-            engine.watchdog.running.store(false, Ordering::SeqCst);
+            // In this order: once the flag is down a successor may run, and the time is its own.
             engine.watchdog.wakes_at.store(NEVER, Ordering::SeqCst);
+            engine.watchdog.running.store(false, Ordering::SeqCst);
         }
     }
 }
@@ -186,6 +194,12 @@ fn answered(
             engine.follow(key, next);
         }
         Answered::Returning => engine.releaser.enqueue(engine, key.clone()),
+        // The lane went on without it; this renewal may just have lengthened it.
+        Answered::Stale if !matches!(outcome, Ok(Renewed::NotHeld)) => {
+            let until = sent_at + renewal.ttl;
+            let (key, lease) = (key.clone(), renewal.lease);
+            engine.releaser.give_back(engine, key, lease, until);
+        }
         Answered::Stale => {}
     }
 }

@@ -259,6 +259,9 @@ impl Backend for Simulated {
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        self.memory.force_release(key).await
+        sleep(self.latency).await;
+        let outcome = self.memory.force_release(key).await;
+        sleep(self.latency).await;
+        outcome
     }
 }

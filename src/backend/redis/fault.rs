@@ -97,7 +97,15 @@ pub(super) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
 
 fn kind_of(code: &str, details: &str) -> BackendErrorKind {
     /// `MOVED` and its kin: a node of a cluster was given as if it were alone.
-    const CODES: [&str; 6] = ["NOPERM", "NOAUTH", "WRONGPASS", "MOVED", "ASK", "CROSSSLOT"];
+    const CODES: [&str; 7] = [
+        "FENCE",
+        "NOPERM",
+        "NOAUTH",
+        "WRONGPASS",
+        "MOVED",
+        "ASK",
+        "CROSSSLOT",
+    ];
     const SENTENCES: [&str; 6] = [
         "NOPERM",
         "The user executing the script can't",

@@ -100,13 +100,28 @@ pub(super) async fn acquire(
             // The acquire may still reach the server, or its answer may still be on the way. The
             // release goes behind it on the same connection, with its source: whether the server
             // knows the script is not known either.
-            let mut undo = RELEASE.eval(1);
-            undo.arg(body).arg(Lease(lease)).arg(names.channel(key));
+            let undo = undo(names, key, lease);
             shard.settle(Arc::clone(&link), undo, ttl);
             Err(Fault::NoAnswer { link, waited }.into())
         }
         Err(fault) => Err(fault.into()),
     }
+}
+
+/// A release with the script's source in it, for a server that may not know the script.
+pub(super) fn undo(names: &Names, key: &LockKey, lease: LeaseId) -> Cmd {
+    let mut undo = RELEASE.eval(1);
+    undo.arg(names.body(key))
+        .arg(Lease(lease))
+        .arg(names.channel(key));
+    undo
+}
+
+/// The message of a release, by itself.
+pub(super) fn publish(names: &Names, key: &LockKey) -> Cmd {
+    let mut publish = redis::cmd("PUBLISH");
+    publish.arg(names.channel(key)).arg("0");
+    publish
 }
 
 pub(super) async fn renew(

@@ -79,6 +79,10 @@ async fn try_scripts(shard: &Arc<Shard>, names: &Names, key: &LockKey) -> Result
     script::pass(shard, names, key, lease, TRIAL_TTL, Some(0)).await?;
     script::pass(shard, names, key, lease, TRIAL_TTL, None).await?;
     let released = script::release(shard, names, &[&(key.clone(), lease)]).await;
+    // Scripts get over a message that may not be sent, and `EVAL` is for bad times only: what they
+    // need is asked for by itself.
+    script::plain(shard, &script::undo(names, key, lease)).await?;
+    script::plain(shard, &script::publish(names, key)).await?;
     script::force_release(shard, names, key).await?;
     renewed
         .into_iter()

@@ -130,8 +130,9 @@ impl Shard {
         self.connector.spawner.spawn(async move {
             let mut connection = link.connection();
             match timeout(patience, connection.send_packed_command(&command)).await {
+                // A refusal undoes nothing: what the link may still carry ends with it.
+                Ok(Ok(Value::ServerError(_)) | Err(_)) | Err(_) => shard.discard(&link),
                 Ok(Ok(_answer)) => shard.answered(&link),
-                Ok(Err(_)) | Err(_) => shard.discard(&link),
             }
         });
     }

@@ -54,13 +54,13 @@ fn held(terms: Terms, now: Instant) -> (Lane, Arc<Grant>) {
     let first = claim(1, terms);
     assert!(matches!(lane.enter(&key(), first, now), Entered::Drive));
     let lease = Lease::new(id(1), 100, terms, now);
-    let granted = lane.granted_to_driver(&key(), first, lease, now);
+    let (granted, _) = lane.granted_to_driver(&key(), first, lease, now);
     (lane, granted.grant)
 }
 
 fn granted(next: Next) -> Arc<Grant> {
     match next {
-        Next::Grant(_, granted) => granted.grant,
+        Next::Grant(_, granted, _) => granted.grant,
         other => panic!("{other:?}"),
     }
 }

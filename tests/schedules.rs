@@ -1,0 +1,346 @@
+//! Schedules that once broke a promise of the engine, one by one.
+#![allow(clippy::unwrap_used)]
+use futures_util::poll;
+use std::time::Duration;
+use tokio::time::{Instant, advance, sleep, timeout};
+use tower_lock::{Backend, ErrorKind, LockKey, LockManager};
+
+#[path = "support/simulated.rs"]
+mod simulated;
+
+use simulated::{Command, Fault, Simulated};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+fn manager(wire: &Simulated) -> LockManager {
+    LockManager::builder(wire.clone()).build().unwrap()
+}
+fn quick(wire: &Simulated, ttl: Duration) -> LockManager {
+    LockManager::builder(wire.clone())
+        .watchdog_timeout(ttl)
+        .build()
+        .unwrap()
+}
+
+/// no_wait queued behind a waiter during `pass`, then waits for that waiter's whole hold.
+#[tokio::test(start_paused = true)]
+async fn a_single_try_does_not_wait_behind_the_one_a_lease_is_passed_to() {
+    let wire = Simulated::new(10 * MS);
+    let locks = manager(&wire);
+    let first = locks.acquire("k").await.unwrap();
+    sleep(200 * MS).await; // budget is spent
+    let l = locks.clone();
+    let second = tokio::spawn(async move {
+        let g = l.acquire("k").await.unwrap();
+        sleep(600 * SECOND).await;
+        drop(g);
+    });
+    sleep(MS).await;
+    drop(first); // pass goes out
+    sleep(5 * MS).await; // on the wire
+    let start = Instant::now();
+    let outcome = timeout(3000 * SECOND, locks.acquire("k").no_wait()).await;
+    assert!(outcome.expect("an answer").is_err());
+    assert!(start.elapsed() < SECOND);
+    second.await.unwrap();
+}
+
+/// the same without hand-off: fixed leases only.
+#[tokio::test(start_paused = true)]
+async fn a_single_try_does_not_wait_behind_the_one_that_contends_next() {
+    let wire = Simulated::new(10 * MS);
+    let locks = manager(&wire);
+    let first = locks.acquire("k").lease(3600 * SECOND).await.unwrap();
+    let l = locks.clone();
+    let second = tokio::spawn(async move {
+        let g = l.acquire("k").lease(3600 * SECOND).await.unwrap();
+        sleep(600 * SECOND).await;
+        drop(g);
+    });
+    sleep(MS).await;
+    drop(first);
+    sleep(5 * MS).await;
+    let start = Instant::now();
+    let outcome = timeout(3000 * SECOND, locks.acquire("k").no_wait()).await;
+    assert!(outcome.expect("an answer").is_err());
+    assert!(start.elapsed() < SECOND);
+    second.await.unwrap();
+}
+
+/// shutdown while a first try is on the wire: the driver queues afterwards.
+#[tokio::test(start_paused = true)]
+async fn shutdown_refuses_an_acquire_whose_first_try_is_on_the_wire() {
+    let wire = Simulated::new(50 * MS);
+    let there = manager(&wire.another_wire());
+    let _held = there.acquire("k").await.unwrap();
+    let locks = manager(&wire);
+    let acquire = tokio::spawn(locks.acquire("k").wait_forever().into_future());
+    sleep(20 * MS).await;
+    let left = locks.shutdown(10 * SECOND).await;
+    assert!(left.is_idle());
+    assert!(acquire.is_finished(), "still waits after the shutdown");
+    assert_eq!(
+        acquire.await.unwrap().unwrap_err().kind(),
+        ErrorKind::ShuttingDown
+    );
+}
+
+/// nested watchdog acquire while the one renewal of a nested fixed lease is on the wire.
+#[tokio::test(start_paused = true)]
+async fn a_nested_watchdog_hold_is_renewed_although_a_nested_lease_is_on_the_wire() {
+    let wire = Simulated::new(20 * MS);
+    let locks = manager(&wire);
+    let outer = locks.acquire("k").lease(2 * SECOND).await.unwrap();
+    let nested = locks
+        .acquire("k")
+        .owner(outer.owner())
+        .lease(3 * SECOND)
+        .await
+        .unwrap();
+    sleep(10 * MS).await; // its renewal is on the wire
+    let inner = locks.acquire("k").owner(outer.owner()).await.unwrap();
+    for _ in 0..20 {
+        sleep(500 * MS).await;
+        if !inner.is_held() {
+            break;
+        }
+    }
+    assert!(
+        inner.is_held(),
+        "a watchdog lock on a healthy wire was lost"
+    );
+    drop((outer, nested, inner));
+}
+
+/// force_release while the guard hands its lease on.
+#[tokio::test(start_paused = true)]
+async fn force_release_reaches_the_one_its_lease_was_handed_to_meanwhile() {
+    let wire = Simulated::new(20 * MS);
+    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let first = locks.acquire("k").await.unwrap();
+    let second = tokio::spawn(locks.acquire("k").into_future());
+    sleep(MS).await;
+    let l = locks.clone();
+    let force = tokio::spawn(async move { l.force_release("k").await.unwrap() });
+    sleep(10 * MS).await;
+    drop(first); // handed on: the same lease, which the command on the wire deletes
+    let second = second.await.unwrap().unwrap();
+    assert!(force.await.unwrap());
+    let other = there.acquire("k").await.unwrap();
+    sleep(MS).await;
+    let both = second.is_held() && other.is_held();
+    second.lost().await;
+    assert!(!both, "two guards at a time");
+}
+
+/// is_held: false, lost() told, and then true again.
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_was_seen_lost_stays_lost() {
+    let wire = Simulated::new(100 * MS);
+    let locks = quick(&wire, SECOND);
+    let guard = locks.acquire("k").await.unwrap(); // sent at 0, valid until 988
+    sleep(280 * MS).await; // t=480: renewal sent at 333, in effect at 433, answer at 533
+    assert_eq!(wire.sent(Command::Renew), 1);
+    let mut stall = Box::pin(advance(600 * MS)); // SIGSTOP until 1080
+    assert!(poll!(&mut stall).is_pending());
+    assert!(!guard.is_held());
+    assert!(poll!(Box::pin(guard.lost())).is_ready(), "lost is told");
+    stall.await;
+    sleep(5 * MS).await;
+    assert!(!guard.is_held(), "held again after it was lost");
+}
+
+/// A lease whose renewal is answered after the lane went on without it is never released.
+#[tokio::test(start_paused = true)]
+async fn a_lease_renewed_after_its_lane_went_on_is_given_back() {
+    let wire = Simulated::new(MS);
+    let mut slow = wire.clone();
+    slow.latency = 300 * MS;
+    let locks = quick(&slow, SECOND);
+    let guard = locks.acquire("k").await.unwrap(); // sent 0, executed 300 -> 1300, valid until 988, t=600
+    // the renewal at 333.. is due at once: sent at ~600, executed at 900 -> 1900, AnswerLost at 1400
+    wire.fail_next(Command::Renew, Fault::AnswerLost);
+    let waiter = tokio::spawn(locks.acquire("k").wait_forever().into_future());
+    guard.lost().await;
+    drop(guard);
+    let got = waiter.await.unwrap().unwrap();
+    let id = wire.log().iter().find(|e| e.0 == Command::Renew).unwrap().2;
+    assert!(
+        wire.log()
+            .iter()
+            .any(|e| e.0 == Command::Release && e.2 == id),
+        "the old lease was never released"
+    );
+    drop(got);
+}
+
+/// One hanging release holds back those of all other keys.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_hangs_delays_no_other() {
+    let wire = Simulated::new(MS);
+    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let a = locks.acquire("a").await.unwrap();
+    let b = locks.acquire("b").await.unwrap();
+    wire.fail_next(Command::Release, Fault::CommandLost);
+    drop(a);
+    sleep(MS).await;
+    let waiter = tokio::spawn(there.acquire("b").into_future());
+    sleep(20 * MS).await;
+    let start = Instant::now();
+    drop(b);
+    let _got = waiter.await.unwrap().unwrap();
+    assert!(start.elapsed() < 50 * MS);
+}
+
+/// max_waiters_per_key
+#[tokio::test(start_paused = true)]
+async fn a_queue_keeps_its_bound_when_the_first_try_fails() {
+    let wire = Simulated::new(10 * MS);
+    let there = manager(&wire.another_wire());
+    let _held = there.acquire("k").await.unwrap();
+    let locks = LockManager::builder(wire.clone())
+        .max_waiters_per_key(1)
+        .build()
+        .unwrap();
+    let _a = tokio::spawn(locks.acquire("k").into_future());
+    tokio::task::yield_now().await;
+    let _b = tokio::spawn(locks.acquire("k").into_future());
+    sleep(100 * MS).await;
+    assert!(locks.snapshot().waiting <= 1);
+}
+
+/// no task when nothing is held
+#[tokio::test(start_paused = true)]
+async fn no_task_outlives_its_manager() {
+    let wire = Simulated::new(MS);
+    let locks = manager(&wire);
+    let before = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    let g = locks.acquire("k").lease(24 * 3600 * SECOND).await.unwrap();
+    g.release().await.unwrap();
+    sleep(60 * SECOND).await;
+    assert!(locks.snapshot().is_idle());
+    drop(locks);
+    sleep(3600 * SECOND).await;
+    let after = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    assert_eq!(before, after);
+}
+
+/// A pass whose answer was lost, then a plain release that finds nothing.
+#[tokio::test(start_paused = true)]
+async fn a_release_in_good_order_is_not_called_lost() {
+    let wire = Simulated::new(MS);
+    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let guard = locks.acquire("k").await.unwrap();
+    let _other = tokio::spawn(there.acquire("k").into_future());
+    let _mine = tokio::spawn(locks.acquire("k").into_future());
+    sleep(200 * MS).await;
+    wire.fail_next(Command::Pass, Fault::AnswerLost);
+    let outcome = guard.release().await;
+    assert!(
+        !matches!(&outcome, Err(e) if e.is_lost()),
+        "held to the end, yet told lost"
+    );
+}
+
+/// Nested watchdog over a short fixed lease: the first renewal fails once.
+#[tokio::test(start_paused = true)]
+async fn one_failed_renewal_does_not_cost_a_widened_lease() {
+    let wire = Simulated::new(MS);
+    let locks = manager(&wire);
+    let outer = locks.acquire("k").lease(SECOND).await.unwrap();
+    wire.fail_next(Command::Renew, Fault::Refused);
+    let inner = locks.acquire("k").owner(outer.owner()).await.unwrap();
+    sleep(2 * SECOND).await;
+    assert!(
+        inner.is_held(),
+        "one refused renewal cost the lock, with a second left"
+    );
+}
+
+/// A lane whose task died with its runtime.
+#[test]
+fn a_single_try_takes_over_where_a_runtime_died() {
+    let wire = Simulated::new(5 * MS);
+    let rt = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let (one, two) = (rt(), rt());
+    let there = manager(&wire.another_wire());
+    let locks = manager(&wire);
+    let held = two.block_on(there.acquire("k").into_future()).unwrap();
+    {
+        let l = locks.clone();
+        one.spawn(async move { drop(l.acquire("k").wait_forever().await) });
+    }
+    std::thread::sleep(200 * MS);
+    one.shutdown_timeout(SECOND);
+    two.block_on(async {
+        held.release().await.unwrap();
+        sleep(100 * MS).await;
+        assert!(
+            wire.memory
+                .inspect(&LockKey::new("k"))
+                .await
+                .unwrap()
+                .is_none()
+        );
+        for _ in 0..3 {
+            drop(locks.acquire("k").no_wait().await);
+            sleep(500 * MS).await;
+        }
+        assert!(
+            locks.acquire("k").no_wait().await.is_ok(),
+            "free, and refused for ever"
+        );
+    });
+}
+
+/// Tries per second while Redis refuses, with many waiters.
+#[tokio::test(start_paused = true)]
+async fn many_deadlines_make_no_storm_of_last_tries() {
+    let wire = Simulated::new(MS);
+    wire.down(Some(Fault::Refused));
+    let locks = manager(&wire);
+    for _ in 0..400 {
+        let l = locks.clone();
+        tokio::spawn(async move { drop(l.acquire("k").wait(3 * SECOND).await) });
+        sleep(25 * MS).await;
+    }
+    let tries = wire.sent(Command::Acquire);
+    assert!(tries <= 30, "{tries} tries in 10 s");
+}
+
+/// a no_wait in an empty queue is overtaken by an older ticket
+#[tokio::test(start_paused = true)]
+async fn a_single_try_is_answered_at_once_beside_an_acquire_of_several_keys() {
+    let wire = Simulated::new(10 * MS);
+    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let b = there.acquire("a").await.unwrap();
+    // its ticket is older than that of the no_wait; it waits for "a" first
+    let l = locks.clone();
+    let old = tokio::spawn(async move {
+        let g = l.acquire(["a", "k"]).await.unwrap();
+        sleep(600 * SECOND).await;
+        drop(g);
+    });
+    sleep(100 * MS).await;
+    let first = locks.acquire("k").await.unwrap();
+    sleep(150 * MS).await;
+    drop(b);
+    sleep(19 * MS).await;
+    drop(first); // Returning
+    sleep(Duration::from_micros(500)).await;
+    let start = Instant::now();
+    let outcome = timeout(3000 * SECOND, locks.acquire("k").no_wait()).await;
+    drop(outcome.expect("an answer"));
+    assert!(start.elapsed() < SECOND);
+    old.await.unwrap();
+}
