@@ -259,3 +259,75 @@ fn a_runtime_may_go_down_at_any_moment() {
         runtime.shutdown_timeout(Duration::from_secs(5));
     }
 }
+
+/// A manager may live longer than the runtime it was used in, as a static does among tests: no
+/// command that went down with it blocks its key.
+#[test]
+fn what_was_on_the_wire_when_the_runtime_went_down_blocks_nobody_in_the_next() {
+    #[derive(Debug, Clone, Copy)]
+    enum OnTheWire {
+        Acquire,
+        Renewal,
+        ReleaseDuringRenewal,
+        Release,
+        NotEvenRelease,
+    }
+    let lease = 300 * MS;
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    for case in [
+        OnTheWire::Acquire,
+        OnTheWire::Renewal,
+        OnTheWire::ReleaseDuringRenewal,
+        OnTheWire::Release,
+        OnTheWire::NotEvenRelease,
+    ] {
+        let wire = Simulated::new(20 * MS);
+        let locks = LockManager::builder(wire.clone());
+        let locks = locks.watchdog_timeout(lease).build().unwrap();
+        let sent = |command| wire.sent(command) > 0;
+        let first = runtime();
+        let guard = first.block_on(async {
+            let mut guard = None;
+            if let OnTheWire::Acquire = case {
+                drop(tokio::spawn(locks.acquire("a").into_future()));
+            } else {
+                guard = Some(locks.acquire("a").await.unwrap());
+            }
+            let command = match case {
+                OnTheWire::Acquire => simulated::Command::Acquire,
+                OnTheWire::Renewal | OnTheWire::ReleaseDuringRenewal => simulated::Command::Renew,
+                OnTheWire::Release => {
+                    guard = None;
+                    simulated::Command::Release
+                }
+                OnTheWire::NotEvenRelease => return guard,
+            };
+            while !sent(command) {
+                sleep(MS).await;
+            }
+            if let OnTheWire::ReleaseDuringRenewal = case {
+                guard = None;
+            }
+            guard
+        });
+        drop(first);
+        // Outside of any runtime, and long after the lease could have been handed on.
+        drop(guard);
+        std::thread::sleep(110 * MS);
+        runtime().block_on(async {
+            let once = locks.acquire("a").no_wait().await.map(drop);
+            assert!(once.is_ok() || once.is_err_and(|error| error.is_busy()));
+            let next = locks.acquire("a").wait(Duration::from_secs(3)).await;
+            let next = next.unwrap_or_else(|error| panic!("{case:?}: {error}"));
+            sleep(3 * lease).await;
+            assert!(next.is_held(), "{case:?}: renewed");
+            next.release().await.unwrap();
+            assert!(locks.snapshot().is_idle(), "{case:?}: {locks:?}");
+        });
+    }
+}

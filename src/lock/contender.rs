@@ -15,7 +15,7 @@ use super::lane::{Bell, Lane, Next, Seen, Waiter};
 use super::lease::{Lease, Terms};
 use crate::backend::{Acquired, BackendError, BackendErrorKind, BoxFuture, Hints, LeaseId};
 use crate::jitter::jittered;
-use crate::{Error, LockKey};
+use crate::{Error, ErrorKind, LockKey};
 
 /// How long a lost notification can delay a waiter.
 const BACKSTOP: Duration = Duration::from_secs(1);
@@ -134,14 +134,19 @@ impl Contention {
     /// Goes on as the task that the lane asked for.
     pub(super) fn spawn(self, bell: Bell, polite: bool) {
         let engine = Arc::clone(&self.engine);
-        engine.spawner.spawn(self.run(bell, polite));
+        let task = Task {
+            contention: self,
+            bell,
+            over: false,
+        };
+        engine.spawner.spawn(task.run(polite));
     }
 
     /// Tries until somebody here has the key, or nobody wants it.
     ///
     /// Try, watch, try again, wait: a release between the first try and the subscription is seen
     /// by the second try, which the first hint of a new subscription brings about.
-    async fn run(mut self, bell: Bell, polite: bool) {
+    async fn run(&mut self, bell: &Bell, polite: bool) {
         let engine = Arc::clone(&self.engine);
         let key = self.key.clone();
         if polite {
@@ -190,7 +195,7 @@ impl Contention {
                     again_at
                 }
             };
-            if !self.wait(&bell, again_at).await {
+            if !self.wait(bell, again_at).await {
                 return;
             }
         }
@@ -239,6 +244,35 @@ impl Contention {
 
 fn refuse(waiter: Waiter, error: Error) {
     drop(waiter.reply.send(Err(error)));
+}
+
+/// A contention as a task. Dropped with its runtime, or unstarted where there is none, it leaves the
+/// lane to whoever comes next; what its try may have got runs out by itself.
+struct Task {
+    contention: Contention,
+    bell: Bell,
+    over: bool,
+}
+
+impl Task {
+    async fn run(mut self, polite: bool) {
+        self.contention.run(&self.bell, polite).await;
+        self.over = true;
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        let Contention { engine, key, .. } = &self.contention;
+        let abandoned = engine.lanes.with(key, |lane| lane.abandon(&self.bell));
+        // Those who wait in another runtime: nobody contends for them any more.
+        for waiter in abandoned {
+            refuse(waiter, Error::new(ErrorKind::Unavailable));
+        }
+    }
 }
 
 /// A contention inside the acquire that drives it. Dropped early, it goes on as a task.

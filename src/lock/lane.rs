@@ -68,9 +68,8 @@ struct Contending {
     seen: Seen,
 }
 
-/// Rung when the contending task has to look at the queue again. It is handed out under the mutex
-/// that starts the contention, and held by the task for as long as it lives: a lane whose bell
-/// nobody else holds has lost its task.
+/// Rung when the contending task has to look at the queue again. Each task has its own, so that one
+/// that ends late cannot be taken for its successor.
 pub(super) type Bell = Arc<Notify>;
 
 /// What the backend said last.
@@ -243,10 +242,11 @@ impl Lane {
     pub(super) fn enqueue(&mut self, waiter: Waiter) -> Next {
         self.queue.insert(waiter.claim.ticket, waiter);
         match &self.phase {
-            // Its runtime was shut down under it.
-            Phase::Contending(contending) if contending.is_abandoned() => {
-                self.contend(Seen::Nothing, false)
-            }
+            // The releaser may have been told outside of any runtime, or in one that went down. Told
+            // twice, it finds nothing the second time.
+            Phase::Returning(Returning {
+                lease: Some(lease), ..
+            }) if !lease.is_renewing() => Next::Return,
             _ => Next::Nothing,
         }
     }
@@ -372,6 +372,19 @@ impl Lane {
             contending.ring();
         }
         std::mem::take(&mut self.queue).into_values().collect()
+    }
+
+    /// The task with this bell is gone before its time. Those who queue are returned, to be refused.
+    pub(super) fn abandon(&mut self, bell: &Bell) -> Vec<Waiter> {
+        match &self.phase {
+            Phase::Contending(Contending {
+                bell: Some(own), ..
+            }) if Arc::ptr_eq(own, bell) => {
+                self.phase = Phase::Idle;
+                self.dismiss()
+            }
+            _ => Vec::new(),
+        }
     }
 
     // ---- holding --------------------------------------------------------------------------
@@ -576,11 +589,6 @@ impl Seen {
 }
 
 impl Contending {
-    /// Its task was dropped, with its runtime.
-    fn is_abandoned(&self) -> bool {
-        (self.bell.as_ref()).is_some_and(|bell| Arc::strong_count(bell) == 1)
-    }
-
     fn ring(&self) {
         if let Some(bell) = &self.bell {
             bell.notify_one();

@@ -19,6 +19,7 @@
 //! | contending | the same, nobody queues | returning | release |
 //! | contending | the task's try is refused | | refuse `no_wait`s; wait for hint, end of lease, backstop |
 //! | contending | the last waiter leaves | idle | the task ends |
+//! | contending | the task is dropped with its runtime | idle | refuse the queue |
 //! | held | acquire by the owner | | count up |
 //! | held | acquire by another | | queue; with `no_wait` refuse |
 //! | held | release, count above 1 | | count down |
@@ -33,7 +34,7 @@
 //! | returning, not sent | the releaser comes, nobody queues | returning, sent | release |
 //! | returning, not sent | the releaser comes, somebody queues | returning, sent | pass: keep unless others wait |
 //! | returning, sent | kept | held by the first in the queue | wake it |
-//! | returning, sent | released, not held, or failed | contending by a task, or idle | a failed release is tried again beside it |
+//! | returning, sent | released, not held, failed, or dropped with the runtime | contending by a task, or idle | a failed release is tried again beside it |
 //!
 //! What holds between them:
 //!
@@ -51,7 +52,8 @@
 //! The only futures a caller can drop are the acquire and `release`. An acquire is at one of two
 //! awaits: its own first try (a driver, which hands the try to a task) or its place in the queue
 //! (which it leaves). `release` has handed over its duty before it awaits. Everything else runs in
-//! tasks, which only the end of their runtime drops: then the leases run out.
+//! tasks, which only the end of their runtime drops: then the leases run out, and each task leaves
+//! its lanes in a phase from which another runtime can go on.
 
 mod acquire;
 mod contender;

@@ -41,6 +41,22 @@ impl Drop for Running {
     }
 }
 
+/// Leases that are on the wire. Dropped with the runtime before the answer, the lanes go on without
+/// them, and they run out by themselves.
+struct Outgoing {
+    engine: Arc<Engine>,
+    leases: Vec<(LockKey, Lease)>,
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        for (key, _lease) in std::mem::take(&mut self.leases) {
+            let outcome = Err(Error::new(ErrorKind::Unavailable));
+            returned(&self.engine, &key, outcome, false);
+        }
+    }
+}
+
 /// Counts a release that goes on in the background.
 struct Unfinished(Arc<Engine>);
 
@@ -123,34 +139,42 @@ async fn run(running: Running) {
         }
         while !keys.is_empty() {
             let batch = keys.drain(..keys.len().min(BATCH));
-            let mut releases = Vec::with_capacity(batch.len());
+            let mut releases = Outgoing {
+                engine: Arc::clone(&engine),
+                leases: Vec::with_capacity(batch.len()),
+            };
             for key in batch {
                 let now = Instant::now();
                 match engine.lanes.with(&key, |lane| lane.take_return(now)) {
-                    Some(Return::Release(lease)) => releases.push((key, lease)),
+                    Some(Return::Release(lease)) => releases.leases.push((key, lease)),
                     Some(Return::Pass(lease)) => {
-                        engine.spawner.spawn(pass(Arc::clone(&engine), key, lease));
+                        engine.spawner.spawn(pass(Outgoing {
+                            engine: Arc::clone(&engine),
+                            leases: vec![(key, lease)],
+                        }));
                     }
                     // Taken back, or waiting for the answer to a renewal.
                     None => {}
                 }
             }
-            release(&engine, releases).await;
+            release(releases).await;
         }
     }
 }
 
 /// Sends one batch. Whatever the answer, each lane goes on: what failed is tried again beside it.
-async fn release(engine: &Arc<Engine>, leases: Vec<(LockKey, Lease)>) {
-    if leases.is_empty() {
+async fn release(mut outgoing: Outgoing) {
+    if outgoing.leases.is_empty() {
         return;
     }
-    let ids: Vec<_> = leases
+    let engine = &Arc::clone(&outgoing.engine);
+    let ids: Vec<_> = (outgoing.leases)
         .iter()
         .map(|(key, lease)| (key.clone(), lease.id()))
         .collect();
     // Dropped here only with the runtime; then the leases run out.
     let outcomes = Arc::clone(&engine.backend).release(ids).await;
+    let leases = std::mem::take(&mut outgoing.leases);
     for ((key, lease), outcome) in leases.into_iter().zip(outcomes) {
         match outcome {
             Ok(Released::Released) => returned(engine, &key, Ok(()), false),
@@ -176,22 +200,32 @@ fn returned(engine: &Arc<Engine>, key: &LockKey, outcome: Result<(), Error>, pol
 }
 
 /// The hand-off budget is spent: asks whether another process wants the key.
-async fn pass(engine: Arc<Engine>, key: LockKey, mut lease: Lease) {
+async fn pass(mut outgoing: Outgoing) {
+    let Some((key, lease)) = outgoing.leases.first() else {
+        return;
+    };
+    let engine = Arc::clone(&outgoing.engine);
     let sent_at = Instant::now();
     let backend = Arc::clone(&engine.backend);
-    match backend.pass(key.clone(), lease.id(), lease.ttl()).await {
-        Ok(Passed::Kept { counter }) => {
+    let outcome = backend.pass(key.clone(), lease.id(), lease.ttl()).await;
+    // It may have been renewed or released; the plain release settles it either way.
+    let Ok(passed) = outcome else {
+        return release(outgoing).await;
+    };
+    let Some((key, mut lease)) = outgoing.leases.pop() else {
+        return;
+    };
+    match passed {
+        Passed::Kept { counter } => {
             lease.keep(counter, sent_at);
             let now = Instant::now();
             let next = engine.lanes.with(&key, |lane| lane.kept(&key, lease, now));
             engine.follow(&key, next);
         }
-        Ok(Passed::Released) => returned(&engine, &key, Ok(()), true),
-        Ok(Passed::NotHeld) => {
+        Passed::Released => returned(&engine, &key, Ok(()), true),
+        Passed::NotHeld => {
             returned(&engine, &key, Err(Error::new(ErrorKind::Lost)), false);
         }
-        // It may have been renewed or released; the plain release settles it either way.
-        Err(_) => release(&engine, vec![(key, lease)]).await,
     }
 }
 

@@ -133,8 +133,10 @@ fn round(engine: &Arc<Engine>) -> Option<Instant> {
     // from here on, holds its release back until the answer.
     let mut renewals = renewals.into_iter().peekable();
     while renewals.peek().is_some() {
-        let batch = renewals.by_ref().take(BATCH).collect();
-        engine.spawner.spawn(renew(Arc::clone(engine), batch));
+        engine.spawner.spawn(renew(Outgoing {
+            engine: Arc::clone(engine),
+            batch: renewals.by_ref().take(BATCH).collect(),
+        }));
     }
     for (key, grant, next) in lost {
         grant.lose();
@@ -143,12 +145,30 @@ fn round(engine: &Arc<Engine>) -> Option<Instant> {
     next
 }
 
+/// Renewals on the wire. Dropped with the runtime before the answer, they count as failed: the lanes
+/// must not go on waiting for it, with a renewal or with a release.
+struct Outgoing {
+    engine: Arc<Engine>,
+    batch: Vec<Renewal>,
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        for renewal in std::mem::take(&mut self.batch) {
+            let outcome = Err(BackendError::unknown("the runtime was shut down"));
+            answered(&self.engine, &renewal, Instant::now(), &outcome);
+        }
+    }
+}
+
 /// One batch, beside the others and beside the walk: one that hangs delays no other.
-async fn renew(engine: Arc<Engine>, batch: Vec<Renewal>) {
+async fn renew(mut outgoing: Outgoing) {
+    let engine = Arc::clone(&outgoing.engine);
     let sent_at = Instant::now();
-    // Dropped here only with the runtime; then the leases run out and the guards say so.
-    let outcomes = Arc::clone(&engine.backend).renew(batch.clone()).await;
-    for (renewal, outcome) in batch.iter().zip(&outcomes) {
+    let outcomes = Arc::clone(&engine.backend)
+        .renew(outgoing.batch.clone())
+        .await;
+    for (renewal, outcome) in std::mem::take(&mut outgoing.batch).iter().zip(&outcomes) {
         answered(&engine, renewal, sent_at, outcome);
     }
 }
