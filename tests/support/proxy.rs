@@ -1,0 +1,187 @@
+//! A TCP proxy in front of a server, that misbehaves on order as networks do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+/// Forwards connections to a port of this machine until it is told otherwise; gone when dropped.
+pub(crate) struct Proxy {
+    port: u16,
+    rules: watch::Sender<Rules>,
+    accepted: Arc<AtomicU64>,
+    acceptor: JoinHandle<()>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Rules {
+    swallow: Option<Swallow>,
+    delay: Duration,
+    refuse: bool,
+    /// How often all connections were cut.
+    cuts: u64,
+}
+
+/// Which bytes disappear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Swallow {
+    /// What the client sends.
+    Commands,
+    /// What the server sends.
+    Answers,
+    /// Either: the connection is half-open, and neither side is told.
+    Both,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Up,
+    Down,
+}
+
+impl Rules {
+    fn swallows(&self, direction: Direction) -> bool {
+        match self.swallow {
+            None => false,
+            Some(Swallow::Commands) => direction == Direction::Up,
+            Some(Swallow::Answers) => direction == Direction::Down,
+            Some(Swallow::Both) => true,
+        }
+    }
+}
+
+impl Proxy {
+    pub(crate) async fn start(target: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("its number").port();
+        let (rules, seen) = watch::channel(Rules::default());
+        let accepted = Arc::<AtomicU64>::default();
+        let counter = Arc::clone(&accepted);
+        let acceptor = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                counter.fetch_add(1, Ordering::SeqCst);
+                if seen.borrow().refuse {
+                    reset(&client);
+                } else {
+                    drop(tokio::spawn(connection(client, target, seen.clone())));
+                }
+            }
+        });
+        Self {
+            port,
+            rules,
+            accepted,
+            acceptor,
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// How many connections were made to it.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::SeqCst)
+    }
+
+    /// Bytes of this direction disappear from now on, also those of new connections. No end of a
+    /// connection gets through either.
+    pub(crate) fn swallow(&self, what: Swallow) {
+        self.rules.send_modify(|rules| rules.swallow = Some(what));
+    }
+
+    /// Each piece of bytes takes so long in each direction.
+    pub(crate) fn delay(&self, delay: Duration) {
+        self.rules.send_modify(|rules| rules.delay = delay);
+    }
+
+    /// New connections are reset at once.
+    pub(crate) fn refuse(&self) {
+        self.rules.send_modify(|rules| rules.refuse = true);
+    }
+
+    /// Resets all connections, on both sides.
+    pub(crate) fn cut(&self) {
+        self.rules.send_modify(|rules| rules.cuts += 1);
+    }
+
+    /// Everything is well again, but for the connections that have lost bytes: they stay silent.
+    pub(crate) fn heal(&self) {
+        self.rules.send_modify(|rules| {
+            *rules = Rules {
+                cuts: rules.cuts,
+                ..Rules::default()
+            };
+        });
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.acceptor.abort();
+        self.cut();
+    }
+}
+
+/// What happens to `stream` when it is dropped: RST instead of FIN.
+fn reset(stream: &TcpStream) {
+    drop(SockRef::from(stream).set_linger(Some(Duration::ZERO)));
+}
+
+async fn connection(mut client: TcpStream, target: u16, mut rules: watch::Receiver<Rules>) {
+    let Ok(mut server) = TcpStream::connect(("127.0.0.1", target)).await else {
+        return reset(&client);
+    };
+    drop((client.set_nodelay(true), server.set_nodelay(true)));
+    let cuts = rules.borrow().cuts;
+    let (up, down) = (rules.clone(), rules.clone());
+    let ended = {
+        let (from_client, to_client) = client.split();
+        let (from_server, to_server) = server.split();
+        tokio::select! {
+            ended = pump(from_client, to_server, up, Direction::Up) => ended,
+            ended = pump(from_server, to_client, down, Direction::Down) => ended,
+            _ = rules.wait_for(|now| now.cuts > cuts) => Err(()),
+        }
+    };
+    if ended.is_err() {
+        reset(&client);
+        reset(&server);
+    }
+}
+
+/// Until the end of the stream, or its reset.
+async fn pump(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    rules: watch::Receiver<Rules>,
+    direction: Direction,
+) -> Result<(), ()> {
+    let mut buffer = vec![0; 64 * 1024];
+    let mut silent = false;
+    loop {
+        let read = from.read(&mut buffer).await;
+        let now = *rules.borrow();
+        silent |= now.swallows(direction);
+        match read {
+            // The other side never hears of the end.
+            Ok(0) | Err(_) if silent => std::future::pending().await,
+            Ok(0) => return Ok(()),
+            Err(_) => return Err(()),
+            Ok(_) if silent => {}
+            Ok(length) => {
+                if !now.delay.is_zero() {
+                    sleep(now.delay).await;
+                }
+                to.write_all(&buffer[..length]).await.map_err(drop)?;
+            }
+        }
+    }
+}
