@@ -524,6 +524,12 @@ impl Lane {
         }
     }
 
+    /// Whether a renewal that was due is still to be sent.
+    pub(super) fn wants(&self, renewal: &Renewal, now: Instant) -> bool {
+        matches!(&self.phase, Phase::Held(tenure)
+            if tenure.lease.id() == renewal.lease && now < tenure.grant.valid_until())
+    }
+
     /// A renewal was answered.
     pub(super) fn renewed(
         &mut self,

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use super::engine::Engine;
@@ -18,6 +18,10 @@ use crate::backend::{BackendError, Renewal, Renewed};
 /// The most leases of one command.
 const BATCH: usize = 100;
 
+/// The most commands at a time. Each has only so long for its answer: a thousand at once would wait
+/// for each other in the backend until their time is up, and then all be sent again.
+const IN_FLIGHT: usize = 16;
+
 #[derive(Debug)]
 pub(super) struct Watchdog {
     epoch: Instant,
@@ -26,6 +30,7 @@ pub(super) struct Watchdog {
     /// Told when it has to look earlier than that.
     earlier: Arc<Notify>,
     running: AtomicBool,
+    in_flight: Semaphore,
 }
 
 const NEVER: u64 = u64::MAX;
@@ -37,6 +42,7 @@ impl Watchdog {
             wakes_at: AtomicU64::new(NEVER),
             earlier: Arc::default(),
             running: AtomicBool::new(false),
+            in_flight: Semaphore::new(IN_FLIGHT),
         }
     }
 
@@ -152,6 +158,24 @@ struct Outgoing {
     batch: Vec<Renewal>,
 }
 
+impl Outgoing {
+    /// While it waited for its turn, locks were given back or lost: none of them is renewed.
+    fn drop_unwanted(&mut self) {
+        let engine = &self.engine;
+        let now = Instant::now();
+        self.batch.retain(|renewal| {
+            let wanted = engine
+                .lanes
+                .with(&renewal.key, |lane| lane.wants(renewal, now));
+            if !wanted {
+                let outcome = Err(BackendError::unknown("not sent"));
+                answered(engine, renewal, now, &outcome);
+            }
+            wanted
+        });
+    }
+}
+
 impl Drop for Outgoing {
     fn drop(&mut self) {
         for renewal in std::mem::take(&mut self.batch) {
@@ -161,9 +185,16 @@ impl Drop for Outgoing {
     }
 }
 
-/// One batch, beside the others and beside the walk: one that hangs delays no other.
+/// One batch, beside the others and beside the walk: one that hangs delays no other, but for those
+/// that wait for its turn.
 async fn renew(mut outgoing: Outgoing) {
     let engine = Arc::clone(&outgoing.engine);
+    // Never closed, so always a turn.
+    let _turn = engine.watchdog.in_flight.acquire().await;
+    outgoing.drop_unwanted();
+    if outgoing.batch.is_empty() {
+        return;
+    }
     let sent_at = Instant::now();
     let outcomes = Arc::clone(&engine.backend)
         .renew(outgoing.batch.clone())
