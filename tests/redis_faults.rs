@@ -18,7 +18,7 @@ use futures_util::poll;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::{Error, ErrorKind, LockGuard, LockManager};
+use tower_lock::{Error, ErrorKind, LockGuard, LockManager, RedisBackend};
 
 use support::engine::{
     FENCE, MS, Monitor, PATIENCE, SECOND, by, eventually, fails_at_its_deadline,
@@ -336,6 +336,7 @@ async fn a_half_open_connection_is_noticed_by_the_local_deadline_and_by_the_wait
     nothing_is_left(&server, &[&here, &there], 2 * SECOND, "the end").await;
 }
 
+/// Others counted a resent acquire twice, and one release did not free the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_on_a_connection_that_is_reset_is_granted_once_on_the_next() {
     let server = RedisServer::start();
@@ -441,6 +442,54 @@ async fn a_killed_subscription_delays_nobody_once_it_is_back() {
         assert!(waited < 600 * MS, "served by the backstop: {waited:?}");
         nothing_is_left(&server, &[&here, &there], SECOND, "the round").await;
     }
+}
+
+/// Redisson #5070, #4744: a release between the failed try and the subscription went unheard.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_before_the_subscription_is_in_force_is_not_missed() {
+    let server = RedisServer::start();
+    let slow = Proxy::start(server.port()).await;
+    let there = manager(server.url(), LONG).await;
+    let backend = RedisBackend::builder(server.url()).notify(slow.url());
+    let here = LockManager::builder(backend.connect().await.unwrap());
+    let here = here.watchdog_timeout(LONG).build().unwrap();
+    slow.delay(50 * MS);
+    let guard = there.acquire("k").await.unwrap();
+    let tries = scripts_called(&server);
+    let waiter = waiter(&here, "k").await;
+    eventually("it has tried", || scripts_called(&server) > tries).await;
+    assert_eq!(subscribers(&server, "k"), 0, "not yet in force");
+    let start = Instant::now();
+    guard.release().await.unwrap();
+    drop(waiter.await.unwrap().unwrap());
+    let waited = start.elapsed();
+    // By the try that follows the subscription.
+    assert!(waited < 800 * MS, "served by the backstop: {waited:?}");
+    nothing_is_left(&server, &[&here, &there], SECOND, "the end").await;
+}
+
+/// Redisson #4064: subscriptions leaked, until every acquire failed at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waits_that_run_out_leave_no_subscription_behind() {
+    let server = RedisServer::start();
+    let (here, there) = (
+        manager(server.url(), LONG).await,
+        manager(server.url(), LONG).await,
+    );
+    let keys: Vec<_> = (0..200).map(|n| format!("k:{n}")).collect();
+    let guards = join_all(keys.iter().map(|key| there.acquire(&**key).into_future())).await;
+    for _ in 0..3 {
+        let waits = keys.iter().map(|key| here.acquire(&**key).wait(300 * MS));
+        for outcome in join_all(waits.map(IntoFuture::into_future)).await {
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Busy);
+        }
+    }
+    assert!(here.snapshot().is_idle());
+    no_subscription_is_left(&server).await;
+    drop(guards);
+    let again = keys.iter().map(|key| here.acquire(&**key).into_future());
+    assert!(join_all(again).await.iter().all(Result::is_ok));
+    nothing_is_left(&server, &[&here, &there], 2 * SECOND, "the end").await;
 }
 
 // ---- a server that refuses ----
@@ -606,7 +655,8 @@ async fn a_permission_that_was_withdrawn_is_a_misconfiguration_without_a_storm()
         }
         assert!(start.elapsed() < 4 * SECOND, "waiting does not help");
         let sent = scripts_called(&server) - before;
-        assert!(sent <= 10, "{sent} commands for one answer");
+        // Those who came after the first answer asked for themselves, once.
+        assert!(sent <= 100, "{sent} commands: somebody tried again");
         if rule == "-hset" {
             // What needs no new lock goes on.
             renewed_beyond(end_of(&guard), &guard).await;
@@ -884,6 +934,7 @@ macro_rules! dropped_everywhere {
             };
             let mut polls = 0;
             let mut micros = 0;
+            let mut dropped = 0;
             let mut ready_by_polls = false;
             while !ready_by_polls || micros < $moments {
                 let $until = if ready_by_polls {
@@ -897,10 +948,11 @@ macro_rules! dropped_everywhere {
                 if let Until::Polls(_) = $until {
                     ready_by_polls = ready;
                 }
+                dropped += usize::from(!ready);
                 let managers = [&$world.here, &$world.there];
                 nothing_is_left(&server, &managers, 2 * SECOND, $until).await;
             }
-            assert!(polls > 2, "the scenario never waits");
+            assert!(dropped > 2, "the scenario never waits");
             no_subscription_is_left(&server).await;
             assert_eq!(server.cli(&["KEYS", "*"]), FENCE);
         }

@@ -30,8 +30,10 @@ use crate::{ConfigError, Error, ErrorKind, LockKey, LockKeys, Owner};
 /// [`TooManyWaiters`](ErrorKind::TooManyWaiters), [`Overloaded`](ErrorKind::Overloaded),
 /// [`Unavailable`](ErrorKind::Unavailable), [`Misconfigured`](ErrorKind::Misconfigured),
 /// [`ShuttingDown`](ErrorKind::ShuttingDown), [`InvalidKey`](ErrorKind::InvalidKey),
-/// [`InvalidOption`](ErrorKind::InvalidOption), [`KeyConflict`](ErrorKind::KeyConflict) or
-/// [`ReentrancyLimit`](ErrorKind::ReentrancyLimit).
+/// [`InvalidOption`](ErrorKind::InvalidOption), [`KeyConflict`](ErrorKind::KeyConflict),
+/// [`ReentrancyLimit`](ErrorKind::ReentrancyLimit), or [`Lost`](ErrorKind::Lost) if what was granted
+/// was over before it could be returned: one of several keys while the others were waited for, or
+/// any while this process stood still.
 ///
 /// # Cancel safety
 ///
@@ -197,7 +199,7 @@ impl Acquire {
                     let engine = self.engine;
                     Started::Slow(Box::pin(async move {
                         let hold = slow.finish(&engine, &key, claim, deadline).await?;
-                        Ok(LockGuard::one(hold))
+                        Ok(LockGuard::one(hold.still_held()?))
                     }))
                 }
             }
@@ -306,7 +308,9 @@ async fn acquire_all(
             Step::Slow(slow) => slow.finish(&engine, key, claim, deadline).await?,
         });
     }
-    Ok(LockGuard::many(holds))
+    // The first may have been lost while the last was waited for.
+    let holds: Result<_, _> = holds.into_iter().map(Hold::still_held).collect();
+    Ok(LockGuard::many(holds?))
 }
 
 async fn by<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {

@@ -108,8 +108,17 @@ impl Contention {
     ) -> Tried {
         match answer {
             Ok(Acquired::Granted { counter }) => {
+                let granted = Lease::new(lease, counter, terms, sent_at);
+                if Instant::now() >= granted.valid_until() {
+                    // Whoever got this would work without a lock.
+                    let releaser = &self.engine.releaser;
+                    let until = granted.expires_at();
+                    releaser.give_back(&self.engine, self.key.clone(), lease, until);
+                    let error = BackendError::unknown("the answer came after the end of the lease");
+                    return Tried::NotYet(Seen::Trouble(error));
+                }
                 self.backoff = FIRST_BACKOFF;
-                Tried::Granted(Lease::new(lease, counter, terms, sent_at))
+                Tried::Granted(granted)
             }
             Ok(Acquired::Busy { ttl }) => {
                 self.backoff = FIRST_BACKOFF;

@@ -29,6 +29,15 @@ impl Hold {
         }
     }
 
+    /// Looks once more, after a wait: what was granted may be over by now.
+    pub(super) fn still_held(self) -> Result<Self, Error> {
+        if self.grant.is_held(Instant::now()) {
+            Ok(self)
+        } else {
+            Err(Error::new(ErrorKind::Lost))
+        }
+    }
+
     /// Hands the release over at once; the future it returns only listens.
     fn release(mut self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         let was_held = self.grant.is_held(Instant::now());
