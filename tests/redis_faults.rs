@@ -840,6 +840,28 @@ fn a_runtime_that_shuts_down_leaves_its_locks_to_their_leases() {
     });
 }
 
+#[test]
+fn a_runtime_that_shuts_down_while_a_connection_is_wanted_does_not_hang() {
+    let mut server = RedisServer::start();
+    let runtime = runtime();
+    let locks = runtime.block_on(manager(server.url(), SHORT));
+    server.kill();
+    let (inside, is_inside) = std::sync::mpsc::channel();
+    drop(runtime.spawn(async move {
+        // One poll: it begins before the end of the runtime and goes on after it.
+        inside.send(()).unwrap();
+        std::thread::sleep(300 * MS);
+        drop(locks.acquire("k").no_wait().await);
+    }));
+    is_inside.recv().unwrap();
+    let (gone, is_gone) = std::sync::mpsc::channel();
+    drop(std::thread::spawn(move || {
+        drop(runtime);
+        gone.send(()).unwrap();
+    }));
+    is_gone.recv_timeout(PATIENCE).expect("dropping it blocks");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_wakes_the_waiting_renews_the_holding_and_flushes_the_releases() {
     let server = RedisServer::start();
