@@ -524,9 +524,10 @@ async fn lost_scripts_are_nobodys_business() {
         })
         .collect();
     let end = end_of(&held);
+    // Also between a load and the call behind it.
     while !tasks.iter().all(JoinHandle::is_finished) {
         server.cli(&["SCRIPT", "FLUSH"]);
-        sleep(5 * MS).await;
+        sleep(MS).await;
     }
     for task in tasks {
         task.await.unwrap();
