@@ -347,3 +347,78 @@ fn a_key_is_not_stuck_when_its_runtime_goes_down_with_a_command_on_the_wire() {
         assert!(acquired.unwrap().is_held());
     }
 }
+
+/// A manager may live longer than the runtime it was used in, as a static does among tests: no
+/// command that went down with it blocks its key.
+#[test]
+fn what_was_on_the_wire_when_the_runtime_went_down_blocks_nobody_in_the_next() {
+    #[derive(Debug, Clone, Copy)]
+    enum OnTheWire {
+        Acquire,
+        Renewal,
+        ReleaseDuringRenewal,
+        Release,
+        NotEvenRelease,
+    }
+    let lease = 2000 * MS;
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    for case in [
+        OnTheWire::Acquire,
+        OnTheWire::Renewal,
+        OnTheWire::ReleaseDuringRenewal,
+        OnTheWire::Release,
+        OnTheWire::NotEvenRelease,
+    ] {
+        let wire = Simulated::new(20 * MS);
+        let locks = LockManager::builder(wire.clone());
+        let locks = locks.watchdog_timeout(lease).build().unwrap();
+        let sent = |command| wire.sent(command) > 0;
+        let first = runtime();
+        let guard = first.block_on(async {
+            let mut guard = None;
+            if let OnTheWire::Acquire = case {
+                drop(tokio::spawn(locks.acquire("a").into_future()));
+            } else {
+                guard = Some(locks.acquire("a").await.unwrap());
+            }
+            let command = match case {
+                OnTheWire::Acquire => simulated::Command::Acquire,
+                OnTheWire::Renewal | OnTheWire::ReleaseDuringRenewal => simulated::Command::Renew,
+                OnTheWire::Release => {
+                    guard = None;
+                    simulated::Command::Release
+                }
+                OnTheWire::NotEvenRelease => return guard,
+            };
+            while !sent(command) {
+                sleep(MS).await;
+            }
+            if let OnTheWire::ReleaseDuringRenewal = case {
+                guard = None;
+            }
+            guard
+        });
+        drop(first);
+        // Outside of any runtime, and long after the lease could have been handed on.
+        drop(guard);
+        std::thread::sleep(110 * MS);
+        runtime().block_on(async {
+            let once = locks.acquire("a").no_wait().await.map(drop);
+            assert!(once.is_ok() || once.is_err_and(|error| error.is_busy()));
+            let next = locks.acquire("a").wait(2 * lease).await;
+            let next = next.unwrap_or_else(|error| panic!("{case:?}: {error}"));
+            let end = Instant::now() + next.remaining();
+            while Instant::now() + next.remaining() <= end + 10 * MS {
+                assert!(next.is_held(), "{case:?}: not renewed");
+                sleep(10 * MS).await;
+            }
+            next.release().await.unwrap();
+            assert!(locks.snapshot().is_idle(), "{case:?}: {locks:?}");
+        });
+    }
+}

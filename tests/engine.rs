@@ -53,6 +53,43 @@ async fn another_owner_is_refused_while_held_and_admitted_after_the_last_release
     assert!(waiter.await.unwrap().is_ok());
 }
 
+/// Redisson #4467: a lock belonged to a thread, and two requests on one thread both entered.
+#[tokio::test(start_paused = true)]
+async fn two_acquires_of_one_task_on_one_thread_are_strangers() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k").await.unwrap();
+    let second = locks.acquire("k").wait(100 * MS).await.unwrap_err();
+    assert_eq!(second.kind(), ErrorKind::Busy);
+    let other_task = tokio::spawn(locks.acquire("k").no_wait().into_future());
+    assert!(other_task.await.unwrap().unwrap_err().is_busy());
+    assert_eq!(guard.hold_count(), 1);
+}
+
+/// rslock 0.10: what a dropped guard did depended on a feature.
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_is_dropped_gives_the_lock_back() {
+    let memory = Memory::new();
+    let (here, there) = (manager(&memory), manager(&memory));
+    drop(here.acquire("k").await.unwrap());
+    there
+        .acquire("k")
+        .wait(MS)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    let panicking = tokio::spawn({
+        let here = here.clone();
+        async move {
+            let _guard = here.acquire("k").await.unwrap();
+            panic!("with the lock in hand");
+        }
+    });
+    assert!(panicking.await.unwrap_err().is_panic());
+    drop(there.acquire("k").wait(MS).await.unwrap());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_wait_of_three_seconds_on_a_held_key_ends_in_time() {
     let memory = Memory::new();
@@ -75,6 +112,7 @@ async fn a_wait_of_three_seconds_on_a_held_key_ends_in_time() {
     }
 }
 
+/// distributed-lock 0.2: a stale release freed the next holder.
 #[tokio::test(start_paused = true)]
 async fn a_lease_not_given_back_admits_a_waiter_and_its_guard_says_lost() {
     let memory = Memory::new();
@@ -270,6 +308,7 @@ async fn several_keys_are_taken_all_or_none() {
     assert!(next.await.unwrap().unwrap().fencing_token() > token);
 }
 
+/// Redisson set the lease of the latest nested acquire, also where the outer one was longer.
 #[tokio::test(start_paused = true)]
 async fn a_nested_shorter_lease_never_cuts_the_outer_one_short() {
     let locks = LockManager::in_memory();

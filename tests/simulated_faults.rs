@@ -25,6 +25,7 @@ async fn is_free(wire: &Simulated, key: &str) -> bool {
     holder.unwrap().is_none()
 }
 
+/// Others left the key held when the answer to an acquire came too late.
 #[tokio::test(start_paused = true)]
 async fn a_timed_out_acquire_does_not_leave_the_key_held() {
     let wire = Simulated::new(MS);
@@ -38,6 +39,7 @@ async fn a_timed_out_acquire_does_not_leave_the_key_held() {
     assert!(locks.snapshot().is_idle());
 }
 
+/// Others gave a resent acquire the name of the first, and one release freed what another still held.
 #[tokio::test(start_paused = true)]
 async fn each_try_after_an_unknown_one_has_a_lease_of_its_own() {
     let wire = Simulated::new(MS);
@@ -61,6 +63,7 @@ async fn each_try_after_an_unknown_one_has_a_lease_of_its_own() {
     );
 }
 
+/// Redisson #2801, #3121: `tryLock` overran its wait while Redis was down.
 #[tokio::test(start_paused = true)]
 async fn a_backend_that_is_down_makes_nobody_wait_longer_than_its_wait() {
     for fault in [Fault::Refused, Fault::CommandLost, Fault::AnswerLost] {
@@ -109,6 +112,7 @@ async fn a_refused_client_is_told_at_once_and_does_not_try_again() {
     assert!(locks.snapshot().is_idle());
 }
 
+/// Redisson #4698: no signal when the lock is lost.
 #[tokio::test(start_paused = true)]
 async fn the_loss_is_told_by_the_local_deadline_when_no_renewal_succeeds() {
     for fault in [Fault::Refused, Fault::CommandLost] {
@@ -131,6 +135,7 @@ async fn the_loss_is_told_by_the_local_deadline_when_no_renewal_succeeds() {
     }
 }
 
+/// Redisson #2515, #3194: the watchdog was dead after one connection error.
 #[tokio::test(start_paused = true)]
 async fn the_watchdog_survives_errors() {
     let wire = Simulated::new(MS);
@@ -153,6 +158,7 @@ async fn keys(count: usize, locks: &LockManager) -> Vec<LockGuard> {
     guards
 }
 
+/// Redisson #4698: no signal when the lock is lost.
 #[tokio::test(start_paused = true)]
 async fn a_guard_is_lost_as_soon_as_a_renewal_says_not_held() {
     let wire = Simulated::new(MS);
@@ -180,6 +186,7 @@ async fn a_guard_is_lost_as_soon_as_a_renewal_says_not_held() {
     assert!(kept.is_held());
 }
 
+/// Redisson #7272: a renewal that outlives the unlock.
 #[tokio::test(start_paused = true)]
 async fn no_renewal_is_sent_after_the_release() {
     // Renewals take two seconds, and the guards go while they are on the wire, before and after.
@@ -202,6 +209,7 @@ async fn no_renewal_is_sent_after_the_release() {
     }
 }
 
+/// Redisson #5761, #763: missed unlock messages.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_is_served_within_the_backstop_when_every_notification_is_lost() {
     let wire = Simulated::new(MS).without_hints();
@@ -218,6 +226,7 @@ async fn a_waiter_is_served_within_the_backstop_when_every_notification_is_lost(
     }
 }
 
+/// Redisson #5070, #4744: a release between the failed try and the subscription.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_is_served_at_once_when_it_is_told() {
     let wire = Simulated::new(MS);
@@ -304,6 +313,83 @@ async fn a_process_that_slept_through_its_lease_says_lost_at_the_first_look() {
     assert!(guard.release().await.unwrap_err().is_lost());
 }
 
+/// etcd #11456: a grant was not looked at again after the wait for it.
+#[tokio::test(start_paused = true)]
+async fn a_grant_whose_answer_comes_after_the_end_of_its_lease_is_no_grant() {
+    let wire = Simulated::new(100 * MS);
+    let locks = manager(&wire);
+    let acquire = || locks.acquire("k").lease(150 * MS);
+    let error = acquire().no_wait().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let start = Instant::now();
+    let error = acquire().wait(SECOND).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(start.elapsed() <= 1050 * MS);
+    sleep(SECOND).await;
+    assert!(locks.snapshot().is_idle());
+    assert!(is_free(&wire, "k").await);
+    assert!(acquire().lease(SECOND).await.unwrap().is_held());
+}
+
+/// etcd #11456, with several keys: the first one's lease ends while the last one is waited for.
+#[tokio::test(start_paused = true)]
+async fn several_keys_of_which_one_was_lost_during_the_wait_are_not_granted() {
+    let wire = Simulated::new(MS);
+    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let guard = there.acquire("b").await.unwrap();
+    let both = here.acquire(["a", "b"]).lease(SECOND).wait(10 * SECOND);
+    let both = tokio::spawn(both.into_future());
+    sleep(2 * SECOND).await;
+    drop(guard);
+    assert!(both.await.unwrap().unwrap_err().is_lost());
+    sleep(SECOND / 2).await;
+    assert!(is_free(&wire, "a").await && is_free(&wire, "b").await);
+    assert!(here.snapshot().is_idle());
+}
+
+/// etcd #11456, in a process that stood still between the grant and the return of the acquire.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_slept_through_its_grant_gets_another() {
+    let wire = Simulated::new(MS);
+    let locks = manager(&wire);
+    let guard = locks.acquire("k").await.unwrap();
+    let mut waiter = Box::pin(locks.acquire("k").wait_forever().into_future());
+    assert!(futures_util::poll!(&mut waiter).is_pending());
+    // Handed over; nobody looks for a minute.
+    drop(guard);
+    advance(60 * SECOND).await;
+    let guard = waiter.await.unwrap();
+    assert!(guard.is_held());
+    drop(guard);
+    sleep(SECOND).await;
+    assert!(locks.snapshot().is_idle());
+}
+
+/// rslock, node-redlock #168: "busy" and "down" came as one error.
+#[tokio::test(start_paused = true)]
+async fn somebody_in_the_way_and_a_backend_that_is_down_are_told_apart() {
+    let wire = Simulated::new(MS);
+    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let _guard = there.acquire("k").await.unwrap();
+    for (down, kind) in [
+        (None, ErrorKind::Busy),
+        (Some(Fault::Refused), ErrorKind::Unavailable),
+        (Some(Fault::CommandLost), ErrorKind::Unavailable),
+        (None, ErrorKind::Busy),
+    ] {
+        wire.down(down);
+        // Whoever waited before has gone, and with them what they saw.
+        sleep(SECOND).await;
+        let once = here.acquire("k").no_wait().await.unwrap_err();
+        let waited = here.acquire("k").wait(2 * SECOND).await.unwrap_err();
+        for error in [once, waited] {
+            assert_eq!(error.kind(), kind);
+            assert_eq!(error.is_busy(), kind == ErrorKind::Busy);
+            assert_eq!(error.is_unavailable(), kind == ErrorKind::Unavailable);
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn ten_thousand_waiters_share_one_conversation() {
     let wire = Simulated::new(MS);
@@ -382,6 +468,8 @@ async fn a_hundred_thousand_held_locks_are_renewed_and_none_is_lost() {
         batches <= renewals / 90,
         "{batches} batches for {renewals} renewals"
     );
+    // They must not wait for each other where their time for an answer runs.
+    assert!((2..=16).contains(&wire.most_renewals_in_flight()));
     drop(held);
     sleep(10 * SECOND).await;
     assert!(locks.snapshot().is_idle());

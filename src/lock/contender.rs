@@ -144,14 +144,19 @@ impl Contention {
     /// Goes on as the task that the lane asked for.
     pub(super) fn spawn(self, bell: Bell, polite: bool) {
         let engine = Arc::clone(&self.engine);
-        engine.spawner.spawn(self.run(bell, polite));
+        let task = Task {
+            contention: self,
+            bell,
+            over: false,
+        };
+        engine.spawner.spawn(task.run(polite));
     }
 
     /// Tries until somebody here has the key, or nobody wants it.
     ///
     /// Try, watch, try again, wait: a release between the first try and the subscription is seen
     /// by the second try, which the first hint of a new subscription brings about.
-    async fn run(mut self, bell: Bell, polite: bool) {
+    async fn run(&mut self, bell: &Bell, polite: bool) {
         let engine = Arc::clone(&self.engine);
         let key = self.key.clone();
         if polite {
@@ -198,7 +203,7 @@ impl Contention {
                     (again_at, last_try)
                 }
             };
-            if !self.wait(&bell, again_at, last_try).await {
+            if !self.wait(bell, again_at, last_try).await {
                 return;
             }
         }
@@ -244,6 +249,39 @@ impl Contention {
         }
     }
 }
+
+/// A contention as a task. Dropped with its runtime, or unstarted where there is none, it leaves the
+/// lane to whoever comes next; what its try may have got runs out by itself.
+struct Task {
+    contention: Contention,
+    bell: Bell,
+    over: bool,
+}
+
+impl Task {
+    async fn run(mut self, polite: bool) {
+        self.contention.run(&self.bell, polite).await;
+        self.over = true;
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        let Contention { engine, key, .. } = &self.contention;
+        let abandoned = engine.lanes.with(key, |lane| lane.abandon(&self.bell));
+        // Those who wait in another runtime: nobody contends for them any more.
+        let error = Error::new(ErrorKind::Unavailable).with_source(NoRuntime);
+        refuse(abandoned.into_iter().map(|waiter| (waiter, error.clone())));
+    }
+}
+
+/// The task that contended for the lock went down with its runtime.
+#[derive(Debug, thiserror::Error)]
+#[error("the runtime that waited for the lock was shut down")]
+struct NoRuntime;
 
 /// A contention inside the acquire that drives it. Dropped early, it goes on as a task.
 pub(super) struct Driver {

@@ -72,9 +72,8 @@ struct Contending {
     seen: Seen,
 }
 
-/// Rung when the contending task has to look at the queue again. It is handed out under the mutex
-/// that starts the contention, and held by the task for as long as it lives: a lane whose bell
-/// nobody else holds has lost its task.
+/// Rung when the contending task has to look at the queue again. Each task has its own, so that one
+/// that ends late cannot be taken for its successor.
 pub(super) type Bell = Arc<Notify>;
 
 /// What the backend said last.
@@ -242,16 +241,6 @@ impl Lane {
                 });
                 Entered::Drive
             }
-            // Its task was dropped with its runtime, and nobody queues.
-            Phase::Contending(contending)
-                if self.queue.is_empty()
-                    && (contending.bell.as_ref())
-                        .is_some_and(|bell| Arc::strong_count(bell) == 1) =>
-            {
-                contending.bell = None;
-                contending.seen = Seen::Nothing;
-                Entered::Drive
-            }
             Phase::Held(tenure)
                 if tenure.grant.owner() == claim.owner && tenure.grant.is_held(now) =>
             {
@@ -294,10 +283,6 @@ impl Lane {
     pub(super) fn enqueue(&mut self, waiter: Waiter) -> Next {
         self.queue.insert(waiter.claim.ticket, waiter);
         match &self.phase {
-            // Its task was dropped with its runtime.
-            Phase::Contending(Contending {
-                bell: Some(bell), ..
-            }) if Arc::strong_count(bell) == 1 => self.contend(Seen::Nothing, false),
             Phase::Returning(returning) => Next::Look(returning.until),
             _ => Next::Nothing,
         }
@@ -433,6 +418,19 @@ impl Lane {
             contending.ring();
         }
         std::mem::take(&mut self.queue).into_values().collect()
+    }
+
+    /// The task with this bell is gone before its time. Those who queue are returned, to be refused.
+    pub(super) fn abandon(&mut self, bell: &Bell) -> Vec<Waiter> {
+        match &self.phase {
+            Phase::Contending(Contending {
+                bell: Some(own), ..
+            }) if Arc::ptr_eq(own, bell) => {
+                self.phase = Phase::Idle;
+                self.dismiss()
+            }
+            _ => Vec::new(),
+        }
     }
 
     // ---- holding --------------------------------------------------------------------------
@@ -602,6 +600,12 @@ impl Lane {
             Some(renewal) => Due::Renew(renewal, valid_until),
             None => Due::Later(tenure.next_look()),
         }
+    }
+
+    /// Whether a renewal that was due is still to be sent.
+    pub(super) fn wants_renewal(&self, renewal: &Renewal, now: Instant) -> bool {
+        matches!(&self.phase, Phase::Held(tenure)
+            if tenure.lease.id() == renewal.lease && now < tenure.grant.valid_until())
     }
 
     /// A renewal was answered.

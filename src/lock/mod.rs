@@ -10,16 +10,18 @@
 //! | phase | event | next phase | to be done |
 //! |---|---|---|---|
 //! | idle | acquire | contending, driven by the acquire | first try |
-//! | contending | acquire | | queue; with `no_wait` refuse |
+//! | contending | acquire | | queue; with `no_wait` refuse, or hear the driver's first answer |
 //! | contending | the driver's try is granted | held | return the guard |
 //! | contending | the driver's try fails; it may wait | contending, by a task | the driver queues in front |
 //! | contending | the driver is dropped, its try on the wire | contending, by a task | finish the try |
-//! | contending | the driver leaves, nobody queues | idle | |
+//! | contending | the driver leaves | contending, by a task for those who queue, or idle | |
 //! | contending | the task's try is granted | held by the first in the queue | wake it |
-//! | contending | the same, nobody queues | returning | release |
+//! | contending | the same, nobody queues, or under other terms | returning | release |
 //! | contending | the task's try is refused | | refuse `no_wait`s; wait for hint, end of lease, backstop |
-//! | contending | the last waiter leaves | idle | the task ends |
-//! | held | acquire by the owner | | count up |
+//! | contending | the task's try can never succeed | idle | refuse the queue |
+//! | contending | the last waiter leaves | idle, when the task has woken | the task ends |
+//! | contending | the task is dropped with its runtime | idle | refuse the queue |
+//! | held | acquire by the owner | | count up; at 64 refuse; if the grant is lost, a stranger |
 //! | held | acquire by another | | queue; with `no_wait` refuse |
 //! | held | release, count above 1 | | count down |
 //! | held | last release, somebody queues, budget left | held by the first in the queue | wake it |
@@ -29,11 +31,11 @@
 //! | held | the renewal says "not held", or it was forced open | contending, or idle | tell the guard; contend |
 //! | held | the guard's deadline has passed | returning | tell the guard; release |
 //! | returning, not sent | acquire, nobody queues, budget left | held | take the lease back |
-//! | returning | acquire otherwise | | queue |
+//! | returning | acquire otherwise | | queue; with `no_wait` only as the first |
 //! | returning, not sent | the releaser comes, nobody queues | returning, sent | release |
 //! | returning, not sent | the releaser comes, somebody queues | returning, sent | pass: keep unless others wait |
 //! | returning | the lease must have run out, no answer came | contending by a task, or idle | as after a runtime that went down |
-//! | returning, sent | kept | held by the first in the queue | wake it |
+//! | returning, sent | kept | held by the first in the queue | wake it; if it left, release |
 //! | returning, sent | released, not held, or failed | contending by a task, or idle | a failed release is tried again beside it |
 //!
 //! What holds between them:

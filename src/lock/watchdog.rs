@@ -8,16 +8,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use super::engine::Engine;
 use super::lane::{Answered, Due};
 use crate::LockKey;
-use crate::backend::{BackendError, Renewal, Renewed};
+use crate::backend::{BackendError, BackendErrorKind, Renewal, Renewed};
 
 /// The most leases of one command.
 const BATCH: usize = 100;
+
+/// The most commands at a time. Each has only so long for its answer: a thousand at once would wait
+/// for each other in the backend until their time is up, and then all be sent again.
+const IN_FLIGHT: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Watchdog {
@@ -27,6 +31,7 @@ pub(super) struct Watchdog {
     /// Told when it has to look earlier than that.
     earlier: Arc<Notify>,
     running: AtomicBool,
+    in_flight: Semaphore,
 }
 
 const NEVER: u64 = u64::MAX;
@@ -38,6 +43,7 @@ impl Watchdog {
             wakes_at: AtomicU64::new(NEVER),
             earlier: Arc::default(),
             running: AtomicBool::new(false),
+            in_flight: Semaphore::new(IN_FLIGHT),
         }
     }
 
@@ -166,8 +172,27 @@ fn round(engine: &Arc<Engine>) -> Option<Instant> {
     next
 }
 
-/// One batch, beside the others and beside the walk: one that hangs delays no other.
-async fn renew(engine: Arc<Engine>, batch: Vec<Renewal>) {
+/// One batch, beside the others and beside the walk: one that hangs delays no other, but for those
+/// that wait for its turn.
+async fn renew(engine: Arc<Engine>, mut batch: Vec<Renewal>) {
+    // Never closed, so always a turn.
+    let _turn = engine.watchdog.in_flight.acquire().await;
+    // While it waited, locks were given back or lost: none of them is renewed.
+    let now = Instant::now();
+    batch.retain(|renewal| {
+        let wanted = engine
+            .lanes
+            .with(&renewal.key, |lane| lane.wants_renewal(renewal, now));
+        if !wanted {
+            let kind = BackendErrorKind::Unavailable;
+            let not_sent = Err(BackendError::refused(kind, "not sent"));
+            answered(&engine, renewal, now, &not_sent);
+        }
+        wanted
+    });
+    if batch.is_empty() {
+        return;
+    }
     let sent_at = Instant::now();
     // Dropped here only with the runtime; then the leases run out and the guards say so.
     let outcomes = Arc::clone(&engine.backend).renew(batch.clone()).await;
@@ -195,11 +220,19 @@ fn answered(
         }
         Answered::Returning => engine.releaser.enqueue(engine, key.clone()),
         // The lane went on without it; this renewal may just have lengthened it.
-        Answered::Stale if !matches!(outcome, Ok(Renewed::NotHeld)) => {
+        Answered::Stale if may_have_renewed(outcome) => {
             let until = sent_at + renewal.ttl;
             let (key, lease) = (key.clone(), renewal.lease);
             engine.releaser.give_back(engine, key, lease, until);
         }
         Answered::Stale => {}
+    }
+}
+
+fn may_have_renewed(outcome: &Result<Renewed, BackendError>) -> bool {
+    match outcome {
+        Ok(Renewed::Renewed) => true,
+        Ok(Renewed::NotHeld) => false,
+        Err(error) => error.may_have_taken_effect(),
     }
 }

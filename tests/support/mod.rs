@@ -1,5 +1,6 @@
 //! What several tests need. Not all of them need all of it.
 #![allow(dead_code)]
 
+pub(crate) mod engine;
 pub(crate) mod proxy;
 pub(crate) mod redis_server;

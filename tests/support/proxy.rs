@@ -1,94 +1,206 @@
-//! A wire between client and server that can be held up.
+//! A TCP proxy in front of a server, that misbehaves on order as networks do.
 
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
-/// Passes connections on to a server. Ends with its connections when dropped.
+/// Forwards connections to a port of this machine until it is told otherwise; gone when dropped.
 pub(crate) struct Proxy {
-    address: SocketAddr,
-    /// One switch per connection: true lets its bytes pass.
-    switches: Arc<Mutex<Vec<watch::Sender<bool>>>>,
-    _tasks: JoinSet<()>,
+    port: u16,
+    rules: watch::Sender<Rules>,
+    accepted: Arc<AtomicU64>,
+    acceptor: JoinHandle<()>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Rules {
+    swallow: Option<Swallow>,
+    delay: Duration,
+    refuse: bool,
+    /// How often all connections were cut.
+    cuts: u64,
+    /// How often the connections of the moment were held up, and whether they still are.
+    freezes: u64,
+    frozen: bool,
+}
+
+/// Which bytes disappear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Swallow {
+    /// What the client sends.
+    Commands,
+    /// What the server sends.
+    Answers,
+    /// Either: the connection is half-open, and neither side is told.
+    Both,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Up,
+    Down,
+}
+
+impl Rules {
+    fn swallows(&self, direction: Direction) -> bool {
+        match self.swallow {
+            None => false,
+            Some(Swallow::Commands) => direction == Direction::Up,
+            Some(Swallow::Answers) => direction == Direction::Down,
+            Some(Swallow::Both) => true,
+        }
+    }
 }
 
 impl Proxy {
-    pub(crate) async fn start(server_port: u16) -> Self {
+    pub(crate) async fn start(target: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("its address");
-        let switches: Arc<Mutex<Vec<watch::Sender<bool>>>> = Arc::default();
-        let mut tasks = JoinSet::new();
-        tasks.spawn(accept(listener, server_port, Arc::clone(&switches)));
+        let port = listener.local_addr().expect("its number").port();
+        let (rules, seen) = watch::channel(Rules::default());
+        let accepted = Arc::<AtomicU64>::default();
+        let counter = Arc::clone(&accepted);
+        let acceptor = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                counter.fetch_add(1, Ordering::SeqCst);
+                if seen.borrow().refuse {
+                    reset(&client);
+                } else {
+                    drop(tokio::spawn(connection(client, target, seen.clone())));
+                }
+            }
+        });
         Self {
-            address,
-            switches,
-            _tasks: tasks,
+            port,
+            rules,
+            accepted,
+            acceptor,
         }
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://{}", self.address)
+        format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Holds up all connections there are. New ones pass.
+    /// How many connections were made to it.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::SeqCst)
+    }
+
+    /// Bytes of this direction disappear from now on, also those of new connections. No end of a
+    /// connection gets through either.
+    pub(crate) fn swallow(&self, what: Swallow) {
+        self.rules.send_modify(|rules| rules.swallow = Some(what));
+    }
+
+    /// Each piece of bytes takes so long in each direction.
+    pub(crate) fn delay(&self, delay: Duration) {
+        self.rules.send_modify(|rules| rules.delay = delay);
+    }
+
+    /// New connections are reset at once.
+    pub(crate) fn refuse(&self) {
+        self.rules.send_modify(|rules| rules.refuse = true);
+    }
+
+    /// Holds up the connections there are; none of their bytes is lost. New ones pass.
     pub(crate) fn freeze(&self) {
-        self.switch(false);
+        self.rules.send_modify(|rules| {
+            rules.freezes += 1;
+            rules.frozen = true;
+        });
     }
 
     pub(crate) fn thaw(&self) {
-        self.switch(true);
+        self.rules.send_modify(|rules| rules.frozen = false);
     }
 
-    fn switch(&self, open: bool) {
-        let switches = self.switches.lock();
-        for switch in &*switches.unwrap_or_else(PoisonError::into_inner) {
-            switch.send_modify(|passes| *passes = open);
-        }
+    /// Resets all connections, on both sides.
+    pub(crate) fn cut(&self) {
+        self.rules.send_modify(|rules| rules.cuts += 1);
     }
-}
 
-async fn accept(
-    listener: TcpListener,
-    server_port: u16,
-    switches: Arc<Mutex<Vec<watch::Sender<bool>>>>,
-) {
-    let mut connections = JoinSet::new();
-    while let Ok((client, _)) = listener.accept().await {
-        let (switch, open) = watch::channel(true);
-        let mut all = switches.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(switch);
-        drop(all);
-        connections.spawn(connect(client, server_port, open));
+    /// Everything is well again, but for the connections that have lost bytes: they stay silent.
+    pub(crate) fn heal(&self) {
+        self.rules.send_modify(|rules| {
+            *rules = Rules {
+                cuts: rules.cuts,
+                freezes: rules.freezes,
+                ..Rules::default()
+            };
+        });
     }
 }
 
-async fn connect(client: TcpStream, server_port: u16, open: watch::Receiver<bool>) {
-    let Ok(server) = TcpStream::connect(("127.0.0.1", server_port)).await else {
-        return;
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.acceptor.abort();
+        self.cut();
+    }
+}
+
+/// What happens to `stream` when it is dropped: RST instead of FIN.
+fn reset(stream: &TcpStream) {
+    drop(SockRef::from(stream).set_linger(Some(Duration::ZERO)));
+}
+
+async fn connection(mut client: TcpStream, target: u16, mut rules: watch::Receiver<Rules>) {
+    let Ok(mut server) = TcpStream::connect(("127.0.0.1", target)).await else {
+        return reset(&client);
     };
-    let (from_client, to_client) = client.into_split();
-    let (from_server, to_server) = server.into_split();
-    // Whichever side hangs up first takes the other along.
-    tokio::select! {
-        () = pump(from_client, to_server, open.clone()) => {}
-        () = pump(from_server, to_client, open) => {}
+    drop((client.set_nodelay(true), server.set_nodelay(true)));
+    let cuts = rules.borrow().cuts;
+    let (up, down) = (rules.clone(), rules.clone());
+    let ended = {
+        let (from_client, to_client) = client.split();
+        let (from_server, to_server) = server.split();
+        tokio::select! {
+            ended = pump(from_client, to_server, up, Direction::Up) => ended,
+            ended = pump(from_server, to_client, down, Direction::Down) => ended,
+            _ = rules.wait_for(|now| now.cuts > cuts) => Err(()),
+        }
+    };
+    if ended.is_err() {
+        reset(&client);
+        reset(&server);
     }
 }
 
+/// Until the end of the stream, or its reset.
 async fn pump(
-    mut from: impl AsyncReadExt + Unpin,
-    mut to: impl AsyncWriteExt + Unpin,
-    mut open: watch::Receiver<bool>,
-) {
-    let mut buffer = vec![0; 16 * 1024];
-    while let Ok(length @ 1..) = from.read(&mut buffer).await {
-        let passed = open.wait_for(|open| *open).await.is_ok();
-        if !passed || to.write_all(&buffer[..length]).await.is_err() {
-            return;
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    mut rules: watch::Receiver<Rules>,
+    direction: Direction,
+) -> Result<(), ()> {
+    let born = rules.borrow().freezes;
+    let mut buffer = vec![0; 64 * 1024];
+    let mut silent = false;
+    loop {
+        let read = from.read(&mut buffer).await;
+        let now = *rules.borrow();
+        silent |= now.swallows(direction);
+        match read {
+            // The other side never hears of the end.
+            Ok(0) | Err(_) if silent => std::future::pending().await,
+            Ok(0) => return Ok(()),
+            Err(_) => return Err(()),
+            Ok(_) if silent => {}
+            Ok(length) => {
+                let passes = |now: &Rules| !now.frozen || now.freezes == born;
+                drop(rules.wait_for(passes).await.map_err(drop)?);
+                if !now.delay.is_zero() {
+                    sleep(now.delay).await;
+                }
+                to.write_all(&buffer[..length]).await.map_err(drop)?;
+            }
         }
     }
 }

@@ -53,6 +53,8 @@ struct Wire {
     in_flight: HashMap<LockKey, usize>,
     most_in_flight: usize,
     batches: usize,
+    renewing: usize,
+    most_renewing: usize,
 }
 
 impl Simulated {
@@ -107,6 +109,11 @@ impl Simulated {
     /// How many renew commands, each of many leases, were sent.
     pub fn renew_batches(&self) -> usize {
         self.wire.lock().unwrap().batches
+    }
+
+    /// The most renew commands that were under way at one time.
+    pub fn most_renewals_in_flight(&self) -> usize {
+        self.wire.lock().unwrap().most_renewing
     }
 
     fn send(&self, command: Command, key: &LockKey, lease: LeaseId) -> Option<Fault> {
@@ -191,7 +198,12 @@ impl Backend for Simulated {
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
-        self.wire.lock().unwrap().batches += 1;
+        {
+            let mut wire = self.wire.lock().unwrap();
+            wire.batches += 1;
+            wire.renewing += 1;
+            wire.most_renewing = wire.most_renewing.max(wire.renewing);
+        }
         let faults: Vec<_> = renewals
             .iter()
             .map(|renewal| self.send(Command::Renew, &renewal.key, renewal.lease))
@@ -209,6 +221,7 @@ impl Backend for Simulated {
             });
         }
         sleep(self.latency).await;
+        self.wire.lock().unwrap().renewing -= 1;
         outcomes
     }
 

@@ -27,6 +27,8 @@ pub(super) enum Trouble {
     NoAnswer(Duration),
     #[error("no connection within {0:?}")]
     NoConnection(Duration),
+    #[error("the runtime was shut down")]
+    NoRuntime,
     #[error("the server lost the script while it was called")]
     ScriptLost,
     #[error("the server answered {0:?} to a script of this crate")]

@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::{Arg, Cmd, Value};
 
 use super::fault::{Fault, check, no_end, refusal, unexpected};
 use super::names::{Lease, Name, Names, millis};
@@ -61,7 +61,20 @@ impl Script {
         command
     }
 
-    /// Calls the script; loads it where the server does not know it, once.
+    /// A call with the source in place of its hash.
+    fn with_source(&self, call: &Cmd) -> Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(self.source);
+        for argument in call.args_iter().skip(2) {
+            if let Arg::Simple(argument) = argument {
+                command.arg(argument);
+            }
+        }
+        command
+    }
+
+    /// Calls the script; loads it where the server does not know it, once. If it is lost again
+    /// before the call behind the load, the call takes the source along.
     ///
     /// # Cancel safety
     ///
@@ -70,7 +83,10 @@ impl Script {
         match shard.send(command).await {
             Err(Fault::NoScript) => {
                 shard.send(&self.load()).await?;
-                shard.send(command).await
+                match shard.send(command).await {
+                    Err(Fault::NoScript) => shard.send(&self.with_source(command)).await,
+                    outcome => outcome,
+                }
             }
             outcome => outcome,
         }

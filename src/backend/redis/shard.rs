@@ -204,7 +204,10 @@ impl Shard {
         if !state.connecting {
             state.connecting = true;
             drop(state);
-            let attempt = Connecting(Arc::clone(self));
+            let attempt = Connecting {
+                shard: Arc::clone(self),
+                over: false,
+            };
             self.connector.spawner.spawn(attempt.run());
         }
         Demand::Wait
@@ -230,12 +233,16 @@ impl Shard {
 
 /// The one attempt to connect. It runs in a task of its own, so that no caller who leaves takes it
 /// along, and on every exit, also unstarted in a runtime that shuts down, lets the next one try.
-struct Connecting(Arc<Shard>);
+struct Connecting {
+    shard: Arc<Shard>,
+    over: bool,
+}
 
 impl Connecting {
-    async fn run(self) {
-        let shard = &self.0;
-        let outcome = shard.connector.connect().await;
+    async fn run(mut self) {
+        let outcome = self.shard.connector.connect().await;
+        self.over = true;
+        let shard = &self.shard;
         if let Err(error) = &outcome {
             let address = &shard.connector.address;
             shard.outage.begin("locks cannot be taken", address, error);
@@ -251,17 +258,30 @@ impl Connecting {
                 }
             }
             Err(error) => {
-                state.failures = state.failures.saturating_add(1);
-                let pause = backoff(state.failures, FIRST_BACKOFF, LONGEST_BACKOFF);
-                state.failed = Some((Instant::now() + pause, error));
+                state.failed(error);
             }
         }
     }
 }
 
+impl State {
+    fn failed(&mut self, error: BackendError) {
+        self.failures = self.failures.saturating_add(1);
+        let pause = backoff(self.failures, FIRST_BACKOFF, LONGEST_BACKOFF);
+        self.failed = Some((Instant::now() + pause, error));
+    }
+}
+
 impl Drop for Connecting {
     fn drop(&mut self) {
-        self.0.state().connecting = false;
-        self.0.changed.notify_waiters();
+        let mut state = self.shard.state();
+        state.connecting = false;
+        if !self.over {
+            // In a runtime that shuts down, the next attempt would end as this one, at once and
+            // within one poll: whoever waits for it would never give its thread back.
+            state.failed(Fault::unavailable(Trouble::NoRuntime).into());
+        }
+        drop(state);
+        self.shard.changed.notify_waiters();
     }
 }

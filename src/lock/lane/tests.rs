@@ -217,22 +217,18 @@ fn the_owner_enters_again_and_others_do_not() {
 }
 
 #[test]
-fn a_task_that_died_is_replaced_when_the_next_one_queues() {
+fn a_task_that_dies_leaves_the_lane_to_the_next_but_only_its_own() {
     let mut lane = Lane::default();
     let now = Instant::now();
-    assert!(matches!(
-        lane.enter(&key(), claim(1, RENEWED), now),
-        Entered::Drive
-    ));
+    let entered = lane.enter(&key(), claim(1, RENEWED), now);
+    assert!(matches!(entered, Entered::Drive));
     let (first, _answer) = waiter(1, RENEWED);
     let Next::Contend { bell, .. } = lane.driver_queues(first, Seen::Nothing) else {
         panic!("a task is wanted");
     };
-    let (second, _answer) = waiter(2, RENEWED);
-    assert!(matches!(lane.enqueue(second), Next::Nothing), "it lives");
-    drop(bell);
-    let (third, _answer) = waiter(3, RENEWED);
-    assert!(matches!(lane.enqueue(third), Next::Contend { .. }));
+    assert!(lane.abandon(&Bell::default()).is_empty(), "another's task");
+    assert_eq!(lane.abandon(&bell).len(), 1);
+    assert!(lane.is_idle());
 }
 
 #[test]
