@@ -80,7 +80,7 @@
 //! - *Expiry.* A lock is renewed for as long as it is held. When its process dies it is free after
 //!   the [watchdog timeout](LockManagerBuilder::watchdog_timeout), 30 s unless set.
 //! - *Order.* Within a process first come, first served. A process hands its lock on internally for
-//!   100 ms or 255 times at most, then others that wait have their turn; between processes there is
+//!   100 ms at most, then others that wait have their turn; between processes there is
 //!   no order.
 //! - *Time.* Nobody waits longer than their wait, also when the backend is down. Queues are
 //!   bounded.

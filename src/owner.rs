@@ -65,14 +65,15 @@ impl fmt::Debug for Owner {
 pub struct FencingToken(i64);
 
 impl FencingToken {
-    /// Hand-offs that one counter of a backend can number.
-    pub(crate) const HANDOFFS_PER_COUNTER: u8 = u8::MAX;
+    /// Tokens that one counter of a backend stands for: its grant and 255 hand-offs.
+    pub(crate) const PER_COUNTER: u32 = 256;
 
     /// The token of the `handoff`-th grant made under a backend's counter: 0 is the grant itself.
     ///
-    /// The next counter is at least one larger, so its tokens exceed all 256 of this one.
-    pub(crate) fn new(counter: u64, handoff: u8) -> Self {
-        let token = (counter << 8) | u64::from(handoff);
+    /// The next counter is at least one larger, so its tokens exceed all 256 of this one; and the
+    /// tokens of consecutive counters are consecutive.
+    pub(crate) fn new(counter: u64, handoff: u32) -> Self {
+        let token = (counter << 8).saturating_add(handoff.into());
         Self(i64::try_from(token).unwrap_or(i64::MAX))
     }
 
@@ -107,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_next_counter_exceeds_every_handoff_of_the_last() {
-        let last = FencingToken::new(7, FencingToken::HANDOFFS_PER_COUNTER);
+        let last = FencingToken::new(7, FencingToken::PER_COUNTER - 1);
         assert!(FencingToken::new(8, 0) > last);
         assert_eq!(last.get(), 7 * 256 + 255);
     }

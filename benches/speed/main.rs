@@ -6,8 +6,6 @@
     clippy::cast_precision_loss
 )]
 
-use tower_lock::LockManager;
-
 mod layer;
 mod redis;
 #[path = "../../tests/support/redis_server.rs"]
@@ -38,8 +36,7 @@ fn main() {
     runtime.block_on(async {
         let server = redis_server::RedisServer::start();
         if runs("hot") {
-            redis::hot_key(&LockManager::in_memory(), "memory", &mut table).await;
-            redis::hot_key_on_redis(&server, &mut table).await;
+            redis::hot_keys(&server, &mut table).await;
         }
         if runs("latency") {
             redis::latency(&server, &mut table).await;

@@ -215,6 +215,7 @@ pub(crate) async fn latency(server: &RedisServer, table: &mut Table) {
     let locks = manager(server).await;
     let (mut bare_p50, mut dropped_p50, mut awaited_p50) =
         (Series::new(), Series::new(), Series::new());
+    let mut bare_spread = Series::new();
     for round in 0..ROUNDS {
         let mut times = Vec::new();
         for n in 0..SAMPLES {
@@ -225,6 +226,8 @@ pub(crate) async fn latency(server: &RedisServer, table: &mut Table) {
             bare.unlock(&mut connection, &key).await;
         }
         bare_p50.add(median_micros(&mut times));
+        let longest = times[times.len() - 1].as_secs_f64() * 1e6;
+        bare_spread.add(longest / median_micros(&mut times));
         times.clear();
         for n in 0..SAMPLES {
             let key = key(round, n);
@@ -247,7 +250,7 @@ pub(crate) async fn latency(server: &RedisServer, table: &mut Table) {
     table.row(
         "p50 of one bare `EVALSHA`, 1 in flight".to_owned(),
         bare_p50.micros(),
-        String::new(),
+        format!("longest {} × the median", bare_spread.plain()),
     );
     table.row(
         "p50 of one acquire, release awaited".to_owned(),
@@ -266,24 +269,27 @@ fn median_micros(times: &mut [Duration]) -> f64 {
     times[times.len() / 2].as_secs_f64() * 1e6
 }
 
-/// 64 tasks that want one key, again and again.
-pub(crate) async fn hot_key(locks: &LockManager, name: &str, table: &mut Table) {
+/// 64 tasks that want one thing, again and again.
+async fn hot<F, G>(name: &str, take: F, table: &mut Table)
+where
+    F: Fn() -> G + Clone + Send + 'static,
+    G: Future + Send,
+    G::Output: Send,
+{
     const WAITERS: usize = 64;
     const GRANTS: usize = 400_000;
-    let (mut grants, mut spread) = (Series::new(), Series::new());
+    let (mut grants, mut spread, mut over) = (Series::new(), Series::new(), Series::new());
     for _ in 0..ROUNDS {
-        let left = Arc::new(AtomicUsize::new(GRANTS));
+        let taken = Arc::new(AtomicUsize::new(0));
         let start = Instant::now();
         let workers: Vec<_> = (0..WAITERS)
             .map(|_| {
-                let (locks, left) = (locks.clone(), Arc::clone(&left));
+                let (take, taken) = (take.clone(), Arc::clone(&taken));
                 tokio::spawn(async move {
-                    let mut waits = Vec::new();
-                    while left.fetch_sub(1, Ordering::Relaxed) <= GRANTS
-                        && left.load(Ordering::Relaxed) <= GRANTS
-                    {
+                    let mut waits = Vec::with_capacity(2 * GRANTS / WAITERS);
+                    while taken.fetch_add(1, Ordering::Relaxed) < GRANTS {
                         let asked = Instant::now();
-                        let guard = locks.acquire("hot").await.expect("acquire");
+                        let guard = take().await;
                         waits.push(asked.elapsed());
                         drop(guard);
                     }
@@ -298,31 +304,38 @@ pub(crate) async fn hot_key(locks: &LockManager, name: &str, table: &mut Table) 
         grants.add(waits.len() as f64 / start.elapsed().as_secs_f64());
         waits.sort_unstable();
         let median = waits[waits.len() / 2].as_secs_f64();
-        if std::env::var_os("WAITS").is_some() {
-            let at = |part: f64| waits[((waits.len() - 1) as f64 * part) as usize];
-            eprintln!(
-                "p50 {:?} p99 {:?} p99.9 {:?} p99.99 {:?} max {:?} over5x {}",
-                at(0.5),
-                at(0.99),
-                at(0.999),
-                at(0.9999),
-                at(1.0),
-                waits
-                    .iter()
-                    .filter(|wait| wait.as_secs_f64() > 5.0 * median)
-                    .count()
-            );
-        }
-        spread.add(waits[waits.len() - 1].as_secs_f64() / median);
+        let wait_at = |part: f64| waits[((waits.len() - 1) as f64 * part) as usize].as_secs_f64();
+        spread.add(wait_at(1.0) / median);
+        over.add(wait_at(0.999) / median);
     }
     table.row(
-        format!("hot key, 64 waiters, {name}"),
+        format!("hot, 64 waiters: {name}"),
         grants.per_second(),
-        format!("longest wait {} × the median", spread.plain()),
+        format!(
+            "longest wait {} × the median, p99.9 {} ×",
+            spread.plain(),
+            over.plain()
+        ),
     );
 }
 
-pub(crate) async fn hot_key_on_redis(server: &RedisServer, table: &mut Table) {
-    let locks = manager(server).await;
-    hot_key(&locks, "Redis", table).await;
+async fn hot_key(locks: LockManager, name: &str, table: &mut Table) {
+    let take = move || {
+        let acquire = locks.acquire("hot");
+        async move { acquire.await.expect("acquire") }
+    };
+    hot(name, take, table).await;
+}
+
+pub(crate) async fn hot_keys(server: &RedisServer, table: &mut Table) {
+    let mutex = Arc::new(tokio::sync::Mutex::new(()));
+    let lock_mutex = move || Arc::clone(&mutex).lock_owned();
+    hot(
+        "`tokio::sync::Mutex`, what this machine can do",
+        lock_mutex,
+        table,
+    )
+    .await;
+    hot_key(LockManager::in_memory(), "tower-lock on memory", table).await;
+    hot_key(manager(server).await, "tower-lock on Redis", table).await;
 }

@@ -339,6 +339,12 @@ pub async fn a_lease_that_nobody_waits_for_may_be_kept<B: Backend>(backend: &B) 
             let left = busy(backend, &key, next).await;
             assert!(left > LONG / 2, "kept for {LONG:?}, {left:?} left");
             release(backend, &key, holder).await;
+            let after = grant(backend, &key, next, SHORT).await;
+            assert!(
+                after >= counter + u64::from(Passed::COUNTERS),
+                "granted under {after}, among the counters from {counter} on that were given away"
+            );
+            release(backend, &key, next).await;
         }
         Passed::Released => {
             grant(backend, &key, next, LONG).await;

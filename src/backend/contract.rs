@@ -64,7 +64,7 @@ pub trait Backend: Send + Sync + 'static {
     ) -> impl Future<Output = Vec<Result<Released, BackendError>>> + Send;
 
     /// Asked when this process has handed a lease on for long enough: keeps it for another `ttl`,
-    /// under a fresh counter, if no other process watches the key; otherwise releases it.
+    /// under [`Passed::COUNTERS`] fresh counters, if no other process watches the key; otherwise releases it.
     ///
     /// A backend that cannot tell who watches must release.
     fn pass(
@@ -231,7 +231,8 @@ pub enum Passed {
     /// Nobody else watches: the lease goes on.
     #[non_exhaustive]
     Kept {
-        /// The fresh base of the fencing tokens.
+        /// The first of [`Passed::COUNTERS`] consecutive counters that are this lease's own: fresh
+        /// bases of fencing tokens, so that a busy key asks seldom.
         counter: u64,
     },
     /// Somebody else may be waiting: the key is free now.
@@ -241,7 +242,10 @@ pub enum Passed {
 }
 
 impl Passed {
-    /// The lease goes on under `counter`.
+    /// How many counters a lease that is kept gets at once.
+    pub const COUNTERS: u32 = 16;
+
+    /// The lease goes on under `counter` and those that follow it.
     #[must_use]
     pub fn kept(counter: u64) -> Self {
         Self::Kept { counter }

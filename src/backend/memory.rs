@@ -59,12 +59,14 @@ impl State {
         self.live(key, now).filter(|entry| entry.lease == lease)
     }
 
-    fn next_counter(&mut self) -> u64 {
+    /// The first of `count` counters that nobody had.
+    fn next_counters(&mut self, count: u32) -> u64 {
         let micros = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
-        self.counter = micros.max(self.counter + 1);
-        self.counter
+        let first = micros.max(self.counter + 1);
+        self.counter = first + u64::from(count) - 1;
+        first
     }
 
     fn try_acquire(&mut self, key: &LockKey, lease: LeaseId, ttl: Duration) -> Acquired {
@@ -77,7 +79,7 @@ impl State {
         self.sweep(now);
         let expires = now + ttl;
         self.leases.insert(key.clone(), Entry { lease, expires });
-        Acquired::granted(self.next_counter())
+        Acquired::granted(self.next_counters(1))
     }
 
     fn release(&mut self, key: &LockKey, lease: LeaseId) -> Released {
@@ -168,7 +170,7 @@ impl Backend for Memory {
             return Ok(Passed::Released);
         }
         entry.expires = entry.expires.max(now + ttl);
-        Ok(Passed::kept(state.next_counter()))
+        Ok(Passed::kept(state.next_counters(Passed::COUNTERS)))
     }
 
     fn watch(&self, key: &LockKey) -> Hints {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::{BackendError, LeaseId, Renewal, Renewed};
+use crate::backend::{BackendError, LeaseId, Passed, Renewal, Renewed};
 use crate::{FencingToken, LockKey};
 
 /// How long a lock is wanted.
@@ -31,8 +31,10 @@ const RENEW_EARLY: u32 = 20;
 pub(super) struct Lease {
     id: LeaseId,
     counter: u64,
-    handoffs: u8,
-    /// When the hand-offs under this counter end.
+    handoffs: u32,
+    /// How many tokens there are under this counter, and those that follow it and are ours too.
+    tokens: u32,
+    /// When the hand-offs end however many are left.
     budget_until: Instant,
     ttl: Duration,
     policy: Policy,
@@ -66,6 +68,7 @@ impl Lease {
             id,
             counter,
             handoffs: 0,
+            tokens: FencingToken::PER_COUNTER,
             budget_until: sent_at + HANDOFF_TIME,
             ttl: terms.ttl,
             policy: if terms.renewed {
@@ -119,7 +122,7 @@ impl Lease {
     /// Whether the next holder in this process may have it without the backend being asked.
     pub(super) fn may_pass_to(&self, terms: Terms, now: Instant) -> bool {
         self.is_renewed_for(terms, now)
-            && self.handoffs < FencingToken::HANDOFFS_PER_COUNTER
+            && self.handoffs + 1 < self.tokens
             && now < self.budget_until
             && now + self.ttl / RENEW_AT <= self.valid_until
     }
@@ -129,13 +132,14 @@ impl Lease {
     }
 
     pub(super) fn end_budget(&mut self) {
-        self.handoffs = FencingToken::HANDOFFS_PER_COUNTER;
+        self.tokens = 0;
     }
 
-    /// The backend kept the lease for us, under a fresh counter.
+    /// The backend kept the lease for us, under fresh counters.
     pub(super) fn keep(&mut self, counter: u64, sent_at: Instant) {
         self.counter = counter;
         self.handoffs = 0;
+        self.tokens = FencingToken::PER_COUNTER * Passed::COUNTERS;
         self.budget_until = sent_at + HANDOFF_TIME;
         self.prolong(sent_at, self.ttl);
     }

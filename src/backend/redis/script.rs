@@ -185,10 +185,11 @@ pub(super) async fn pass(
     own_subscribers: Option<u8>,
 ) -> Result<Passed, BackendError> {
     let own_subscribers = own_subscribers.map_or(-1, i64::from);
-    let mut command = PASS.evalsha(2, 4, 512);
+    let mut command = PASS.evalsha(2, 5, 512);
     command.arg(names.body(key)).arg(names.fence());
     command.arg(Lease(lease)).arg(millis(ttl));
     command.arg(names.channel(key)).arg(own_subscribers);
+    command.arg(Passed::COUNTERS);
     match answered(PASS.call(shard, &command).await, shard)? {
         Value::Int(0) => Ok(Passed::NotHeld),
         Value::Int(1) => Ok(Passed::Released),

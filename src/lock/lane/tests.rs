@@ -73,7 +73,7 @@ fn release(lane: &mut Lane, grant: &Arc<Grant>, now: Instant) -> Left {
 fn a_handoff_needs_nobody_else_and_makes_a_larger_token() {
     let now = Instant::now();
     let (mut lane, mut grant) = held(RENEWED, now);
-    for handoff in 1..=u8::MAX {
+    for handoff in 1..FencingToken::PER_COUNTER {
         let (next, _answer) = waiter(1 + Ticket::from(handoff), RENEWED);
         assert!(matches!(lane.enqueue(next), Next::Nothing));
         let Left::Done(next) = release(&mut lane, &grant, now) else {

@@ -7,10 +7,11 @@
 -- refuses, and then the script has changed nothing. `SET .. GET` saves one call; servers before
 -- 6.2 answer it with an error and get the long way. '%.0f', since Lua prints 14 digits by itself
 -- and the counter has 16; it stays below 2^53, so doubles hold it exactly.
-local function next_counter(key)
+-- Of `count` counters at once, all new, the first is returned and the last is what is kept.
+local function next_counter(key, count)
   local now = redis.call('time')
-  local counter = string.format('%s%06d', now[1], now[2])
-  local last = redis.pcall('set', key, counter, 'get')
+  local top = string.format('%s%06d', now[1], now[2])
+  local last = redis.pcall('set', key, top, 'get')
   if last then
     local known = type(last) ~= 'table'
     if not known then
@@ -19,13 +20,16 @@ local function next_counter(key)
         error({ err = 'FENCE the fencing counter ' .. key .. ' holds something else' })
       end
     end
-    if tonumber(last) >= tonumber(counter) then
-      counter = string.format('%.0f', tonumber(last) + 1)
+    if tonumber(last) > tonumber(top) - count then
+      top = string.format('%.0f', tonumber(last) + count)
       known = false
     end
     if not known then
-      redis.call('set', key, counter)
+      redis.call('set', key, top)
     end
   end
-  return counter
+  if count == 1 then
+    return top
+  end
+  return string.format('%.0f', tonumber(top) - count + 1)
 end

@@ -2,8 +2,9 @@
 --
 -- KEYS[1] lock body, KEYS[2] fencing counter
 -- ARGV[1] lease id, ARGV[2] time to live in ms, ARGV[3] channel,
--- ARGV[4] how many subscribers of the channel are the caller's own; -1 to release in any case
--- Answer: the fresh counter as a bulk string when kept, 1 released, 0 not held.
+-- ARGV[4] how many subscribers of the channel are the caller's own; -1 to release in any case,
+-- ARGV[5] how many counters to take
+-- Answer: the first fresh counter as a bulk string when kept, 1 released, 0 not held.
 --
 -- Counting and deciding in one script: whoever subscribes later tries after subscribing.
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
@@ -14,7 +15,7 @@ if redis.call('pubsub', 'numsub', ARGV[3])[2] > tonumber(ARGV[4]) then
   redis.pcall('publish', ARGV[3], '0')
   return 1
 end
-local counter = next_counter(KEYS[2])
+local counter = next_counter(KEYS[2], tonumber(ARGV[5]))
 if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('pexpire', KEYS[1], ARGV[2])
 end
