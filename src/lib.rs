@@ -77,7 +77,8 @@
 //!   holds it at a time. A request is an owner: what it holds it may take again, in nested layers and
 //!   extractors, and in an [`acquire`](LockManager::acquire) that names its
 //!   [`owner`](Acquire::owner).
-//! - *Expiry.* A lock is renewed for as long as it is held. When its process dies it is free after
+//! - *Expiry.* A lock is renewed for as long as it is held; a layer gives it up after
+//!   [`max_hold`](LockLayer::max_hold), 5 minutes unless set. When its process dies it is free after
 //!   the [watchdog timeout](LockManagerBuilder::watchdog_timeout), 30 s unless set.
 //! - *Order.* Within a process first come, first served. A process hands its lock on internally for
 //!   100 ms at most, then others that wait have their turn; between processes there is

@@ -44,7 +44,8 @@ impl fmt::Debug for Owner {
 ///
 /// Strictly increasing per key: over hand-offs inside the process, over grants to other
 /// processes, over an empty restart of the backend. Reentrant grants share the token of the
-/// outermost one. It fits a signed 64-bit integer (SQL `BIGINT`) and exceeds 2^53, so in JSON
+/// outermost one; a nested hold of one key out of several has that key's own, so write with the
+/// outer guard's throughout. It fits a signed 64-bit integer (SQL `BIGINT`) and exceeds 2^53, so in JSON
 /// write it as a string. Tokens of different keys must not be compared.
 ///
 /// Source: Kleppmann, *How to do distributed locking* (2016).

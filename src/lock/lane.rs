@@ -1,6 +1,6 @@
 //! All that this process knows of one key: who holds it, under which lease, and who waits.
 //!
-//! A lane is a state machine without I/O, time or tasks of its own. Each method is one event of
+//! A lane is a state machine without I/O or tasks of its own. Each method is one event of
 //! the table in [`super`]: it changes the state under the mutex of the lane table and returns what
 //! is to be done about it once the mutex is free ([`Next`]).
 
