@@ -11,8 +11,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::engine::{Engine, refuse};
-use super::lane::{Bell, Lane, Next, Seen, Waiter};
+use super::lane::Lane;
 use super::lease::{Lease, Terms};
+use super::order::{Bell, Next, Seen, Waiter};
 use crate::backend::{Acquired, BackendError, BackendErrorKind, BoxFuture, Hints, LeaseId};
 use crate::jitter::jittered;
 use crate::{Error, ErrorKind, LockKey};

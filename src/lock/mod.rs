@@ -5,7 +5,7 @@
 //! Per key and process there is one *lane* ([`lane`]), a state machine under the mutex of its shard
 //! of the table ([`lanes`]). Everything else asks it: the acquire that wants the key, the guard that
 //! gives it up, the task that talks to the backend. An event changes the state under the mutex and
-//! answers what is to be done; that is done after the mutex is free ([`engine`]).
+//! answers what is to be done ([`order`]); that is done after the mutex is free ([`engine`]).
 //!
 //! | phase | event | next phase | to be done |
 //! |---|---|---|---|
@@ -59,6 +59,7 @@
 mod acquire;
 mod contender;
 mod engine;
+mod entry;
 mod grant;
 mod guard;
 mod lane;
@@ -67,6 +68,7 @@ mod lease;
 mod manager;
 mod observe;
 mod options;
+mod order;
 mod releaser;
 mod snapshot;
 mod watchdog;

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::engine::Engine;
-use super::lane::{Report, Return, Surrender};
+use super::order::{Report, Return, Surrender};
 use crate::backend::{BackendError, Immediate, LeaseId, Passed, Released};
 use crate::jitter::jittered;
 use crate::{Error, ErrorKind, LockKey};

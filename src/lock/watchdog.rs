@@ -12,7 +12,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use super::engine::Engine;
-use super::lane::{Answered, Due};
+use super::order::{Answered, Due};
 use crate::LockKey;
 use crate::backend::{BackendError, BackendErrorKind, Renewal, Renewed};
 

@@ -1,11 +1,12 @@
 //! The transitions of the table in `lock/mod.rs`, one by one.
 
 use tokio::sync::Semaphore;
-use tokio::sync::oneshot::Receiver;
+use tokio::sync::oneshot::{self, Receiver};
 use uuid::Uuid;
 
 use super::*;
-use crate::FencingToken;
+use crate::lock::guard::Hold;
+use crate::{FencingToken, Owner};
 
 const SECOND: Duration = Duration::from_secs(1);
 const RENEWED: Terms = Terms {
