@@ -52,13 +52,4 @@ impl HintSender {
     pub fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
-
-    /// Waits until the waiter is gone.
-    ///
-    /// # Cancel safety
-    ///
-    /// Holds no state; may be dropped at any time.
-    pub async fn closed(&self) {
-        self.sender.closed().await;
-    }
 }

@@ -14,7 +14,8 @@ const SHARDS: usize = 64;
 type Shard = HashMap<LockKey, Lane, BuildHasherDefault<Prehashed>>;
 
 /// A lane is in the table from the first event that makes it busy to the one that leaves it idle.
-/// No mutex is taken under that of a shard, and nobody is woken under it.
+/// Under the mutex of a shard nothing waits, no other shard is taken, and no hold is dropped; at most
+/// a task of this engine is woken, never a caller who is served or refused.
 #[derive(Debug)]
 pub(super) struct Lanes {
     shards: [Mutex<Shard>; SHARDS],
