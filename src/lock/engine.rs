@@ -69,8 +69,8 @@ impl Engine {
 
     /// Refuses what comes from now on, and whoever waits.
     ///
-    /// An acquire looks at the flag under the mutex of its shard, which is taken here after the
-    /// flag is set: it sees the flag, or is found in the queue.
+    /// An acquire looks at the flag under the mutex of its shard, which is taken here after the flag is
+    /// set, whenever it enters a lane or queues: it sees the flag, or is found in the queue.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
         let mut waiters = Vec::new();

@@ -80,7 +80,7 @@ fn admit(engine: &Engine, lane: &mut Lane, key: &LockKey, claim: Claim, now: Ins
     // Those who hold a lock already may take it again, to finish their work.
     let holds = lane
         .holder()
-        .is_some_and(|held| held.owner() == claim.owner);
+        .is_some_and(|held| held.owner() == claim.owner && held.is_held(now));
     if engine.is_closing() && !holds {
         return Entered::Refused(Error::new(ErrorKind::ShuttingDown));
     }

@@ -269,6 +269,7 @@ async fn pass(engine: Arc<Engine>, key: LockKey, mut surrender: Surrender) {
     }
 }
 
+/// The task of a lease whose fate is not known.
 async fn retry(unfinished: Unfinished, key: LockKey, lease: LeaseId, until: Instant) {
     let engine = &unfinished.0;
     let mut backoff = FIRST_BACKOFF;
