@@ -344,3 +344,20 @@ async fn a_single_try_is_answered_at_once_beside_an_acquire_of_several_keys() {
     assert!(start.elapsed() < SECOND);
     old.await.unwrap();
 }
+
+/// Its guard is over, and no task has run since.
+#[tokio::test(start_paused = true)]
+async fn shutdown_refuses_the_owner_of_a_lost_lock() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k").lease(SECOND).await.unwrap();
+    let mut shutdown = Box::pin(locks.shutdown(10 * SECOND));
+    assert!(poll!(&mut shutdown).is_pending());
+    let mut stall = Box::pin(advance(5 * SECOND));
+    assert!(poll!(&mut stall).is_pending());
+    assert!(!guard.is_held());
+    let mut again = Box::pin(locks.acquire("k").owner(guard.owner()).into_future());
+    let std::task::Poll::Ready(outcome) = poll!(&mut again) else {
+        panic!("it queued");
+    };
+    assert!(outcome.unwrap_err().is_shutting_down());
+}
