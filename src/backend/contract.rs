@@ -81,6 +81,24 @@ pub trait Backend: Send + Sync + 'static {
     /// release of the key. So whoever tries after a hint has missed nothing.
     fn watch(&self, key: &LockKey) -> Hints;
 
+    /// Hints that the store was out of reach, or in another place, and can be used again: what was
+    /// held before may be lost. By default none.
+    ///
+    /// The engine renews all its leases at such a hint, and so learns at once of those that are gone.
+    fn recoveries(&self) -> Hints {
+        Hints::channel().1
+    }
+
+    /// Which keys share their fate: when the answer for one is late, so is that for the others of
+    /// its group. By default all of them.
+    ///
+    /// The engine renews and releases each group by commands of its own, so that a part of the store
+    /// that hangs delays no other.
+    fn group(&self, key: &LockKey) -> u64 {
+        let _all_alike = key;
+        0
+    }
+
     /// Who holds the key, if anybody.
     fn inspect(
         &self,

@@ -32,6 +32,8 @@ pub(crate) trait ErasedBackend: Send + Sync {
     ) -> BoxFuture<Vec<Result<Released, BackendError>>>;
     fn pass(self: Arc<Self>, key: LockKey, lease: LeaseId, ttl: Duration) -> Answer<Passed>;
     fn watch(&self, key: &LockKey) -> Hints;
+    fn recoveries(&self) -> Hints;
+    fn group(&self, key: &LockKey) -> u64;
     fn inspect(self: Arc<Self>, key: LockKey) -> Answer<Option<Holder>>;
     fn force_release(self: Arc<Self>, key: LockKey) -> Answer<ForceReleased>;
     fn immediate(&self) -> Option<&dyn Immediate>;
@@ -67,6 +69,14 @@ impl<B: Backend> ErasedBackend for B {
 
     fn watch(&self, key: &LockKey) -> Hints {
         Backend::watch(self, key)
+    }
+
+    fn recoveries(&self) -> Hints {
+        Backend::recoveries(self)
+    }
+
+    fn group(&self, key: &LockKey) -> u64 {
+        Backend::group(self, key)
     }
 
     fn inspect(self: Arc<Self>, key: LockKey) -> Answer<Option<Holder>> {

@@ -438,6 +438,13 @@ impl Lane {
 
     // ---- the watchdog ---------------------------------------------------------------------
 
+    /// The backend may have lost what is held.
+    pub(super) fn doubt(&mut self, now: Instant) {
+        if let Phase::Held(tenure) = &mut self.phase {
+            tenure.lease.doubt(now);
+        }
+    }
+
     pub(super) fn due(&mut self, key: &LockKey, now: Instant) -> Due {
         let tenure = match &mut self.phase {
             Phase::Held(tenure) => tenure,

@@ -166,6 +166,11 @@ impl Lease {
         }
     }
 
+    /// The backend may have lost it: a renewal is due now.
+    pub(super) fn doubt(&mut self, now: Instant) {
+        self.renew_at = self.renew_at.min(now);
+    }
+
     /// When the watchdog has to look at this lease again; `None` if it is not to be renewed, or a
     /// renewal is on the wire.
     pub(super) fn next_renewal(&self) -> Option<Instant> {

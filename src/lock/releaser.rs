@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::engine::Engine;
@@ -166,19 +166,26 @@ async fn run(running: Running) {
     }
 }
 
-/// Sends one batch and waits for its end, while others gather for the next one; but not for long:
-/// one that hangs delays no other.
-async fn send(engine: &Arc<Engine>, leases: Vec<(LockKey, Surrender)>) {
+/// Sends one batch, each group of keys by itself, and waits for its end, while others gather for the
+/// next one; but not for long: one that hangs delays no other.
+async fn send(engine: &Arc<Engine>, mut leases: Vec<(LockKey, Surrender)>) {
     if leases.is_empty() {
         return;
     }
-    let (on_the_wire, done) = oneshot::channel::<()>();
-    let batch = Arc::clone(engine);
-    engine.spawner.spawn(async move {
-        release(&batch, leases, false).await;
-        drop(on_the_wire);
-    });
-    drop(timeout(PATIENCE, done).await);
+    let (on_the_wire, mut done) = mpsc::channel::<()>(1);
+    while !leases.is_empty() {
+        let group = engine.backend.group(&leases[0].0);
+        let is_in_group = |(key, _): &mut (LockKey, _)| engine.backend.group(key) == group;
+        let group: Vec<_> = leases.extract_if(.., is_in_group).collect();
+        let (batch, on_the_wire) = (Arc::clone(engine), on_the_wire.clone());
+        engine.spawner.spawn(async move {
+            release(&batch, group, false).await;
+            drop(on_the_wire);
+        });
+    }
+    drop(on_the_wire);
+    // Nothing is ever sent: it ends when all have dropped their end.
+    drop(timeout(PATIENCE, done.recv()).await);
 }
 
 /// Releases one batch. Whatever the answer, each lane goes on: what failed is tried again beside it.

@@ -2,7 +2,8 @@
 //!
 //! It walks the lanes, renews the leases of which a third has passed, and tells the guards whose
 //! time is over. It sleeps until the next lease is due, so a lock that is held for less than a
-//! third of its lease costs it nothing; it ends when it finds nothing held.
+//! third of its lease costs it nothing; it ends when it finds nothing held. When the backend has
+//! been out of reach, everything is due at once: what is gone shall be told now.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -19,7 +20,7 @@ use crate::backend::{BackendError, BackendErrorKind, Renewal, Renewed};
 /// The most leases of one command.
 const BATCH: usize = 100;
 
-/// The most commands at a time. Each has only so long for its answer: a thousand at once would wait
+/// The most commands of one group of keys at a time. Each has only so long for its answer: a thousand at once would wait
 /// for each other in the backend until their time is up, and then all be sent again.
 const IN_FLIGHT: usize = 16;
 
@@ -31,7 +32,6 @@ pub(super) struct Watchdog {
     /// Told when it has to look earlier than that.
     earlier: Arc<Notify>,
     running: AtomicBool,
-    in_flight: Semaphore,
 }
 
 const NEVER: u64 = u64::MAX;
@@ -43,7 +43,6 @@ impl Watchdog {
             wakes_at: AtomicU64::new(NEVER),
             earlier: Arc::default(),
             running: AtomicBool::new(false),
-            in_flight: Semaphore::new(IN_FLIGHT),
         }
     }
 
@@ -100,6 +99,9 @@ impl Drop for Running {
 }
 
 async fn run(running: Running, earlier: Arc<Notify>) {
+    let Some(mut recoveries) = running.0.upgrade().map(|it| it.backend.recoveries()) else {
+        return;
+    };
     loop {
         // Held for the round only: a manager that nobody uses any more must be able to go.
         let Some(engine) = running.0.upgrade() else {
@@ -127,6 +129,12 @@ async fn run(running: Running, earlier: Arc<Notify>) {
         tokio::select! {
             () = sleep_until(wakes_at) => {}
             () = earlier.notified() => {}
+            () = recoveries.next() => {
+                let Some(engine) = running.0.upgrade() else { return };
+                let now = Instant::now();
+                engine.lanes.for_each(|_, lane| lane.doubt(now));
+                engine.watchdog.wakes_at.fetch_min(engine.watchdog.nanos(now), Ordering::SeqCst);
+            }
         }
     }
 }
@@ -158,10 +166,15 @@ fn round(engine: &Arc<Engine>) -> Option<Instant> {
     });
     // No renewal may be sent after a release: a lane that has a renewal on the wire, as these have
     // from here on, holds its release back until the answer.
-    let mut renewals = renewals.into_iter().peekable();
-    while renewals.peek().is_some() {
-        let batch = renewals.by_ref().take(BATCH).collect();
-        engine.spawner.spawn(renew(Arc::clone(engine), batch));
+    renewals.sort_by_cached_key(|renewal| engine.backend.group(&renewal.key));
+    for group in renewals
+        .chunk_by(|one, other| engine.backend.group(&one.key) == engine.backend.group(&other.key))
+    {
+        let turns = Arc::new(Semaphore::new(IN_FLIGHT));
+        for batch in group.chunks(BATCH) {
+            let renewal = renew(Arc::clone(engine), batch.to_vec(), Arc::clone(&turns));
+            engine.spawner.spawn(renewal);
+        }
     }
     for (key, grant, next) in over {
         if let Some(grant) = grant {
@@ -173,10 +186,10 @@ fn round(engine: &Arc<Engine>) -> Option<Instant> {
 }
 
 /// One batch, beside the others and beside the walk: one that hangs delays no other, but for those
-/// that wait for its turn.
-async fn renew(engine: Arc<Engine>, mut batch: Vec<Renewal>) {
+/// of its group that wait for its turn.
+async fn renew(engine: Arc<Engine>, mut batch: Vec<Renewal>, turns: Arc<Semaphore>) {
     // Never closed, so always a turn.
-    let _turn = engine.watchdog.in_flight.acquire().await;
+    let _turn = turns.acquire().await;
     // While it waited, locks were given back or lost: none of them is renewed.
     let now = Instant::now();
     batch.retain(|renewal| {
