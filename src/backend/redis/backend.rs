@@ -8,19 +8,19 @@ use deadpool_redis::Pool;
 use futures_util::future::join_all;
 
 use super::RedisBackendBuilder;
-use super::connect::Connector;
-use super::fault::Trouble;
+use super::connect::Network;
+use super::fault::{Fault, Trouble};
 use super::names::Names;
 use super::notify::Notifier;
-use super::script::{self, MAX_BATCH};
-use super::shard::Shard;
+use super::place::{Place, Topology};
+use super::script::{Answers, At, MAX_BATCH, Scripts};
 use crate::LockKey;
 use crate::backend::{
     Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Hints, Holder, LeaseId,
     Passed, Released, Renewal, Renewed,
 };
 
-/// Leases in one Redis 5 or newer, shared with Redisson's `getLock`.
+/// Leases in Redis 6 or newer, shared with Redisson's `getLock`.
 ///
 /// A cheap handle: clones share the connections, which close with the last clone.
 ///
@@ -55,20 +55,30 @@ pub struct RedisBackend {
     inner: Arc<Inner>,
 }
 
-struct Inner {
-    names: Names,
-    shards: Vec<Arc<Shard>>,
-    notifier: Notifier,
-    connector: Arc<Connector>,
-    warnings: Vec<String>,
+pub(super) struct Inner {
+    pub(super) names: Names,
+    pub(super) scripts: Scripts,
+    pub(super) topology: Topology,
+    /// Where plain messages are heard, if they are.
+    pub(super) plain: Option<Notifier>,
+    /// Whether sharded messages are heard, at the nodes.
+    pub(super) sharded: bool,
+    pub(super) network: Arc<Network>,
+    pub(super) address: String,
+    pub(super) warnings: Vec<String>,
 }
 
 impl RedisBackend {
-    /// A backend on the server at `url`:
+    /// A backend at `url`:
     ///
-    /// - `redis://[user][:password@]host[:port][/database]`,
-    /// - `rediss://…` with the feature `redis-tls`,
-    /// - `redis+unix:///path/to/socket[?db=…][&user=…][&pass=…]`.
+    /// - `redis://[user][:password@]host[:port][/database]`: one server,
+    /// - `redis+unix:///path/to/socket[?db=…][&user=…][&pass=…]`: the same, on this machine,
+    /// - `redis+sentinel://[user][:password@]host[:port],…/service[/database]`: the primary of a
+    ///   service; the hosts are sentinels, user and password those of the primary,
+    /// - `redis+cluster://[user][:password@]host[:port],…`: a cluster; the hosts are some of its
+    ///   nodes,
+    /// - `rediss://…`, `rediss+sentinel://…`, `rediss+cluster://…`: through TLS, with the feature
+    ///   `redis-tls`.
     ///
     /// What is wrong with it is told by [`RedisBackendBuilder::connect`].
     pub fn builder(url: impl Into<String>) -> RedisBackendBuilder {
@@ -84,25 +94,13 @@ impl RedisBackend {
         RedisBackendBuilder::from_pool(pool)
     }
 
-    pub(super) fn new(
-        names: Names,
-        shards: Vec<Arc<Shard>>,
-        notifier: Notifier,
-        connector: Arc<Connector>,
-        warnings: Vec<String>,
-    ) -> Self {
+    pub(super) fn new(inner: Inner) -> Self {
         Self {
-            inner: Arc::new(Inner {
-                names,
-                shards,
-                notifier,
-                connector,
-                warnings,
-            }),
+            inner: Arc::new(inner),
         }
     }
 
-    /// What looked unsafe about the server when the backend connected, in words: an eviction policy
+    /// What looked unsafe about a server when the backend connected, in words: an eviction policy
     /// that may drop locks, a replica, memory that is full. Also sent to `tracing`, with that
     /// feature.
     #[must_use]
@@ -112,45 +110,89 @@ impl RedisBackend {
 }
 
 impl Inner {
-    fn shard(&self, key: &LockKey) -> &Arc<Shard> {
-        &self.shards[self.shard_index(key)]
+    fn place(&self, key: &LockKey) -> Result<Place, BackendError> {
+        match &self.topology {
+            Topology::Single(node) => Ok(Place::alone(node.shard(key))),
+            Topology::Cluster(cluster) => cluster.place(key, self.names.slot(key)),
+        }
     }
 
-    fn shard_index(&self, key: &LockKey) -> usize {
-        let shards = self.shards.len() as u64;
-        usize::try_from(key.hash_code() % shards).unwrap_or(0)
+    fn at<'a>(&'a self, place: &'a Place, key: &'a LockKey) -> At<'a> {
+        At {
+            place,
+            names: &self.names,
+            key,
+        }
     }
 
-    /// Sorts items by connection, calls for up to [`MAX_BATCH`] at once, all calls side by side,
-    /// and puts the answers into the order asked.
+    /// How many of the channel's subscribers are this backend's own, if that can be known.
+    fn own_subscribers(&self, channel: &str) -> Option<u8> {
+        let mut own = 0;
+        if let Some(plain) = &self.plain {
+            own += plain.own_subscribers(channel)?;
+        }
+        if self.sharded {
+            own += match &self.topology {
+                Topology::Single(node) => node.notifier.own_subscribers(channel)?,
+                Topology::Cluster(cluster) => cluster.own_subscribers(channel)?,
+            };
+        }
+        Some(own)
+    }
+
+    /// Sorts items by connection and slot, calls for up to [`MAX_BATCH`] at once, all calls side by
+    /// side, and puts the answers into the order asked.
     async fn in_batches<'a, T, O, F>(
         &'a self,
         items: &'a [T],
         key: fn(&T) -> &LockKey,
-        call: impl Fn(&'a Arc<Shard>, Vec<&'a T>) -> F,
+        call: impl Fn(Place, Vec<&'a T>) -> F,
     ) -> Vec<Result<O, BackendError>>
     where
-        F: Future<Output = Vec<Result<O, BackendError>>>,
+        F: Future<Output = Answers<O>>,
     {
-        if let [only] = items {
-            return call(self.shard(key(only)), vec![only]).await;
+        let mut answers = Vec::with_capacity(items.len());
+        let mut placed = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            match self.place(key(item)) {
+                Ok(place) => placed.push((index, place)),
+                Err(error) => answers.push((index, Err(error))),
+            }
         }
-        let mut order: Vec<_> = (0..items.len())
-            .map(|index| (self.shard_index(key(&items[index])), index))
-            .collect();
-        order.sort_unstable();
-        let calls = order
-            .chunk_by(|one, other| one.0 == other.0)
-            .flat_map(|of_shard| of_shard.chunks(MAX_BATCH))
-            .map(|batch| {
-                let of_batch = batch.iter().map(|&(_, index)| &items[index]).collect();
-                call(&self.shards[batch[0].0], of_batch)
+        placed.sort_by_key(|(_, place)| place.group());
+        let call = &call;
+        let calls = placed
+            .chunk_by(|(_, one), (_, other)| one.group() == other.group())
+            .flat_map(|of_place| of_place.chunks(MAX_BATCH))
+            .map(|batch| async move {
+                let of_batch = batch.iter().map(|&(index, _)| &items[index]).collect();
+                match call(batch[0].1.clone(), of_batch).await {
+                    Ok(answers) => answers,
+                    // Some keys of the slot have moved to another node already.
+                    Err(Fault::Scattered(_)) if batch.len() > 1 => {
+                        let alone = |(index, place): &(usize, Place)| {
+                            let one = call(place.clone(), vec![&items[*index]]);
+                            async move { spread(one.await, 1) }
+                        };
+                        let answers = join_all(batch.iter().map(alone)).await;
+                        answers.into_iter().flatten().collect()
+                    }
+                    failed => spread(failed, batch.len()),
+                }
             });
-        let answers = join_all(calls).await.into_iter().flatten();
-        let mut answers: Vec<_> = order.iter().map(|&(_, index)| index).zip(answers).collect();
+        let called = join_all(calls).await.into_iter().flatten();
+        answers.extend(placed.iter().map(|(index, _)| *index).zip(called));
         answers.sort_unstable_by_key(|&(index, _)| index);
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
+}
+
+/// A failure of the whole call is the failure of each of its keys.
+fn spread<O>(answers: Answers<O>, items: usize) -> Vec<Result<O, BackendError>> {
+    answers.unwrap_or_else(|fault| {
+        let error = BackendError::from(fault);
+        (0..items).map(|_| Err(error.clone())).collect()
+    })
 }
 
 /// Dropping the future of any method but `try_acquire` leaves nothing behind: a command that was
@@ -170,29 +212,30 @@ impl Backend for RedisBackend {
                 Trouble::EmptyKey,
             ));
         }
-        script::acquire(inner.shard(key), &inner.names, key, lease, ttl).await
+        let place = inner.place(key)?;
+        inner
+            .scripts
+            .acquire(inner.at(&place, key), lease, ttl)
+            .await
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
         let inner = &*self.inner;
-        inner
-            .in_batches(
-                renewals,
-                |renewal| &renewal.key,
-                |shard, batch| async move { script::renew(shard, &inner.names, &batch).await },
-            )
-            .await
+        let call = |place: Place, batch: Vec<_>| async move {
+            inner.scripts.renew_all(&place, &inner.names, &batch).await
+        };
+        inner.in_batches(renewals, |it| &it.key, call).await
     }
 
     async fn release(&self, leases: &[(LockKey, LeaseId)]) -> Vec<Result<Released, BackendError>> {
         let inner = &*self.inner;
-        inner
-            .in_batches(
-                leases,
-                |(key, _)| key,
-                |shard, batch| async move { script::release(shard, &inner.names, &batch).await },
-            )
-            .await
+        let call = |place: Place, batch: Vec<_>| async move {
+            inner
+                .scripts
+                .release_all(&place, &inner.names, &batch)
+                .await
+        };
+        inner.in_batches(leases, |(key, _)| key, call).await
     }
 
     async fn pass(
@@ -202,33 +245,58 @@ impl Backend for RedisBackend {
         ttl: Duration,
     ) -> Result<Passed, BackendError> {
         let inner = &*self.inner;
-        let channel = inner.names.channel(key).to_text();
-        let own = inner.notifier.own_subscribers(&channel);
-        script::pass(inner.shard(key), &inner.names, key, lease, ttl, own).await
+        let own = inner.own_subscribers(&inner.names.channel(key).to_text());
+        let place = inner.place(key)?;
+        inner
+            .scripts
+            .pass(inner.at(&place, key), lease, ttl, own)
+            .await
     }
 
     fn watch(&self, key: &LockKey) -> Hints {
         let inner = &*self.inner;
-        inner.notifier.watch(inner.names.channel(key).to_text())
+        let channel = inner.names.channel(key).to_text();
+        let (sender, hints) = Hints::channel();
+        inner.network.recovery.listen(sender.clone());
+        if let Some(plain) = &inner.plain {
+            plain.watch(channel.clone(), vec![sender.clone()]);
+        }
+        if inner.sharded {
+            match &inner.topology {
+                Topology::Single(node) => node.notifier.watch(channel, vec![sender]),
+                Topology::Cluster(cluster) => cluster.watch(channel, vec![sender]),
+            }
+        }
+        hints
+    }
+
+    fn recoveries(&self) -> Hints {
+        self.inner.network.recovery.hints()
+    }
+
+    fn group(&self, key: &LockKey) -> u64 {
+        // Where there is no place for it there is nothing to wait for, either.
+        self.inner.place(key).map_or(0, |place| place.connection())
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
         let inner = &*self.inner;
-        script::inspect(inner.shard(key), &inner.names, key).await
+        let place = inner.place(key)?;
+        inner.scripts.inspect(inner.at(&place, key)).await
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
         let inner = &*self.inner;
-        script::force_release(inner.shard(key), &inner.names, key).await
+        let place = inner.place(key)?;
+        inner.scripts.force_release(inner.at(&place, key)).await
     }
 }
 
 impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisBackend")
-            .field("address", &self.inner.connector.address)
+            .field("address", &self.inner.address)
             .field("prefix", &self.inner.names.prefix())
-            .field("connections", &self.inner.shards.len())
             .finish_non_exhaustive()
     }
 }

@@ -5,15 +5,24 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::RedisBackend;
-use super::connect::{Connector, pool};
-use super::names::Names;
-use super::notify::Notifier;
-use super::self_test::self_test;
-use super::shard::Shard;
-use super::target::Target;
-use crate::{ConfigError, ConnectError};
 use deadpool_redis::Pool;
+use redis::RedisConnectionInfo;
+
+use super::RedisBackend;
+use super::backend::Inner;
+use super::cluster::{Cluster, Settings};
+use super::connect::{Connector, Network, Origin};
+use super::names::Names;
+use super::node::Node;
+use super::notify::{Ear, Notifier, Speech};
+use super::place::Topology;
+use super::recovery::Recovery;
+use super::script::{Publish, Scripts};
+use super::self_test::{connect_error, self_test};
+use super::sentinel::Sentinels;
+use super::target::{Target, Targets, Transport};
+use crate::task::Spawner;
+use crate::{ConfigError, ConnectError};
 
 const MAX_CONNECTIONS: usize = 256;
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
@@ -32,6 +41,8 @@ pub struct RedisBackendBuilder {
     connections: NonZeroUsize,
     connect_timeout: Duration,
     response_timeout: Duration,
+    publish: Publish,
+    sentinel_auth: RedisConnectionInfo,
 }
 
 enum Source {
@@ -56,6 +67,8 @@ impl RedisBackendBuilder {
             connections: NonZeroUsize::MIN,
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_millis(500),
+            publish: Publish::default(),
+            sentinel_auth: RedisConnectionInfo::default(),
         }
     }
 
@@ -92,13 +105,32 @@ impl RedisBackendBuilder {
         self
     }
 
-    /// Where to subscribe to releases. Default: the URL of the backend.
+    /// Where to subscribe to releases. Default: the URL of the backend. Not for a cluster.
     ///
     /// A backend [from a pool](RedisBackend::from_pool) has no URL. Without this setting it
     /// subscribes to nothing: its waiters try at intervals of up to half a second, and it hands
     /// a lock on to other processes whenever it is asked to.
     pub fn notify(mut self, url: impl Into<String>) -> Self {
         self.notify = Some(url.into());
+        self
+    }
+
+    /// By which commands releases are told and heard. Default: [`Publish::Auto`].
+    pub fn publish(mut self, publish: Publish) -> Self {
+        self.publish = publish;
+        self
+    }
+
+    /// How to log in at the sentinels. Default: not at all. The user and the password in the URL are
+    /// those of the primary.
+    ///
+    /// An empty user is the default user of the server.
+    pub fn sentinel_auth(mut self, user: impl AsRef<str>, password: impl AsRef<str>) -> Self {
+        let login = RedisConnectionInfo::default().set_password(password);
+        self.sentinel_auth = match user.as_ref() {
+            "" => login,
+            user => login.set_username(user),
+        };
         self
     }
 
@@ -135,36 +167,112 @@ impl RedisBackendBuilder {
         }
         let names = Names::new(self.prefix)?;
 
-        let user_timeout = self.connect_timeout.max(MIN_USER_TIMEOUT);
+        let transport = Transport {
+            user_timeout: self.connect_timeout.max(MIN_USER_TIMEOUT),
+        };
+        let network = Arc::new(Network {
+            connect_timeout: self.connect_timeout,
+            response_timeout: self.response_timeout,
+            spawner: Spawner::default(),
+            recovery: Recovery::default(),
+        });
         let notify = match &self.notify {
-            Some(url) => Some(Target::parse("notify", url, user_timeout)?),
+            Some(url) => Some(Target::parse("notify", url, &transport)?),
             None => None,
         };
-        let (pool, address, notify) = match self.source {
-            Source::Url(url) => {
-                let target = Target::parse("url", &url, user_timeout)?;
-                let pool = pool(&target, connections, self.connect_timeout)?;
-                let address = target.address.clone();
-                (pool, address, Some(notify.unwrap_or(target)))
+        let (origin, address, ear) = match self.source {
+            Source::Pool(pool) => {
+                let address = "the given pool".to_owned();
+                (Origin::Given(pool), address, notify.map(Ear::Server))
             }
-            Source::Pool(pool) => (pool, "the given pool".to_owned(), notify),
+            Source::Url(url) => match Targets::parse("url", &url, &transport)? {
+                Targets::Server(target) => {
+                    let address = target.address.clone();
+                    let ear = Ear::Server(notify.unwrap_or_else(|| Target::clone(&target)));
+                    (Origin::Server(target), address, Some(ear))
+                }
+                Targets::Sentinel { sentinels, service } => {
+                    let sentinels = Arc::new(Sentinels::new(
+                        sentinels,
+                        service,
+                        self.sentinel_auth,
+                        self.response_timeout,
+                    ));
+                    let address = sentinels.address();
+                    let ear =
+                        notify.map_or_else(|| Ear::Sentinel(Arc::clone(&sentinels)), Ear::Server);
+                    (Origin::Sentinel(sentinels), address, Some(ear))
+                }
+                Targets::Cluster { seeds } => {
+                    return in_cluster(seeds, connections, network, names, self.publish).await;
+                }
+            },
         };
-        let connector = Arc::new(Connector::new(
-            pool,
+        let connector = Connector::new(origin, address.clone(), connections, Arc::clone(&network));
+        let publish = match self.publish {
+            Publish::Auto => Publish::Plain,
+            publish => publish,
+        };
+        let listen = |speech, ear| Notifier::new(Arc::clone(&network), ear, speech);
+        let plain = publish
+            .is_plain()
+            .then(|| listen(Speech::Plain, ear.clone()));
+        let node = Node::new(connector, connections, listen(Speech::Sharded, ear));
+        finished(Inner {
+            names,
+            scripts: Scripts::new(publish),
+            topology: Topology::Single(node),
+            plain,
+            sharded: publish.is_sharded(),
+            network,
             address,
-            self.connect_timeout,
-            self.response_timeout,
-        ));
-        let notifier = Notifier::new(Arc::clone(&connector), notify);
-        let shards: Vec<_> = (0..connections)
-            .map(|_| Arc::new(Shard::new(Arc::clone(&connector))))
-            .collect();
-
-        let warnings = self_test(&shards, &names, &notifier, &connector).await?;
-        Ok(RedisBackend::new(
-            names, shards, notifier, connector, warnings,
-        ))
+            warnings: Vec::new(),
+        })
+        .await
     }
+}
+
+async fn in_cluster(
+    seeds: Vec<Target>,
+    connections: usize,
+    network: Arc<Network>,
+    names: Names,
+    publish: Publish,
+) -> Result<RedisBackend, ConnectError> {
+    let addresses: Vec<_> = seeds.iter().map(|seed| seed.address.clone()).collect();
+    let address = addresses.join(",");
+    let cluster = Cluster::new(Settings {
+        seeds,
+        connections,
+        network: Arc::clone(&network),
+    });
+    let failed = |error| connect_error(&address, error);
+    cluster.refresh().await.map_err(failed)?;
+    let publish = match publish {
+        Publish::Auto if cluster.has_sharded_messages().await.map_err(failed)? => Publish::Sharded,
+        Publish::Auto => Publish::Plain,
+        publish => publish,
+    };
+    let plain = publish.is_plain().then(|| {
+        let ear = Ear::AnyNode(Arc::downgrade(&cluster));
+        Notifier::new(Arc::clone(&network), Some(ear), Speech::Plain)
+    });
+    finished(Inner {
+        names,
+        scripts: Scripts::new(publish),
+        topology: Topology::Cluster(cluster),
+        plain,
+        sharded: publish.is_sharded(),
+        network,
+        address,
+        warnings: Vec::new(),
+    })
+    .await
+}
+
+async fn finished(mut inner: Inner) -> Result<RedisBackend, ConnectError> {
+    inner.warnings = self_test(&inner).await?;
+    Ok(RedisBackend::new(inner))
 }
 
 impl fmt::Debug for RedisBackendBuilder {

@@ -1,15 +1,18 @@
 //! Where connections come from.
 
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::{Connection, Manager, Pool, PoolConfig, PoolError, Runtime, Timeouts};
-use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, PushInfo, RedisError};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::fault::{Trouble, kind_of_connecting};
+use super::recovery::Recovery;
+use super::sentinel::{Sentinels, require_primary};
 use super::target::Target;
-use crate::ConfigError;
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::task::Spawner;
 
@@ -19,56 +22,146 @@ const UNSENT_COMMANDS: usize = 4_096;
 /// redis-rs' own timer for answers, out of the way: ours has to keep the connection.
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// Everything that is needed to open, and to give up on, a connection.
-pub(super) struct Connector {
-    pool: Pool,
-    pub(super) address: String,
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What all connections of a backend have in common.
+#[derive(Debug)]
+pub(super) struct Network {
     pub(super) connect_timeout: Duration,
     pub(super) response_timeout: Duration,
     pub(super) spawner: Spawner,
+    pub(super) recovery: Recovery,
+}
+
+/// What a connection leads to.
+pub(super) enum Origin {
+    /// Whatever the pool of somebody else leads to.
+    Given(Pool),
+    Server(Box<Target>),
+    /// The server that is the primary at the moment.
+    Sentinel(Arc<Sentinels>),
+}
+
+/// Everything that is needed to open, and to give up on, a connection for commands.
+pub(super) struct Connector {
+    origin: Origin,
+    /// Where the last connection came from, and the pool for it.
+    pool: Mutex<Option<(String, Pool)>>,
+    /// For errors and logs.
+    pub(super) address: String,
+    /// How many may open at a time.
+    connections: usize,
+    pub(super) network: Arc<Network>,
 }
 
 impl Connector {
     pub(super) fn new(
-        pool: Pool,
+        origin: Origin,
         address: String,
-        connect_timeout: Duration,
-        response_timeout: Duration,
+        connections: usize,
+        network: Arc<Network>,
     ) -> Self {
         Self {
-            pool,
+            origin,
+            pool: Mutex::default(),
             address,
-            connect_timeout,
-            response_timeout,
-            spawner: Spawner::default(),
+            connections,
+            network,
         }
     }
 
-    /// Opens one connection and takes it out of the pool for good, within the connect timeout.
+    /// Opens one connection and takes it out of its pool for good, within the connect timeout.
     ///
     /// # Cancel safety
     ///
     /// A connection that was about to open is closed.
     pub(super) async fn connect(&self) -> Result<MultiplexedConnection, BackendError> {
+        let connection = async {
+            match &self.origin {
+                Origin::Given(pool) => taken(pool).await,
+                Origin::Server(target) => taken(&self.pool(target)?).await,
+                Origin::Sentinel(sentinels) => {
+                    let open = |primary| async move {
+                        let connection = taken(&self.pool(&primary)?).await?;
+                        require_primary(connection).await
+                    };
+                    sentinels.primary(open).await
+                }
+            }
+        };
         // A pool from outside may have no timeouts of its own, and then waits for ever.
-        match tokio::time::timeout(self.connect_timeout, self.pool.get()).await {
-            Ok(Ok(connection)) => {
-                let mut connection = Connection::take(connection);
-                connection.set_response_timeout(NO_TIMEOUT);
-                Ok(connection)
-            }
-            Ok(Err(PoolError::Backend(error))) => {
-                Err(BackendError::refused(kind_of_connecting(&error), error))
-            }
-            Ok(Err(error @ (PoolError::Closed | PoolError::NoRuntimeSpecified))) => Err(
-                BackendError::refused(BackendErrorKind::Misconfigured, error),
-            ),
-            Ok(Err(error)) => Err(BackendError::refused(BackendErrorKind::Unavailable, error)),
-            Err(_elapsed) => Err(BackendError::refused(
-                BackendErrorKind::Unavailable,
-                Trouble::NoConnection(self.connect_timeout),
-            )),
+        within(self.network.connect_timeout, connection).await
+    }
+}
+
+impl Connector {
+    fn pool(&self, target: &Target) -> Result<Pool, BackendError> {
+        let mut last = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((address, pool)) = &*last
+            && *address == target.address
+        {
+            return Ok(pool.clone());
         }
+        let pool = pool(target, self.connections, self.network.connect_timeout)
+            .map_err(|error| BackendError::refused(BackendErrorKind::Misconfigured, error))?;
+        *last = Some((target.address.clone(), pool.clone()));
+        Ok(pool)
+    }
+}
+
+async fn taken(pool: &Pool) -> Result<MultiplexedConnection, BackendError> {
+    match pool.get().await {
+        Ok(connection) => {
+            let mut connection = Connection::take(connection);
+            connection.set_response_timeout(NO_TIMEOUT);
+            Ok(connection)
+        }
+        Err(PoolError::Backend(error)) => Err(not_connected(error)),
+        Err(error @ (PoolError::Closed | PoolError::NoRuntimeSpecified)) => Err(
+            BackendError::refused(BackendErrorKind::Misconfigured, error),
+        ),
+        Err(error) => Err(BackendError::refused(BackendErrorKind::Unavailable, error)),
+    }
+}
+
+/// A connection for subscriptions, and what is pushed through it. Its end is pushed, too.
+pub(super) struct Messages {
+    pub(super) connection: MultiplexedConnection,
+    pub(super) pushed: UnboundedReceiver<PushInfo>,
+}
+
+/// Opens a connection for subscriptions. Bounded by the caller.
+pub(super) async fn listen(target: &Target) -> Result<Messages, BackendError> {
+    // Opening a client connects nothing.
+    let client = Client::open(target.for_messages()).map_err(not_connected)?;
+    let (sender, pushed) = unbounded_channel();
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(UNSENT_COMMANDS)
+        .set_push_sender(sender);
+    let connection = client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+        .map_err(not_connected)?;
+    Ok(Messages { connection, pushed })
+}
+
+fn not_connected(error: RedisError) -> BackendError {
+    BackendError::refused(kind_of_connecting(&error), error)
+}
+
+/// The outcome, or that there was no connection in time.
+pub(super) async fn within<T>(
+    limit: Duration,
+    outcome: impl Future<Output = Result<T, BackendError>>,
+) -> Result<T, BackendError> {
+    match tokio::time::timeout(limit, outcome).await {
+        Ok(outcome) => outcome,
+        Err(_elapsed) => Err(BackendError::refused(
+            BackendErrorKind::Unavailable,
+            Trouble::NoConnection(limit),
+        )),
     }
 }
 
@@ -77,8 +170,7 @@ impl fmt::Debug for Connector {
         // The pool would print its connection info.
         f.debug_struct("Connector")
             .field("address", &self.address)
-            .field("connect_timeout", &self.connect_timeout)
-            .field("response_timeout", &self.response_timeout)
+            .field("network", &self.network)
             .finish_non_exhaustive()
     }
 }
@@ -86,27 +178,18 @@ impl fmt::Debug for Connector {
 /// A pool for `connections` connections to `target`.
 ///
 /// Connections are taken out of it and kept, so its size bounds only how many open at a time.
-pub(super) fn pool(
-    target: &Target,
-    connections: usize,
-    connect_timeout: Duration,
-) -> Result<Pool, ConfigError> {
-    let invalid = |problem: &dyn fmt::Display| ConfigError::new("url", problem.to_string());
+fn pool(target: &Target, connections: usize, connect_timeout: Duration) -> Result<Pool, BoxError> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(connect_timeout))
         .set_response_timeout(None)
         .set_pipeline_buffer_size(UNSENT_COMMANDS);
-    let manager = Manager::new_with_config(target.info.clone(), config)
-        .map_err(|_| invalid(&"the server's address cannot be used"))?;
+    let manager = Manager::new_with_config(target.info.clone(), config)?;
     let mut pool = PoolConfig::new(connections);
     pool.timeouts = Timeouts {
         wait: Some(connect_timeout),
         create: Some(connect_timeout),
         recycle: Some(connect_timeout),
     };
-    Pool::builder(manager)
-        .config(pool)
-        .runtime(Runtime::Tokio1)
-        .build()
-        .map_err(|error| invalid(&error))
+    let pool = Pool::builder(manager).config(pool);
+    Ok(pool.runtime(Runtime::Tokio1).build()?)
 }

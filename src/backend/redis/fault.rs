@@ -1,11 +1,10 @@
 //! What a command can run into, and what the engine needs to know of it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{RedisError, ServerError, Value};
 
-use super::link::Link;
+use super::shard::Silence;
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// Why a command has no answer that can be used.
@@ -14,8 +13,12 @@ pub(super) enum Fault {
     Refused(BackendError),
     /// The server does not know the script (any more). It did not take effect.
     NoScript,
+    /// Another node of the cluster has the slot, at this address, or will have it soon.
+    Elsewhere { address: String, asking: bool },
+    /// The keys of the call are partly here and partly at another node: each may go by itself.
+    Scattered(BackendError),
     /// No answer in time. It may still be on its way: what undoes it must go behind it.
-    NoAnswer { link: Arc<Link>, waited: Duration },
+    NoAnswer(Silence),
     /// The connection broke with the command on it.
     Died(BackendError),
 }
@@ -27,16 +30,26 @@ pub(super) enum Trouble {
     NoAnswer(Duration),
     #[error("no connection within {0:?}")]
     NoConnection(Duration),
+    #[error("the server closed the connection")]
+    HungUp,
     #[error("the runtime was shut down")]
     NoRuntime,
     #[error("the server lost the script while it was called")]
     ScriptLost,
     #[error("the server answered {0:?} to a script of this crate")]
     Answer(Value),
+    #[error("the slot of the key is at another node of the cluster")]
+    Elsewhere,
+    #[error("no node of the cluster serves the slot of the key")]
+    Nowhere,
     #[error("the key holds a hash without an end")]
     NoEnd,
     #[error("the key is empty")]
     EmptyKey,
+    #[error("the sentinels do not know the service {0:?}")]
+    UnknownService(String),
+    #[error("the server is not the primary")]
+    NotPrimary,
 }
 
 impl Fault {
@@ -48,9 +61,12 @@ impl Fault {
 impl From<Fault> for BackendError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Refused(error) | Fault::Died(error) => error,
+            Fault::Refused(error) | Fault::Scattered(error) | Fault::Died(error) => error,
             Fault::NoScript => Self::refused(BackendErrorKind::Unavailable, Trouble::ScriptLost),
-            Fault::NoAnswer { waited, .. } => Self::unknown(Trouble::NoAnswer(waited)),
+            Fault::Elsewhere { .. } => {
+                Self::refused(BackendErrorKind::Unavailable, Trouble::Elsewhere)
+            }
+            Fault::NoAnswer(silence) => Self::unknown(Trouble::NoAnswer(silence.waited())),
         }
     }
 }
@@ -68,10 +84,35 @@ pub(super) fn no_end() -> BackendError {
 /// Takes the server's errors out of an answer.
 pub(super) fn check(answer: Value) -> Result<Value, Fault> {
     match answer {
-        Value::ServerError(error) if error.code() == "NOSCRIPT" => Err(Fault::NoScript),
-        Value::ServerError(error) => Err(Fault::Refused(refusal(error))),
+        Value::ServerError(error) => Err(match error.code() {
+            "NOSCRIPT" => Fault::NoScript,
+            "TRYAGAIN" => Fault::Scattered(refusal(error)),
+            code @ ("MOVED" | "ASK") => match elsewhere(&error) {
+                Some(address) => Fault::Elsewhere {
+                    address,
+                    asking: code == "ASK",
+                },
+                None => Fault::Refused(refusal(error)),
+            },
+            _ => Fault::Refused(refusal(error)),
+        }),
         answer => Ok(answer),
     }
+}
+
+/// `MOVED <slot> <host>:<port>`.
+fn elsewhere(error: &ServerError) -> Option<String> {
+    let address = error.details()?.split_ascii_whitespace().nth(1)?;
+    Some(address.to_owned())
+}
+
+/// Whether the server says that it may not be written to, since it became a replica.
+pub(super) fn is_demoted(answer: &Value) -> bool {
+    let Value::ServerError(error) = answer else {
+        return false;
+    };
+    let details = || error.details().unwrap_or_default();
+    error.code() == "READONLY" || (error.code() == "ERR" && details().contains("READONLY"))
 }
 
 /// An error the server answered with: the command did not take effect.
@@ -98,16 +139,8 @@ pub(super) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
 }
 
 fn kind_of(code: &str, details: &str) -> BackendErrorKind {
-    /// `MOVED` and its kin: a node of a cluster was given as if it were alone.
-    const CODES: [&str; 7] = [
-        "FENCE",
-        "NOPERM",
-        "NOAUTH",
-        "WRONGPASS",
-        "MOVED",
-        "ASK",
-        "CROSSSLOT",
-    ];
+    /// `CROSSSLOT`: a node of a cluster was given as if it were alone.
+    const CODES: [&str; 5] = ["FENCE", "NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT"];
     const SENTENCES: [&str; 6] = [
         "NOPERM",
         "The user executing the script can't",

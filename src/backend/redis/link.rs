@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisError, Value};
 
 /// A connection out of the pool. It closes when the last handle is dropped.
 pub(super) struct Link {
@@ -23,8 +24,16 @@ impl Link {
         }
     }
 
-    pub(super) fn connection(&self) -> MultiplexedConnection {
-        self.connection.clone()
+    /// Sends a command, directly behind an `ASKING` where it must be, and waits for its answer.
+    pub(super) async fn send(&self, command: &Cmd, asking: bool) -> Result<Value, RedisError> {
+        let mut connection = self.connection.clone();
+        if !asking {
+            return connection.send_packed_command(command).await;
+        }
+        let mut both = redis::pipe();
+        both.cmd("ASKING").add_command(command.clone());
+        let mut answers = connection.send_packed_commands(&both, 1, 1).await?;
+        Ok(answers.pop().unwrap_or(Value::Nil))
     }
 
     pub(super) fn is_suspect(&self) -> bool {

@@ -11,17 +11,23 @@
 mod backend;
 mod backoff;
 mod builder;
+mod cluster;
 mod connect;
 mod fault;
 mod link;
 mod names;
+mod node;
 mod notify;
 mod outage;
+mod place;
+mod recovery;
 mod script;
 mod self_test;
+mod sentinel;
 mod shard;
 mod target;
 
 pub use backend::RedisBackend;
 pub use builder::RedisBackendBuilder;
 pub use deadpool_redis;
+pub use script::Publish;

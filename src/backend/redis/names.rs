@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use redis::{RedisWrite, ToRedisArgs};
 
+use super::cluster::{fence_of, slot_of};
 use crate::backend::LeaseId;
 use crate::{ConfigError, LockKey};
 
-/// No encoded key ends in a bare `%`, so no lock can stand in the counter's place. The braces
-/// leave room for one counter per slot.
+/// No encoded key ends in a bare `%`, so no lock can stand in the counter's place. In a cluster
+/// there is one per slot: [`fence_of`].
 const FENCE: &str = "{fencing-token}%";
 const MAX_PREFIX_LEN: usize = 256;
 /// A hundred years: more than this Redis may refuse as an overflow.
@@ -40,8 +41,19 @@ impl Names {
         &self.prefix
     }
 
-    pub(super) fn fence(&self) -> Name<'_> {
-        Name([&self.prefix, FENCE, "", ""])
+    /// The key of the fencing counter: one for all locks; in a cluster, one for each slot.
+    pub(super) fn fence(&self, slot: Option<u16>) -> Name<'_> {
+        Name([&self.prefix, slot.map_or(FENCE, fence_of), "", ""])
+    }
+
+    /// The slot of a lock, of its channel and of its fencing counter.
+    pub(super) fn slot(&self, key: &LockKey) -> u16 {
+        // The prefix holds no braces: a key with a tag has the slot of the tag.
+        if key.as_str().contains('{') {
+            slot_of(key.as_str())
+        } else {
+            slot_of(&self.body(key).to_text())
+        }
     }
 
     /// The key of the lock's hash.
@@ -124,9 +136,27 @@ mod tests {
     #[test]
     fn no_key_is_the_counter() {
         let names = names("");
-        let fence = names.fence().to_text();
+        let fence = names.fence(None).to_text();
         for key in ["{fencing-token}%", "{fencing-token}", "{fencing-token}%25"] {
             assert_ne!(names.body(&LockKey::new(key)).to_text(), fence);
+        }
+    }
+
+    #[test]
+    fn lock_channel_and_counter_share_a_slot() {
+        for prefix in ["lock:", ""] {
+            let names = names(prefix);
+            for key in ["a", "{a}:b", "order 7", "x{y}{z}", "a{"] {
+                let key = LockKey::new(key);
+                let slot = names.slot(&key);
+                for name in [
+                    names.body(&key),
+                    names.channel(&key),
+                    names.fence(Some(slot)),
+                ] {
+                    assert_eq!(slot_of(&name.to_text()), slot, "{}", name.to_text());
+                }
+            }
         }
     }
 

@@ -8,21 +8,24 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use redis::aio::{PubSub, PubSubSink, PubSubStream};
-use redis::{Client, RedisError};
+use futures_util::future::try_join_all;
+use redis::aio::MultiplexedConnection;
+use redis::{Arg, Cmd, PushInfo, PushKind, Value};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::Instant;
 
 use super::backoff::backoff;
-use super::connect::Connector;
-use super::fault::kind_of_connecting;
+use super::cluster::Cluster;
+use super::connect::{Messages, Network, listen, within};
+use super::fault::{Fault, Trouble, check, kind_of_connecting};
 use super::outage::Outage;
+use super::sentinel::{Sentinels, require_primary};
 use super::target::Target;
-use crate::backend::{BackendErrorKind, HintSender, Hints};
+use crate::backend::{BackendError, BackendErrorKind, HintSender};
 use crate::jitter::jittered;
 
 /// How long a subscription outlives its last watcher: a busy key is watched again and again.
@@ -35,12 +38,14 @@ const SWEEP: Duration = Duration::from_millis(250);
 const PING: Duration = Duration::from_secs(3);
 /// How often watchers are told to try where there are no notifications.
 const POLL: Duration = Duration::from_millis(500);
-/// How many channels one SUBSCRIBE names.
+/// How many channels are subscribed to at a time.
 const MAX_BATCH: usize = 500;
 /// What an outage of the subscription means: waiters fall back to polling.
 const UNHEARD: &str = "releases are not heard";
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
+const LONGEST_BACKOFF: Duration = Duration::from_millis(500);
+/// A server that hung up sooner than this after the last time is failing.
+const STEADY: Duration = Duration::from_secs(2);
 /// A refused client is mended by a person, not by a retry.
 const REFUSED_BACKOFF: Duration = Duration::from_secs(5);
 
@@ -49,19 +54,37 @@ pub(super) struct Notifier {
     shared: Arc<Shared>,
 }
 
+/// Where releases are heard.
+#[derive(Clone)]
+pub(super) enum Ear {
+    Server(Target),
+    /// At the primary of the moment.
+    Sentinel(Arc<Sentinels>),
+    /// At a node of a cluster, which has some of the channels.
+    Node(Target, Weak<Cluster>),
+    /// At any node of a cluster: each repeats what is published at another.
+    AnyNode(Weak<Cluster>),
+}
+
+/// By which commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Speech {
+    Plain,
+    /// Messages stay in the part of a cluster that has the channel's slot. Since Redis 7.0.
+    Sharded,
+}
+
 struct Shared {
-    connector: Arc<Connector>,
+    network: Arc<Network>,
     /// `None`: nothing to subscribe to, watchers are told at intervals.
-    server: Option<Server>,
+    ear: Option<Ear>,
+    speech: Speech,
+    /// For the logs.
+    address: String,
     table: Mutex<Table>,
     /// There is a new topic, or the notifier was dropped.
     changed: Notify,
     outage: Outage,
-}
-
-struct Server {
-    client: Client,
-    address: String,
 }
 
 #[derive(Default)]
@@ -83,17 +106,19 @@ struct Topic {
 }
 
 impl Notifier {
-    pub(super) fn new(connector: Arc<Connector>, target: Option<Target>) -> Self {
-        let server = target.and_then(|target| {
-            // Opening a client connects nothing and cannot fail for what was parsed already.
-            let client = Client::open(target.info).ok()?;
-            let address = target.address;
-            Some(Server { client, address })
-        });
+    pub(super) fn new(network: Arc<Network>, ear: Option<Ear>, speech: Speech) -> Self {
+        let address = match &ear {
+            Some(Ear::Server(target) | Ear::Node(target, _)) => target.address.clone(),
+            Some(Ear::Sentinel(sentinels)) => sentinels.address(),
+            Some(Ear::AnyNode(_)) => "any node".to_owned(),
+            None => String::new(),
+        };
         Self {
             shared: Arc::new(Shared {
-                connector,
-                server,
+                network,
+                ear,
+                speech,
+                address,
                 table: Mutex::default(),
                 changed: Notify::new(),
                 outage: Outage::default(),
@@ -102,8 +127,7 @@ impl Notifier {
     }
 
     /// Watches a channel.
-    pub(super) fn watch(&self, channel: String) -> Hints {
-        let (sender, hints) = Hints::channel();
+    pub(super) fn watch(&self, channel: String, watchers: Vec<HintSender>) {
         let mut guard = self.shared.table();
         let table = &mut *guard;
         let topic = match table.topics.entry(channel) {
@@ -114,10 +138,10 @@ impl Notifier {
             }
         };
         if topic.confirmed {
-            sender.hint();
+            watchers.iter().for_each(HintSender::hint);
         }
         topic.watchers.retain(|watcher| !watcher.is_closed());
-        topic.watchers.push(sender);
+        topic.watchers.extend(watchers);
         topic.abandoned = None;
         let start = !std::mem::replace(&mut table.running, true);
         drop(guard);
@@ -126,17 +150,47 @@ impl Notifier {
                 shared: Arc::clone(&self.shared),
                 over: AtomicBool::new(false),
             };
-            self.shared.connector.spawner.spawn(task.run());
+            self.shared.network.spawner.spawn(task.run());
         } else {
             self.shared.changed.notify_one();
         }
-        hints
+    }
+
+    /// Takes away the watchers of all channels that do not live here, and wants those again that
+    /// do and have been refused.
+    pub(super) fn evict(
+        &self,
+        lives_here: impl Fn(&str) -> bool,
+    ) -> Vec<(String, Vec<HintSender>)> {
+        let mut guard = self.shared.table();
+        let table = &mut *guard;
+        let mut evicted = Vec::new();
+        table.wanted.clear();
+        table.topics.retain(|channel, topic| {
+            let stays = lives_here(channel);
+            if !stays {
+                evicted.push((channel.clone(), std::mem::take(&mut topic.watchers)));
+            } else if !topic.confirmed {
+                table.wanted.push(channel.clone());
+            }
+            stays
+        });
+        let wanted = !table.wanted.is_empty();
+        drop(guard);
+        if wanted {
+            self.shared.changed.notify_one();
+        }
+        evicted
     }
 
     /// How many of the channel's subscribers the server counts are this notifier's; `None` if the
     /// server cannot know who watches.
     pub(super) fn own_subscribers(&self, channel: &str) -> Option<u8> {
-        self.shared.server.as_ref()?;
+        match self.shared.ear.as_ref()? {
+            Ear::Server(_) | Ear::Sentinel(_) | Ear::Node(..) => {}
+            // The node that is asked does not count the subscribers of the others.
+            Ear::AnyNode(_) => return None,
+        }
         let table = self.shared.table();
         let confirmed = table
             .topics
@@ -145,23 +199,79 @@ impl Notifier {
         Some(confirmed.into())
     }
 
-    /// Where it subscribes, if anywhere.
-    pub(super) fn address(&self) -> Option<&str> {
-        let server = self.shared.server.as_ref()?;
-        Some(&server.address)
+    /// Where it subscribes.
+    pub(super) fn address(&self) -> &str {
+        &self.shared.address
     }
 
     /// Opens a connection, subscribes once and closes it, within the connect timeout: what a
     /// self-test can learn.
-    pub(super) async fn try_out(&self, channel: &str) -> Result<(), RedisError> {
-        let Some(server) = &self.shared.server else {
+    pub(super) async fn try_out(&self, channel: &str) -> Result<(), BackendError> {
+        if self.shared.ear.is_none() {
             return Ok(());
-        };
+        }
         let trial = async {
-            let mut connection = server.client.get_async_pubsub().await?;
-            connection.subscribe(channel).await
+            let messages = self.shared.listen().await?;
+            let subscribe = self.shared.speech.subscribe(channel);
+            ask(&messages.connection, &subscribe)
+                .await
+                .map_err(Into::into)
         };
-        self.shared.within(trial).await
+        within(self.shared.network.connect_timeout, trial).await
+    }
+}
+
+impl Speech {
+    fn command(self, plain: &str, sharded: &str, channel: &str) -> Cmd {
+        let mut command = redis::cmd(match self {
+            Self::Plain => plain,
+            Self::Sharded => sharded,
+        });
+        // One channel a command: one answer a command, and in a cluster one slot.
+        command.arg(channel);
+        command
+    }
+
+    fn subscribe(self, channel: &str) -> Cmd {
+        self.command("SUBSCRIBE", "SSUBSCRIBE", channel)
+    }
+
+    fn unsubscribe(self, channel: &str) -> Cmd {
+        self.command("UNSUBSCRIBE", "SUNSUBSCRIBE", channel)
+    }
+}
+
+/// Sends a command over a connection for subscriptions.
+async fn ask(connection: &MultiplexedConnection, command: &Cmd) -> Result<(), Fault> {
+    let answer = connection.clone().send_packed_command(command).await;
+    let answer = answer.map_err(|error| {
+        Fault::Refused(BackendError::refused(kind_of_connecting(&error), error))
+    })?;
+    let answer = check(answer)?;
+    if is_answer(command, &answer) {
+        return Ok(());
+    }
+    // A subscription that the server ended by itself was taken for the answer.
+    Err(Fault::Refused(BackendError::refused(
+        BackendErrorKind::Unavailable,
+        Trouble::Answer(answer),
+    )))
+}
+
+/// Commands about a channel are answered by a push that repeats both, and no others are.
+fn is_answer(command: &Cmd, answer: &Value) -> bool {
+    let mut words = command.args_iter().filter_map(|word| match word {
+        Arg::Simple(word) => Some(word),
+        _ => None,
+    });
+    let name = words.next().unwrap_or_default();
+    match (answer, words.next()) {
+        (Value::Push { kind, data }, Some(channel)) => {
+            name.eq_ignore_ascii_case(kind.to_string().as_bytes())
+                && matches!(data.first(), Some(Value::BulkString(it)) if it == channel)
+        }
+        (Value::Push { .. }, None) | (_, Some(_)) => false,
+        (_, None) => true,
     }
 }
 
@@ -186,18 +296,42 @@ impl Shared {
     }
 
     fn told_again(&self) {
-        if let Some(server) = &self.server {
-            self.outage.end("releases are heard again", &server.address);
-        }
+        self.outage.end("releases are heard again", &self.address);
     }
 
     async fn within<T>(
         &self,
-        answer: impl Future<Output = Result<T, RedisError>>,
-    ) -> Result<T, RedisError> {
-        match timeout(self.connector.connect_timeout, answer).await {
-            Ok(outcome) => outcome,
-            Err(_elapsed) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+        answer: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        within(self.network.connect_timeout, answer).await
+    }
+
+    /// A new connection to where releases are heard. Bounded by the caller.
+    async fn listen(&self) -> Result<Messages, BackendError> {
+        let nowhere = || BackendError::from(Fault::unavailable(Trouble::Nowhere));
+        match self.ear.as_ref().ok_or_else(nowhere)? {
+            Ear::Server(target) | Ear::Node(target, _) => listen(target).await,
+            Ear::Sentinel(sentinels) => {
+                let open = |primary| async move {
+                    let messages = listen(&primary).await?;
+                    require_primary(messages.connection.clone()).await?;
+                    Ok(messages)
+                };
+                sentinels.primary(open).await
+            }
+            Ear::AnyNode(cluster) => {
+                let target = cluster.upgrade().and_then(|cluster| cluster.any_target());
+                listen(&target.ok_or_else(nowhere)?).await
+            }
+        }
+    }
+
+    /// A node says that it does not have a channel.
+    fn doubt(&self) {
+        if let Some(Ear::Node(_, cluster)) = &self.ear
+            && let Some(cluster) = cluster.upgrade()
+        {
+            cluster.doubt();
         }
     }
 }
@@ -238,6 +372,12 @@ impl Table {
                 topic.watchers.iter().for_each(HintSender::hint);
             }
         }
+    }
+
+    /// The server dropped a subscription by itself: true if it was not asked to.
+    fn dropped(&mut self, channel: &str) -> bool {
+        let topic = self.topics.get_mut(channel);
+        topic.is_some_and(|topic| std::mem::replace(&mut topic.confirmed, false))
     }
 
     fn disconnected(&mut self) {
@@ -284,39 +424,39 @@ impl Drop for Task {
 
 impl Task {
     async fn run(self) {
-        let Some(server) = &self.shared.server else {
+        if self.shared.ear.is_none() {
             return self.poll().await;
-        };
+        }
         let mut failures = 0;
         loop {
             if self.is_over(Duration::ZERO, Instant::now()) {
                 return;
             }
-            let connection = self.shared.within(server.client.get_async_pubsub()).await;
+            let messages = self.shared.within(self.shared.listen()).await;
             let connected = Instant::now();
-            let end = match connection {
-                Ok(connection) => self.serve(connection).await,
+            let end = match messages {
+                Ok(messages) => self.serve(messages).await,
                 Err(error) => Err(error),
             };
             if let Ok(End::Finished) = end {
                 return;
             }
             self.shared.table().disconnected();
-            // A server that hangs up on every connection is a failing one.
-            if connected.elapsed() > LONGEST_BACKOFF {
+            // In a cluster another node may have the channels by now.
+            self.shared.doubt();
+            if connected.elapsed() > STEADY {
                 failures = 0;
             }
             failures += 1;
             let error = match end {
-                Ok(_) => std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into(),
+                Ok(_) => Fault::unavailable(Trouble::HungUp).into(),
                 Err(error) => error,
             };
-            self.shared.outage.begin(UNHEARD, &server.address, &error);
-            let refused = kind_of_connecting(&error) == BackendErrorKind::Misconfigured;
-            let pause = if refused {
-                backoff(failures, LONGEST_BACKOFF, REFUSED_BACKOFF)
-            } else {
-                backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF)
+            let address = &self.shared.address;
+            self.shared.outage.begin(UNHEARD, address, &error);
+            let pause = match error.kind() {
+                BackendErrorKind::Unavailable => backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF),
+                _ => backoff(failures, STEADY, REFUSED_BACKOFF),
             };
             if self.pause(pause).await {
                 return;
@@ -357,8 +497,7 @@ impl Task {
 
     /// Serves one connection. All awaits here end with the connection or in bounded time; nothing
     /// of this is ever cancelled but with the runtime.
-    async fn serve(&self, connection: PubSub) -> Result<End, RedisError> {
-        let (mut sink, mut messages) = connection.split();
+    async fn serve(&self, mut messages: Messages) -> Result<End, BackendError> {
         let mut last_busy = Instant::now();
         let mut last_heard = Instant::now();
         let mut next_sweep = Instant::now();
@@ -366,16 +505,21 @@ impl Task {
             if Instant::now() >= next_sweep {
                 let abandoned = self.shared.table().sweep(Instant::now());
                 for channels in abandoned.chunks(MAX_BATCH) {
-                    self.shared.within(sink.unsubscribe(channels)).await?;
+                    self.unsubscribe(&messages, channels).await?;
                     last_heard = Instant::now();
                 }
                 next_sweep = Instant::now() + SWEEP;
             }
+            // What the server said of them comes before what is subscribed to anew.
+            while let Ok(pushed) = messages.pushed.try_recv() {
+                if !self.heard(&pushed) {
+                    return Ok(End::Broken);
+                }
+            }
             while !self.shared.table().wanted.is_empty() {
                 let wanted = self.shared.table().next_wanted();
                 if !wanted.is_empty() {
-                    self.shared.within(sink.subscribe(&wanted)).await?;
-                    self.shared.table().confirm(&wanted);
+                    self.subscribe(&messages, wanted).await?;
                     self.shared.told_again();
                     last_heard = Instant::now();
                 }
@@ -387,48 +531,103 @@ impl Task {
                 return Ok(End::Finished);
             }
             if last_heard.elapsed() >= PING {
-                self.ping(&mut sink).await?;
+                // A half-open connection never ends by itself: it must prove that it is alive.
+                self.commands(&messages, vec![redis::cmd("PING")]).await?;
                 last_heard = Instant::now();
             }
-            if !self
-                .listen(&mut messages, &mut last_heard, next_sweep)
-                .await
-            {
+            let pushed = &mut messages.pushed;
+            if !self.listen(pushed, &mut last_heard, next_sweep).await {
                 return Ok(End::Broken);
             }
         }
+    }
+
+    /// Sends commands side by side, and waits for all their answers.
+    async fn commands(
+        &self,
+        messages: &Messages,
+        commands: Vec<Cmd>,
+    ) -> Result<Vec<Option<Fault>>, BackendError> {
+        let answers = commands.iter().map(|command| async {
+            match ask(&messages.connection, command).await {
+                Ok(()) => Ok(None),
+                Err(fault @ Fault::Elsewhere { .. }) => Ok(Some(fault)),
+                Err(fault) => Err(BackendError::from(fault)),
+            }
+        });
+        self.shared.within(try_join_all(answers)).await
+    }
+
+    async fn subscribe(
+        &self,
+        messages: &Messages,
+        mut channels: Vec<String>,
+    ) -> Result<(), BackendError> {
+        let speech = self.shared.speech;
+        let commands = channels.iter().map(|it| speech.subscribe(it)).collect();
+        let mut elsewhere = self.commands(messages, commands).await?.into_iter();
+        let all = channels.len();
+        channels.retain(|_| elsewhere.next().flatten().is_none());
+        self.shared.table().confirm(&channels);
+        if channels.len() < all {
+            // They stay unconfirmed and unwanted until the cluster has a new map.
+            self.shared.doubt();
+        }
+        Ok(())
+    }
+
+    async fn unsubscribe(
+        &self,
+        messages: &Messages,
+        channels: &[String],
+    ) -> Result<(), BackendError> {
+        let speech = self.shared.speech;
+        let commands = channels.iter().map(|it| speech.unsubscribe(it)).collect();
+        self.commands(messages, commands).await.map(drop)
     }
 
     /// Passes messages on until it is time to sweep or there is a new topic. False when the
     /// connection ended.
     async fn listen(
         &self,
-        messages: &mut PubSubStream,
+        pushed: &mut UnboundedReceiver<PushInfo>,
         last_heard: &mut Instant,
         next_sweep: Instant,
     ) -> bool {
         let sweep = tokio::time::sleep_until(next_sweep);
         tokio::pin!(sweep);
         loop {
-            // Each branch may be dropped: a message stays in the stream, a wish in the table.
+            // Each branch may be dropped: a message stays in the channel, a wish in the table.
             tokio::select! {
-                message = messages.next() => match message {
-                    Some(message) => {
-                        *last_heard = Instant::now();
-                        self.shared.table().hint(message.get_channel_name());
+                message = pushed.recv() => {
+                    *last_heard = Instant::now();
+                    if !message.is_some_and(|message| self.heard(&message)) {
+                        return false;
                     }
-                    None => return false,
-                },
+                }
                 () = self.shared.changed.notified() => return true,
                 () = &mut sweep => return true,
             }
         }
     }
 
-    /// Asks a silent connection for a sign of life: a half-open one never ends by itself.
-    async fn ping(&self, sink: &mut PubSubSink) -> Result<(), RedisError> {
-        let pong = self.shared.within(sink.ping::<redis::Value>()).await;
-        pong.map(drop)
+    /// What the server pushed. False when the connection ended.
+    fn heard(&self, pushed: &PushInfo) -> bool {
+        let channel = match pushed.data.first() {
+            Some(Value::BulkString(name)) => String::from_utf8_lossy(name),
+            _ => "".into(),
+        };
+        match pushed.kind {
+            PushKind::Message | PushKind::SMessage => self.shared.table().hint(&channel),
+            // The slot of the channel has moved away. (Answers to our own are pushed, too; then
+            // the topic is gone, or not confirmed.)
+            PushKind::SUnsubscribe if self.shared.table().dropped(&channel) => {
+                self.shared.doubt();
+            }
+            PushKind::Disconnection => return false,
+            _ => {}
+        }
+        true
     }
 
     /// Without notifications: tells everybody to try, at intervals.

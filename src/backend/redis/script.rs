@@ -1,12 +1,13 @@
 //! Typed script calls: what goes out, and what the answers mean.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Arg, Cmd, Value};
 
-use super::fault::{Fault, check, no_end, refusal, unexpected};
+use super::fault::{Fault, no_end, refusal, unexpected};
 use super::names::{Lease, Name, Names, millis};
+use super::place::Place;
 use super::shard::Shard;
 use crate::LockKey;
 use crate::backend::{
@@ -18,27 +19,79 @@ pub(super) const MAX_BATCH: usize = 100;
 /// Room for `*n`, `$n` and line ends of an argument, and for a number.
 const OVERHEAD: usize = 16;
 
-pub(super) struct Script {
-    source: &'static str,
+struct Script {
+    source: String,
     sha: String,
 }
 
-macro_rules! script {
-    ($($file:literal),+) => {
-        LazyLock::new(|| Script::new(concat!($(include_str!(concat!("scripts/", $file))),+)))
-    };
+/// By which commands a release is told, and heard. Default: [`Auto`](Publish::Auto).
+///
+/// Who publishes by the one is not heard by those who subscribe by the other. Redisson, since 3.22,
+/// uses the sharded commands where it is configured with cluster servers of version 7 or newer, and
+/// the plain ones everywhere else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Publish {
+    /// `Sharded` in a cluster of version 7 or newer, otherwise `Plain`.
+    #[default]
+    Auto,
+    /// `PUBLISH` and `SUBSCRIBE`.
+    Plain,
+    /// `SPUBLISH` and `SSUBSCRIBE`. Needs version 7.
+    Sharded,
+    /// All four, for the time in which both kinds of clients are there. Needs version 7.
+    Both,
 }
 
-static ACQUIRE: LazyLock<Script> = script!("fence.lua", "acquire.lua");
-static RENEW: LazyLock<Script> = script!("renew.lua");
-static RELEASE: LazyLock<Script> = script!("release.lua");
-static PASS: LazyLock<Script> = script!("fence.lua", "pass.lua");
-static INSPECT: LazyLock<Script> = script!("inspect.lua");
-static FORCE_RELEASE: LazyLock<Script> = script!("force_release.lua");
+impl Publish {
+    pub(super) fn is_plain(self) -> bool {
+        matches!(self, Self::Plain | Self::Both)
+    }
+
+    pub(super) fn is_sharded(self) -> bool {
+        matches!(self, Self::Sharded | Self::Both)
+    }
+}
+
+/// The scripts, made for one way to publish.
+pub(super) struct Scripts {
+    acquire: Script,
+    renew: Script,
+    release: Script,
+    pass: Script,
+    inspect: Script,
+    force_release: Script,
+    /// `PUBLISH`, `SPUBLISH`: what a release is told by.
+    publish: &'static [&'static str],
+}
+
+impl Scripts {
+    pub(super) fn new(publish: Publish) -> Self {
+        const FENCE: &str = include_str!("scripts/fence.lua");
+        let (tell, publish): (_, &[_]) = match publish {
+            Publish::Auto | Publish::Plain => (include_str!("scripts/tell.lua"), &["PUBLISH"]),
+            Publish::Sharded => (include_str!("scripts/tell_sharded.lua"), &["SPUBLISH"]),
+            Publish::Both => (
+                include_str!("scripts/tell_both.lua"),
+                &["PUBLISH", "SPUBLISH"],
+            ),
+        };
+        Self {
+            acquire: Script::new(&[FENCE, include_str!("scripts/acquire.lua")]),
+            renew: Script::new(&[include_str!("scripts/renew.lua")]),
+            release: Script::new(&[tell, include_str!("scripts/release.lua")]),
+            pass: Script::new(&[FENCE, tell, include_str!("scripts/pass.lua")]),
+            inspect: Script::new(&[include_str!("scripts/inspect.lua")]),
+            force_release: Script::new(&[tell, include_str!("scripts/force_release.lua")]),
+            publish,
+        }
+    }
+}
 
 impl Script {
-    fn new(source: &'static str) -> Self {
-        let sha = redis::Script::new(source).get_hash().to_owned();
+    fn new(pieces: &[&str]) -> Self {
+        let source = pieces.concat();
+        let sha = redis::Script::new(&source).get_hash().to_owned();
         Self { source, sha }
     }
 
@@ -49,22 +102,10 @@ impl Script {
         command
     }
 
-    fn eval(&self, keys: usize) -> Cmd {
+    /// A call with the source in place of its hash, for a server that may not know the script.
+    fn eval(&self, call: &Cmd) -> Cmd {
         let mut command = redis::cmd("EVAL");
-        command.arg(self.source).arg(keys);
-        command
-    }
-
-    fn load(&self) -> Cmd {
-        let mut command = redis::cmd("SCRIPT");
-        command.arg("LOAD").arg(self.source);
-        command
-    }
-
-    /// A call with the source in place of its hash.
-    fn with_source(&self, call: &Cmd) -> Cmd {
-        let mut command = redis::cmd("EVAL");
-        command.arg(self.source);
+        command.arg(&self.source);
         for argument in call.args_iter().skip(2) {
             if let Arg::Simple(argument) = argument {
                 command.arg(argument);
@@ -73,169 +114,183 @@ impl Script {
         command
     }
 
-    /// Calls the script; loads it where the server does not know it, once. If it is lost again
-    /// before the call behind the load, the call takes the source along.
+    /// Calls the script, with its source where the server does not know it: that also makes it
+    /// known, at the very server that is to execute it.
     ///
     /// # Cancel safety
     ///
-    /// As [`Shard::send`].
-    async fn call(&self, shard: &Arc<Shard>, command: &Cmd) -> Result<Value, Fault> {
-        match shard.send(command).await {
-            Err(Fault::NoScript) => {
-                shard.send(&self.load()).await?;
-                match shard.send(command).await {
-                    Err(Fault::NoScript) => shard.send(&self.with_source(command)).await,
-                    outcome => outcome,
-                }
-            }
+    /// As [`Place::send`].
+    async fn call(&self, place: &Place, command: &Cmd) -> Result<Value, Fault> {
+        match place.send(command).await {
+            Err(Fault::NoScript) => place.send(&self.eval(command)).await,
             outcome => outcome,
         }
     }
 }
 
-pub(super) async fn acquire(
-    shard: &Arc<Shard>,
-    names: &Names,
-    key: &LockKey,
-    lease: LeaseId,
-    ttl: Duration,
-) -> Result<Acquired, BackendError> {
-    let (body, fence) = (names.body(key), names.fence());
-    let size = body.len() + fence.len() + Lease::MAX_LEN + OVERHEAD;
-    let mut command = ACQUIRE.evalsha(2, 2, size);
-    command
-        .arg(body)
-        .arg(fence)
-        .arg(Lease(lease))
-        .arg(millis(ttl));
-    match ACQUIRE.call(shard, &command).await {
-        Ok(Value::Int(-1)) => Err(no_end()),
-        Ok(Value::Int(left)) => Ok(Acquired::busy(remaining(left))),
-        Ok(answer) => counter(answer).map(Acquired::granted),
-        Err(Fault::NoAnswer { link, waited }) => {
-            // The acquire may still reach the server, or its answer may still be on the way. The
-            // release goes behind it on the same connection, with its source: whether the server
-            // knows the script is not known either.
-            let undo = undo(names, key, lease);
-            shard.settle(Arc::clone(&link), undo, ttl);
-            Err(Fault::NoAnswer { link, waited }.into())
+/// A key and where it is: what all calls for it need.
+#[derive(Clone, Copy)]
+pub(super) struct At<'a> {
+    pub(super) place: &'a Place,
+    pub(super) names: &'a Names,
+    pub(super) key: &'a LockKey,
+}
+
+impl<'a> At<'a> {
+    fn body(self) -> Name<'a> {
+        self.names.body(self.key)
+    }
+
+    fn channel(self) -> Name<'a> {
+        self.names.channel(self.key)
+    }
+
+    fn fence(self) -> Name<'a> {
+        self.names.fence(self.place.slot())
+    }
+}
+
+impl Scripts {
+    pub(super) async fn acquire(
+        &self,
+        at: At<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Acquired, BackendError> {
+        let (body, fence) = (at.body(), at.fence());
+        let size = body.len() + fence.len() + Lease::MAX_LEN + OVERHEAD;
+        let mut command = self.acquire.evalsha(2, 2, size);
+        command.arg(body).arg(fence);
+        command.arg(Lease(lease)).arg(millis(ttl));
+        match self.acquire.call(at.place, &command).await {
+            Ok(Value::Int(-1)) => Err(no_end()),
+            Ok(Value::Int(left)) => Ok(Acquired::busy(remaining(left))),
+            Ok(answer) => counter(answer).map(Acquired::granted),
+            Err(fault) => {
+                if let Fault::NoAnswer(silence) = &fault {
+                    // The acquire may still reach the server, or its answer may still be on the
+                    // way. The release goes behind it on the same connection, with its source:
+                    // whether the server knows the script is not known either.
+                    silence.settle(self.undo(at, lease), ttl);
+                }
+                Err(fault.into())
+            }
         }
-        Err(fault) => Err(fault.into()),
+    }
+
+    /// A release with the script's source in it, for a server that may not know the script.
+    pub(super) fn undo(&self, at: At<'_>, lease: LeaseId) -> Cmd {
+        self.release
+            .eval(&self.release(at.names, &[&(at.key.clone(), lease)]))
+    }
+
+    /// The messages of a release, by themselves.
+    pub(super) fn messages(&self, at: At<'_>) -> impl Iterator<Item = Cmd> {
+        self.publish.iter().map(move |name| {
+            let mut publish = redis::cmd(name);
+            publish.arg(at.channel()).arg("0");
+            publish
+        })
+    }
+
+    pub(super) async fn renew_all(
+        &self,
+        place: &Place,
+        names: &Names,
+        renewals: &[&Renewal],
+    ) -> Answers<Renewed> {
+        let bodies = renewals.iter().map(|renewal| names.body(&renewal.key));
+        let mut command = batch(&self.renew, bodies, Lease::MAX_LEN + OVERHEAD);
+        for renewal in renewals {
+            command.arg(Lease(renewal.lease)).arg(millis(renewal.ttl));
+        }
+        let answer = self.renew.call(place, &command).await;
+        each(answer, renewals.len(), |held| match held {
+            true => Renewed::Renewed,
+            false => Renewed::NotHeld,
+        })
+    }
+
+    pub(super) async fn release_all(
+        &self,
+        place: &Place,
+        names: &Names,
+        leases: &[&(LockKey, LeaseId)],
+    ) -> Answers<Released> {
+        let answer = self.release.call(place, &self.release(names, leases)).await;
+        each(answer, leases.len(), |held| match held {
+            true => Released::Released,
+            false => Released::NotHeld,
+        })
+    }
+
+    fn release(&self, names: &Names, leases: &[&(LockKey, LeaseId)]) -> Cmd {
+        let bodies = leases.iter().map(|(key, _)| names.body(key));
+        let longest = leases.iter().map(|(key, _)| names.channel(key).len()).max();
+        let extra = Lease::MAX_LEN + longest.unwrap_or(0);
+        let mut command = batch(&self.release, bodies, extra);
+        for (key, lease) in leases {
+            command.arg(Lease(*lease)).arg(names.channel(key));
+        }
+        command
+    }
+
+    /// `own_subscribers` of the channel do not count; `None` releases in any case.
+    pub(super) async fn pass(
+        &self,
+        at: At<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+        own_subscribers: Option<u8>,
+    ) -> Result<Passed, BackendError> {
+        let own_subscribers = own_subscribers.map_or(-1, i64::from);
+        let mut command = self.pass.evalsha(2, 5, 512);
+        command.arg(at.body()).arg(at.fence());
+        command.arg(Lease(lease)).arg(millis(ttl));
+        command.arg(at.channel()).arg(own_subscribers);
+        command.arg(Passed::COUNTERS);
+        match answered(self.pass.call(at.place, &command).await)? {
+            Value::Int(0) => Ok(Passed::NotHeld),
+            Value::Int(1) => Ok(Passed::Released),
+            answer => counter(answer).map(Passed::kept),
+        }
+    }
+
+    pub(super) async fn inspect(&self, at: At<'_>) -> Result<Option<Holder>, BackendError> {
+        let mut command = self.inspect.evalsha(1, 0, 128);
+        command.arg(at.body());
+        let fields = match answered(self.inspect.call(at.place, &command).await)? {
+            Value::Nil => return Ok(None),
+            Value::Array(fields) => fields,
+            answer => return Err(unexpected(answer)),
+        };
+        let left = match fields.first() {
+            Some(Value::Int(-1)) => return Err(no_end()),
+            Some(Value::Int(left)) => remaining(*left),
+            _ => return Err(unexpected(Value::Array(fields))),
+        };
+        let text = |index: usize| match fields.get(index) {
+            Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => String::new(),
+        };
+        let hold_count = text(2).parse().unwrap_or(1);
+        Ok(Some(Holder::new(text(1), left, hold_count)))
+    }
+
+    pub(super) async fn force_release(&self, at: At<'_>) -> Result<ForceReleased, BackendError> {
+        let mut command = self.force_release.evalsha(1, 1, 256);
+        command.arg(at.body()).arg(at.channel());
+        match answered(self.force_release.call(at.place, &command).await)? {
+            Value::Int(1) => Ok(ForceReleased::Released),
+            Value::Int(0) => Ok(ForceReleased::NotHeld),
+            Value::Int(-1) => Err(no_end()),
+            answer => Err(unexpected(answer)),
+        }
     }
 }
 
-/// A release with the script's source in it, for a server that may not know the script.
-pub(super) fn undo(names: &Names, key: &LockKey, lease: LeaseId) -> Cmd {
-    let mut undo = RELEASE.eval(1);
-    undo.arg(names.body(key))
-        .arg(Lease(lease))
-        .arg(names.channel(key));
-    undo
-}
-
-/// The message of a release, by itself.
-pub(super) fn publish(names: &Names, key: &LockKey) -> Cmd {
-    let mut publish = redis::cmd("PUBLISH");
-    publish.arg(names.channel(key)).arg("0");
-    publish
-}
-
-pub(super) async fn renew(
-    shard: &Arc<Shard>,
-    names: &Names,
-    renewals: &[&Renewal],
-) -> Vec<Result<Renewed, BackendError>> {
-    let bodies = renewals.iter().map(|renewal| names.body(&renewal.key));
-    let mut command = batch(&RENEW, bodies, Lease::MAX_LEN + OVERHEAD);
-    for renewal in renewals {
-        command.arg(Lease(renewal.lease)).arg(millis(renewal.ttl));
-    }
-    let answer = answered(RENEW.call(shard, &command).await, shard);
-    each(answer, renewals.len(), |held| match held {
-        true => Renewed::Renewed,
-        false => Renewed::NotHeld,
-    })
-}
-
-pub(super) async fn release(
-    shard: &Arc<Shard>,
-    names: &Names,
-    leases: &[&(LockKey, LeaseId)],
-) -> Vec<Result<Released, BackendError>> {
-    let bodies = leases.iter().map(|(key, _)| names.body(key));
-    let longest = leases.iter().map(|(key, _)| names.channel(key).len()).max();
-    let mut command = batch(&RELEASE, bodies, Lease::MAX_LEN + longest.unwrap_or(0));
-    for (key, lease) in leases {
-        command.arg(Lease(*lease)).arg(names.channel(key));
-    }
-    let answer = answered(RELEASE.call(shard, &command).await, shard);
-    each(answer, leases.len(), |held| match held {
-        true => Released::Released,
-        false => Released::NotHeld,
-    })
-}
-
-/// `own_subscribers` of the channel do not count; `None` releases in any case.
-pub(super) async fn pass(
-    shard: &Arc<Shard>,
-    names: &Names,
-    key: &LockKey,
-    lease: LeaseId,
-    ttl: Duration,
-    own_subscribers: Option<u8>,
-) -> Result<Passed, BackendError> {
-    let own_subscribers = own_subscribers.map_or(-1, i64::from);
-    let mut command = PASS.evalsha(2, 5, 512);
-    command.arg(names.body(key)).arg(names.fence());
-    command.arg(Lease(lease)).arg(millis(ttl));
-    command.arg(names.channel(key)).arg(own_subscribers);
-    command.arg(Passed::COUNTERS);
-    match answered(PASS.call(shard, &command).await, shard)? {
-        Value::Int(0) => Ok(Passed::NotHeld),
-        Value::Int(1) => Ok(Passed::Released),
-        answer => counter(answer).map(Passed::kept),
-    }
-}
-
-pub(super) async fn inspect(
-    shard: &Arc<Shard>,
-    names: &Names,
-    key: &LockKey,
-) -> Result<Option<Holder>, BackendError> {
-    let mut command = INSPECT.evalsha(1, 0, 128);
-    command.arg(names.body(key));
-    let fields = match answered(INSPECT.call(shard, &command).await, shard)? {
-        Value::Nil => return Ok(None),
-        Value::Array(fields) => fields,
-        answer => return Err(unexpected(answer)),
-    };
-    let left = match fields.first() {
-        Some(Value::Int(-1)) => return Err(no_end()),
-        Some(Value::Int(left)) => remaining(*left),
-        _ => return Err(unexpected(Value::Array(fields))),
-    };
-    let text = |index: usize| match fields.get(index) {
-        Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
-        _ => String::new(),
-    };
-    let hold_count = text(2).parse().unwrap_or(1);
-    Ok(Some(Holder::new(text(1), left, hold_count)))
-}
-
-pub(super) async fn force_release(
-    shard: &Arc<Shard>,
-    names: &Names,
-    key: &LockKey,
-) -> Result<ForceReleased, BackendError> {
-    let mut command = FORCE_RELEASE.evalsha(1, 1, 256);
-    command.arg(names.body(key)).arg(names.channel(key));
-    match answered(FORCE_RELEASE.call(shard, &command).await, shard)? {
-        Value::Int(1) => Ok(ForceReleased::Released),
-        Value::Int(0) => Ok(ForceReleased::NotHeld),
-        Value::Int(-1) => Err(no_end()),
-        answer => Err(unexpected(answer)),
-    }
-}
+/// One answer for each key of a call, or none for the call as a whole.
+pub(super) type Answers<T> = Result<Vec<Result<T, BackendError>>, Fault>;
 
 /// A call over many keys; `extra` is how long the arguments of one of them get.
 fn batch<'a>(
@@ -253,36 +308,27 @@ fn batch<'a>(
 }
 
 /// For commands that need no undoing: after a missing answer, a sign of life is asked for.
-fn answered(outcome: Result<Value, Fault>, shard: &Arc<Shard>) -> Result<Value, BackendError> {
-    outcome.map_err(|fault| {
-        if let Fault::NoAnswer { link, .. } = &fault {
-            shard.probe(Arc::clone(link));
-        }
-        fault.into()
-    })
+fn answered(outcome: Result<Value, Fault>) -> Result<Value, Fault> {
+    if let Err(Fault::NoAnswer(silence)) = &outcome {
+        silence.probe();
+    }
+    outcome
 }
 
 /// Spreads the answer of a batch over its items.
-fn each<T>(
-    answer: Result<Value, BackendError>,
-    items: usize,
-    outcome: impl Fn(bool) -> T,
-) -> Vec<Result<T, BackendError>> {
-    let error = match answer {
-        Ok(Value::Array(answers)) if answers.len() == items => {
-            return answers
-                .into_iter()
-                .map(|answer| match answer {
-                    Value::Int(held) => Ok(outcome(held == 1)),
-                    Value::ServerError(error) => Err(refusal(error)),
-                    answer => Err(unexpected(answer)),
-                })
-                .collect();
-        }
-        Ok(answer) => unexpected(answer),
-        Err(error) => error,
+fn each<T>(answer: Result<Value, Fault>, items: usize, outcome: impl Fn(bool) -> T) -> Answers<T> {
+    let answers = match answered(answer)? {
+        Value::Array(answers) if answers.len() == items => answers,
+        answer => return Err(Fault::Refused(unexpected(answer))),
     };
-    (0..items).map(|_| Err(error.clone())).collect()
+    Ok(answers
+        .into_iter()
+        .map(|answer| match answer {
+            Value::Int(held) => Ok(outcome(held == 1)),
+            Value::ServerError(error) => Err(refusal(error)),
+            answer => Err(unexpected(answer)),
+        })
+        .collect())
 }
 
 fn counter(answer: Value) -> Result<u64, BackendError> {
@@ -299,6 +345,5 @@ fn remaining(millis: i64) -> Duration {
 
 /// Sends a command that is no script.
 pub(super) async fn plain(shard: &Arc<Shard>, command: &Cmd) -> Result<Value, BackendError> {
-    let answer = answered(shard.send(command).await, shard)?;
-    check(answer).map_err(Into::into)
+    answered(shard.send(command, false).await).map_err(Into::into)
 }

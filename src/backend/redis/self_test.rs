@@ -7,11 +7,11 @@ use futures_util::future::try_join_all;
 use redis::Value;
 use uuid::Uuid;
 
-use super::connect::Connector;
-use super::fault::kind_of_connecting;
-use super::names::Names;
-use super::notify::Notifier;
-use super::script;
+use super::backend::Inner;
+use super::cluster::Cluster;
+use super::node::Node;
+use super::place::{Place, Topology};
+use super::script::{self, At};
 use super::shard::Shard;
 use crate::backend::{BackendError, BackendErrorKind, LeaseId, Renewal};
 use crate::{ConnectError, LockKey};
@@ -19,89 +19,135 @@ use crate::{ConnectError, LockKey};
 /// Long enough for the trial; a process that dies in it leaves nothing behind.
 const TRIAL_TTL: Duration = Duration::from_secs(1);
 
-/// Opens every connection and runs every script; returns what is worth a warning.
+/// Opens every connection and runs every script at every node; returns what is worth a warning.
 ///
 /// Bounded by its parts: the connect timeout for the connections and again for the trial of the
 /// subscription, the response timeout for each command. One deadline for all of it would take a
 /// server far away for one that is down.
-pub(super) async fn self_test(
-    shards: &[Arc<Shard>],
-    names: &Names,
-    notifier: &Notifier,
-    connector: &Connector,
+pub(super) async fn self_test(inner: &Inner) -> Result<Vec<String>, ConnectError> {
+    let trials = match &inner.topology {
+        Topology::Single(node) => vec![test_node(inner, node, None).await?],
+        Topology::Cluster(cluster) => {
+            let nodes = cluster.nodes();
+            let trials = nodes.iter().map(|node| async move {
+                match test_node(inner, node, Some(cluster)).await {
+                    // The others serve their slots; this one may be on its way to be replaced.
+                    Err(error @ ConnectError::Unreachable { .. }) => Ok(vec![error.to_string()]),
+                    outcome => outcome,
+                }
+            });
+            try_join_all(trials).await?
+        }
+    };
+    let warnings = trials.concat();
+    #[cfg(feature = "tracing")]
+    for warning in &warnings {
+        tracing::warn!(address = inner.address, "{warning}");
+    }
+    Ok(warnings)
+}
+
+async fn test_node(
+    inner: &Inner,
+    node: &Node,
+    cluster: Option<&Arc<Cluster>>,
 ) -> Result<Vec<String>, ConnectError> {
-    let failed = |error: BackendError| connect_error(&connector.address, error);
-    try_join_all(shards.iter().map(Shard::await_link))
+    let failed = |error: BackendError| connect_error(node.address(), error);
+    try_join_all(node.shards.iter().map(Shard::await_link))
         .await
         .map_err(failed)?;
-    let shard = &shards[0];
 
-    let key = LockKey::from_parts(["self-test", &Uuid::new_v4().to_string()]);
+    let key = key_at(inner, node, cluster);
+    let place = match cluster {
+        Some(cluster) => Place::in_cluster(node.shard(&key), cluster, &key, inner.names.slot(&key)),
+        None => Place::alone(node.shard(&key)),
+    };
+    let at = At {
+        place: &place,
+        names: &inner.names,
+        key: &key,
+    };
     let mut warnings = Vec::new();
-    match try_scripts(shard, names, &key).await {
+    match try_scripts(inner, node, at).await {
         Ok(()) => {}
         Err(error)
             if error.kind() == BackendErrorKind::Unavailable && !error.may_have_taken_effect() =>
         {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             warnings.push(format!(
-                "the server cannot take locks at the moment: {}",
+                "the server {} cannot take locks at the moment: {}",
+                node.address(),
                 cause.unwrap_or_default()
             ));
         }
         Err(error) => return Err(failed(error)),
     }
-    let subscribed = notifier.try_out(&names.channel(&key).to_text()).await;
-    subscribed.map_err(|error| {
-        let address = notifier.address().unwrap_or_default();
-        let error = BackendError::refused(kind_of_connecting(&error), error);
-        connect_error(address, error)
-    })?;
-
-    warnings.extend(replica(shard).await);
-    warnings.extend(eviction(shard).await);
-    #[cfg(feature = "tracing")]
-    for warning in &warnings {
-        tracing::warn!(address = connector.address, "{warning}");
+    let channel = inner.names.channel(&key).to_text();
+    let sharded = inner.sharded.then_some(&node.notifier);
+    for notifier in inner.plain.iter().chain(sharded) {
+        let subscribed = notifier.try_out(&channel);
+        let failed = |error| connect_error(notifier.address(), error);
+        subscribed.await.map_err(failed)?;
     }
+
+    let shard = &node.shards[0];
+    warnings.extend(role(shard, cluster.is_some()).await);
+    warnings.extend(eviction(shard).await);
     Ok(warnings)
 }
 
-/// Every script once, on a key that is nobody else's.
-async fn try_scripts(shard: &Arc<Shard>, names: &Names, key: &LockKey) -> Result<(), BackendError> {
-    let lease = LeaseId::new(Uuid::new_v4(), 1);
+/// A key that is nobody else's, in a slot of this node.
+fn key_at(inner: &Inner, node: &Node, cluster: Option<&Arc<Cluster>>) -> LockKey {
+    loop {
+        let key = LockKey::from_parts(["self-test", &Uuid::new_v4().to_string()]);
+        let serves = |cluster: &Arc<Cluster>| cluster.serves(node, inner.names.slot(&key));
+        if cluster.is_none_or(serves) {
+            return key;
+        }
+    }
+}
+
+/// Every script once.
+async fn try_scripts(inner: &Inner, node: &Node, at: At<'_>) -> Result<(), BackendError> {
+    let scripts = &inner.scripts;
+    let (key, lease) = (at.key.clone(), LeaseId::new(Uuid::new_v4(), 1));
     // Reads first: a permission that is missing here costs nothing yet.
-    script::inspect(shard, names, key).await?;
-    script::acquire(shard, names, key, lease, TRIAL_TTL).await?;
+    scripts.inspect(at).await?;
+    scripts.acquire(at, lease, TRIAL_TTL).await?;
     let renewal = Renewal::new(key.clone(), lease, TRIAL_TTL);
-    let renewed = script::renew(shard, names, &[&renewal]).await;
+    let renewed = scripts.renew_all(at.place, at.names, &[&renewal]).await;
     // Asked to keep, then asked to release: both of its branches.
-    script::pass(shard, names, key, lease, TRIAL_TTL, Some(0)).await?;
-    script::pass(shard, names, key, lease, TRIAL_TTL, None).await?;
-    let released = script::release(shard, names, &[&(key.clone(), lease)]).await;
+    scripts.pass(at, lease, TRIAL_TTL, Some(0)).await?;
+    scripts.pass(at, lease, TRIAL_TTL, None).await?;
+    let released = scripts
+        .release_all(at.place, at.names, &[&(key, lease)])
+        .await;
     // Scripts get over a message that may not be sent, and `EVAL` is for bad times only: what they
     // need is asked for by itself.
-    script::plain(shard, &script::undo(names, key, lease)).await?;
-    script::plain(shard, &script::publish(names, key)).await?;
-    script::force_release(shard, names, key).await?;
-    renewed
+    let shard = node.shard(at.key);
+    script::plain(shard, &scripts.undo(at, lease)).await?;
+    for message in scripts.messages(at) {
+        script::plain(shard, &message).await?;
+    }
+    scripts.force_release(at).await?;
+    renewed?
         .into_iter()
         .try_for_each(|outcome| outcome.map(drop))?;
-    released
+    released?
         .into_iter()
         .try_for_each(|outcome| outcome.map(drop))
 }
 
 /// `HELLO` says the role to those who may not ask for `INFO`; before 6.0 it does not exist.
-async fn replica(shard: &Arc<Shard>) -> Option<String> {
+async fn role(shard: &Arc<Shard>, in_cluster: bool) -> Option<String> {
     let answer = script::plain(shard, &redis::cmd("HELLO")).await.ok()?;
     let version = entry(&answer, "version");
     let mode = entry(&answer, "mode")?;
     let role = entry(&answer, "role")?;
     let version = version.unwrap_or_default();
-    if mode == "cluster" {
+    if mode == "cluster" && !in_cluster {
         Some(format!(
-            "the server (version {version}) is a node of a cluster"
+            "the server (version {version}) is a node of a cluster: use `redis+cluster`"
         ))
     } else if role != "master" {
         Some(format!("the server (version {version}) is a replica"))
@@ -132,7 +178,7 @@ async fn eviction(shard: &Arc<Shard>) -> Option<String> {
 }
 
 /// An entry of a map, in the form of either protocol version.
-fn entry(answer: &Value, name: &str) -> Option<String> {
+pub(super) fn entry(answer: &Value, name: &str) -> Option<String> {
     let is_it = |key: &Value| text(key).is_some_and(|key| key == name);
     match answer {
         Value::Array(flat) => {
@@ -147,7 +193,7 @@ fn entry(answer: &Value, name: &str) -> Option<String> {
     }
 }
 
-fn text(value: &Value) -> Option<String> {
+pub(super) fn text(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
         Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
@@ -155,7 +201,7 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-fn connect_error(address: &str, error: BackendError) -> ConnectError {
+pub(super) fn connect_error(address: &str, error: BackendError) -> ConnectError {
     let address = address.to_owned();
     let source = Arc::new(error);
     match source.kind() {

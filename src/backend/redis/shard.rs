@@ -5,24 +5,30 @@
 //! | none | one task connects, all wait for it up to the connect timeout | sound, or failed |
 //! | sound | goes out | an answer; a timeout: suspect; an end: none |
 //! | suspect | one task connects; all wait for it, or for a sign of life of the old one, up to the response timeout | sound |
-//! | failed | is refused at once until the backoff has passed | none |
+//! | failed | is refused at once until the backoff has passed | the next attempt |
+//!
+//! The next attempt is made when a command asks for one, or by itself while anybody listens for the
+//! recovery: who waits or holds may send nothing for a long time.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::backoff::backoff;
 use super::connect::Connector;
-use super::fault::{Fault, Trouble, check};
+use super::fault::{Fault, Trouble, check, is_demoted};
 use super::link::Link;
 use super::outage::Outage;
 use crate::backend::{BackendError, BackendErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
+const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
+/// A refused client is mended by a person, not by a retry.
+const REFUSED_BACKOFF: Duration = Duration::from_secs(1);
 /// A connection that has been asked for a sign of life is given up after so many response
 /// timeouts, also if nothing could replace it.
 const PROBE_PATIENCE: u32 = 10;
@@ -39,6 +45,8 @@ pub(super) struct Shard {
 struct State {
     link: Option<Arc<Link>>,
     connecting: bool,
+    /// There was a connection before.
+    connected: bool,
     failures: u32,
     failed: Option<(Instant, BackendError)>,
 }
@@ -59,6 +67,10 @@ impl Shard {
         }
     }
 
+    pub(super) fn address(&self) -> &str {
+        &self.connector.address
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,9 +85,15 @@ impl Shard {
     ///
     /// A command that was written is not called back. Dropping this future leaves nothing but that
     /// behind; it must not be dropped for a command that would have to be undone.
-    pub(super) async fn send(self: &Arc<Self>, command: &Cmd) -> Result<Value, Fault> {
-        match self.attempt(command).await {
-            Err(Fault::Died(_)) => match self.attempt(command).await {
+    ///
+    /// `asking`: the slot is on its way to this node of a cluster, and the command may go ahead of it.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        command: &Cmd,
+        asking: bool,
+    ) -> Result<Value, Fault> {
+        match self.attempt(command, asking).await {
+            Err(Fault::Died(_)) => match self.attempt(command, asking).await {
                 Err(Fault::Refused(error)) => Err(Fault::Died(BackendError::unknown(error))),
                 other => other,
             },
@@ -83,16 +101,20 @@ impl Shard {
         }
     }
 
-    async fn attempt(self: &Arc<Self>, command: &Cmd) -> Result<Value, Fault> {
+    async fn attempt(self: &Arc<Self>, command: &Cmd, asking: bool) -> Result<Value, Fault> {
         let link = match self.sound_link() {
             Some(link) => link,
             None => self.await_link().await.map_err(Fault::Refused)?,
         };
-        let waited = self.connector.response_timeout;
-        let mut connection = link.connection();
-        match timeout(waited, connection.send_packed_command(command)).await {
+        let waited = self.connector.network.response_timeout;
+        match timeout(waited, link.send(command, asking)).await {
             Ok(Ok(answer)) => {
                 self.answered(&link);
+                if is_demoted(&answer) {
+                    // What was the primary is a replica now; the way to the new one begins with a
+                    // new connection.
+                    self.discard(&link);
+                }
                 let checked = check(answer);
                 self.observe(&checked);
                 checked
@@ -106,7 +128,12 @@ impl Shard {
                 let cause = Trouble::NoAnswer(waited);
                 let address = &self.connector.address;
                 self.outage.begin("locks cannot be taken", address, &cause);
-                Err(Fault::NoAnswer { link, waited })
+                Err(Fault::NoAnswer(Silence {
+                    shard: Arc::clone(self),
+                    link,
+                    asking,
+                    waited,
+                }))
             }
         }
     }
@@ -123,40 +150,6 @@ impl Shard {
         }
     }
 
-    /// Sends what undoes a command without an answer behind that command, on its connection, which
-    /// is kept for as long as that takes, at most for `patience`.
-    pub(super) fn settle(self: &Arc<Self>, link: Arc<Link>, command: Cmd, patience: Duration) {
-        let shard = Arc::clone(self);
-        self.connector.spawner.spawn(async move {
-            let mut connection = link.connection();
-            match timeout(patience, connection.send_packed_command(&command)).await {
-                // A refusal undoes nothing: what the link may still carry ends with it.
-                Ok(Ok(Value::ServerError(_)) | Err(_)) | Err(_) => shard.discard(&link),
-                Ok(Ok(_answer)) => shard.answered(&link),
-            }
-        });
-    }
-
-    /// Asks a suspect connection for a sign of life, where no one else does.
-    pub(super) fn probe(self: &Arc<Self>, link: Arc<Link>) {
-        if !link.start_probe() {
-            return;
-        }
-        let shard = Arc::clone(self);
-        let patience = self.connector.response_timeout * PROBE_PATIENCE;
-        self.connector.spawner.spawn(async move {
-            let mut connection = link.connection();
-            let ping = redis::cmd("PING");
-            match timeout(patience, connection.send_packed_command(&ping)).await {
-                Ok(Ok(_pong)) => {
-                    link.end_probe();
-                    shard.answered(&link);
-                }
-                Ok(Err(_)) | Err(_) => shard.discard(&link),
-            }
-        });
-    }
-
     fn sound_link(&self) -> Option<Arc<Link>> {
         let state = self.state();
         state
@@ -169,9 +162,9 @@ impl Shard {
     /// Waits for a connection that answers. What comes back as an error was not sent.
     pub(super) async fn await_link(self: &Arc<Self>) -> Result<Arc<Link>, BackendError> {
         let patience = if self.state().link.is_some() {
-            self.connector.response_timeout
+            self.connector.network.response_timeout
         } else {
-            self.connector.connect_timeout
+            self.connector.network.connect_timeout
         };
         let link = async {
             loop {
@@ -205,10 +198,10 @@ impl Shard {
             state.connecting = true;
             drop(state);
             let attempt = Connecting {
-                shard: Arc::clone(self),
+                shard: Arc::downgrade(self),
                 over: false,
             };
-            self.connector.spawner.spawn(attempt.run());
+            self.connector.network.spawner.spawn(attempt.run());
         }
         Demand::Wait
     }
@@ -231,50 +224,78 @@ impl Shard {
     }
 }
 
-/// The one attempt to connect. It runs in a task of its own, so that no caller who leaves takes it
-/// along, and on every exit, also unstarted in a runtime that shuts down, lets the next one try.
+/// The task that connects. It is nobody's call, so that no caller who leaves takes it along, and on
+/// every exit, also unstarted in a runtime that shuts down, lets the next one try.
 struct Connecting {
-    shard: Arc<Shard>,
+    /// Weak, so that it gives up with the backend, or with the node of a cluster that is no more.
+    shard: Weak<Shard>,
     over: bool,
 }
 
 impl Connecting {
     async fn run(mut self) {
-        let outcome = self.shard.connector.connect().await;
-        self.over = true;
-        let shard = &self.shard;
-        if let Err(error) = &outcome {
-            let address = &shard.connector.address;
-            shard.outage.begin("locks cannot be taken", address, error);
-        }
-        let mut state = shard.state();
-        match outcome {
-            Ok(connection) => {
-                state.failures = 0;
-                state.failed = None;
-                // The old one may have come back meanwhile: then everything stays in its order.
-                if state.link.as_ref().is_none_or(|link| link.is_suspect()) {
-                    state.link = Some(Arc::new(Link::new(connection)));
+        while let Some(shard) = self.shard.upgrade() {
+            let network = Arc::clone(&shard.connector.network);
+            let pause = match shard.connector.connect().await {
+                Ok(connection) => {
+                    self.over = true;
+                    let again = shard.state().connected(connection);
+                    drop(self);
+                    if again {
+                        // What happened meanwhile nobody knows: all try, all renew.
+                        network.recovery.tell();
+                    }
+                    return;
                 }
+                Err(error) => {
+                    let address = &shard.connector.address;
+                    shard.outage.begin("locks cannot be taken", address, &error);
+                    let pause = shard.state().failed(error);
+                    shard.changed.notify_waiters();
+                    pause
+                }
+            };
+            if !network.recovery.is_awaited() {
+                self.over = true;
+                return;
             }
-            Err(error) => {
-                state.failed(error);
-            }
+            drop(shard);
+            sleep(pause).await;
         }
     }
 }
 
 impl State {
-    fn failed(&mut self, error: BackendError) {
+    /// Whether there was a connection before.
+    fn connected(&mut self, connection: MultiplexedConnection) -> bool {
+        self.failures = 0;
+        self.failed = None;
+        // The old one may have come back meanwhile: then everything stays in its order.
+        if self.link.as_ref().is_none_or(|link| link.is_suspect()) {
+            self.link = Some(Arc::new(Link::new(connection)));
+        }
+        std::mem::replace(&mut self.connected, true)
+    }
+
+    /// How long to pause.
+    fn failed(&mut self, error: BackendError) -> Duration {
         self.failures = self.failures.saturating_add(1);
-        let pause = backoff(self.failures, FIRST_BACKOFF, LONGEST_BACKOFF);
+        let longest = match error.kind() {
+            BackendErrorKind::Unavailable => LONGEST_BACKOFF,
+            _ => REFUSED_BACKOFF,
+        };
+        let pause = backoff(self.failures, FIRST_BACKOFF, longest);
         self.failed = Some((Instant::now() + pause, error));
+        pause
     }
 }
 
 impl Drop for Connecting {
     fn drop(&mut self) {
-        let mut state = self.shard.state();
+        let Some(shard) = self.shard.upgrade() else {
+            return;
+        };
+        let mut state = shard.state();
         state.connecting = false;
         if !self.over {
             // In a runtime that shuts down, the next attempt would end as this one, at once and
@@ -282,6 +303,53 @@ impl Drop for Connecting {
             state.failed(Fault::unavailable(Trouble::NoRuntime).into());
         }
         drop(state);
-        self.shard.changed.notify_waiters();
+        shard.changed.notify_waiters();
+    }
+}
+
+/// A command without an answer: it, or its answer, may still be on the way.
+pub(super) struct Silence {
+    shard: Arc<Shard>,
+    link: Arc<Link>,
+    asking: bool,
+    waited: Duration,
+}
+
+impl Silence {
+    pub(super) fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Sends what undoes the command behind it, on its connection, which is kept for as long as
+    /// that takes, at most for `patience`.
+    pub(super) fn settle(&self, undo: Cmd, patience: Duration) {
+        let (shard, link, asking) = (Arc::clone(&self.shard), Arc::clone(&self.link), self.asking);
+        self.shard.connector.network.spawner.spawn(async move {
+            match timeout(patience, link.send(&undo, asking)).await {
+                // A refusal undoes nothing: what the link may still carry ends with it.
+                Ok(Ok(Value::ServerError(_)) | Err(_)) | Err(_) => shard.discard(&link),
+                Ok(Ok(_answer)) => shard.answered(&link),
+            }
+        });
+    }
+
+    /// Asks the connection for a sign of life, where no one else does.
+    pub(super) fn probe(&self) {
+        if !self.link.start_probe() {
+            return;
+        }
+        let (shard, link) = (Arc::clone(&self.shard), Arc::clone(&self.link));
+        let network = &self.shard.connector.network;
+        let patience = network.response_timeout * PROBE_PATIENCE;
+        network.spawner.spawn(async move {
+            let ping = redis::cmd("PING");
+            match timeout(patience, link.send(&ping, false)).await {
+                Ok(Ok(_pong)) => {
+                    link.end_probe();
+                    shard.answered(&link);
+                }
+                Ok(Err(_)) | Err(_) => shard.discard(&link),
+            }
+        });
     }
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
 use crate::ConfigError;
 
-/// What a URL says. Holds the password: no `Debug`.
+/// One server, and how to log in there. Holds the password: no `Debug`.
 #[derive(Clone)]
 pub(super) struct Target {
     pub(super) info: ConnectionInfo,
@@ -15,12 +15,101 @@ pub(super) struct Target {
     pub(super) address: String,
 }
 
-impl Target {
+/// What a URL names.
+pub(super) enum Targets {
+    Server(Box<Target>),
+    /// The primary of a service, at an address that the sentinels know.
+    Sentinel {
+        sentinels: Vec<Target>,
+        service: String,
+    },
+    /// The cluster that these are nodes of.
+    Cluster {
+        seeds: Vec<Target>,
+    },
+}
+
+/// What holds for every connection, whatever the URL says.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Transport {
+    /// How long sent bytes may stay unacknowledged.
+    pub(super) user_timeout: Duration,
+}
+
+impl Targets {
     /// Reads the URL of the setting `field`. No error repeats any part of it but the scheme.
     pub(super) fn parse(
         field: &'static str,
         url: &str,
-        user_timeout: Duration,
+        transport: &Transport,
+    ) -> Result<Self, ConfigError> {
+        let invalid = |problem: &str| ConfigError::new(field, problem);
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid("not a URL"))?;
+        let Some((scheme @ ("redis" | "rediss" | "valkey" | "valkeys"), kind)) =
+            scheme.split_once('+').filter(|(_, kind)| *kind != "unix")
+        else {
+            let target = Target::parse(field, url, transport)?;
+            return Ok(Self::Server(Box::new(target)));
+        };
+        // Not what the `url` crate takes for a URL: there are many hosts.
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, hosts) = match authority.rsplit_once('@') {
+            Some((login, hosts)) => (format!("{login}@"), hosts),
+            None => (String::new(), authority),
+        };
+        if rest.contains("://") {
+            return Err(invalid("one scheme, in front, is for all hosts"));
+        }
+        let targets = |database: &str| {
+            let targets = hosts.split(',').map(|host| {
+                if host.is_empty() || host.contains(['?', '#']) {
+                    return Err(invalid("the hosts are not a list such as `a:6379,b:6379`"));
+                }
+                Target::parse(
+                    field,
+                    &format!("{scheme}://{login}{host}/{database}"),
+                    transport,
+                )
+            });
+            targets.collect::<Result<Vec<_>, _>>()
+        };
+        match kind {
+            "sentinel" => {
+                let (service, database) = path.split_once('/').unwrap_or((path, ""));
+                if service.is_empty() || service.contains(['?', '#']) {
+                    return Err(invalid(
+                        "the name of the service is missing: `redis+sentinel://a:26379,b:26379/service`",
+                    ));
+                }
+                let sentinels = targets(database)?;
+                let service = percent_encoding::percent_decode_str(service)
+                    .decode_utf8()
+                    .map_err(|_| invalid("the name of the service is not UTF-8"))?
+                    .into_owned();
+                Ok(Self::Sentinel { sentinels, service })
+            }
+            "cluster" if path.is_empty() => Ok(Self::Cluster {
+                seeds: targets("")?,
+            }),
+            "cluster" => Err(invalid(
+                "a cluster has no databases: nothing may follow the hosts",
+            )),
+            kind => {
+                let problem = format!("`{scheme}+{kind}` is not supported: {SCHEMES}");
+                Err(ConfigError::new(field, problem))
+            }
+        }
+    }
+}
+
+const SCHEMES: &str = "use `redis`, `rediss`, `redis+unix`, `redis+sentinel` or `redis+cluster`";
+
+impl Target {
+    /// Reads the URL of one server.
+    pub(super) fn parse(
+        field: &'static str,
+        url: &str,
+        transport: &Transport,
     ) -> Result<Self, ConfigError> {
         let invalid = |problem: &str| ConfigError::new(field, problem);
         let url = url::Url::parse(url).map_err(|_| invalid("not a URL"))?;
@@ -34,13 +123,8 @@ impl Target {
             "rediss" | "valkeys" => {
                 return Err(invalid("TLS needs the feature `redis-tls`"));
             }
-            scheme @ ("redis+sentinel" | "redis+cluster") => {
-                let problem = format!("`{scheme}` is not supported by this build");
-                return Err(ConfigError::new(field, problem));
-            }
             scheme => {
-                let problem =
-                    format!("`{scheme}` is not supported: use `redis`, `rediss` or `redis+unix`");
+                let problem = format!("`{scheme}` is not supported: {SCHEMES}");
                 return Err(ConfigError::new(field, problem));
             }
         }
@@ -48,8 +132,37 @@ impl Target {
             .into_connection_info()
             .map_err(|_| invalid("host, path, database or protocol cannot be used"))?;
         let address = address_of(info.addr());
-        let info = info.set_tcp_settings(tcp_settings(user_timeout));
+        let info = info.set_tcp_settings(tcp_settings(transport.user_timeout));
         Ok(Self { info, address })
+    }
+
+    /// Another server, with the same login and the same kind of connection.
+    pub(super) fn at(&self, host: &str, port: u16) -> Self {
+        let host = host.to_owned();
+        let addr = match self.info.addr() {
+            ConnectionAddr::TcpTls {
+                insecure,
+                tls_params,
+                ..
+            } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        Self {
+            address: address_of(&addr),
+            info: self.info.clone().set_addr(addr),
+        }
+    }
+
+    /// The same for a connection that subscribes: only RESP3 has messages between answers.
+    pub(super) fn for_messages(&self) -> ConnectionInfo {
+        let settings = self.info.redis_settings().clone();
+        let settings = settings.set_protocol(ProtocolVersion::RESP3);
+        self.info.clone().set_redis_settings(settings)
     }
 }
 
@@ -91,8 +204,12 @@ fn tcp_settings(user_timeout: Duration) -> TcpSettings {
 mod tests {
     use super::*;
 
+    fn targets(url: &str) -> Result<Targets, ConfigError> {
+        Targets::parse("url", url, &Transport::default())
+    }
+
     fn parse(url: &str) -> Result<Target, ConfigError> {
-        Target::parse("url", url, Duration::from_secs(5))
+        Target::parse("url", url, &Transport::default())
     }
 
     #[test]
@@ -126,20 +243,50 @@ mod tests {
     #[test]
     fn errors_say_what_helps_and_never_repeat_the_url() {
         for (url, hint) in [
+            ("redis+sentinel://u:hunter2@h", "name of the service"),
             (
-                "redis+sentinel://u:hunter2@h/service",
-                "not supported by this build",
+                "redis+sentinel://u:hunter2@h/?hunter2",
+                "name of the service",
             ),
-            ("redis+cluster://u:hunter2@h", "not supported by this build"),
+            ("redis+sentinel://u:hunter2@/service", "hosts"),
+            ("redis+sentinel://u:hunter2@h,,i/service", "hosts"),
+            (
+                "redis+sentinel://u:hunter2@h/service/hunter2",
+                "cannot be used",
+            ),
+            ("redis+sentinel://redis://u:hunter2@h/service", "one scheme"),
+            ("redis+cluster://u:hunter2@h,redis://hunter2", "one scheme"),
+            ("redis+cluster://u:hunter2@h:hunter2", "not a URL"),
+            ("redis+cluster://u:hunter2@h/1", "no databases"),
+            ("redis+hunter://u:hunter2@h", "use `redis`"),
             ("http://u:hunter2@h", "use `redis`"),
             ("redis://u:hunter2@h/hunter2", "cannot be used"),
             ("hunter2", "not a URL"),
         ] {
-            let error = parse(url).err().unwrap();
+            let error = targets(url).err().unwrap();
             assert_eq!(error.field(), "url");
             assert!(error.to_string().contains(hint), "{error}");
             assert!(!format!("{error} {error:?}").contains("hunter2"));
         }
+    }
+
+    #[test]
+    fn every_host_has_the_login_and_the_database() {
+        let url = "redis+sentinel://u:p%40@a:1,b,[::1]:3/my%20service/2";
+        let Ok(Targets::Sentinel { sentinels, service }) = targets(url) else {
+            panic!("sentinels");
+        };
+        assert_eq!(service, "my service");
+        let addresses: Vec<_> = sentinels.iter().map(|it| &*it.address).collect();
+        assert_eq!(addresses, ["a:1", "b:6379", "[::1]:3"]);
+        let primary = sentinels[2].at("c", 4);
+        assert_eq!(primary.address, "c:4");
+        assert_eq!(primary.info.redis_settings().password(), Some("p@"));
+        assert_eq!(primary.info.redis_settings().db(), 2);
+        let Ok(Targets::Cluster { seeds }) = targets("redis+cluster://a:1,b:2") else {
+            panic!("a cluster");
+        };
+        assert_eq!(seeds.len(), 2);
     }
 
     #[test]

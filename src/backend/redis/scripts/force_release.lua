@@ -11,5 +11,5 @@ if redis.call('pttl', KEYS[1]) == -1 then
   return -1
 end
 redis.call('del', KEYS[1])
-redis.pcall('publish', ARGV[1], '0')
+tell(ARGV[1])
 return 1

@@ -10,9 +10,9 @@
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
-if redis.call('pubsub', 'numsub', ARGV[3])[2] > tonumber(ARGV[4]) then
+if listeners(ARGV[3]) > tonumber(ARGV[4]) then
   redis.call('del', KEYS[1])
-  redis.pcall('publish', ARGV[3], '0')
+  tell(ARGV[3])
   return 1
 end
 local counter = next_counter(KEYS[2], tonumber(ARGV[5]))

@@ -3,15 +3,13 @@
 -- KEYS[i] lock bodies; ARGV[2i-1] lease id, ARGV[2i] channel
 -- Answer: per key 1 released, 0 not held, or the error of that key alone.
 --
--- A message that may not be sent fails nothing: the lock is free, and waiters poll.
--- Idempotent, so no latch is needed: a second call finds no own field. Redisson's subscribers
--- parse the message as a number; '0' is the one that says "unlocked".
+-- Idempotent, so no latch is needed: a second call finds no own field.
 local answers = {}
 for i = 1, #KEYS do
   local held = redis.pcall('hexists', KEYS[i], ARGV[2 * i - 1])
   if held == 1 then
     redis.call('del', KEYS[i])
-    redis.pcall('publish', ARGV[2 * i], '0')
+    tell(ARGV[2 * i])
   end
   answers[i] = held
 end

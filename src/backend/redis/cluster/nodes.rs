@@ -1,0 +1,341 @@
+//! The nodes of a cluster, and the way to the one that serves a slot.
+//!
+//! The map is what some node said last. It is asked for again when an answer says that it is wrong
+//! (`MOVED`) or may be (no answer, no connection, `CLUSTERDOWN`), and then for a while at short
+//! intervals: a failover is over when a node says so, not before.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use super::map::{Map, Range, parse};
+use super::slot::slot_of;
+use crate::LockKey;
+use crate::backend::redis::connect::{Connector, Network, Origin};
+use crate::backend::redis::fault::{Fault, Trouble};
+use crate::backend::redis::node::Node;
+use crate::backend::redis::notify::{Ear, Notifier, Speech};
+use crate::backend::redis::place::Place;
+use crate::backend::redis::script::plain;
+use crate::backend::redis::self_test::entry;
+use crate::backend::redis::target::Target;
+use crate::backend::{BackendError, BackendErrorKind, HintSender};
+use crate::jitter::jittered;
+
+/// How often the nodes are asked while the map is in doubt.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// How long a doubt lasts. Longer than a waiter's pause between two tries, so that a failover is
+/// noticed when it is over and not when somebody tries.
+const DOUBT: Duration = Duration::from_secs(2);
+/// How many nodes are asked at once: one that hangs must not delay the answer of another.
+const ASKED: usize = 3;
+
+/// How to reach a node.
+pub(in super::super) struct Settings {
+    /// Where to ask first, and again when all known nodes are gone. Never empty.
+    pub(in super::super) seeds: Vec<Target>,
+    pub(in super::super) connections: usize,
+    pub(in super::super) network: Arc<Network>,
+}
+
+pub(in super::super) struct Cluster {
+    settings: Settings,
+    myself: Weak<Cluster>,
+    map: RwLock<Arc<Map>>,
+    doubt: Mutex<Option<Instant>>,
+    refreshing: AtomicBool,
+    /// Watchers of slots that nobody serves at the moment.
+    homeless: Mutex<Vec<(String, Vec<HintSender>)>>,
+}
+
+impl Cluster {
+    pub(in super::super) fn new(settings: Settings) -> Arc<Self> {
+        Arc::new_cyclic(|myself| Self {
+            settings,
+            myself: Weak::clone(myself),
+            map: RwLock::default(),
+            doubt: Mutex::default(),
+            refreshing: AtomicBool::new(false),
+            homeless: Mutex::default(),
+        })
+    }
+
+    fn map(&self) -> Arc<Map> {
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn doubted(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.doubt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The nodes that serve slots.
+    pub(in super::super) fn nodes(&self) -> Vec<Arc<Node>> {
+        self.map().nodes.clone()
+    }
+
+    pub(in super::super) fn serves(&self, node: &Node, slot: u16) -> bool {
+        let map = self.map();
+        map.owner(slot)
+            .is_some_and(|owner| std::ptr::eq(&**owner, node))
+    }
+
+    /// Where the commands for a key go.
+    pub(in super::super) fn place(
+        self: &Arc<Self>,
+        key: &LockKey,
+        slot: u16,
+    ) -> Result<Place, BackendError> {
+        match self.map().owner(slot) {
+            Some(node) => Ok(Place::in_cluster(node.shard(key), self, key, slot)),
+            None => {
+                self.doubt();
+                Err(Fault::unavailable(Trouble::Nowhere).into())
+            }
+        }
+    }
+
+    /// The node at the address that an answer named. `moved`: it has the slot from now on.
+    pub(in super::super) fn redirected(
+        &self,
+        address: &str,
+        asked: &str,
+        moved: Option<u16>,
+    ) -> Option<Arc<Node>> {
+        let (host, port) = address.rsplit_once(':')?;
+        let port = port.parse().ok()?;
+        // Without a host it is another port of the node that answered.
+        let host = match host {
+            "" => asked.rsplit_once(':')?.0,
+            host => host,
+        };
+        let target = self.target(host.trim_matches(['[', ']']), port);
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let known = map.node_at(&target.address).cloned();
+        let node = known.unwrap_or_else(|| self.node(&target));
+        if moved.is_some() || map.node_at(&target.address).is_none() {
+            // A node that is asked ahead of its slots is known from now on, too.
+            let mut changed = Map::clone(&map);
+            changed.assign(moved, &node);
+            *map = Arc::new(changed);
+            drop(map);
+            self.doubt();
+        }
+        Some(node)
+    }
+
+    /// The map may be wrong: asks for a new one, for as long as there is doubt.
+    pub(in super::super) fn doubt(&self) {
+        *self.doubted() = Some(Instant::now());
+        self.start();
+    }
+
+    fn start(&self) {
+        if !self.refreshing.swap(true, Ordering::SeqCst) {
+            let refreshing = Refreshing(Weak::clone(&self.myself));
+            self.settings.network.spawner.spawn(refreshing.run());
+        }
+    }
+
+    fn is_doubted(&self) -> bool {
+        self.doubted().is_some_and(|at| at.elapsed() < DOUBT)
+    }
+
+    /// Asks for the map, until somebody answers or nobody does.
+    pub(in super::super) async fn refresh(&self) -> Result<(), BackendError> {
+        let now = self.map();
+        let mut nodes = now.nodes.clone();
+        // Another one each time: what a node says may be old.
+        let first = Uuid::new_v4().as_u128() % nodes.len().max(1) as u128;
+        nodes.rotate_left(usize::try_from(first).unwrap_or(0));
+        let seeds = self.settings.seeds.iter();
+        // Their names may lead elsewhere by now.
+        let seeds = seeds.filter(|seed| now.node_at(&seed.address).is_none());
+        nodes.extend(seeds.map(|seed| self.node(seed)));
+
+        let mut rest = nodes.iter();
+        let mut answers: FuturesUnordered<_> = rest.by_ref().take(ASKED).map(ask).collect();
+        let mut failure = Fault::unavailable(Trouble::Nowhere).into();
+        while let Some((node, answer)) = answers.next().await {
+            match answer {
+                Ok(ranges) => {
+                    self.learn(node, &ranges, &nodes);
+                    return Ok(());
+                }
+                Err(error) => failure = error,
+            }
+            answers.extend(rest.next().map(ask));
+        }
+        Err(failure)
+    }
+
+    /// Takes over what `teller` said; `known` are nodes with connections that may be used again.
+    fn learn(&self, teller: &Node, ranges: &[Range], known: &[Arc<Node>]) {
+        let told = teller.address().rsplit_once(':');
+        let own_host = told.map_or("", |(host, _)| host.trim_matches(['[', ']']));
+        let mut map = Map::default();
+        for range in ranges {
+            let host = range.host.as_deref().unwrap_or(own_host);
+            let target = self.target(host, range.port);
+            let node = map.node_at(&target.address).cloned().or_else(|| {
+                let mut known = known.iter();
+                known.find(|node| node.address() == target.address).cloned()
+            });
+            let node = node.unwrap_or_else(|| self.node(&target));
+            map.assign(range.first..=range.last, &node);
+        }
+        let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *current, Arc::new(map));
+        let changed = !before.agrees_with(&current);
+        drop(current);
+        self.rehouse(&before);
+        if changed {
+            self.settings.network.recovery.tell();
+        }
+    }
+
+    /// Whether the nodes have sharded messages: since 7.0.
+    pub(in super::super) async fn has_sharded_messages(&self) -> Result<bool, BackendError> {
+        let nodes = self.nodes();
+        let Some(node) = nodes.first() else {
+            return Ok(false);
+        };
+        let hello = plain(&node.shards[0], &redis::cmd("HELLO")).await?;
+        let version = entry(&hello, "version").unwrap_or_default();
+        let major = version.split('.').next().unwrap_or_default();
+        Ok(major.parse::<u32>().is_ok_and(|major| major >= 7))
+    }
+
+    /// Some node that serves slots.
+    pub(in super::super) fn any_target(&self) -> Option<Target> {
+        let nodes = self.nodes();
+        let any = Uuid::new_v4().as_u128() % nodes.len().max(1) as u128;
+        let node = nodes.get(usize::try_from(any).unwrap_or(0))?;
+        let (host, port) = node.address().rsplit_once(':')?;
+        Some(self.target(host.trim_matches(['[', ']']), port.parse().ok()?))
+    }
+
+    fn target(&self, host: &str, port: u16) -> Target {
+        self.settings.seeds[0].at(host, port)
+    }
+
+    fn node(&self, target: &Target) -> Arc<Node> {
+        let Settings {
+            connections,
+            network,
+            ..
+        } = &self.settings;
+        let ear = Ear::Node(target.clone(), Weak::clone(&self.myself));
+        let notifier = Notifier::new(Arc::clone(network), Some(ear), Speech::Sharded);
+        let origin = Origin::Server(Box::new(target.clone()));
+        let connector = Connector::new(
+            origin,
+            target.address.clone(),
+            *connections,
+            Arc::clone(network),
+        );
+        Arc::new(Node::new(connector, *connections, notifier))
+    }
+
+    /// Watches a channel at the node that serves its slot, now and after each change.
+    pub(in super::super) fn watch(&self, channel: String, watchers: Vec<HintSender>) {
+        match self.map().owner(slot_of(&channel)) {
+            Some(node) => node.notifier.watch(channel, watchers),
+            None => {
+                self.homeless().push((channel, watchers));
+                self.doubt();
+            }
+        }
+    }
+
+    /// As [`Notifier::own_subscribers`].
+    pub(in super::super) fn own_subscribers(&self, channel: &str) -> Option<u8> {
+        let map = self.map();
+        map.owner(slot_of(channel))?
+            .notifier
+            .own_subscribers(channel)
+    }
+
+    fn homeless(&self) -> MutexGuard<'_, Vec<(String, Vec<HintSender>)>> {
+        self.homeless.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves subscriptions to where their slots are now. Whoever watched at the wrong place from an
+    /// older map is found by the next refresh, which the refusal there brings about.
+    fn rehouse(&self, before: &Map) {
+        let now = self.map();
+        let mut homeless = std::mem::take(&mut *self.homeless());
+        let gone = before
+            .nodes
+            .iter()
+            .filter(|it| now.node_at(it.address()).is_none());
+        for node in now.nodes.iter().chain(gone) {
+            let lives_here = |channel: &str| {
+                let owner = now.owner(slot_of(channel));
+                owner.is_some_and(|owner| Arc::ptr_eq(owner, node))
+            };
+            homeless.extend(node.notifier.evict(lives_here));
+        }
+        for (channel, mut watchers) in homeless {
+            watchers.retain(|watcher| !watcher.is_closed());
+            if !watchers.is_empty() {
+                self.watch(channel, watchers);
+            }
+        }
+    }
+}
+
+async fn ask(node: &Arc<Node>) -> (&Node, Result<Vec<Range>, BackendError>) {
+    let mut question = redis::cmd("CLUSTER");
+    question.arg("SLOTS");
+    let answer = plain(&node.shards[0], &question).await;
+    let ranges = answer.and_then(|answer| {
+        parse(&answer).ok_or_else(|| {
+            BackendError::refused(BackendErrorKind::Unavailable, Trouble::Answer(answer))
+        })
+    });
+    (node, ranges)
+}
+
+/// The task that asks. On every exit the next doubt can start another.
+struct Refreshing(Weak<Cluster>);
+
+impl Refreshing {
+    async fn run(self) {
+        while let Some(cluster) = self.0.upgrade() {
+            if !cluster.is_doubted() {
+                drop(self);
+                // Whoever doubted between the look and the flag found the flag set.
+                if cluster.is_doubted() {
+                    cluster.start();
+                }
+                return;
+            }
+            // Nobody answers: the doubt goes on.
+            drop(cluster.refresh().await);
+            drop(cluster);
+            sleep(jittered(LOOK_AGAIN)).await;
+        }
+    }
+}
+
+impl Drop for Refreshing {
+    fn drop(&mut self) {
+        if let Some(cluster) = self.0.upgrade() {
+            cluster.refreshing.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes = self.nodes();
+        let addresses: Vec<_> = nodes.iter().map(|node| node.address()).collect();
+        f.debug_tuple("Cluster").field(&addresses).finish()
+    }
+}

@@ -1,0 +1,41 @@
+//! One server and the connections to it.
+
+use std::sync::Arc;
+
+use super::connect::Connector;
+use super::notify::Notifier;
+use super::shard::Shard;
+use crate::LockKey;
+
+pub(super) struct Node {
+    pub(super) shards: Vec<Arc<Shard>>,
+    /// The subscriptions at this server.
+    pub(super) notifier: Notifier,
+    address: String,
+}
+
+impl Node {
+    pub(super) fn new(connector: Connector, connections: usize, notifier: Notifier) -> Self {
+        let address = connector.address.clone();
+        let connector = Arc::new(connector);
+        let shards = (0..connections)
+            .map(|_| Arc::new(Shard::new(Arc::clone(&connector))))
+            .collect();
+        Self {
+            shards,
+            notifier,
+            address,
+        }
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The connection of a key: always the same, so a release cannot overtake its acquire.
+    pub(super) fn shard(&self, key: &LockKey) -> &Arc<Shard> {
+        let shards = self.shards.len() as u64;
+        let index = usize::try_from(key.hash_code() % shards).unwrap_or(0);
+        &self.shards[index]
+    }
+}

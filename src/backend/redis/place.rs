@@ -1,0 +1,121 @@
+//! Where the commands for a key go.
+
+use std::sync::Arc;
+
+use redis::{Cmd, Value};
+
+use super::cluster::Cluster;
+use super::fault::{Fault, Trouble};
+use super::node::Node;
+use super::shard::Shard;
+use crate::LockKey;
+use crate::backend::{BackendError, BackendErrorKind};
+
+/// How many times one command follows the slot.
+const REDIRECTIONS: usize = 5;
+
+/// What a backend commands.
+pub(super) enum Topology {
+    Single(Node),
+    Cluster(Arc<Cluster>),
+}
+
+/// A connection, and in a cluster the way to the node that has the slot by now.
+#[derive(Clone)]
+pub(super) struct Place {
+    shard: Arc<Shard>,
+    roaming: Option<Roaming>,
+}
+
+#[derive(Clone)]
+struct Roaming {
+    cluster: Arc<Cluster>,
+    key: LockKey,
+    slot: u16,
+}
+
+impl Place {
+    pub(super) fn alone(shard: &Arc<Shard>) -> Self {
+        Self {
+            shard: Arc::clone(shard),
+            roaming: None,
+        }
+    }
+
+    pub(super) fn in_cluster(
+        shard: &Arc<Shard>,
+        cluster: &Arc<Cluster>,
+        key: &LockKey,
+        slot: u16,
+    ) -> Self {
+        Self {
+            shard: Arc::clone(shard),
+            roaming: Some(Roaming {
+                cluster: Arc::clone(cluster),
+                key: key.clone(),
+                slot,
+            }),
+        }
+    }
+
+    /// In a cluster.
+    pub(super) fn slot(&self) -> Option<u16> {
+        self.roaming.as_ref().map(|roaming| roaming.slot)
+    }
+
+    /// What can go in one call: the same connection, and in a cluster the same slot.
+    pub(super) fn group(&self) -> (u64, u16) {
+        (self.connection(), self.slot().unwrap_or(0))
+    }
+
+    /// Which connection it is.
+    pub(super) fn connection(&self) -> u64 {
+        Arc::as_ptr(&self.shard) as u64
+    }
+
+    /// Sends one command and waits for its answer, as [`Shard::send`] does, at each node that it
+    /// is sent on to.
+    pub(super) async fn send(&self, command: &Cmd) -> Result<Value, Fault> {
+        let Some(roaming) = &self.roaming else {
+            return match self.shard.send(command, false).await {
+                // A node of a cluster that was given as if it were alone.
+                Err(Fault::Elsewhere { .. }) => Err(Fault::Refused(BackendError::refused(
+                    BackendErrorKind::Misconfigured,
+                    Trouble::Elsewhere,
+                ))),
+                outcome => outcome,
+            };
+        };
+        let mut shard = Arc::clone(&self.shard);
+        let mut asking = false;
+        for _ in 0..REDIRECTIONS {
+            let outcome = shard.send(command, asking).await;
+            let Err(Fault::Elsewhere {
+                address,
+                asking: ask,
+            }) = &outcome
+            else {
+                if is_doubtful(&outcome) {
+                    roaming.cluster.doubt();
+                }
+                return outcome;
+            };
+            asking = *ask;
+            let moved = (!asking).then_some(roaming.slot);
+            let node = roaming.cluster.redirected(address, shard.address(), moved);
+            let Some(node) = node else { return outcome };
+            shard = Arc::clone(node.shard(&roaming.key));
+        }
+        roaming.cluster.doubt();
+        Err(Fault::unavailable(Trouble::Elsewhere))
+    }
+}
+
+/// Whether it may be that another node serves the slot by now.
+fn is_doubtful(outcome: &Result<Value, Fault>) -> bool {
+    match outcome {
+        Err(Fault::Refused(error)) => error.kind() == BackendErrorKind::Unavailable,
+        Err(Fault::Died(_) | Fault::NoAnswer(_)) => true,
+        _ => false,
+    }
+}
