@@ -2,5 +2,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod engine;
+pub(crate) mod patience;
+pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod redis_server;
