@@ -6,3 +6,4 @@ pub(crate) mod patience;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod redis_server;
+pub(crate) mod sentinel;
