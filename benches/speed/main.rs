@@ -7,6 +7,9 @@
 )]
 
 mod layer;
+#[path = "../../tests/support/process.rs"]
+#[allow(dead_code)]
+mod process;
 mod redis;
 #[path = "../../tests/support/redis_server.rs"]
 #[allow(dead_code)]

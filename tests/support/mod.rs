@@ -1,6 +1,10 @@
 //! What several tests need. Not all of them need all of it.
 #![allow(dead_code)]
 
+pub(crate) mod cluster;
 pub(crate) mod engine;
+pub(crate) mod patience;
+pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod redis_server;
+pub(crate) mod sentinel;

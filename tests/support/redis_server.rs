@@ -1,20 +1,30 @@
-//! A Redis server of one's own, on a free port, gone when dropped.
+//! A Redis server of one's own, on a free port, gone when dropped. Sentinels and the nodes of a
+//! Cluster are such servers, too.
 
-use std::net::TcpListener;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use redis::{Connection, ConnectionLike as _, Value};
+use redis::{Connection, ConnectionLike as _, RedisError, RedisResult, Value};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
+use super::process::{Process, free_port, log, program};
+
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// In the server's directory. A Sentinel keeps its state in it; other servers have none.
+const CONFIGURATION: &str = "conf";
+
+/// Stands for one more port among the options. [`RedisServer::option`] tells which it became.
+pub(crate) const FREE_PORT: &str = "a free port";
 
 /// A running server. The program is `redis-server`, or what the variable `SERVER` names.
 pub(crate) struct RedisServer {
-    child: Reaped,
+    process: Process,
+    stopped: AtomicBool,
     port: u16,
     dir: TempDir,
     options: Vec<String>,
@@ -29,31 +39,58 @@ impl RedisServer {
 
     /// Starts with more options, such as `["--maxmemory", "3mb"]`.
     pub(crate) fn start_with(options: &[&str]) -> Self {
+        Self::try_start(None, options).unwrap_or_else(|log| {
+            panic!("`{}` does not start: {log}", program());
+        })
+    }
+
+    /// Starts with the text of a configuration file and more options, or tells what the server has
+    /// said against it.
+    pub(crate) fn try_start(configuration: Option<&str>, options: &[&str]) -> Result<Self, String> {
         let dir = tempfile::tempdir().expect("a directory for the server");
-        let options: Vec<_> = options.iter().map(ToString::to_string).collect();
+        if let Some(text) = configuration {
+            std::fs::write(dir.path().join(CONFIGURATION), text).expect("a file");
+        }
         for _ in 0..10 {
-            // Between here and the server's bind another process may take the port: then the
-            // server exits, and the next one is tried.
+            // Between here and the server's bind another process may take a port: then the server
+            // exits, and the next ones are tried.
             let port = free_port();
-            if let Some((child, admin)) = launch(&dir, port, &options) {
-                return Self {
-                    child,
+            let options: Vec<_> = options
+                .iter()
+                .map(|option| match *option {
+                    FREE_PORT => free_port().to_string(),
+                    option => option.to_owned(),
+                })
+                .collect();
+            if let Some((process, admin)) = launch(&dir, port, &options) {
+                return Ok(Self {
+                    process,
+                    stopped: AtomicBool::new(false),
                     port,
                     dir,
                     options,
                     admin: Mutex::new(Some(admin)),
-                };
+                });
             }
         }
-        panic!("`{}` does not start: {}", program(), log(&dir));
+        Err(log(dir.path()))
+    }
+
+    /// The value of an option it was started with.
+    pub(crate) fn option(&self, name: &str) -> Option<&str> {
+        value(&self.options, name)
     }
 
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://{}", self.address())
     }
 
     pub(crate) fn url_of(&self, user: &str, password: &str) -> String {
@@ -70,9 +107,8 @@ impl RedisServer {
 
     /// Ends the server as a crash does.
     pub(crate) fn kill(&mut self) {
-        self.continue_process();
-        self.child.0.kill().expect("the server can be killed");
-        self.child.0.wait().expect("the server has ended");
+        self.process.kill();
+        self.stopped.store(false, Ordering::SeqCst);
         *self.admin() = None;
     }
 
@@ -97,27 +133,38 @@ impl RedisServer {
 
     /// Starts a killed server on its port again.
     pub(crate) fn launch_again(&mut self) {
-        let (child, admin) = launch(&self.dir, self.port, &self.options)
-            .unwrap_or_else(|| panic!("no restart: {}", log(&self.dir)));
-        self.child = child;
+        self.launch_again_with(&[]);
+    }
+
+    /// Starts a killed server on its port again, with still more options this time.
+    pub(crate) fn launch_again_with(&mut self, more: &[&str]) {
+        let more = more.iter().map(ToString::to_string);
+        let options: Vec<_> = self.options.iter().cloned().chain(more).collect();
+        let (process, admin) = launch(&self.dir, self.port, &options)
+            .unwrap_or_else(|| panic!("no restart: {}", self.log()));
+        self.process = process;
         *self.admin() = Some(admin);
     }
 
     /// The server stands still; its connections stay open.
     pub(crate) fn stop_process(&self) {
-        self.signal("-STOP");
+        self.stopped.store(true, Ordering::SeqCst);
+        self.process.signal("-STOP");
     }
 
     pub(crate) fn continue_process(&self) {
-        self.signal("-CONT");
+        self.process.signal("-CONT");
+        self.stopped.store(false, Ordering::SeqCst);
     }
 
-    fn signal(&self, signal: &str) {
-        let status = Command::new("kill")
-            .args([signal, &self.child.0.id().to_string()])
-            .status()
-            .expect("`kill` runs");
-        assert!(status.success(), "the server takes {signal}");
+    /// Neither killed nor stopped: it can be asked.
+    pub(crate) fn runs(&self) -> bool {
+        self.admin().is_some() && !self.stopped.load(Ordering::SeqCst)
+    }
+
+    /// The end of its log.
+    pub(crate) fn log(&self) -> String {
+        log(self.dir.path())
     }
 
     /// Runs a command as administrator and returns its answer as text: elements of arrays on lines
@@ -129,13 +176,22 @@ impl RedisServer {
         }
     }
 
-    pub(crate) fn command(&self, args: &[&str]) -> redis::RedisResult<String> {
+    pub(crate) fn command(&self, args: &[&str]) -> RedisResult<String> {
         let mut command = redis::cmd(args[0]);
         command.arg(&args[1..]);
         let mut admin = self.admin();
         let connection = admin.as_mut().expect("the server runs");
-        let answer = connection.req_command(&command)?.extract_error()?;
-        Ok(text(&answer))
+        let mut answer = connection.req_command(&command);
+        // A Sentinel that gives a server another role ends its connections, idle ones too: the
+        // command was not seen by anybody.
+        if answer
+            .as_ref()
+            .is_err_and(RedisError::is_connection_dropped)
+        {
+            *connection = connect(&self.dir, &self.options)?;
+            answer = connection.req_command(&command);
+        }
+        Ok(text(&answer?.extract_error()?))
     }
 
     /// The lines of `CLIENT LIST` of a type (`normal`, `pubsub`), without the administrator's.
@@ -162,73 +218,49 @@ impl RedisServer {
     }
 }
 
-/// A process that does not outlive its owner, also when a test panics.
-struct Reaped(Child);
-
-impl Drop for Reaped {
-    fn drop(&mut self) {
-        // A stopped process takes the kill all the same; one that has ended needs none.
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
-fn program() -> String {
-    std::env::var("SERVER").unwrap_or_else(|_| "redis-server".to_owned())
+fn value<'a>(options: &'a [String], name: &str) -> Option<&'a str> {
+    let at = options.iter().rposition(|option| option == name)?;
+    options.get(at + 1).map(String::as_str)
 }
 
 fn socket(dir: &TempDir) -> PathBuf {
     dir.path().join("redis.sock")
 }
 
-fn log(dir: &TempDir) -> String {
-    std::fs::read_to_string(dir.path().join("log")).unwrap_or_default()
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its number").port()
-}
-
 /// `None` when the server exits, as it does when its port is taken.
-fn launch(dir: &TempDir, port: u16, options: &[String]) -> Option<(Reaped, Connection)> {
-    drop(std::fs::remove_file(socket(dir)));
-    let mut child = Reaped(Command::new(program())
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
-        .arg("--unixsocket")
-        .arg(socket(dir))
-        .arg("--dir")
-        .arg(dir.path())
-        .args(["--logfile", "log", "--save", "", "--appendonly", "no"])
-        .args(options)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap_or_else(|error| {
-            panic!(
-                "these tests need a Redis server: `{}` cannot be run ({error}); install it, or name another in the variable SERVER",
-                program()
-            )
-        }));
-    let url = format!("redis+unix://{}", socket(dir).display());
-    let client = redis::Client::open(url).expect("a socket's URL");
+fn launch(dir: &TempDir, port: u16, options: &[String]) -> Option<(Process, Connection)> {
+    let (socket, path) = (socket(dir), dir.path());
+    drop(std::fs::remove_file(&socket));
+    let configuration = Some(path.join(CONFIGURATION)).filter(|file| file.exists());
+    let mut args: Vec<OsString> = configuration.map(Into::into).into_iter().collect();
+    args.extend(["--port", &port.to_string(), "--bind", "127.0.0.1"].map(Into::into));
+    args.extend([OsStr::new("--unixsocket"), socket.as_os_str()].map(Into::into));
+    args.extend([OsStr::new("--dir"), path.as_os_str()].map(Into::into));
+    args.extend(["--logfile", "log", "--save", "", "--appendonly", "no"].map(Into::into));
+    args.extend(options.iter().map(Into::into));
+    let mut process = Process::start(path, &args);
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
-        if child.0.try_wait().expect("a child").is_some() {
+        if process.has_ended() {
             return None;
         }
-        if let Ok(mut connection) = client.get_connection()
+        if let Ok(mut connection) = connect(dir, options)
             && connection.check_connection()
         {
-            return Some((child, connection));
+            return Some((process, connection));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!(
-        "the server does not answer within {PATIENCE:?}: {}",
-        log(dir)
-    );
+    let log = log(path);
+    panic!("the server does not answer within {PATIENCE:?}: {log}");
+}
+
+fn connect(dir: &TempDir, options: &[String]) -> RedisResult<Connection> {
+    let mut url = format!("redis+unix://{}", socket(dir).display());
+    if let Some(password) = value(options, "--requirepass") {
+        url = format!("{url}?pass={password}");
+    }
+    redis::Client::open(url)?.get_connection()
 }
 
 fn text(value: &Value) -> String {

@@ -1,0 +1,155 @@
+//! The servers that other tests start: that they do what those tests take for granted.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::Duration;
+
+use support::cluster::Cluster;
+use support::sentinel::SentinelSet;
+
+/// An idle machine takes a third of it.
+const FAILOVER: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn sentinels_replace_a_killed_primary_and_take_it_back_as_a_replica() {
+    let mut set = SentinelSet::start();
+    let first = set.primary();
+    set.cli(first, &["SET", "kept", "1"]);
+    assert_eq!(set.cli(first, &["WAIT", "2", "5000"]), "2");
+
+    assert_eq!(set.kill_primary(), first);
+    let took = set.failover().await;
+    assert!(took < FAILOVER, "{took:?}");
+    let second = set.primary();
+    assert_ne!(second, first);
+    assert_eq!(set.cli(second, &["GET", "kept"]), "1");
+
+    set.restart(first).await;
+    assert_eq!(set.primary(), second, "{}", set.logs());
+    assert!(set.cli(first, &["ROLE"]).starts_with("slave"));
+    assert_eq!(set.cli(first, &["GET", "kept"]), "1");
+
+    // And once more: the set is as good as new.
+    set.kill_primary();
+    set.failover().await;
+    assert_ne!(set.primary(), second);
+}
+
+#[tokio::test]
+async fn a_stopped_primary_of_sentinels_takes_itself_for_one_until_it_is_told_otherwise() {
+    let mut set = SentinelSet::start();
+    let first = set.stop_primary();
+    set.failover().await;
+    set.continue_node(first);
+    assert!(set.cli(first, &["ROLE"]).starts_with("master"));
+    set.in_order_again().await;
+    assert!(set.cli(first, &["ROLE"]).starts_with("slave"));
+}
+
+#[tokio::test]
+async fn stopped_replicas_of_sentinels_acknowledge_nothing() {
+    let set = SentinelSet::start();
+    let primary = set.primary();
+    set.stop_replicas();
+    set.cli(primary, &["SET", "key", "1"]);
+    assert_eq!(set.cli(primary, &["WAIT", "1", "100"]), "0");
+    set.continue_replicas();
+    assert_eq!(set.cli(primary, &["WAIT", "2", "5000"]), "2");
+    assert_eq!(set.primary(), primary);
+}
+
+#[tokio::test]
+async fn sentinels_and_their_nodes_have_passwords_of_their_own() {
+    let nodes = ["--requirepass", "of-nodes", "--masterauth", "of-nodes"];
+    let mut set = SentinelSet::start_with(&nodes, &["--requirepass", "of-sentinels"]);
+    let stranger = |port: u16, password: &str| {
+        let url = format!("redis://:{password}@127.0.0.1:{port}");
+        let client = redis::Client::open(url).unwrap();
+        let ping = |mut connection| redis::cmd("PING").exec(&mut connection);
+        client.get_connection().and_then(ping).is_ok()
+    };
+    let (node, sentinel) = (set.node(0).port(), set.sentinel(0).port());
+    assert!(stranger(node, "of-nodes") && !stranger(node, "of-sentinels"));
+    assert!(stranger(sentinel, "of-sentinels") && !stranger(sentinel, "of-nodes"));
+    let killed = set.kill_primary();
+    set.failover().await;
+    set.restart(killed).await;
+}
+
+#[tokio::test]
+async fn a_cluster_serves_each_key_on_one_node() {
+    let cluster = Cluster::start();
+    assert_eq!(cluster.primaries(), [0, 1, 2]);
+    for key in ["a", "b", "c", "d", "{a}b"] {
+        let node = cluster.node_of(key);
+        cluster.cli(node, &["SET", key, "1"]);
+        for other in (0..3).filter(|other| *other != node) {
+            let error = cluster.node(other).command(&["SET", key, "1"]).unwrap_err();
+            let moved = format!("{} {}", cluster.slot(key), cluster.node(node).address());
+            assert_eq!(error.code(), Some("MOVED"));
+            assert_eq!(error.detail(), Some(moved.as_str()));
+        }
+    }
+    assert_eq!(cluster.slot("a"), cluster.slot("{a}b"));
+    assert_eq!(cluster.keys(), ["a", "b", "c", "d", "{a}b"]);
+}
+
+#[tokio::test]
+async fn a_cluster_replaces_a_killed_primary_and_takes_it_back_as_a_replica() {
+    let mut cluster = Cluster::start();
+    let (slot, first) = (cluster.slot("kept"), cluster.node_of("kept"));
+    let replica = cluster.replica_of(first);
+    cluster.cli(first, &["SET", "kept", "1"]);
+    assert_eq!(cluster.cli(first, &["WAIT", "1", "5000"]), "1");
+
+    cluster.kill(first);
+    let took = cluster.failover(slot, first).await;
+    assert!(took < FAILOVER, "{took:?}");
+    assert_eq!(cluster.node_of("kept"), replica);
+    assert_eq!(cluster.cli(replica, &["GET", "kept"]), "1");
+
+    cluster.restart(first).await;
+    assert_eq!(cluster.node_of("kept"), replica);
+    assert_eq!(cluster.replica_of(replica), first);
+
+    cluster.stop_process(replica);
+    cluster.failover(slot, replica).await;
+    cluster.continue_process(replica);
+    cluster.in_order_again().await;
+    assert_eq!(cluster.node_of("kept"), first);
+}
+
+#[tokio::test]
+async fn a_cluster_migrates_a_slot_in_steps() {
+    let cluster = Cluster::start();
+    let (slot, from) = (cluster.slot("{tag}"), cluster.node_of("{tag}"));
+    let to = (from + 1) % 3;
+    cluster.cli(from, &["SET", "{tag}there", "1"]);
+    let code = |node, key| {
+        let answer = cluster.node(node).command(&["GET", key]);
+        answer.map_err(|error| error.code().unwrap().to_owned())
+    };
+    let (value, absent) = (Ok("1".to_owned()), Ok(String::new()));
+    let refused = |code: &str| Err(code.to_owned());
+
+    cluster.begin_migration(slot, from, to);
+    assert_eq!(code(from, "{tag}there"), value);
+    assert_eq!(code(from, "{tag}gone"), refused("ASK"));
+    assert_eq!(code(to, "{tag}there"), refused("MOVED"));
+    assert_eq!(cluster.node_of("{tag}"), from);
+
+    cluster.move_keys(slot, from, to);
+    assert_eq!(code(from, "{tag}there"), refused("ASK"));
+    assert_eq!(code(to, "{tag}there"), refused("MOVED"));
+
+    cluster.end_migration(slot, from, to).await;
+    assert_eq!(code(from, "{tag}there"), refused("MOVED"));
+    assert_eq!(code(to, "{tag}there"), value);
+    assert_eq!(cluster.node_of("{tag}"), to);
+
+    cluster.migrate_slot(slot, to, from).await;
+    assert_eq!(code(from, "{tag}there"), value);
+    assert_eq!(code(from, "{tag}gone"), absent);
+}

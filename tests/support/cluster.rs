@@ -1,0 +1,245 @@
+//! A Cluster of three primaries with a replica each.
+
+mod migration;
+mod view;
+
+use std::time::Duration;
+
+use super::patience::{until, wait_until};
+use super::redis_server::{FREE_PORT, RedisServer};
+
+use view::View;
+
+const PRIMARIES: usize = 3;
+const NODES: usize = 2 * PRIMARIES;
+const SLOTS: usize = 16_384;
+
+/// Six servers. Nodes 0, 1 and 2 are born as primaries, and 3, 4 and 5 as their replicas in this
+/// order. A primary that does not answer is replaced in two to four seconds.
+pub(crate) struct Cluster {
+    nodes: Vec<RedisServer>,
+}
+
+impl Cluster {
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts all nodes with more options. Returns when the Cluster is in order: each node knows
+    /// all the others, all slots are served, and the replicas are in sync.
+    pub(crate) fn start_with(options: &[&str]) -> Self {
+        let basis = [
+            ["--cluster-enabled", "yes"],
+            ["--cluster-port", FREE_PORT],
+            ["--cluster-node-timeout", "1000"],
+            // However long a replica was cut off, it may take over.
+            ["--cluster-replica-validity-factor", "0"],
+            ["--cluster-allow-replica-migration", "no"],
+            // A primary waits five seconds for more replicas before it sends its data, if it may.
+            ["--repl-diskless-sync-delay", "0"],
+        ];
+        let options = [basis.as_flattened(), options].concat();
+        let nodes = (0..NODES).map(|_| RedisServer::start_with(&options));
+        let cluster = Self {
+            nodes: nodes.collect(),
+        };
+        cluster.join();
+        cluster
+    }
+
+    fn join(&self) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            // Two nodes of one epoch would argue about it first.
+            node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
+        }
+        for (index, node) in self.nodes[..PRIMARIES].iter().enumerate() {
+            let start = index * SLOTS / PRIMARIES;
+            let end = (index + 1) * SLOTS / PRIMARIES - 1;
+            let (start, end) = (start.to_string(), end.to_string());
+            node.cli(&["CLUSTER", "ADDSLOTSRANGE", &start, &end]);
+        }
+        for node in &self.nodes[1..] {
+            let (port, bus) = (node.port().to_string(), bus(node));
+            self.cli(0, &["CLUSTER", "MEET", "127.0.0.1", &port, bus]);
+        }
+        wait_until(
+            "nodes that know each other",
+            || self.logs(),
+            || self.whole(),
+        );
+        for index in PRIMARIES..NODES {
+            let primary = self.id(index - PRIMARIES);
+            self.cli(index, &["CLUSTER", "REPLICATE", &primary]);
+        }
+        wait_until("a Cluster in order", || self.logs(), || self.in_order());
+    }
+
+    /// The nodes that were born as primaries: `redis+cluster://h1:p1,h2:p2,h3:p3`.
+    pub(crate) fn url(&self) -> String {
+        let addresses = self.nodes[..PRIMARIES].iter().map(RedisServer::address);
+        let addresses = addresses.collect::<Vec<_>>().join(",");
+        format!("redis+cluster://{addresses}")
+    }
+
+    pub(crate) fn node(&self, node: usize) -> &RedisServer {
+        &self.nodes[node]
+    }
+
+    /// Runs a command on a node as its administrator.
+    pub(crate) fn cli(&self, node: usize, args: &[&str]) -> String {
+        self.nodes[node].cli(args)
+    }
+
+    /// The slot of a Redis key.
+    pub(crate) fn slot(&self, key: &str) -> u16 {
+        let (_, server) = self.running().next().expect("a node that runs");
+        let slot = server.cli(&["CLUSTER", "KEYSLOT", key]);
+        slot.parse().expect("a number")
+    }
+
+    /// The node that serves the slot of a Redis key.
+    pub(crate) fn node_of(&self, key: &str) -> usize {
+        self.node_of_slot(self.slot(key))
+    }
+
+    /// The running node that takes the slot for its own; of several, which there are just after a
+    /// failover, the last elected one.
+    pub(crate) fn node_of_slot(&self, slot: u16) -> usize {
+        let views = self.views();
+        let claims = views.iter().filter(|(_, view)| view.myself().serves(slot));
+        let last = claims.max_by_key(|(_, view)| view.myself().epoch);
+        last.expect("a node that serves the slot").0
+    }
+
+    /// The running nodes that take themselves for primaries of slots.
+    pub(crate) fn primaries(&self) -> Vec<usize> {
+        let views = self.views();
+        let primaries = views.iter().filter(|(_, view)| view.myself().serves_any());
+        primaries.map(|(node, _)| *node).collect()
+    }
+
+    /// The replica of a primary, in the view of that.
+    pub(crate) fn replica_of(&self, primary: usize) -> usize {
+        let id = self.id(primary);
+        let view = View::of(&self.nodes[primary]);
+        let replica = view.nodes.iter().find(|it| it.primary == id);
+        let port = replica.expect("a replica").port;
+        let position = self.nodes.iter().position(|node| node.port() == port);
+        position.expect("one of these nodes")
+    }
+
+    /// Ends a node as a crash does.
+    pub(crate) fn kill(&mut self, node: usize) {
+        self.nodes[node].kill();
+    }
+
+    /// Starts a killed node in its former place, but without any keys. Returns when the Cluster is
+    /// in order again: the node is a replica if it was replaced.
+    pub(crate) async fn restart(&mut self, node: usize) {
+        self.nodes[node].launch_again();
+        self.in_order_again().await;
+    }
+
+    /// Waits until the nodes that run agree that all slots are served, with replicas in sync.
+    pub(crate) async fn in_order_again(&self) {
+        until("a Cluster in order", || self.logs(), || self.in_order()).await;
+    }
+
+    /// The node stands still; its connections stay open.
+    pub(crate) fn stop_process(&self, node: usize) {
+        self.nodes[node].stop_process();
+    }
+
+    pub(crate) fn continue_process(&self, node: usize) {
+        self.nodes[node].continue_process();
+    }
+
+    /// Waits until another node than `before` serves the slot, and all that run know it. Tells how
+    /// long it took from this call on.
+    pub(crate) async fn failover(&self, slot: u16, before: usize) -> Duration {
+        let old = self.nodes[before].port();
+        let done = || {
+            self.running().all(|(_, server)| {
+                let view = View::of(server);
+                let serving = view.nodes.iter().find(|node| node.serves(slot));
+                serving.is_some_and(|node| node.port != old) && ok(server)
+            })
+        };
+        until("another primary", || self.logs(), done).await
+    }
+
+    /// All keys of all primaries that run, sorted.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        let mut keys = Vec::new();
+        for primary in self.primaries() {
+            let answer = self.cli(primary, &["KEYS", "*"]);
+            keys.extend(answer.lines().map(ToOwned::to_owned));
+        }
+        keys.sort_unstable();
+        keys
+    }
+
+    fn running(&self) -> impl Iterator<Item = (usize, &RedisServer)> {
+        let nodes = self.nodes.iter().enumerate();
+        nodes.filter(|(_, server)| server.runs())
+    }
+
+    fn views(&self) -> Vec<(usize, View)> {
+        let running = self.running();
+        running
+            .map(|(node, server)| (node, View::of(server)))
+            .collect()
+    }
+
+    fn id(&self, node: usize) -> String {
+        self.cli(node, &["CLUSTER", "MYID"])
+    }
+
+    /// Each running node knows all the others, and sees those up that are.
+    fn whole(&self) -> bool {
+        let running = self.running().count();
+        self.running().all(|(_, server)| {
+            let nodes = View::of(server).nodes;
+            nodes.len() == NODES && nodes.iter().filter(|node| node.is_up).count() == running
+        })
+    }
+
+    /// Besides, all slots are served, and the running replicas are in sync.
+    fn in_order(&self) -> bool {
+        let in_sync = |server: &RedisServer| {
+            let replication = server.cli(&["INFO", "replication"]);
+            replication.contains("role:master") || replication.contains("master_link_status:up")
+        };
+        let running = self.running().count();
+        let primaries = self.primaries().len();
+        let replicas = |(_, server): (usize, &RedisServer)| {
+            let replication = server.cli(&["INFO", "replication"]);
+            replication.matches("state=online").count()
+        };
+        self.whole()
+            && primaries == PRIMARIES
+            && self
+                .running()
+                .all(|(_, server)| ok(server) && in_sync(server))
+            && self.running().map(replicas).sum::<usize>() == running - primaries
+    }
+
+    fn logs(&self) -> String {
+        let logs = self.nodes.iter().map(|node| {
+            let view = node.runs().then(|| node.cli(&["CLUSTER", "NODES"]));
+            let view = view.unwrap_or_default();
+            format!("--- {}\n{}\n{view}", node.address(), node.log())
+        });
+        logs.collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The port that the nodes use among themselves.
+fn bus(server: &RedisServer) -> &str {
+    server.option("--cluster-port").expect("an option of all")
+}
+
+fn ok(server: &RedisServer) -> bool {
+    let info = server.cli(&["CLUSTER", "INFO"]);
+    info.contains("cluster_state:ok")
+}
