@@ -141,7 +141,8 @@ pub(super) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
 fn kind_of(code: &str, details: &str) -> BackendErrorKind {
     /// `CROSSSLOT`: a node of a cluster was given as if it were alone.
     const CODES: [&str; 5] = ["FENCE", "NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT"];
-    const SENTENCES: [&str; 6] = [
+    const SENTENCES: [&str; 7] = [
+        "cluster support disabled",
         "NOPERM",
         "The user executing the script can't",
         "ACL failure in script",

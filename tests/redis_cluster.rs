@@ -1,0 +1,393 @@
+//! Locks in a real cluster: slots, resharding, nodes that die or stand still.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::future::IntoFuture as _;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep, timeout};
+use tower_lock::backend::conformance;
+use tower_lock::backend::redis::Publish;
+use tower_lock::{
+    Backend as _, ConnectError, ErrorKind, LockGuard, LockKey, LockKeys, LockManager, RedisBackend,
+};
+
+use support::cluster::Cluster;
+use support::engine::{
+    MS, PATIENCE, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, manager, within,
+};
+use support::redis_server::RedisServer;
+
+/// For locks that are to be renewed often.
+const SHORT: Duration = Duration::from_millis(1_500);
+/// For locks that are to survive a failover.
+const LONG: Duration = Duration::from_secs(12);
+
+/// A key of each primary, in order.
+fn key_of_each(cluster: &Cluster) -> Vec<(usize, String)> {
+    let found = cluster.primaries().into_iter().map(|primary| {
+        let key = (0..).map(|n| format!("key {n}"));
+        let mut of_primary = key.filter(|key| cluster.node_of(&format!("lock:{key}")) == primary);
+        (primary, of_primary.next().unwrap())
+    });
+    found.collect()
+}
+
+/// Nothing is left but the counters.
+async fn nothing_is_left(cluster: &Cluster, managers: &[&LockManager]) {
+    within(PATIENCE, "nothing left", || {
+        let keys = cluster.keys();
+        let is_counter = |key: &String| key.starts_with("lock:{fencing-token:");
+        managers.iter().all(|locks| locks.snapshot().is_idle()) && keys.iter().all(is_counter)
+    })
+    .await;
+}
+
+/// How many subscribe to the releases of a key, at the node that has it.
+fn sharded_subscribers(cluster: &Cluster, key: &str) -> u64 {
+    let node = cluster.node_of(&format!("lock:{key}"));
+    let channel = format!("redisson_lock__channel:{{lock:{key}}}");
+    let answer = cluster.cli(node, &["PUBSUB", "SHARDNUMSUB", &channel]);
+    answer
+        .lines()
+        .last()
+        .and_then(|line| line.parse().ok())
+        .unwrap()
+}
+
+/// Waits for a lock in a task of its own, and is in its queue.
+async fn waiter(
+    locks: &LockManager,
+    key: &str,
+) -> tokio::task::JoinHandle<Result<LockGuard, tower_lock::Error>> {
+    let before = locks.snapshot().waiting;
+    let waiter = tokio::spawn(locks.acquire(key).wait_forever().into_future());
+    eventually("it waits", || locks.snapshot().waiting > before).await;
+    waiter
+}
+
+async fn keeps_the_contract(publish: Publish) {
+    let cluster = Cluster::start();
+    let connect = || {
+        let builder = RedisBackend::builder(cluster.url()).publish(publish);
+        // A busy machine is not what the contract is about.
+        builder.response_timeout(10 * SECOND).connect()
+    };
+    let (one, other) = (connect().await.unwrap(), connect().await.unwrap());
+    assert_eq!(one.warnings(), <&[String]>::default());
+    conformance::all(&one, &other).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_keeps_the_contract_with_sharded_messages() {
+    keeps_the_contract(Publish::Auto).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_keeps_the_contract_with_plain_messages() {
+    keeps_the_contract(Publish::Plain).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_keeps_the_contract_with_both_kinds_of_messages() {
+    keeps_the_contract(Publish::Both).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lock_channel_and_counter_are_in_one_slot_whatever_the_name() {
+    let cluster = Cluster::start();
+    let (here, there) = (
+        manager(cluster.url(), LONG).await,
+        manager(cluster.url(), LONG).await,
+    );
+    for key in [
+        "a", "{user}:1", "x{y}{z}", "a{", "}", "{}", "ü 1", "order:42",
+    ] {
+        let guard = here.acquire(key).await.unwrap();
+        let waiting = waiter(&there, key).await;
+        let name = format!("lock:{}", LockKey::new(key).as_str());
+        let node = cluster.node_of(&name);
+        assert_eq!(cluster.cli(node, &["EXISTS", &name]), "1", "{name}");
+        let slot = cluster.slot(&name);
+        let counters = cluster.keys();
+        let counters = counters.iter().filter(|key| key.contains("fencing-token:"));
+        assert!(counters.map(|key| cluster.slot(key)).any(|it| it == slot));
+        eventually("it subscribes", || {
+            !cluster.cli(node, &["PUBSUB", "SHARDCHANNELS"]).is_empty()
+        })
+        .await;
+        let released = Instant::now();
+        guard.release().await.unwrap();
+        let next = waiting.await.unwrap().unwrap();
+        assert!(
+            released.elapsed() < 500 * MS,
+            "{key}: woken by the poll, not by the message"
+        );
+        drop(next);
+        eventually("given back", || {
+            here.snapshot().is_idle() && there.snapshot().is_idle()
+        })
+        .await;
+    }
+    nothing_is_left(&cluster, &[&here, &there]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewals_are_batched_by_slot_and_go_to_all_nodes() {
+    let cluster = Cluster::start();
+    let locks = manager(cluster.url(), SHORT).await;
+    let keys = (0..90).map(|n| format!("key {n}"));
+    let tagged = (0..200).map(|n| format!("{{user}}:{n}"));
+    let guards = join_all(
+        keys.chain(tagged)
+            .map(|key| locks.acquire(key).into_future()),
+    )
+    .await;
+    let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
+    let calls = || -> u64 { (0..6).map(|node| cluster.node(node).calls("evalsha")).sum() };
+    sleep(SHORT).await;
+    let before = calls();
+    sleep(2 * SHORT).await;
+    let sent = calls() - before;
+    assert!(guards.iter().all(|guard| guard.is_held()));
+    // 90 slots, and three calls for the 200 of one slot, each third of a lease: at least five times.
+    assert!((5 * 92..=8 * 95).contains(&sent), "{sent} calls");
+    drop(guards);
+    nothing_is_left(&cluster, &[&locks]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_keys_over_several_nodes_are_held_all_or_none() {
+    let cluster = Cluster::start();
+    let (here, there) = (
+        manager(cluster.url(), LONG).await,
+        manager(cluster.url(), LONG).await,
+    );
+    let keys: Vec<_> = key_of_each(&cluster)
+        .into_iter()
+        .map(|(_, key)| key)
+        .collect();
+    let all = || LockKeys::from_iter(keys.iter().map(LockKey::new));
+    let last = there.acquire(keys[2].as_str()).await.unwrap();
+    let busy = here.acquire(all()).wait(300 * MS).await.unwrap_err();
+    assert_eq!(busy.kind(), ErrorKind::Busy);
+    for key in &keys[..2] {
+        within(SECOND, "given back", || true).await;
+        drop(there.acquire(key.as_str()).await.unwrap());
+    }
+    drop(last);
+    let guard = here.acquire(all()).await.unwrap();
+    assert_eq!(guard.keys().len(), 3);
+    for key in &keys {
+        let busy = there.acquire(key.as_str()).no_wait().await.unwrap_err();
+        assert_eq!(busy.kind(), ErrorKind::Busy);
+    }
+    // Against each other, in every order: nobody waits for ever.
+    drop(guard);
+    let contenders = (0..20).map(|n| {
+        let locks = if n % 2 == 0 { &here } else { &there };
+        let keys = LockKeys::from_iter([&keys[n % 3], &keys[(n + 1) % 3]].map(LockKey::new));
+        locks.acquire(keys).wait(PATIENCE).into_future()
+    });
+    for held in join_all(contenders.map(|it| async { it.await.map(drop) })).await {
+        held.unwrap();
+    }
+    nothing_is_left(&cluster, &[&here, &there]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_survive_the_move_of_their_slot() {
+    let cluster = Cluster::start();
+    let (here, there) = (
+        manager(cluster.url(), SHORT).await,
+        manager(cluster.url(), SHORT).await,
+    );
+    let (slot, from) = (cluster.slot("{user}"), cluster.node_of("{user}"));
+    let to = cluster
+        .primaries()
+        .into_iter()
+        .find(|it| *it != from)
+        .unwrap();
+    let held = |n: usize| here.acquire(format!("{{user}}:{n}")).into_future();
+    let mut guards = join_all((0..20).map(held)).await;
+    let token = guards[0].as_ref().unwrap().fencing_token();
+    let waiting = waiter(&there, "{user}:0").await;
+    eventually("it subscribes", || {
+        !cluster.cli(from, &["PUBSUB", "SHARDCHANNELS"]).is_empty()
+    })
+    .await;
+
+    cluster.begin_migration(slot, from, to);
+    // Longer than a lease: every renewal and release in it has to find its way.
+    sleep(2 * SHORT).await;
+    let late = tokio::spawn(there.acquire("{user}:new").wait(PATIENCE).into_future());
+    cluster.move_keys(slot, from, to);
+    sleep(2 * SHORT).await;
+    assert!(
+        guards.iter().all(|guard| guard.as_ref().unwrap().is_held()),
+        "renewed in between"
+    );
+    drop(guards.split_off(10));
+    cluster.end_migration(slot, from, to).await;
+    sleep(2 * SHORT).await;
+    assert!(
+        guards.iter().all(|guard| guard.as_ref().unwrap().is_held()),
+        "renewed afterwards"
+    );
+
+    let late = timeout(2 * SECOND, late)
+        .await
+        .expect("granted at the end of the move");
+    let late = late.unwrap().unwrap();
+    assert!(late.fencing_token() > token);
+    // The subscription has moved along.
+    eventually("subscribed at the new node", || {
+        !cluster.cli(to, &["PUBSUB", "SHARDCHANNELS"]).is_empty()
+    })
+    .await;
+    let first = guards.remove(0).unwrap();
+    let released = Instant::now();
+    first.release().await.unwrap();
+    let next = waiting.await.unwrap().unwrap();
+    assert!(
+        released.elapsed() < 500 * MS,
+        "woken by the poll, not by the message"
+    );
+    assert!(next.fencing_token() > token);
+    drop((guards, late, next));
+    nothing_is_left(&cluster, &[&here, &there]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_stands_still_concerns_nobody_but_its_own_keys() {
+    let cluster = Cluster::start_with(&["--cluster-node-timeout", "60000"]);
+    let (here, there) = (
+        manager(cluster.url(), SHORT).await,
+        manager(cluster.url(), SHORT).await,
+    );
+    let keys = key_of_each(&cluster);
+    let (still, own) = &keys[0];
+    // As many as one command renews, so that they would share commands if they could.
+    let many = (0..300).map(|n| here.acquire(format!("many {n}")).into_future());
+    let many: Vec<_> = join_all(many)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    let (mine, others): (Vec<_>, Vec<_>) = many
+        .into_iter()
+        .partition(|guard| cluster.node_of(&format!("lock:{}", guard.key().as_str())) == *still);
+    assert!(mine.len() > 50 && others.len() > 100);
+
+    cluster.stop_process(*still);
+    let until = Instant::now() + 3 * SHORT;
+    let mut longest = Duration::ZERO;
+    let late = there.acquire(own.as_str());
+    let late = tokio::spawn(async move { fails_at_its_deadline(late, 2 * SECOND).await });
+    let lost = join_all(mine.iter().map(|guard| lost_at_its_deadline(guard)));
+    let busy = async {
+        while Instant::now() < until {
+            for (_, key) in &keys[1..] {
+                let start = Instant::now();
+                there
+                    .acquire(key.as_str())
+                    .await
+                    .unwrap()
+                    .release()
+                    .await
+                    .unwrap();
+                longest = longest.max(start.elapsed());
+            }
+            assert!(
+                others.iter().all(|guard| guard.is_held()),
+                "renewed on time"
+            );
+            sleep(10 * MS).await;
+        }
+    };
+    let (_, ()) = futures_util::future::join(lost, busy).await;
+    assert_eq!(late.await.unwrap().kind(), ErrorKind::Unavailable);
+    assert!(longest < 100 * MS, "the others answer in {longest:?}");
+    cluster.continue_process(*still);
+    let again = there.acquire(own.as_str()).wait(PATIENCE).await.unwrap();
+    drop((mine, others, again));
+    nothing_is_left(&cluster, &[&here, &there]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_replica_of_a_killed_node_goes_on_with_its_locks() {
+    let mut cluster = Cluster::start();
+    let (here, there) = (
+        manager(cluster.url(), LONG).await,
+        manager(cluster.url(), LONG).await,
+    );
+    let (node, key) = key_of_each(&cluster).remove(1);
+    let slot = cluster.slot(&format!("lock:{key}"));
+    let guard = here.acquire(key.as_str()).await.unwrap();
+    let token = guard.fencing_token();
+    let waiting = waiter(&there, &key).await;
+    eventually("it subscribes", || sharded_subscribers(&cluster, &key) == 1).await;
+    // The replica has the lease.
+    sleep(100 * MS).await;
+    let end = Instant::now() + guard.remaining();
+    cluster.kill(node);
+    cluster.failover(slot, node).await;
+    let over = Instant::now();
+    let free = here
+        .acquire(format!("{{{key}}}"))
+        .wait(PATIENCE)
+        .await
+        .unwrap();
+    assert!(
+        over.elapsed() < SECOND,
+        "the next grant after {:?}",
+        over.elapsed()
+    );
+    drop(free);
+    within(PATIENCE, "renewed there", || {
+        Instant::now() + guard.remaining() > end + 10 * MS
+    })
+    .await;
+    assert!(guard.is_held());
+    within(SECOND, "the subscription moved", || {
+        sharded_subscribers(&cluster, &key) == 1
+    })
+    .await;
+    guard.release().await.unwrap();
+    let released = Instant::now();
+    let next = waiting.await.unwrap().unwrap();
+    assert!(
+        released.elapsed() < 500 * MS,
+        "woken by the poll, not by the message"
+    );
+    assert!(next.fencing_token() > token);
+    drop(next);
+    cluster.restart(node).await;
+    nothing_is_left(&cluster, &[&here, &there]).await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_none_and_a_node_that_is_no_server_of_its_own_are_told() {
+    let server = RedisServer::start();
+    let url = server.url().replace("redis://", "redis+cluster://");
+    let error = LockManager::connect(&url).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
+    let cluster = Cluster::start();
+    let alone = format!("redis://127.0.0.1:{}", cluster.node(0).port());
+    let error = LockManager::connect(&alone).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
+    let nobody = "redis+cluster://127.0.0.1:1,127.0.0.1:2";
+    let error = LockManager::connect(nobody).await.unwrap_err();
+    assert!(
+        matches!(error, ConnectError::Unreachable { .. }),
+        "{error:?}"
+    );
+    // One of the seeds is enough.
+    let port = cluster.node(2).port();
+    let url = format!("redis+cluster://127.0.0.1:1,127.0.0.1:{port}");
+    let backend = RedisBackend::builder(url).connect().await.unwrap();
+    assert_eq!(backend.inspect(&LockKey::new("k")).await.unwrap(), None);
+}
