@@ -224,6 +224,20 @@ async fn locks_survive_the_move_of_their_slot() {
     // Longer than a lease: every renewal and release in it has to find its way.
     sleep(2 * SHORT).await;
     let late = tokio::spawn(there.acquire("{user}:new").wait(PATIENCE).into_future());
+    // Some of them first: no command for both halves can be answered by either node.
+    let port = cluster.node(to).port().to_string();
+    let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "1000", "KEYS"];
+    let half: Vec<_> = (0..20)
+        .step_by(2)
+        .map(|n| format!("lock:{{user}}:{n}"))
+        .collect();
+    migrate.extend(half.iter().map(String::as_str));
+    assert_eq!(cluster.cli(from, &migrate), "OK");
+    sleep(2 * SHORT).await;
+    assert!(
+        guards.iter().all(|guard| guard.as_ref().unwrap().is_held()),
+        "renewed by halves"
+    );
     cluster.move_keys(slot, from, to);
     sleep(2 * SHORT).await;
     assert!(
