@@ -4,9 +4,16 @@
 
 mod support;
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
 use support::cluster::Cluster;
+use support::patience::until;
+use support::proxy::Proxy;
+use support::redis_server::RedisServer;
 use support::sentinel::SentinelSet;
 
 /// An idle machine takes a third of it.
@@ -152,4 +159,58 @@ async fn a_cluster_migrates_a_slot_in_steps() {
     cluster.migrate_slot(slot, to, from).await;
     assert_eq!(code(from, "{tag}there"), value);
     assert_eq!(code(from, "{tag}gone"), absent);
+}
+
+#[tokio::test]
+async fn a_truncating_proxy_passes_some_bytes_of_an_answer_and_resets() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let mut stream = said_ping(&proxy).await;
+    proxy.truncate_answers(9);
+    // In two pieces, and the second one is too long.
+    stream.write_all(b"PING\r\n").await.unwrap();
+    stream.read_exact(&mut [0; 7]).await.unwrap();
+    stream.write_all(b"INCR counter\r\n").await.unwrap();
+    stream.read_exact(&mut [0; 2]).await.unwrap();
+    assert_eq!(end(&mut stream).await, Err(ErrorKind::ConnectionReset));
+    assert_eq!(server.cli(&["GET", "counter"]), "1");
+    said_ping(&proxy).await;
+}
+
+#[tokio::test]
+async fn a_truncating_proxy_passes_some_bytes_of_a_command_and_resets() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let command = b"INCR counter\r\n";
+    for (bytes, counter) in [
+        (0, ""),
+        (5, ""),
+        (command.len() - 1, ""),
+        (command.len(), "1"),
+    ] {
+        let mut stream = said_ping(&proxy).await;
+        proxy.truncate_commands(bytes);
+        stream.write_all(command).await.unwrap();
+        assert_eq!(end(&mut stream).await, Err(ErrorKind::ConnectionReset));
+        let gone = || server.clients("normal").is_empty();
+        until("no client", || server.log(), gone).await;
+        assert_eq!(server.cli(&["GET", "counter"]), counter, "{bytes} bytes");
+    }
+}
+
+/// A connection that works.
+async fn said_ping(proxy: &Proxy) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", proxy.port()))
+        .await
+        .unwrap();
+    stream.write_all(b"PING\r\n").await.unwrap();
+    let mut pong = [0; 7];
+    stream.read_exact(&mut pong).await.unwrap();
+    assert_eq!(&pong, b"+PONG\r\n");
+    stream
+}
+
+/// What comes next, when nothing more is to come.
+async fn end(stream: &mut TcpStream) -> Result<usize, ErrorKind> {
+    stream.read(&mut [0]).await.map_err(|error| error.kind())
 }
