@@ -214,3 +214,50 @@ async fn said_ping(proxy: &Proxy) -> TcpStream {
 async fn end(stream: &mut TcpStream) -> Result<usize, ErrorKind> {
     stream.read(&mut [0]).await.map_err(|error| error.kind())
 }
+
+/// A client of a TLS server, through rustls.
+#[cfg(feature = "redis-tls")]
+mod tls {
+    use redis::{ClientTlsConfig, RedisResult, TlsCertificates};
+
+    use crate::support::tls::{Authority, Identity, TlsServer};
+
+    /// Trusts an authority, shows a certificate or none, and says `PING`.
+    fn ping(url: &str, trusted: &Authority, shown: Option<Identity>) -> RedisResult<String> {
+        let certificates = TlsCertificates {
+            client_tls: shown.map(|identity| ClientTlsConfig {
+                client_cert: identity.certificate.into_bytes(),
+                client_key: identity.key.into_bytes(),
+            }),
+            root_cert: Some(trusted.ca().to_vec()),
+        };
+        let client = redis::Client::build_with_tls(url, certificates)?;
+        redis::cmd("PING").query(&mut client.get_connection()?)
+    }
+
+    #[test]
+    fn a_tls_server_answers_those_who_trust_its_authority() {
+        let server = TlsServer::start();
+        let pong = ping(&server.url(), server.authority(), None);
+        assert_eq!(pong.unwrap(), "PONG");
+        let by_name = server.url().replace("127.0.0.1", "localhost");
+        assert_eq!(ping(&by_name, server.authority(), None).unwrap(), "PONG");
+
+        let error = ping(&server.url(), &Authority::new(), None).unwrap_err();
+        assert!(error.to_string().contains("certificate"), "{error}");
+        let plain = server.url().replace("rediss", "redis");
+        assert!(ping(&plain, server.authority(), None).is_err());
+    }
+
+    #[test]
+    fn a_mutual_tls_server_answers_only_those_whom_its_authority_has_signed() {
+        let server = TlsServer::start_mutual();
+        let shown = |authority: &Authority| {
+            let identity = Some(authority.issue());
+            ping(&server.url(), server.authority(), identity)
+        };
+        assert_eq!(shown(server.authority()).unwrap(), "PONG");
+        assert!(shown(&Authority::new()).is_err());
+        assert!(ping(&server.url(), server.authority(), None).is_err());
+    }
+}
