@@ -118,5 +118,5 @@ pub(super) fn is_disagreement(error: &RedisError) -> bool {
     let shared = source.and_then(|it| it.downcast_ref::<Arc<dyn Error + Send + Sync>>());
     let io = shared.and_then(|it| it.downcast_ref::<io::Error>());
     let cause = io.and_then(io::Error::get_ref);
-    cause.is_some_and(|cause| cause.is::<rustls::Error>())
+    cause.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
 }
