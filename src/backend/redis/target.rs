@@ -78,6 +78,9 @@ impl Targets {
         match kind {
             "sentinel" => {
                 let (service, database) = path.split_once('/').unwrap_or((path, ""));
+                if path.contains('@') {
+                    return Err(invalid(UNENCODED));
+                }
                 if service.is_empty() || service.contains(['?', '#']) {
                     return Err(invalid(
                         "the name of the service is missing: `redis+sentinel://a:26379,b:26379/service`",
@@ -104,6 +107,9 @@ impl Targets {
     }
 }
 
+/// What is in front of the character would be taken for the host, and be told as the address.
+const UNENCODED: &str =
+    "an `@` behind the host: `/`, `?`, `#` and `%` in a user or a password must be percent-encoded";
 const SCHEMES: &str = "use `redis`, `rediss`, `redis+unix`, `redis+sentinel` or `redis+cluster`";
 
 impl Target {
@@ -115,6 +121,9 @@ impl Target {
     ) -> Result<Self, ConfigError> {
         let invalid = |problem: &str| ConfigError::new(field, problem);
         let url = url::Url::parse(url).map_err(|_| invalid("not a URL"))?;
+        if url.has_host() && url[url::Position::BeforePath..].contains('@') {
+            return Err(invalid(UNENCODED));
+        }
         match url.scheme() {
             "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix" => {}
             "rediss" | "valkeys" if cfg!(feature = "redis-tls") => {
@@ -252,6 +261,11 @@ mod tests {
                 "redis+sentinel://u:hunter2@h/?hunter2",
                 "name of the service",
             ),
+            ("redis://hunter2#@h", "percent-encoded"),
+            ("redis://u:1234?hunter2@h", "percent-encoded"),
+            ("redis+sentinel://u:1234/hunter2@h/s", "percent-encoded"),
+            ("redis+sentinel://u:1234#hunter2@h/s", "percent-encoded"),
+            ("redis+cluster://hunter2?@h", "percent-encoded"),
             ("redis+sentinel://u:hunter2@/service", "hosts"),
             ("redis+sentinel://u:hunter2@h,,i/service", "hosts"),
             (
