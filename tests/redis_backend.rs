@@ -440,6 +440,12 @@ async fn settings_out_of_bounds_are_named() {
         ),
         ("notify", builder().notify("nonsense")),
         ("url", RedisBackend::builder("redis+sentinel://h")),
+        ("url", RedisBackend::builder("redis+cluster://h/1")),
+        (
+            "notify",
+            RedisBackend::builder("redis+cluster://h").notify("redis://h"),
+        ),
+        ("sentinel_auth", builder().sentinel_auth("", "secret")),
         ("url", RedisBackend::builder("amqp://h")),
     ] {
         match builder.connect().await {
