@@ -178,7 +178,7 @@ mod task;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use backend::redis::RedisBackend;
-pub use backend::{Backend, Memory};
+pub use backend::{Backend, Memory, Quorum};
 pub use error::{ConfigError, ConnectError, Error, ErrorKind};
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]

@@ -13,6 +13,33 @@ async fn memory_keeps_the_contract() {
     conformance::all(&memory, &memory.clone()).await;
 }
 
+mod quorum {
+    use tower_lock::Quorum;
+    use tower_lock::backend::{Memory, conformance};
+
+    async fn holds(nodes: usize) {
+        let stores: Vec<_> = (0..nodes).map(|_| Memory::new()).collect();
+        let quorum = || {
+            let builder = stores
+                .iter()
+                .cloned()
+                .fold(Quorum::builder(), |builder, store| builder.node(store));
+            builder.build().unwrap()
+        };
+        conformance::all(&quorum(), &quorum()).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quorum_of_three_keeps_the_contract() {
+        holds(3).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quorum_of_five_keeps_the_contract() {
+        holds(5).await;
+    }
+}
+
 #[cfg(feature = "redis")]
 mod redis {
     use std::num::NonZeroUsize;
