@@ -129,6 +129,9 @@ impl Candidacy {
         let patience = self.inner.node_timeout;
         let deadline = Instant::now() + patience;
         loop {
+            while let Some((node, answer)) = self.votes.another() {
+                self.election.cast(node, answer, Instant::now());
+            }
             match standing(&self.election) {
                 Standing::Elected(counter) => return Some(counter),
                 Standing::Defeated => return None,

@@ -151,7 +151,8 @@ impl Election {
         for ballot in self.ballots {
             match ballot {
                 // Given back by now.
-                Ballot::Granted(_) | Ballot::Open => free_at.push(now),
+                Ballot::Granted(_) => free_at.push(now),
+                Ballot::Open => {}
                 Ballot::Busy(until) => {
                     busy = true;
                     free_at.push(until);
@@ -160,7 +161,8 @@ impl Election {
             }
         }
         free_at.sort_unstable();
-        match free_at.get(self.majority - 1) {
+        // Where the defeat was clear before a majority had answered, what is known of the rest.
+        match free_at.get(self.majority - 1).or(free_at.last()) {
             Some(at) if busy => Ok(Acquired::busy(at.saturating_duration_since(now))),
             _ => Err(fault::no_majority(failures, nodes, unsettled)),
         }

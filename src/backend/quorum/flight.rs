@@ -59,6 +59,11 @@ impl<T> Flight<T> {
         .await
     }
 
+    /// An answer that came along with the last one.
+    pub(super) fn another(&mut self) -> Option<(usize, T)> {
+        self.answers.pop_front()
+    }
+
     /// As [`next`](Self::next), and `None` at the deadline.
     pub(super) async fn next_until(&mut self, deadline: Instant) -> Option<(usize, T)> {
         tokio::select! {

@@ -102,22 +102,28 @@ impl Ledger {
         (before != Place::Claimed).then(|| Claim::new(self, node, &name, before))
     }
 
-    /// The lease is not wanted any more: the claims that release it, and which nodes cannot hold it.
+    /// The lease is not wanted any more: the claims that release it, and how many nodes cannot hold it.
     ///
-    /// One that is not known here may be anywhere, and is looked for until `otherwise`.
+    /// One that is not known here is out everywhere, unless it is to be looked for until `unknown`.
     pub(super) fn disown(
         self: &Arc<Self>,
         key: &LockKey,
         lease: LeaseId,
-        otherwise: Instant,
+        unknown: Option<Instant>,
     ) -> (Vec<Claim>, usize) {
         let name = (key.clone(), lease);
         let mut entries = self.entries();
-        let entry = entries.leases.entry(name.clone()).or_insert_with(|| Entry {
-            until: otherwise,
-            unwanted: true,
-            places: vec![Place::In; self.nodes],
-        });
+        if let Some(until) = unknown {
+            let entry = entries.leases.entry(name.clone());
+            entry.or_insert_with(|| Entry {
+                until,
+                unwanted: true,
+                places: vec![Place::In; self.nodes],
+            });
+        }
+        let Some(entry) = entries.leases.get_mut(&name) else {
+            return (Vec::new(), self.nodes);
+        };
         entry.unwanted = true;
         let out = entry.places.iter().filter(|place| **place == Place::Out);
         let out = out.count();

@@ -59,7 +59,8 @@ pub(super) async fn release(
     leases: &[(LockKey, LeaseId)],
 ) -> Vec<Result<Released, BackendError>> {
     let nodes = inner.nodes.len();
-    let (mut flight, mut tallies) = inner.recall(leases);
+    let unknown = Instant::now() + UNKNOWN_LEASE;
+    let (mut flight, mut tallies) = inner.recall(leases, Some(unknown));
     let deadline = Instant::now() + inner.node_timeout;
     // Looked for before anything is counted, so that every command is out whatever comes.
     while let Some((_, answers)) = flight.next_until(deadline).await {
@@ -96,12 +97,12 @@ impl Inner {
     fn recall(
         self: &Arc<Self>,
         leases: &[(LockKey, LeaseId)],
+        unknown: Option<Instant>,
     ) -> (Flight<Vec<Answer>>, Vec<Tally>) {
-        let otherwise = Instant::now() + UNKNOWN_LEASE;
         let mut batches: Vec<Vec<(usize, Claim)>> = self.nodes.iter().map(|_| Vec::new()).collect();
         let mut tallies = Vec::with_capacity(leases.len());
         for (index, (key, lease)) in leases.iter().enumerate() {
-            let (claims, out) = self.ledger.disown(key, *lease, otherwise);
+            let (claims, out) = self.ledger.disown(key, *lease, unknown);
             for claim in claims {
                 batches[claim.node()].push((index, claim));
             }
@@ -153,7 +154,7 @@ impl Inner {
     ) -> impl Future<Output = bool> + Send + use<> {
         let inner = Arc::clone(self);
         let name = (key.clone(), lease);
-        let (mut flight, _) = self.recall(std::slice::from_ref(&name));
+        let (mut flight, _) = self.recall(std::slice::from_ref(&name), None);
         async move {
             let deadline = Instant::now() + inner.node_timeout;
             let mut owed = Vec::new();

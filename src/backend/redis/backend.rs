@@ -16,8 +16,8 @@ use super::script::{self, MAX_BATCH};
 use super::shard::Shard;
 use crate::LockKey;
 use crate::backend::{
-    Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Hints, Holder, LeaseId,
-    Passed, Released, Renewal, Renewed,
+    Acquired, Backend, BackendError, BackendErrorKind, Fence, ForceReleased, Hints, Holder,
+    LeaseId, Node, Passed, Released, Renewal, Renewed,
 };
 
 /// Leases in one Redis 5 or newer, shared with Redisson's `getLock`.
@@ -220,6 +220,19 @@ impl Backend for RedisBackend {
     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
         let inner = &*self.inner;
         script::force_release(inner.shard(key), &inner.names, key).await
+    }
+}
+
+impl Node for RedisBackend {
+    async fn vote(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+        fence: Fence,
+    ) -> Result<Acquired, BackendError> {
+        let inner = &*self.inner;
+        script::vote(inner.shard(key), &inner.names, key, lease, ttl, fence).await
     }
 }
 

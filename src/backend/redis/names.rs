@@ -11,6 +11,9 @@ use crate::{ConfigError, LockKey};
 /// No encoded key ends in a bare `%`, so no lock can stand in the counter's place. The braces
 /// leave room for one counter per slot.
 const FENCE: &str = "{fencing-token}%";
+/// The counter that the nodes of a quorum agree on. Apart from the other, which a trial at start-up
+/// moves: a node that lost its data must be seen not to know it.
+const QUORUM_FENCE: &str = "{quorum-fencing-token}%";
 const MAX_PREFIX_LEN: usize = 256;
 /// A hundred years: more than this Redis may refuse as an overflow.
 const MAX_TTL_MILLIS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
@@ -42,6 +45,10 @@ impl Names {
 
     pub(super) fn fence(&self) -> Name<'_> {
         Name([&self.prefix, FENCE, "", ""])
+    }
+
+    pub(super) fn quorum_fence(&self) -> Name<'_> {
+        Name([&self.prefix, QUORUM_FENCE, "", ""])
     }
 
     /// The key of the lock's hash.

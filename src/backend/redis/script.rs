@@ -10,7 +10,8 @@ use super::names::{Lease, Name, Names, millis};
 use super::shard::Shard;
 use crate::LockKey;
 use crate::backend::{
-    Acquired, BackendError, ForceReleased, Holder, LeaseId, Passed, Released, Renewal, Renewed,
+    Acquired, BackendError, Fence, ForceReleased, Holder, LeaseId, Passed, Released, Renewal,
+    Renewed,
 };
 
 /// How many keys one call renews or releases: Redis does nothing else during a script.
@@ -30,6 +31,7 @@ macro_rules! script {
 }
 
 static ACQUIRE: LazyLock<Script> = script!("fence.lua", "acquire.lua");
+static VOTE: LazyLock<Script> = script!("vote.lua");
 static RENEW: LazyLock<Script> = script!("renew.lua");
 static RELEASE: LazyLock<Script> = script!("release.lua");
 static PASS: LazyLock<Script> = script!("fence.lua", "pass.lua");
@@ -108,7 +110,42 @@ pub(super) async fn acquire(
         .arg(fence)
         .arg(Lease(lease))
         .arg(millis(ttl));
-    match ACQUIRE.call(shard, &command).await {
+    let outcome = ACQUIRE.call(shard, &command).await;
+    acquired(outcome, shard, names, key, lease, ttl)
+}
+
+/// As a node of a quorum.
+pub(super) async fn vote(
+    shard: &Arc<Shard>,
+    names: &Names,
+    key: &LockKey,
+    lease: LeaseId,
+    ttl: Duration,
+    fence: Fence,
+) -> Result<Acquired, BackendError> {
+    let (counter, confirmed) = match fence {
+        Fence::Propose(counter) => (counter, 0),
+        Fence::Confirm(counter) => (counter, 1),
+    };
+    let (body, fence) = (names.body(key), names.quorum_fence());
+    let size = body.len() + fence.len() + Lease::MAX_LEN + 3 * OVERHEAD;
+    let mut command = VOTE.evalsha(2, 4, size);
+    command.arg(body).arg(fence);
+    command.arg(Lease(lease)).arg(millis(ttl));
+    command.arg(counter).arg(confirmed);
+    let outcome = VOTE.call(shard, &command).await;
+    acquired(outcome, shard, names, key, lease, ttl)
+}
+
+fn acquired(
+    outcome: Result<Value, Fault>,
+    shard: &Arc<Shard>,
+    names: &Names,
+    key: &LockKey,
+    lease: LeaseId,
+    ttl: Duration,
+) -> Result<Acquired, BackendError> {
+    match outcome {
         Ok(Value::Int(-1)) => Err(no_end()),
         Ok(Value::Int(left)) => Ok(Acquired::busy(remaining(left))),
         Ok(answer) => counter(answer).map(Acquired::granted),
