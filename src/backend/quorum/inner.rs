@@ -19,11 +19,19 @@ pub(super) struct Inner {
 
 impl Inner {
     pub(super) fn new(nodes: Vec<Arc<dyn ErasedNode>>, node_timeout: Duration) -> Arc<Self> {
+        Self::with_clock(nodes, node_timeout, wall_clock)
+    }
+
+    pub(super) fn with_clock(
+        nodes: Vec<Arc<dyn ErasedNode>>,
+        node_timeout: Duration,
+        clock: fn() -> u64,
+    ) -> Arc<Self> {
         Arc::new(Self {
             ledger: Ledger::new(nodes.len()),
             nodes,
             node_timeout,
-            proposals: Proposals::new(wall_clock),
+            proposals: Proposals::new(clock),
             spawner: Spawner::default(),
         })
     }
@@ -74,7 +82,7 @@ impl Proposals {
 }
 
 /// At most 2^52, in the year 2112: a clock that is wild must not use up the counters.
-fn wall_clock() -> u64 {
+pub(super) fn wall_clock() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let micros = since.map_or(1, |since| since.as_micros());
     u64::try_from(micros).unwrap_or(u64::MAX).clamp(1, 1 << 52)

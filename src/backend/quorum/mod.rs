@@ -12,6 +12,8 @@ mod node;
 #[allow(clippy::module_inception)]
 mod quorum;
 mod release;
+#[cfg(test)]
+mod tests;
 
 pub use builder::QuorumBuilder;
 pub use node::{Fence, Node};
