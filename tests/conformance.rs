@@ -45,6 +45,7 @@ mod redis {
     use std::num::NonZeroUsize;
     use std::time::Duration;
 
+    use tower_lock::Quorum;
     use tower_lock::backend::conformance;
     use tower_lock::backend::redis::deadpool_redis::{Config, Pool, Runtime};
     use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
@@ -99,6 +100,21 @@ mod redis {
     async fn redis_from_a_pool_without_notifications_keeps_the_contract() {
         let server = RedisServer::start();
         holds(|| RedisBackend::from_pool(pool(&server))).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_quorum_of_redis_servers_keeps_the_contract() {
+        let servers = [(); 3].map(|()| RedisServer::start());
+        let ten_seconds = Duration::from_secs(10);
+        let quorum = || async {
+            let mut quorum = Quorum::builder().node_timeout(ten_seconds);
+            for server in &servers {
+                let node = RedisBackend::builder(server.url()).response_timeout(ten_seconds);
+                quorum = quorum.node(node.connect().await.unwrap());
+            }
+            quorum.build().unwrap()
+        };
+        conformance::all(&quorum().await, &quorum().await).await;
     }
 
     /// The user of the manual: it can lock and nothing else.
