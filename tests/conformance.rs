@@ -15,15 +15,13 @@ async fn memory_keeps_the_contract() {
 
 mod quorum {
     use tower_lock::Quorum;
-    use tower_lock::backend::{Memory, conformance};
+    use tower_lock::backend::{Memory, QuorumBuilder, conformance};
 
     async fn holds(nodes: usize) {
         let stores: Vec<_> = (0..nodes).map(|_| Memory::new()).collect();
         let quorum = || {
-            let builder = stores
-                .iter()
-                .cloned()
-                .fold(Quorum::builder(), |builder, store| builder.node(store));
+            let stores = stores.iter().cloned();
+            let builder = stores.fold(Quorum::builder(), QuorumBuilder::node);
             builder.build().unwrap()
         };
         conformance::all(&quorum(), &quorum()).await;

@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use futures_util::poll;
 use tokio::time::{Instant, sleep};
 use tower_lock::backend::{
-    Acquired, BackendError, Fence, ForceReleased, Hints, Holder, LeaseId, Node, Passed, Released,
-    Renewal, Renewed,
+    Acquired, BackendError, Fence, ForceReleased, Hints, Holder, LeaseId, Node, Passed,
+    QuorumBuilder, Released, Renewal, Renewed,
 };
 use tower_lock::{Backend, LockKey, LockManager, Memory, Quorum};
 use uuid::Uuid;
@@ -155,7 +155,7 @@ impl World {
 
     fn quorum(&self) -> Quorum {
         let sites = self.sites.iter().cloned();
-        let builder = sites.fold(Quorum::builder(), |builder, site| builder.node(site));
+        let builder = sites.fold(Quorum::builder(), QuorumBuilder::node);
         builder.node_timeout(NODE_TIMEOUT).build().unwrap()
     }
 
@@ -511,7 +511,7 @@ async fn contenders_that_split_the_votes_do_not_go_on_splitting_them() {
                         node.latency = MS * u32::try_from(1 + 2 * far).unwrap();
                         node
                     });
-                    let quorum = nodes.fold(Quorum::builder(), |it, node| it.node(node));
+                    let quorum = nodes.fold(Quorum::builder(), QuorumBuilder::node);
                     LockManager::builder(quorum.build().unwrap())
                         .build()
                         .unwrap()
@@ -557,7 +557,7 @@ async fn a_waiter_is_served_where_only_a_minority_hints() {
     let manager = |sites: Vec<Simulated>| {
         let quorum = sites
             .into_iter()
-            .fold(Quorum::builder(), |it, site| it.node(site));
+            .fold(Quorum::builder(), QuorumBuilder::node);
         LockManager::builder(quorum.build().unwrap())
             .build()
             .unwrap()

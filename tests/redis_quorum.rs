@@ -155,7 +155,6 @@ async fn two_of_five_may_die_while_locks_are_held_and_taken() {
     sleep(2 * LEASE).await;
     load.goes_on(100).await;
     assert!(holder.is_held(), "renewed by three of five");
-    assert!(holder.remaining() > LEASE / 3);
     load.end().await;
     holder.release().await.unwrap();
     nothing_is_left(&servers[2..]).await;
@@ -180,7 +179,6 @@ async fn two_of_five_may_stand_still_while_locks_are_held_and_taken() {
     sleep(2 * LEASE).await;
     load.goes_on(100).await;
     assert!(holder.is_held(), "renewed by three of five");
-    assert!(holder.remaining() > LEASE / 3);
     servers[..2].iter().for_each(RedisServer::continue_process);
     load.goes_on(100).await;
     load.end().await;

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::backend::Quorum;
 use super::inner::Inner;
 use super::node::{ErasedNode, Node};
-use super::quorum::Quorum;
 use crate::ConfigError;
 
 const MIN_NODE_TIMEOUT: Duration = Duration::from_millis(1);

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod ask;
+mod backend;
 mod builder;
 mod election;
 mod fault;
@@ -9,12 +10,10 @@ mod flight;
 mod inner;
 mod ledger;
 mod node;
-#[allow(clippy::module_inception)]
-mod quorum;
 mod release;
 #[cfg(test)]
 mod tests;
 
+pub use backend::Quorum;
 pub use builder::QuorumBuilder;
 pub use node::{Fence, Node};
-pub use quorum::Quorum;
