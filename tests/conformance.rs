@@ -11,6 +11,7 @@ use tower_lock::backend::{Memory, conformance};
 async fn memory_keeps_the_contract() {
     let memory = Memory::new();
     conformance::all(&memory, &memory.clone()).await;
+    conformance::node::all(&memory, &memory.clone()).await;
 }
 
 mod quorum {
@@ -56,6 +57,7 @@ mod redis {
         let one = patient().connect().await.unwrap();
         let other = patient().connect().await.unwrap();
         conformance::all(&one, &other).await;
+        conformance::node::all(&one, &other).await;
     }
 
     fn pool(server: &RedisServer) -> Pool {
