@@ -141,6 +141,8 @@
 //! - [`Memory`]: in this process. The default, and enough for one process.
 //! - [`RedisBackend`]: one Redis node, for any number of processes. Wire-compatible with Redisson's
 //!   `getLock`: services in Java and in Rust exclude and wake each other.
+//! - [`Quorum`]: several independent nodes of which any minority may be lost, at the cost of a command
+//!   to each.
 //! - Your own [`Backend`]: the feature `conformance` has its contract as test functions.
 //!
 //! # Cancel safety

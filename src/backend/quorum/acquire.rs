@@ -5,6 +5,11 @@
 //!    │               │                     └─ else ──► confirm ──► it does now ───┘
 //!    └───────────────┴── it cannot be had any more ──► give back ──► busy, or unavailable
 //! ```
+//!
+//! Why the engine's deadline holds: it counts from before the first command. Each node counts from when
+//! a vote came, which is later, also that of the second round, so at the deadline none of the nodes that
+//! granted has let go, whatever its clock shows: it measures a span, and the drift allows for its speed.
+//! A grant that took so long that nothing is left of it is given back by the engine like any other.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -131,10 +131,11 @@ mod tests {
     #[test]
     fn no_key_is_the_counter() {
         let names = names("");
-        let fence = names.fence().to_text();
+        let (fence, quorum) = (names.fence().to_text(), names.quorum_fence().to_text());
         for key in ["{fencing-token}%", "{fencing-token}", "{fencing-token}%25"] {
             assert_ne!(names.body(&LockKey::new(key)).to_text(), fence);
         }
+        assert_ne!(names.body(&LockKey::new(&quorum)).to_text(), quorum);
     }
 
     #[test]
