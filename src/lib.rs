@@ -142,8 +142,8 @@
 //! - [`RedisBackend`]: one Redis server, a service that Sentinel looks after, or a Cluster, for any
 //!   number of processes. Wire-compatible with Redisson's `getLock`: services in Java and in Rust
 //!   exclude and wake each other.
-//! - [`Quorum`](backend::Quorum): several stores that know nothing of each other, of which most must
-//!   agree.
+//! - [`Quorum`]: several stores that know nothing of each other, of which any minority may be lost, at
+//!   the cost of a command to each.
 //! - Your own [`Backend`]: the feature `conformance` has its contract as test functions.
 //!
 //! The [`guide`] has a page for each: what it guarantees, what a failover can do, what to set.
@@ -184,7 +184,7 @@ mod task;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use backend::redis::RedisBackend;
-pub use backend::{Backend, Memory};
+pub use backend::{Backend, Memory, Quorum};
 pub use error::{ConfigError, ConnectError, Error, ErrorKind};
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
