@@ -4,10 +4,10 @@
 //! | | survives | asks of you | URL, or builder |
 //! |---|---|---|---|
 //! | memory | nothing: it is one process | one process | `memory://`, [`Memory`](crate::Memory) |
-//! | [one server](one_server) | a crash, as far as the server remembers | persistence | `redis://` |
-//! | [Sentinel](sentinel) | the loss of a server, not always of its last writes | three sentinels, replicas | `redis+sentinel://` |
-//! | [Cluster](cluster) | the same, for each part of the keys | three nodes with replicas | `redis+cluster://` |
-//! | [quorum](quorum) | the loss of any minority of servers, last writes included | three or five servers that know nothing of each other | [`Quorum`](crate::backend::Quorum) |
+//! | [`one_server`] | a crash, as far as the server remembers | persistence | `redis://` |
+//! | [`sentinel`] | the loss of a server, not always of its last writes | three sentinels, replicas | `redis+sentinel://` |
+//! | [`cluster`] | the same, for each part of the keys | three nodes with replicas | `redis+cluster://` |
+//! | [`quorum`] | the loss of any minority of servers, last writes included | three or five servers that know nothing of each other | [`Quorum`](crate::backend::Quorum) |
 //!
 //! Nothing else in a program changes with it: the same [`LockManager`](crate::LockManager), the same
 //! layers.
