@@ -32,8 +32,8 @@ impl LockManager {
     /// # Errors
     ///
     /// [`ConnectError::Config`] for a URL that cannot be used, [`ConnectError::Unreachable`] when
-    /// nobody answers within the connect timeout, [`ConnectError::Refused`] for a wrong password or
-    /// a missing permission. None of them holds the password.
+    /// nobody answers within the connect timeout, [`ConnectError::Refused`] for a wrong password, a
+    /// missing permission or a certificate that is not trusted. None of them holds the password.
     ///
     /// # Cancel safety
     ///

@@ -116,16 +116,4 @@ mod redis {
         };
         conformance::all(&quorum().await, &quorum().await).await;
     }
-
-    /// The user of the manual: it can lock and nothing else.
-    #[tokio::test]
-    async fn redis_with_least_privilege_keeps_the_contract() {
-        let server = RedisServer::start();
-        let rules = "ACL SETUSER locker reset on >secret resetkeys ~lock:* resetchannels \
-            &redisson_lock__channel:* -@all +ping +hello +auth +unwatch +client|setname +eval \
-            +evalsha +script|load +subscribe +unsubscribe +exists +hexists +hget +hset +hlen +hdel \
-            +pexpire +pttl +get +set +del +publish +time +pubsub|numsub";
-        server.cli(&rules.split_ascii_whitespace().collect::<Vec<_>>());
-        holds(|| RedisBackend::builder(server.url_of("locker", "secret"))).await;
-    }
 }

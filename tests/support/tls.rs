@@ -1,5 +1,7 @@
 //! A server that speaks TLS, and the authority that vouches for it.
 
+use std::sync::Arc;
+
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
@@ -9,9 +11,9 @@ use super::redis_server::{FREE_PORT, RedisServer};
 /// A server with a TLS port, besides the one that every server has.
 pub(crate) struct TlsServer {
     server: RedisServer,
-    authority: Authority,
+    authority: Arc<Authority>,
     /// The server reads them when it starts again, too.
-    _files: TempDir,
+    files: TempDir,
 }
 
 impl TlsServer {
@@ -27,16 +29,18 @@ impl TlsServer {
 
     /// Starts with more options, of which `--tls-auth-clients` should be one.
     pub(crate) fn start_with(options: &[&str]) -> Self {
-        let authority = Authority::new();
-        let server = authority.issue();
+        Self::start_of(Arc::default(), None, options)
+    }
+
+    /// Another server of the same authority, with a configuration file of its own.
+    pub(crate) fn start_beside(&self, configuration: &str, options: &[&str]) -> Self {
+        Self::start_of(Arc::clone(&self.authority), Some(configuration), options)
+    }
+
+    fn start_of(authority: Arc<Authority>, configuration: Option<&str>, options: &[&str]) -> Self {
         let files = tempfile::tempdir().expect("a directory for certificates");
-        let file = |name: &str, pem: &str| {
-            let path = files.path().join(name);
-            std::fs::write(&path, pem).expect("a file");
-            path.display().to_string()
-        };
-        let (ca, cert) = (file("ca", &authority.ca), file("cert", &server.certificate));
-        let key = file("key", &server.key);
+        let ca = write(&files, "ca", &authority.ca);
+        let [cert, key] = write_identity(&files, &authority.issue());
         let basis = [
             ["--tls-port", FREE_PORT],
             ["--tls-ca-cert-file", &ca],
@@ -44,7 +48,7 @@ impl TlsServer {
             ["--tls-key-file", &key],
         ];
         let options = [basis.as_flattened(), options].concat();
-        let server = RedisServer::try_start(None, &options).unwrap_or_else(|log| {
+        let server = RedisServer::try_start(configuration, &options).unwrap_or_else(|log| {
             panic!(
                 "these tests need a Redis server that was built with TLS (`make BUILD_TLS=yes`); `{}` does not start with it: {log}",
                 program()
@@ -53,8 +57,16 @@ impl TlsServer {
         Self {
             server,
             authority,
-            _files: files,
+            files,
         }
+    }
+
+    /// From now on, new connections are shown another certificate.
+    pub(crate) fn show(&self, identity: &Identity) {
+        let [cert, key] = write_identity(&self.files, identity);
+        let options = ["tls-cert-file", &cert, "tls-key-file", &key];
+        self.server
+            .cli(&[&["CONFIG", "SET"], &options[..]].concat());
     }
 
     pub(crate) fn server(&self) -> &RedisServer {
@@ -80,6 +92,18 @@ impl TlsServer {
     }
 }
 
+fn write(files: &TempDir, name: &str, pem: &str) -> String {
+    let path = files.path().join(name);
+    std::fs::write(&path, pem).expect("a file");
+    path.display().to_string()
+}
+
+/// Where its certificate and its key are.
+fn write_identity(files: &TempDir, identity: &Identity) -> [String; 2] {
+    let certificate = write(files, "cert", &identity.certificate);
+    [certificate, write(files, "key", &identity.key)]
+}
+
 /// Signs certificates. No two are the same, nor does anybody trust one but who is told to.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -90,6 +114,12 @@ pub(crate) struct Authority {
 pub(crate) struct Identity {
     pub(crate) certificate: String,
     pub(crate) key: String,
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Authority {
@@ -112,7 +142,11 @@ impl Authority {
 
     /// For this machine, as a server and as a client.
     pub(crate) fn issue(&self) -> Identity {
-        let names = ["127.0.0.1", "localhost"].map(ToOwned::to_owned);
+        self.issue_for(&["127.0.0.1", "localhost"])
+    }
+
+    pub(crate) fn issue_for(&self, names: &[&str]) -> Identity {
+        let names: Vec<_> = names.iter().map(ToString::to_string).collect();
         let params = CertificateParams::new(names).expect("names");
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer);

@@ -36,6 +36,20 @@ use crate::backend::{
 /// asynchronous replication a failover, may lose the last writes, and a lease in them. The fencing
 /// token is for those cases.
 ///
+/// # Permissions
+///
+/// A user that can lock under the prefix `lock:` and nothing else:
+///
+/// ```text
+/// ACL SETUSER locker reset on >SECRET ~lock:* resetchannels &redisson_lock__channel:*
+///     +ping +time +eval +evalsha +get +set +del +hset +hlen +hexists +pttl +pexpire
+///     +publish +subscribe +unsubscribe +pubsub|numsub
+/// ```
+///
+/// In a cluster, at each of its nodes, also `+cluster|slots +asking +spublish +ssubscribe
+/// +sunsubscribe +pubsub|shardnumsub`. With `+hgetall`, [`inspect`](Backend::inspect) tells who holds
+/// a lock and not only that it is held; with `+info`, [`warnings`](Self::warnings) tell of eviction.
+///
 /// ```no_run
 /// # async fn example() -> Result<(), tower_lock::ConnectError> {
 /// use tower_lock::backend::redis::RedisBackend;

@@ -21,6 +21,8 @@ use super::script::{Publish, Scripts};
 use super::self_test::{connect_error, self_test};
 use super::sentinel::Sentinels;
 use super::target::{Target, Targets, Transport};
+#[cfg(feature = "redis-tls")]
+use super::tls::Certificates;
 use crate::task::Spawner;
 use crate::{ConfigError, ConnectError};
 
@@ -43,6 +45,8 @@ pub struct RedisBackendBuilder {
     response_timeout: Duration,
     publish: Publish,
     sentinel_auth: Option<RedisConnectionInfo>,
+    #[cfg(feature = "redis-tls")]
+    certificates: Certificates,
 }
 
 enum Source {
@@ -69,6 +73,8 @@ impl RedisBackendBuilder {
             response_timeout: Duration::from_millis(500),
             publish: Publish::default(),
             sentinel_auth: None,
+            #[cfg(feature = "redis-tls")]
+            certificates: Certificates::default(),
         }
     }
 
@@ -134,6 +140,44 @@ impl RedisBackendBuilder {
         self
     }
 
+    /// Whom to trust with `rediss://`: the certificates of one or more authorities, as PEM. Default:
+    /// the public ones that Mozilla trusts, which these replace.
+    ///
+    /// For commands, subscriptions, sentinels and all nodes of a cluster. The name or the IP address
+    /// in the URL, and of the nodes that a sentinel or a cluster names, must be in the certificate
+    /// of the server.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_lock::RedisBackend;
+    ///
+    /// let backend = RedisBackend::builder("rediss://locks.internal:6380")
+    ///     .ca_certificate(std::fs::read("ca.pem")?)
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "redis-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
+    pub fn ca_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.ca = Some(pem.into());
+        self
+    }
+
+    /// What to show to a server that asks for it: a certificate, with those between it and the
+    /// authority behind it, and its private key, both as PEM. Default: nothing.
+    #[cfg(feature = "redis-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
+    pub fn client_certificate(
+        mut self,
+        certificate_pem: impl Into<Vec<u8>>,
+        key_pem: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates.client = Some((certificate_pem.into(), key_pem.into()));
+        self
+    }
+
     /// Opens the connections and tries out every script on a key of its own.
     ///
     /// # Errors
@@ -141,7 +185,8 @@ impl RedisBackendBuilder {
     /// - [`ConnectError::Config`]: a setting is out of its bounds, or a URL cannot be used.
     /// - [`ConnectError::Unreachable`]: nobody answered within the connect timeout, or a command
     ///   of the trial within the response timeout.
-    /// - [`ConnectError::Refused`]: the password is wrong, or the ACL lacks a permission.
+    /// - [`ConnectError::Refused`]: the password is wrong, the ACL lacks a permission, or one side
+    ///   does not trust the certificate of the other.
     ///
     /// A server that is reachable and cannot take locks at the moment (memory full, still loading)
     /// is none of these: see [`RedisBackend::warnings`].
@@ -169,6 +214,8 @@ impl RedisBackendBuilder {
 
         let transport = Transport {
             user_timeout: self.connect_timeout.max(MIN_USER_TIMEOUT),
+            #[cfg(feature = "redis-tls")]
+            certificates: self.certificates,
         };
         let network = Arc::new(Network {
             connect_timeout: self.connect_timeout,
@@ -182,6 +229,12 @@ impl RedisBackendBuilder {
         };
         let (origin, address, ear) = match self.source {
             Source::Pool(pool) => {
+                #[cfg(feature = "redis-tls")]
+                if notify.is_none() {
+                    transport
+                        .certificates
+                        .refuse("connections are the pool's")?;
+                }
                 let address = "the given pool".to_owned();
                 (Origin::Given(pool), address, notify.map(Ear::Server))
             }
@@ -294,7 +347,7 @@ async fn finished(mut inner: Inner) -> Result<RedisBackend, ConnectError> {
 
 impl fmt::Debug for RedisBackendBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // URLs and pools hold passwords.
+        // URLs and pools hold passwords, and certificates come with a private key.
         f.debug_struct("RedisBackendBuilder")
             .field("prefix", &self.prefix)
             .field("connections", &self.connections)

@@ -130,6 +130,8 @@ pub(super) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
         ErrorKind::AuthenticationFailed
         | ErrorKind::InvalidClientConfig
         | ErrorKind::RESP3NotSupported => BackendErrorKind::Misconfigured,
+        #[cfg(feature = "redis-tls")]
+        ErrorKind::Io if super::tls::is_disagreement(error) => BackendErrorKind::Misconfigured,
         ErrorKind::Io | ErrorKind::Parse => BackendErrorKind::Unavailable,
         _ => kind_of(
             error.code().unwrap_or_default(),

@@ -26,6 +26,8 @@ mod self_test;
 mod sentinel;
 mod shard;
 mod target;
+#[cfg(feature = "redis-tls")]
+mod tls;
 
 pub use backend::RedisBackend;
 pub use builder::RedisBackendBuilder;
