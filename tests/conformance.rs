@@ -11,6 +11,32 @@ use tower_lock::backend::{Memory, conformance};
 async fn memory_keeps_the_contract() {
     let memory = Memory::new();
     conformance::all(&memory, &memory.clone()).await;
+    conformance::node::all(&memory, &memory.clone()).await;
+}
+
+mod quorum {
+    use tower_lock::Quorum;
+    use tower_lock::backend::{Memory, QuorumBuilder, conformance};
+
+    async fn holds(nodes: usize) {
+        let stores: Vec<_> = (0..nodes).map(|_| Memory::new()).collect();
+        let quorum = || {
+            let stores = stores.iter().cloned();
+            let builder = stores.fold(Quorum::builder(), QuorumBuilder::node);
+            builder.build().unwrap()
+        };
+        conformance::all(&quorum(), &quorum()).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quorum_of_three_keeps_the_contract() {
+        holds(3).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quorum_of_five_keeps_the_contract() {
+        holds(5).await;
+    }
 }
 
 #[cfg(feature = "redis")]
@@ -18,6 +44,7 @@ mod redis {
     use std::num::NonZeroUsize;
     use std::time::Duration;
 
+    use tower_lock::Quorum;
     use tower_lock::backend::conformance;
     use tower_lock::backend::redis::deadpool_redis::{Config, Pool, Runtime};
     use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
@@ -30,6 +57,7 @@ mod redis {
         let one = patient().connect().await.unwrap();
         let other = patient().connect().await.unwrap();
         conformance::all(&one, &other).await;
+        conformance::node::all(&one, &other).await;
     }
 
     fn pool(server: &RedisServer) -> Pool {
@@ -72,5 +100,20 @@ mod redis {
     async fn redis_from_a_pool_without_notifications_keeps_the_contract() {
         let server = RedisServer::start();
         holds(|| RedisBackend::from_pool(pool(&server))).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_quorum_of_redis_servers_keeps_the_contract() {
+        let servers = [(); 3].map(|()| RedisServer::start());
+        let ten_seconds = Duration::from_secs(10);
+        let quorum = || async {
+            let mut quorum = Quorum::builder().node_timeout(ten_seconds);
+            for server in &servers {
+                let node = RedisBackend::builder(server.url()).response_timeout(ten_seconds);
+                quorum = quorum.node(node.connect().await.unwrap());
+            }
+            quorum.build().unwrap()
+        };
+        conformance::all(&quorum().await, &quorum().await).await;
     }
 }

@@ -26,6 +26,12 @@ const LAYERS: &[Layer] = &[
         may_name: &[],
         never: HTTP,
     },
+    // Nothing but documentation.
+    Layer {
+        modules: &["guide"],
+        may_name: &[],
+        never: HTTP,
+    },
     Layer {
         modules: &["backend"],
         may_name: GROUND,

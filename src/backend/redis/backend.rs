@@ -16,8 +16,8 @@ use super::place::{Place, Topology};
 use super::script::{Answers, At, MAX_BATCH, Scripts};
 use crate::LockKey;
 use crate::backend::{
-    Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Hints, Holder, LeaseId,
-    Passed, Released, Renewal, Renewed,
+    Acquired, Backend, BackendError, BackendErrorKind, Fence, ForceReleased, Hints, Holder,
+    LeaseId, Node, Passed, Released, Renewal, Renewed,
 };
 
 /// Leases in Redis 6 or newer, shared with Redisson's `getLock`.
@@ -303,6 +303,23 @@ impl Backend for RedisBackend {
         let inner = &*self.inner;
         let place = inner.place(key)?;
         inner.scripts.force_release(inner.at(&place, key)).await
+    }
+}
+
+impl Node for RedisBackend {
+    async fn vote(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+        fence: Fence,
+    ) -> Result<Acquired, BackendError> {
+        let inner = &*self.inner;
+        let place = inner.place(key)?;
+        inner
+            .scripts
+            .vote(inner.at(&place, key), lease, ttl, fence)
+            .await
     }
 }
 

@@ -44,7 +44,7 @@ pub struct RedisBackendBuilder {
     connect_timeout: Duration,
     response_timeout: Duration,
     publish: Publish,
-    sentinel_auth: RedisConnectionInfo,
+    sentinel_auth: Option<RedisConnectionInfo>,
     #[cfg(feature = "redis-tls")]
     certificates: Certificates,
 }
@@ -72,7 +72,7 @@ impl RedisBackendBuilder {
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_millis(500),
             publish: Publish::default(),
-            sentinel_auth: RedisConnectionInfo::default(),
+            sentinel_auth: None,
             #[cfg(feature = "redis-tls")]
             certificates: Certificates::default(),
         }
@@ -133,10 +133,10 @@ impl RedisBackendBuilder {
     /// An empty user is the default user of the server.
     pub fn sentinel_auth(mut self, user: impl AsRef<str>, password: impl AsRef<str>) -> Self {
         let login = RedisConnectionInfo::default().set_password(password);
-        self.sentinel_auth = match user.as_ref() {
+        self.sentinel_auth = Some(match user.as_ref() {
             "" => login,
             user => login.set_username(user),
-        };
+        });
         self
     }
 
@@ -194,7 +194,7 @@ impl RedisBackendBuilder {
     /// # Cancel safety
     ///
     /// Connections that were opened are closed. A key of the trial may stay for a second.
-    pub async fn connect(self) -> Result<RedisBackend, ConnectError> {
+    pub async fn connect(mut self) -> Result<RedisBackend, ConnectError> {
         for (field, timeout) in [
             ("connect_timeout", self.connect_timeout),
             ("response_timeout", self.response_timeout),
@@ -248,7 +248,7 @@ impl RedisBackendBuilder {
                     let sentinels = Arc::new(Sentinels::new(
                         sentinels,
                         service,
-                        self.sentinel_auth,
+                        self.sentinel_auth.take().unwrap_or_default(),
                         self.response_timeout,
                     ));
                     let address = sentinels.address();
@@ -256,11 +256,17 @@ impl RedisBackendBuilder {
                         notify.map_or_else(|| Ear::Sentinel(Arc::clone(&sentinels)), Ear::Server);
                     (Origin::Sentinel(sentinels), address, Some(ear))
                 }
+                Targets::Cluster { .. } if notify.is_some() => {
+                    let problem = "the releases in a cluster are heard at its nodes";
+                    return Err(ConfigError::new("notify", problem).into());
+                }
                 Targets::Cluster { seeds } => {
+                    unused_sentinel_auth(&self.sentinel_auth)?;
                     return in_cluster(seeds, connections, network, names, self.publish).await;
                 }
             },
         };
+        unused_sentinel_auth(&self.sentinel_auth)?;
         let connector = Connector::new(origin, address.clone(), connections, Arc::clone(&network));
         let publish = match self.publish {
             Publish::Auto => Publish::Plain,
@@ -282,6 +288,17 @@ impl RedisBackendBuilder {
             warnings: Vec::new(),
         })
         .await
+    }
+}
+
+/// A login that is shown to nobody was meant for somebody.
+fn unused_sentinel_auth(login: &Option<RedisConnectionInfo>) -> Result<(), ConfigError> {
+    match login {
+        None => Ok(()),
+        Some(_) => Err(ConfigError::new(
+            "sentinel_auth",
+            "the URL names no sentinels",
+        )),
     }
 }
 

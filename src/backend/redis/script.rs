@@ -11,7 +11,8 @@ use super::place::Place;
 use super::shard::Shard;
 use crate::LockKey;
 use crate::backend::{
-    Acquired, BackendError, ForceReleased, Holder, LeaseId, Passed, Released, Renewal, Renewed,
+    Acquired, BackendError, Fence, ForceReleased, Holder, LeaseId, Passed, Released, Renewal,
+    Renewed,
 };
 
 /// How many keys one call renews or releases: Redis does nothing else during a script.
@@ -56,6 +57,7 @@ impl Publish {
 /// The scripts, made for one way to publish.
 pub(super) struct Scripts {
     acquire: Script,
+    vote: Script,
     renew: Script,
     release: Script,
     pass: Script,
@@ -78,6 +80,7 @@ impl Scripts {
         };
         Self {
             acquire: Script::new(&[FENCE, include_str!("scripts/acquire.lua")]),
+            vote: Script::new(&[include_str!("scripts/vote.lua")]),
             renew: Script::new(&[include_str!("scripts/renew.lua")]),
             release: Script::new(&[tell, include_str!("scripts/release.lua")]),
             pass: Script::new(&[FENCE, tell, include_str!("scripts/pass.lua")]),
@@ -162,7 +165,40 @@ impl Scripts {
         let mut command = self.acquire.evalsha(2, 2, size);
         command.arg(body).arg(fence);
         command.arg(Lease(lease)).arg(millis(ttl));
-        match self.acquire.call(at.place, &command).await {
+        let outcome = self.acquire.call(at.place, &command).await;
+        self.acquired(outcome, at, lease, ttl)
+    }
+
+    /// As a node of a quorum.
+    pub(super) async fn vote(
+        &self,
+        at: At<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+        fence: Fence,
+    ) -> Result<Acquired, BackendError> {
+        let (counter, confirmed) = match fence {
+            Fence::Propose(counter) => (counter, 0),
+            Fence::Confirm(counter) => (counter, 1),
+        };
+        let (body, fence) = (at.body(), at.names.quorum_fence(at.place.slot()));
+        let size = body.len() + fence.len() + Lease::MAX_LEN + 3 * OVERHEAD;
+        let mut command = self.vote.evalsha(2, 4, size);
+        command.arg(body).arg(fence);
+        command.arg(Lease(lease)).arg(millis(ttl));
+        command.arg(counter).arg(confirmed);
+        let outcome = self.vote.call(at.place, &command).await;
+        self.acquired(outcome, at, lease, ttl)
+    }
+
+    fn acquired(
+        &self,
+        outcome: Result<Value, Fault>,
+        at: At<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Acquired, BackendError> {
+        match outcome {
             Ok(Value::Int(-1)) => Err(no_end()),
             Ok(Value::Int(left)) => Ok(Acquired::busy(remaining(left))),
             Ok(answer) => counter(answer).map(Acquired::granted),
