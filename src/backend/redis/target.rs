@@ -39,7 +39,7 @@ pub(super) struct Transport {
 }
 
 impl Targets {
-    /// Reads the URL of the setting `field`. No error repeats any part of it but the scheme.
+    /// Reads the URL of the setting `field`. No error repeats any part of it.
     pub(super) fn parse(
         field: &'static str,
         url: &str,
@@ -99,10 +99,7 @@ impl Targets {
             "cluster" => Err(invalid(
                 "a cluster has no databases: nothing may follow the hosts",
             )),
-            kind => {
-                let problem = format!("`{scheme}+{kind}` is not supported: {SCHEMES}");
-                Err(ConfigError::new(field, problem))
-            }
+            _ => Err(invalid(SCHEMES)),
         }
     }
 }
@@ -110,7 +107,8 @@ impl Targets {
 /// What is in front of the character would be taken for the host, and be told as the address.
 const UNENCODED: &str =
     "an `@` behind the host: `/`, `?`, `#` and `%` in a user or a password must be percent-encoded";
-const SCHEMES: &str = "use `redis`, `rediss`, `redis+unix`, `redis+sentinel` or `redis+cluster`";
+/// Without the scheme that was found: of a URL that has none, it is the user.
+const SCHEMES: &str = "the scheme is not supported: use `redis`, `rediss`, `redis+unix`, `redis+sentinel` or `redis+cluster`";
 
 impl Target {
     /// Reads the URL of one server.
@@ -134,10 +132,7 @@ impl Target {
             "rediss" | "valkeys" => {
                 return Err(invalid("TLS needs the feature `redis-tls`"));
             }
-            scheme => {
-                let problem = format!("`{scheme}` is not supported: {SCHEMES}");
-                return Err(ConfigError::new(field, problem));
-            }
+            _ => return Err(invalid(SCHEMES)),
         }
         let info = url
             .into_connection_info()
