@@ -231,7 +231,7 @@ mod tls {
             }),
             root_cert: Some(trusted.ca().to_vec()),
         };
-        // Two tests, of which one is the first.
+        // For the process, whichever test is the first; the second is refused, and needs none.
         drop(rustls::crypto::ring::default_provider().install_default());
         let client = redis::Client::build_with_tls(url, certificates)?;
         redis::cmd("PING").query(&mut client.get_connection()?)
