@@ -16,8 +16,8 @@ use support::proxy::Proxy;
 use support::redis_server::RedisServer;
 use support::sentinel::SentinelSet;
 
-/// An idle machine takes a third of it.
-const FAILOVER: Duration = Duration::from_secs(10);
+/// Two or three seconds, and some more for each election that nobody wins.
+const FAILOVER: Duration = Duration::from_secs(15);
 
 #[tokio::test]
 async fn sentinels_replace_a_killed_primary_and_take_it_back_as_a_replica() {
@@ -34,7 +34,7 @@ async fn sentinels_replace_a_killed_primary_and_take_it_back_as_a_replica() {
     assert_eq!(set.cli(second, &["GET", "kept"]), "1");
 
     set.restart(first).await;
-    assert_eq!(set.primary(), second, "{}", set.logs());
+    assert_eq!(set.primary(), second);
     assert!(set.cli(first, &["ROLE"]).starts_with("slave"));
     assert_eq!(set.cli(first, &["GET", "kept"]), "1");
 
