@@ -57,7 +57,7 @@ async fn a_stopped_primary_of_sentinels_takes_itself_for_one_until_it_is_told_ot
 
 #[tokio::test]
 async fn stopped_replicas_of_sentinels_acknowledge_nothing() {
-    let set = SentinelSet::start();
+    let mut set = SentinelSet::start();
     let primary = set.primary();
     set.stop_replicas();
     set.cli(primary, &["SET", "key", "1"]);
@@ -65,6 +65,13 @@ async fn stopped_replicas_of_sentinels_acknowledge_nothing() {
     set.continue_replicas();
     assert_eq!(set.cli(primary, &["WAIT", "2", "5000"]), "2");
     assert_eq!(set.primary(), primary);
+
+    // The old primary runs, and is one, until the Sentinels have another.
+    set.in_order_again().await;
+    let order = ["SENTINEL", "FAILOVER", set.service()];
+    set.sentinel(0).cli(&order);
+    set.failover().await;
+    assert_ne!(set.primary(), primary);
 }
 
 #[tokio::test]
