@@ -141,7 +141,8 @@ pub(super) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
 fn kind_of(code: &str, details: &str) -> BackendErrorKind {
     /// `CROSSSLOT`: a node of a cluster was given as if it were alone.
     const CODES: [&str; 5] = ["FENCE", "NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT"];
-    const SENTENCES: [&str; 7] = [
+    const SENTENCES: [&str; 8] = [
+        "Authentication required",
         "cluster support disabled",
         "NOPERM",
         "The user executing the script can't",
@@ -197,6 +198,8 @@ mod tests {
             ),
             ("NOPERM", "this user has no permissions", Misconfigured),
             ("NOAUTH", "Authentication required.", Misconfigured),
+            // In these words where a database is chosen without a password.
+            ("ERR", "Authentication required.", Misconfigured),
             (
                 "ERR",
                 "The user executing the script can't run this command",
