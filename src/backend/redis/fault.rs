@@ -112,7 +112,9 @@ pub(super) fn is_demoted(answer: &Value) -> bool {
         return false;
     };
     let details = || error.details().unwrap_or_default();
-    error.code() == "READONLY" || (error.code() == "ERR" && details().contains("READONLY"))
+    // `MASTERDOWN`: a replica out of touch that may not answer from what it has.
+    matches!(error.code(), "READONLY" | "MASTERDOWN")
+        || (error.code() == "ERR" && details().contains("READONLY"))
 }
 
 /// An error the server answered with: the command did not take effect.
