@@ -180,6 +180,7 @@ impl RedisBackendBuilder {
             Some(url) => Some(Target::parse("notify", url, &transport)?),
             None => None,
         };
+        let mut watched = None;
         let (origin, address, ear) = match self.source {
             Source::Pool(pool) => {
                 let address = "the given pool".to_owned();
@@ -195,9 +196,10 @@ impl RedisBackendBuilder {
                     let sentinels = Arc::new(Sentinels::new(
                         sentinels,
                         service,
-                        self.sentinel_auth,
-                        self.response_timeout,
+                        &self.sentinel_auth,
+                        Arc::clone(&network),
                     ));
+                    watched = Some(Arc::clone(&sentinels));
                     let address = sentinels.address();
                     let ear =
                         notify.map_or_else(|| Ear::Sentinel(Arc::clone(&sentinels)), Ear::Server);
@@ -222,6 +224,7 @@ impl RedisBackendBuilder {
             names,
             scripts: Scripts::new(publish),
             topology: Topology::Single(node),
+            sentinels: watched,
             plain,
             sharded: publish.is_sharded(),
             network,
@@ -261,6 +264,7 @@ async fn in_cluster(
         names,
         scripts: Scripts::new(publish),
         topology: Topology::Cluster(cluster),
+        sentinels: None,
         plain,
         sharded: publish.is_sharded(),
         network,
