@@ -4,7 +4,7 @@
 SERVER ?= redis-server
 CARGO ?= cargo
 # Each is built alone, and so is none of them.
-FEATURES := axum redis redis-tls tracing metrics conformance
+FEATURES := axum redis redis-sentinel redis-cluster redis-tls tracing metrics conformance
 
 export SERVER
 
@@ -17,6 +17,9 @@ help:
 	@echo 'make features  each feature alone, and none'
 	@echo 'make bench     benchmarks'
 	@echo 'SERVER=name    the Redis server that the tests start (now: $(SERVER))'
+	@echo 'PROCESSES_SECONDS=n  how long the test over many processes runs (60 unless set)'
+	@echo
+	@echo 'cargo run --example orders   the example to copy; to see updates lost: --example bank'
 
 # Benchmarks and their long runs are no part of it: `cargo test` leaves them out.
 test: server

@@ -17,9 +17,13 @@ impl LockManager {
     /// | URL | backend |
     /// |---|---|
     /// | `memory://` | the memory of this process |
-    /// | `redis://[user:password@]host[:port][/db]` | one Redis node (feature `redis`) |
-    /// | `rediss://…` | the same through TLS (feature `redis-tls`) |
-    /// | `redis+unix:///path` | one Redis node on a Unix socket |
+    /// | `redis://[user:password@]host[:port][/db]` | one Redis server (feature `redis`) |
+    /// | `redis+unix:///path` | one Redis server on a Unix socket |
+    /// | `redis+sentinel://[user:password@]host[:port],…/service[/db]` | the primary that the sentinels name |
+    /// | `redis+cluster://[user:password@]host[:port],…` | the cluster of these nodes |
+    /// | `rediss://…`, `rediss+sentinel://…`, `rediss+cluster://…` | the same through TLS (feature `redis-tls`) |
+    ///
+    /// The [`guide`](crate::guide) tells what each of them guarantees.
     ///
     /// What looks unsafe about a server, such as an eviction policy that may drop locks, is told as a
     /// `tracing` event, with that feature; to see it without, use `RedisBackend::builder` and its
@@ -28,8 +32,8 @@ impl LockManager {
     /// # Errors
     ///
     /// [`ConnectError::Config`] for a URL that cannot be used, [`ConnectError::Unreachable`] when
-    /// nobody answers within the connect timeout, [`ConnectError::Refused`] for a wrong password or
-    /// a missing permission. None of them holds the password.
+    /// nobody answers within the connect timeout, [`ConnectError::Refused`] for a wrong password, a
+    /// missing permission or a certificate that is not trusted. None of them holds the password.
     ///
     /// # Cancel safety
     ///

@@ -36,8 +36,9 @@ pub enum ErrorKind {
     Overloaded,
     /// The backend did not answer, or could not serve the command, until the wait was over.
     Unavailable,
-    /// The backend refuses this client: a wrong password, a missing permission. Retrying does not
-    /// help; the configuration must change.
+    /// The backend refuses this client, or this client the backend: a wrong password, a missing
+    /// permission, a certificate that is not trusted. Retrying does not help; the configuration must
+    /// change.
     Misconfigured,
     /// The lock was held and is not any more: its lease ran out, somebody forced it open, or it
     /// reached its longest hold.
@@ -198,7 +199,8 @@ pub enum ConnectError {
         /// What the connection said.
         source: Source,
     },
-    /// The server answered and refuses this client: a wrong password, a missing permission.
+    /// The server answered and refuses this client: a wrong password, a missing permission. Or it
+    /// cannot be trusted: its certificate is from somebody else, or for another name.
     #[error("the lock backend at {address} refuses this client")]
     #[non_exhaustive]
     Refused {

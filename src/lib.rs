@@ -139,9 +139,14 @@
 //! # Backends
 //!
 //! - [`Memory`]: in this process. The default, and enough for one process.
-//! - [`RedisBackend`]: one Redis node, for any number of processes. Wire-compatible with Redisson's
-//!   `getLock`: services in Java and in Rust exclude and wake each other.
+//! - [`RedisBackend`]: one Redis server, a service that Sentinel looks after, or a Cluster, for any
+//!   number of processes. Wire-compatible with Redisson's `getLock`: services in Java and in Rust
+//!   exclude and wake each other.
+//! - [`Quorum`]: several stores that know nothing of each other, of which any minority may be lost, at
+//!   the cost of a command to each.
 //! - Your own [`Backend`]: the feature `conformance` has its contract as test functions.
+//!
+//! The [`guide`] has a page for each: what it guarantees, what a failover can do, what to set.
 //!
 //! # Cancel safety
 //!
@@ -154,7 +159,7 @@
 //! | feature | default | what for |
 //! |---|---|---|
 //! | `axum` | yes | [`Locked`], the extractors for [`Held`] and [`Owner`], [`LockLayer::by_path_param`] |
-//! | `redis` | yes | [`RedisBackend`] |
+//! | `redis` | yes | [`RedisBackend`]: one server, Sentinel, Cluster |
 //! | `redis-tls` | | `rediss://`, through rustls |
 //! | `tracing` | | `warn` for a lost lock, a server that cannot be reached or looks unsafe; `debug` for an acquire that failed |
 //! | `metrics` | | the counters `tower_lock_acquires_total{outcome}` and `tower_lock_lost_total`, the histogram `tower_lock_wait_seconds` |
@@ -168,6 +173,7 @@ mod connect;
 mod error;
 #[cfg(feature = "axum")]
 mod extract;
+pub mod guide;
 mod jitter;
 mod key;
 mod layer;
@@ -178,7 +184,7 @@ mod task;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use backend::redis::RedisBackend;
-pub use backend::{Backend, Memory};
+pub use backend::{Backend, Memory, Quorum};
 pub use error::{ConfigError, ConnectError, Error, ErrorKind};
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]

@@ -4,14 +4,14 @@
 
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower_lock::backend::{
-    Acquired, BackendError, BackendErrorKind, ForceReleased, HintSender, Hints, Holder, LeaseId,
-    Passed, Released, Renewal, Renewed,
+    Acquired, BackendError, BackendErrorKind, Fence, ForceReleased, HintSender, Hints, Holder,
+    LeaseId, Passed, QuorumBuilder, Released, Renewal, Renewed,
 };
 use tower_lock::{
     Acquire, AcquireFuture, ByExtension, ByHeader, ByPath, ByQuery, ConfigError, ConnectError,
     Error, ErrorKind, FencingToken, Held, InvalidKey, LockBody, LockGuard, LockInfo, LockKey,
     LockKeys, LockLayer, LockManager, LockManagerBuilder, LockRejection, LockService, Lost, Memory,
-    OnLost, Owner, ResponseFuture, Snapshot,
+    OnLost, Owner, Quorum, ResponseFuture, Snapshot,
 };
 
 /// Neither `Send` nor `Sync`: stands for a parameter that must not matter.
@@ -68,6 +68,8 @@ assert_shared!(
     BackendErrorKind
 );
 assert_impl_all!(Memory: Clone);
+assert_shared!(Quorum, QuorumBuilder, Fence);
+assert_impl_all!(Quorum: Clone);
 
 // The layer.
 assert_shared!(ByPath, ByHeader, ByQuery, OnLost, LockRejection);
@@ -128,7 +130,7 @@ fn every_future_may_move_between_threads() {
 fn every_public_type_is_in_this_file() {
     let words = |text: &'static str| text.split(|c: char| !c.is_alphanumeric());
     let here: Vec<_> = words(include_str!("auto_traits.rs")).collect();
-    let traits = ["Backend", "Immediate", "KeyExtractor", "LockTarget"];
+    let traits = ["Backend", "Immediate", "KeyExtractor", "LockTarget", "Node"];
     for module in [
         include_str!("../src/lib.rs"),
         include_str!("../src/backend/mod.rs"),

@@ -11,6 +11,32 @@ use tower_lock::backend::{Memory, conformance};
 async fn memory_keeps_the_contract() {
     let memory = Memory::new();
     conformance::all(&memory, &memory.clone()).await;
+    conformance::node::all(&memory, &memory.clone()).await;
+}
+
+mod quorum {
+    use tower_lock::Quorum;
+    use tower_lock::backend::{Memory, QuorumBuilder, conformance};
+
+    async fn holds(nodes: usize) {
+        let stores: Vec<_> = (0..nodes).map(|_| Memory::new()).collect();
+        let quorum = || {
+            let stores = stores.iter().cloned();
+            let builder = stores.fold(Quorum::builder(), QuorumBuilder::node);
+            builder.build().unwrap()
+        };
+        conformance::all(&quorum(), &quorum()).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quorum_of_three_keeps_the_contract() {
+        holds(3).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quorum_of_five_keeps_the_contract() {
+        holds(5).await;
+    }
 }
 
 #[cfg(feature = "redis")]
@@ -18,6 +44,7 @@ mod redis {
     use std::num::NonZeroUsize;
     use std::time::Duration;
 
+    use tower_lock::Quorum;
     use tower_lock::backend::conformance;
     use tower_lock::backend::redis::deadpool_redis::{Config, Pool, Runtime};
     use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
@@ -30,6 +57,7 @@ mod redis {
         let one = patient().connect().await.unwrap();
         let other = patient().connect().await.unwrap();
         conformance::all(&one, &other).await;
+        conformance::node::all(&one, &other).await;
     }
 
     fn pool(server: &RedisServer) -> Pool {
@@ -74,15 +102,18 @@ mod redis {
         holds(|| RedisBackend::from_pool(pool(&server))).await;
     }
 
-    /// The user of the manual: it can lock and nothing else.
-    #[tokio::test]
-    async fn redis_with_least_privilege_keeps_the_contract() {
-        let server = RedisServer::start();
-        let rules = "ACL SETUSER locker reset on >secret resetkeys ~lock:* resetchannels \
-            &redisson_lock__channel:* -@all +ping +hello +auth +unwatch +client|setname +eval \
-            +evalsha +script|load +subscribe +unsubscribe +exists +hexists +hget +hset +hlen +hdel \
-            +pexpire +pttl +get +set +del +publish +time +pubsub|numsub";
-        server.cli(&rules.split_ascii_whitespace().collect::<Vec<_>>());
-        holds(|| RedisBackend::builder(server.url_of("locker", "secret"))).await;
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_quorum_of_redis_servers_keeps_the_contract() {
+        let servers = [(); 3].map(|()| RedisServer::start());
+        let ten_seconds = Duration::from_secs(10);
+        let quorum = || async {
+            let mut quorum = Quorum::builder().node_timeout(ten_seconds);
+            for server in &servers {
+                let node = RedisBackend::builder(server.url()).response_timeout(ten_seconds);
+                quorum = quorum.node(node.connect().await.unwrap());
+            }
+            quorum.build().unwrap()
+        };
+        conformance::all(&quorum().await, &quorum().await).await;
     }
 }

@@ -278,10 +278,14 @@ async fn locks_survive_the_move_of_their_slot() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_stands_still_concerns_nobody_but_its_own_keys() {
     let cluster = Cluster::start_with(&["--cluster-node-timeout", "60000"]);
-    let (here, there) = (
-        manager(cluster.url(), SHORT).await,
-        manager(cluster.url(), SHORT).await,
-    );
+    let patient = || async {
+        // An answer that does not come is given up long after the lease has run out.
+        let backend = RedisBackend::builder(cluster.url()).response_timeout(10 * SECOND);
+        let backend = backend.connect().await.unwrap();
+        let locks = LockManager::builder(backend).watchdog_timeout(SHORT);
+        locks.build().unwrap()
+    };
+    let (here, there) = (patient().await, patient().await);
     let keys = key_of_each(&cluster);
     let (still, own) = &keys[0];
     // As many as one command renews, so that they would share commands if they could.

@@ -4,9 +4,16 @@
 
 mod support;
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
 use support::cluster::Cluster;
+use support::patience::until;
+use support::proxy::Proxy;
+use support::redis_server::RedisServer;
 use support::sentinel::SentinelSet;
 
 /// An idle machine takes a third of it.
@@ -152,4 +159,107 @@ async fn a_cluster_migrates_a_slot_in_steps() {
     cluster.migrate_slot(slot, to, from).await;
     assert_eq!(code(from, "{tag}there"), value);
     assert_eq!(code(from, "{tag}gone"), absent);
+}
+
+#[tokio::test]
+async fn a_truncating_proxy_passes_some_bytes_of_an_answer_and_resets() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let mut stream = said_ping(&proxy).await;
+    proxy.truncate_answers(9);
+    // In two pieces, and the second one is too long.
+    stream.write_all(b"PING\r\n").await.unwrap();
+    stream.read_exact(&mut [0; 7]).await.unwrap();
+    stream.write_all(b"INCR counter\r\n").await.unwrap();
+    stream.read_exact(&mut [0; 2]).await.unwrap();
+    assert_eq!(end(&mut stream).await, Err(ErrorKind::ConnectionReset));
+    assert_eq!(server.cli(&["GET", "counter"]), "1");
+    said_ping(&proxy).await;
+}
+
+#[tokio::test]
+async fn a_truncating_proxy_passes_some_bytes_of_a_command_and_resets() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let command = b"INCR counter\r\n";
+    for (bytes, counter) in [
+        (0, ""),
+        (5, ""),
+        (command.len() - 1, ""),
+        (command.len(), "1"),
+    ] {
+        let mut stream = said_ping(&proxy).await;
+        proxy.truncate_commands(bytes);
+        stream.write_all(command).await.unwrap();
+        assert_eq!(end(&mut stream).await, Err(ErrorKind::ConnectionReset));
+        let gone = || server.clients("normal").is_empty();
+        until("no client", || server.log(), gone).await;
+        assert_eq!(server.cli(&["GET", "counter"]), counter, "{bytes} bytes");
+    }
+}
+
+/// A connection that works.
+async fn said_ping(proxy: &Proxy) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", proxy.port()))
+        .await
+        .unwrap();
+    stream.write_all(b"PING\r\n").await.unwrap();
+    let mut pong = [0; 7];
+    stream.read_exact(&mut pong).await.unwrap();
+    assert_eq!(&pong, b"+PONG\r\n");
+    stream
+}
+
+/// What comes next, when nothing more is to come.
+async fn end(stream: &mut TcpStream) -> Result<usize, ErrorKind> {
+    stream.read(&mut [0]).await.map_err(|error| error.kind())
+}
+
+/// A client of a TLS server, through rustls.
+#[cfg(feature = "redis-tls")]
+mod tls {
+    use redis::{ClientTlsConfig, RedisResult, TlsCertificates};
+
+    use crate::support::tls::{Authority, Identity, TlsServer};
+
+    /// Trusts an authority, shows a certificate or none, and says `PING`.
+    fn ping(url: &str, trusted: &Authority, shown: Option<Identity>) -> RedisResult<String> {
+        let certificates = TlsCertificates {
+            client_tls: shown.map(|identity| ClientTlsConfig {
+                client_cert: identity.certificate.into_bytes(),
+                client_key: identity.key.into_bytes(),
+            }),
+            root_cert: Some(trusted.ca().to_vec()),
+        };
+        // Two tests, of which one is the first.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let client = redis::Client::build_with_tls(url, certificates)?;
+        redis::cmd("PING").query(&mut client.get_connection()?)
+    }
+
+    #[test]
+    fn a_tls_server_answers_those_who_trust_its_authority() {
+        let server = TlsServer::start();
+        let pong = ping(&server.url(), server.authority(), None);
+        assert_eq!(pong.unwrap(), "PONG");
+        let by_name = server.url().replace("127.0.0.1", "localhost");
+        assert_eq!(ping(&by_name, server.authority(), None).unwrap(), "PONG");
+
+        let error = ping(&server.url(), &Authority::new(), None).unwrap_err();
+        assert!(error.to_string().contains("certificate"), "{error}");
+        let plain = server.url().replace("rediss", "redis");
+        assert!(ping(&plain, server.authority(), None).is_err());
+    }
+
+    #[test]
+    fn a_mutual_tls_server_answers_only_those_whom_its_authority_has_signed() {
+        let server = TlsServer::start_mutual();
+        let shown = |authority: &Authority| {
+            let identity = Some(authority.issue());
+            ping(&server.url(), server.authority(), identity)
+        };
+        assert_eq!(shown(server.authority()).unwrap(), "PONG");
+        assert!(shown(&Authority::new()).is_err());
+        assert!(ping(&server.url(), server.authority(), None).is_err());
+    }
 }

@@ -20,6 +20,8 @@
 //! something may take a moment, it is asked for until a deadline has passed; nothing is slept for
 //! in hope.
 
+pub mod node;
+
 use std::fmt::Debug;
 use std::future::Future;
 use std::time::Duration;

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 use super::{
-    Acquired, Backend, BackendError, ForceReleased, HintSender, Hints, Holder, Immediate, LeaseId,
-    Passed, Released, Renewal, Renewed,
+    Acquired, Backend, BackendError, Fence, ForceReleased, HintSender, Hints, Holder, Immediate,
+    LeaseId, Node, Passed, Released, Renewal, Renewed,
 };
 use crate::LockKey;
 
@@ -28,6 +28,8 @@ struct State {
     leases: HashMap<LockKey, Entry>,
     watchers: HashMap<LockKey, Vec<HintSender>>,
     counter: u64,
+    /// The counter as a node of a quorum; none before it was confirmed.
+    fence: Option<u64>,
     /// Abandoned entries are swept out when the maps reach this size, which then doubles what is
     /// left: constant work per operation, and no more garbage than content.
     sweep_at: usize,
@@ -69,7 +71,13 @@ impl State {
         first
     }
 
-    fn try_acquire(&mut self, key: &LockKey, lease: LeaseId, ttl: Duration) -> Acquired {
+    fn try_acquire(
+        &mut self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+        counter: impl FnOnce(&mut Self) -> u64,
+    ) -> Acquired {
         let now = Instant::now();
         if let Some(entry) = self.live(key, now)
             && entry.lease != lease
@@ -79,7 +87,7 @@ impl State {
         self.sweep(now);
         let expires = now + ttl;
         self.leases.insert(key.clone(), Entry { lease, expires });
-        Acquired::granted(self.next_counters(1))
+        Acquired::granted(counter(self))
     }
 
     fn release(&mut self, key: &LockKey, lease: LeaseId) -> Released {
@@ -122,7 +130,8 @@ impl Backend for Memory {
         lease: LeaseId,
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
-        Ok(self.state().try_acquire(key, lease, ttl))
+        let counter = |state: &mut State| state.next_counters(1);
+        Ok(self.state().try_acquire(key, lease, ttl, counter))
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
@@ -212,11 +221,28 @@ impl Immediate for Memory {
         lease: LeaseId,
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
-        Ok(self.state().try_acquire(key, lease, ttl))
+        let counter = |state: &mut State| state.next_counters(1);
+        Ok(self.state().try_acquire(key, lease, ttl, counter))
     }
 
     fn release(&self, key: &LockKey, lease: LeaseId) -> Result<Released, BackendError> {
         Ok(self.state().release(key, lease))
+    }
+}
+
+impl Node for Memory {
+    async fn vote(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+        fence: Fence,
+    ) -> Result<Acquired, BackendError> {
+        let counter = |state: &mut State| {
+            state.fence = fence.after(state.fence);
+            state.fence.unwrap_or(0)
+        };
+        Ok(self.state().try_acquire(key, lease, ttl, counter))
     }
 }
 

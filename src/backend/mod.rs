@@ -6,6 +6,7 @@ mod contract;
 mod erased;
 mod hints;
 mod memory;
+mod quorum;
 #[cfg(feature = "redis")]
 pub mod redis;
 
@@ -15,5 +16,6 @@ pub use contract::{
 };
 pub use hints::{HintSender, Hints};
 pub use memory::Memory;
+pub use quorum::{Fence, Node, Quorum, QuorumBuilder};
 
 pub(crate) use erased::{BoxFuture, ErasedBackend};

@@ -26,6 +26,12 @@ const LAYERS: &[Layer] = &[
         may_name: &[],
         never: HTTP,
     },
+    // Nothing but documentation.
+    Layer {
+        modules: &["guide"],
+        may_name: &[],
+        never: HTTP,
+    },
     Layer {
         modules: &["backend"],
         may_name: GROUND,
@@ -51,7 +57,7 @@ const LAYERS: &[Layer] = &[
 /// The modules of `backend` that the engine may name: the contract, and nothing that keeps it.
 const CONTRACT: &[&str] = &["contract", "erased", "hints"];
 
-const REDIS: &[&str] = &["redis", "deadpool", "deadpool_redis"];
+const REDIS: &[&str] = &["redis", "deadpool", "deadpool_redis", "rustls"];
 
 /// Whatever starts a task or a thread.
 const SPAWNS: &[&[&str]] = &[
@@ -208,6 +214,7 @@ mod the_walker {
             ("backend/memory", "use axum as web;"),
             ("backend/memory", "fn f() -> redis::Value { todo() }"),
             ("connect", "use deadpool_redis::{Pool};"),
+            ("backend/memory", "use rustls::RootCertStore;"),
             ("lock/lane", "use std::{fmt, time::{Duration, Instant}};"),
             ("layer/layer", "fn f() { tokio::spawn(async {}); }"),
             ("backend/redis/link", "use tokio::task::JoinSet;"),

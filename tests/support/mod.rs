@@ -8,3 +8,4 @@ pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod redis_server;
 pub(crate) mod sentinel;
+pub(crate) mod tls;

@@ -30,6 +30,9 @@ struct Rules {
     /// How often the connections of the moment were held up, and whether they still are.
     freezes: u64,
     frozen: bool,
+    /// How often the connections of the moment were given an end, and the last one.
+    truncations: u64,
+    truncation: Option<(Direction, usize)>,
 }
 
 /// Which bytes disappear.
@@ -85,6 +88,10 @@ impl Proxy {
         }
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
@@ -127,12 +134,32 @@ impl Proxy {
         self.rules.send_modify(|rules| rules.cuts += 1);
     }
 
+    /// Of each connection there is, the next `bytes` bytes of the client pass, and then both
+    /// sides are reset. New ones pass.
+    pub(crate) fn truncate_commands(&self, bytes: usize) {
+        self.truncate(Direction::Up, bytes);
+    }
+
+    /// Of each connection there is, the next `bytes` bytes of the server pass, and then both
+    /// sides are reset. New ones pass.
+    pub(crate) fn truncate_answers(&self, bytes: usize) {
+        self.truncate(Direction::Down, bytes);
+    }
+
+    fn truncate(&self, direction: Direction, bytes: usize) {
+        self.rules.send_modify(|rules| {
+            rules.truncations += 1;
+            rules.truncation = Some((direction, bytes));
+        });
+    }
+
     /// Everything is well again, but for the connections that have lost bytes: they stay silent.
     pub(crate) fn heal(&self) {
         self.rules.send_modify(|rules| {
             *rules = Rules {
                 cuts: rules.cuts,
                 freezes: rules.freezes,
+                truncations: rules.truncations,
                 ..Rules::default()
             };
         });
@@ -180,7 +207,8 @@ async fn pump(
     mut rules: watch::Receiver<Rules>,
     direction: Direction,
 ) -> Result<(), ()> {
-    let born = rules.borrow().freezes;
+    let born = *rules.borrow();
+    let (mut truncations, mut passed) = (born.truncations, 0);
     let mut buffer = vec![0; 64 * 1024];
     let mut silent = false;
     loop {
@@ -194,12 +222,28 @@ async fn pump(
             Err(_) => return Err(()),
             Ok(_) if silent => {}
             Ok(length) => {
-                let passes = |now: &Rules| !now.frozen || now.freezes == born;
+                let passes = |now: &Rules| !now.frozen || now.freezes == born.freezes;
                 drop(rules.wait_for(passes).await.map_err(drop)?);
                 if !now.delay.is_zero() {
                     sleep(now.delay).await;
                 }
+                if truncations != now.truncations {
+                    (truncations, passed) = (now.truncations, 0);
+                }
+                let left = match now.truncation {
+                    Some((ends, bytes)) if ends == direction && truncations > born.truncations => {
+                        bytes - passed
+                    }
+                    _ => usize::MAX,
+                };
+                let length = length.min(left);
                 to.write_all(&buffer[..length]).await.map_err(drop)?;
+                passed += length;
+                // What was written arrives: a reset overtakes nothing that the kernel of this
+                // machine has handed over.
+                if length == left {
+                    return Err(());
+                }
             }
         }
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tower_lock::backend::{
-    Acquired, BackendError, BackendErrorKind, ForceReleased, Hints, Holder, LeaseId, Passed,
-    Released, Renewal, Renewed,
+    Acquired, BackendError, BackendErrorKind, Fence, ForceReleased, Hints, Holder, LeaseId, Node,
+    Passed, Released, Renewal, Renewed,
 };
 use tower_lock::{Backend, LockKey, Memory};
 
@@ -31,6 +31,8 @@ pub enum Fault {
     CommandLost,
     /// The server does not like this client.
     Misconfigured,
+    /// Stands still until it is no longer down, and takes effect then.
+    Hung,
 }
 
 /// Clones share their wire and their store.
@@ -158,6 +160,12 @@ impl Simulated {
                 sleep(Duration::from_millis(500)).await;
                 Err(BackendError::unknown("answer lost on order"))
             }
+            Some(Fault::Hung) => {
+                while self.wire.lock().unwrap().down == fault {
+                    sleep(Duration::from_millis(1)).await;
+                }
+                effect.await
+            }
             Some(Fault::CommandLost) => {
                 sleep(Duration::from_millis(500)).await;
                 Err(BackendError::unknown("command lost on order"))
@@ -268,13 +276,27 @@ impl Backend for Simulated {
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
-        self.memory.inspect(key).await
+        let down = self.wire.lock().unwrap().down;
+        self.meet(down, self.memory.inspect(key)).await
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        sleep(self.latency).await;
-        let outcome = self.memory.force_release(key).await;
-        sleep(self.latency).await;
-        outcome
+        let down = self.wire.lock().unwrap().down;
+        self.meet(down, self.memory.force_release(key)).await
+    }
+}
+
+impl Node for Simulated {
+    async fn vote(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+        fence: Fence,
+    ) -> Result<Acquired, BackendError> {
+        let _in_flight = self.enter(key);
+        let fault = self.send(Command::Acquire, key, lease);
+        self.meet(fault, self.memory.vote(key, lease, ttl, fence))
+            .await
     }
 }

@@ -17,8 +17,8 @@ use super::script::{Answers, At, MAX_BATCH, Scripts};
 use super::sentinel::Sentinels;
 use crate::LockKey;
 use crate::backend::{
-    Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Hints, Holder, LeaseId,
-    Passed, Released, Renewal, Renewed,
+    Acquired, Backend, BackendError, BackendErrorKind, Fence, ForceReleased, Hints, Holder,
+    LeaseId, Node, Passed, Released, Renewal, Renewed,
 };
 
 /// Leases in Redis 6 or newer, shared with Redisson's `getLock`.
@@ -35,13 +35,22 @@ use crate::backend::{
 ///
 /// A lock is as safe as what Redis keeps: with `appendonly` off or `everysec` a crash, and with
 /// asynchronous replication a failover, may lose the last writes, and a lease in them. The fencing
-/// token is for those cases. A release may be lost, too; then the lock is free when its lease has
-/// run out.
+/// token is for those cases; [`min_replicas`](RedisBackendBuilder::min_replicas) makes the second
+/// one rare.
 ///
-/// Behind Sentinels, a failover is known here within half a second of the moment at which most of
-/// them name the new primary: who holds a lock there goes on with it, who does not is told that it
-/// is lost, and who waits goes on waiting there. The old primary is left, though it may take itself
-/// for one for many seconds yet, as it does after a `SENTINEL FAILOVER`.
+/// # Permissions
+///
+/// A user that can lock under the prefix `lock:` and nothing else:
+///
+/// ```text
+/// ACL SETUSER locker reset on >SECRET ~lock:* resetchannels &redisson_lock__channel:*
+///     +ping +time +eval +evalsha +get +set +del +hset +hlen +hexists +pttl +pexpire
+///     +publish +subscribe +unsubscribe +pubsub|numsub
+/// ```
+///
+/// In a cluster, at each of its nodes, also `+cluster|slots +asking +spublish +ssubscribe
+/// +sunsubscribe +pubsub|shardnumsub`. With `+hgetall`, [`inspect`](Backend::inspect) tells who holds
+/// a lock and not only that it is held; with `+info`, [`warnings`](Self::warnings) tell of eviction.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), tower_lock::ConnectError> {
@@ -309,6 +318,23 @@ impl Backend for RedisBackend {
         let inner = &*self.inner;
         let place = inner.place(key)?;
         inner.scripts.force_release(inner.at(&place, key)).await
+    }
+}
+
+impl Node for RedisBackend {
+    async fn vote(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+        fence: Fence,
+    ) -> Result<Acquired, BackendError> {
+        let inner = &*self.inner;
+        let place = inner.place(key)?;
+        inner
+            .scripts
+            .vote(inner.at(&place, key), lease, ttl, fence)
+            .await
     }
 }
 

@@ -17,14 +17,18 @@ use super::node::Node;
 use super::notify::{Ear, Notifier, Speech};
 use super::place::Topology;
 use super::recovery::Recovery;
+use super::replicas::MinReplicas;
 use super::script::{Publish, Scripts};
 use super::self_test::{connect_error, self_test};
 use super::sentinel::Sentinels;
 use super::target::{Target, Targets, Transport};
+#[cfg(feature = "redis-tls")]
+use super::tls::Certificates;
 use crate::task::Spawner;
 use crate::{ConfigError, ConnectError};
 
 const MAX_CONNECTIONS: usize = 256;
+const MAX_REPLICAS: usize = 256;
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// How long sent bytes may stay unacknowledged, at least: less is an ordinary hiccup.
@@ -42,7 +46,10 @@ pub struct RedisBackendBuilder {
     connect_timeout: Duration,
     response_timeout: Duration,
     publish: Publish,
-    sentinel_auth: RedisConnectionInfo,
+    sentinel_auth: Option<RedisConnectionInfo>,
+    #[cfg(feature = "redis-tls")]
+    certificates: Certificates,
+    min_replicas: Option<MinReplicas>,
 }
 
 enum Source {
@@ -68,7 +75,10 @@ impl RedisBackendBuilder {
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_millis(500),
             publish: Publish::default(),
-            sentinel_auth: RedisConnectionInfo::default(),
+            sentinel_auth: None,
+            #[cfg(feature = "redis-tls")]
+            certificates: Certificates::default(),
+            min_replicas: None,
         }
     }
 
@@ -127,10 +137,73 @@ impl RedisBackendBuilder {
     /// An empty user is the default user of the server.
     pub fn sentinel_auth(mut self, user: impl AsRef<str>, password: impl AsRef<str>) -> Self {
         let login = RedisConnectionInfo::default().set_password(password);
-        self.sentinel_auth = match user.as_ref() {
+        self.sentinel_auth = Some(match user.as_ref() {
             "" => login,
             user => login.set_username(user),
-        };
+        });
+        self
+    }
+
+    /// Whom to trust with `rediss://`: the certificates of one or more authorities, as PEM. Default:
+    /// the public ones that Mozilla trusts, which these replace.
+    ///
+    /// For commands, subscriptions, sentinels and all nodes of a cluster. The name or the IP address
+    /// in the URL, and of the nodes that a sentinel or a cluster names, must be in the certificate
+    /// of the server.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_lock::RedisBackend;
+    ///
+    /// let backend = RedisBackend::builder("rediss://locks.internal:6380")
+    ///     .ca_certificate(std::fs::read("ca.pem")?)
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "redis-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
+    pub fn ca_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.ca = Some(pem.into());
+        self
+    }
+
+    /// What to show to a server that asks for it: a certificate, with those between it and the
+    /// authority behind it, and its private key, both as PEM. Default: nothing.
+    #[cfg(feature = "redis-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
+    pub fn client_certificate(
+        mut self,
+        certificate_pem: impl Into<Vec<u8>>,
+        key_pem: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates.client = Some((certificate_pem.into(), key_pem.into()));
+        self
+    }
+
+    /// How many replicas have to acknowledge a grant before it counts, and how long they have for
+    /// that. Default: none; 1 to 256 replicas, 1 ms to 10 min. In a cluster: replicas of the node
+    /// that has the key.
+    ///
+    /// A grant that too few acknowledge in time is given back, and the caller gets *unavailable*.
+    /// Further tries at that server are then refused at once, for 50 ms at first and up to 400 ms.
+    /// Renewals are not waited for.
+    ///
+    /// A failover to a replica that acknowledged keeps the lock. It may elect another one, which does
+    /// not know of it, unless all replicas are asked for: `WAIT` is no consensus, and what was
+    /// acknowledged is in the memory of the replicas, on no disk. So this makes a lock that is lost
+    /// unlikely, not impossible; the fencing token is for what is left.
+    ///
+    /// Each acquire takes a connection out of the pool for itself, up to 32 at a time and node, which
+    /// costs a `PING` besides the round trip to the replicas; up to 32 stay open. Renewals and
+    /// releases go over the shared connections as always. A [pool](RedisBackend::from_pool) of your
+    /// own should have room for the 32 besides the shared ones; with less, fewer acquire at a time.
+    ///
+    /// Connecting fails where too few replicas acknowledge. A user with an ACL needs `+wait`.
+    pub fn min_replicas(mut self, replicas: NonZeroUsize, timeout: Duration) -> Self {
+        let replicas = replicas.get();
+        self.min_replicas = Some(MinReplicas { replicas, timeout });
         self
     }
 
@@ -138,10 +211,12 @@ impl RedisBackendBuilder {
     ///
     /// # Errors
     ///
-    /// - [`ConnectError::Config`]: a setting is out of its bounds, or a URL cannot be used.
+    /// - [`ConnectError::Config`]: a setting is out of its bounds, a URL cannot be used, or a server
+    ///   has not the replicas that [`min_replicas`](Self::min_replicas) asks for.
     /// - [`ConnectError::Unreachable`]: nobody answered within the connect timeout, or a command
     ///   of the trial within the response timeout.
-    /// - [`ConnectError::Refused`]: the password is wrong, or the ACL lacks a permission.
+    /// - [`ConnectError::Refused`]: the password is wrong, the ACL lacks a permission, or one side
+    ///   does not trust the certificate of the other.
     ///
     /// A server that is reachable and cannot take locks at the moment (memory full, still loading)
     /// is none of these: see [`RedisBackend::warnings`].
@@ -149,11 +224,13 @@ impl RedisBackendBuilder {
     /// # Cancel safety
     ///
     /// Connections that were opened are closed. A key of the trial may stay for a second.
-    pub async fn connect(self) -> Result<RedisBackend, ConnectError> {
-        for (field, timeout) in [
+    pub async fn connect(mut self) -> Result<RedisBackend, ConnectError> {
+        let for_replicas = self.min_replicas.map(|it| ("min_replicas", it.timeout));
+        let timeouts = [
             ("connect_timeout", self.connect_timeout),
             ("response_timeout", self.response_timeout),
-        ] {
+        ];
+        for (field, timeout) in timeouts.into_iter().chain(for_replicas) {
             if !(MIN_TIMEOUT..=MAX_TIMEOUT).contains(&timeout) {
                 let problem =
                     format!("{timeout:?} is not within {MIN_TIMEOUT:?} to {MAX_TIMEOUT:?}");
@@ -165,16 +242,26 @@ impl RedisBackendBuilder {
             let problem = format!("more than {MAX_CONNECTIONS}");
             return Err(ConfigError::new("connections", problem).into());
         }
+        if self
+            .min_replicas
+            .is_some_and(|it| it.replicas > MAX_REPLICAS)
+        {
+            let problem = format!("more than {MAX_REPLICAS}");
+            return Err(ConfigError::new("min_replicas", problem).into());
+        }
         let names = Names::new(self.prefix)?;
 
         let transport = Transport {
             user_timeout: self.connect_timeout.max(MIN_USER_TIMEOUT),
+            #[cfg(feature = "redis-tls")]
+            certificates: self.certificates,
         };
         let network = Arc::new(Network {
             connect_timeout: self.connect_timeout,
             response_timeout: self.response_timeout,
             spawner: Spawner::default(),
             recovery: Recovery::default(),
+            min_replicas: self.min_replicas,
         });
         let notify = match &self.notify {
             Some(url) => Some(Target::parse("notify", url, &transport)?),
@@ -183,6 +270,12 @@ impl RedisBackendBuilder {
         let mut watched = None;
         let (origin, address, ear) = match self.source {
             Source::Pool(pool) => {
+                #[cfg(feature = "redis-tls")]
+                if notify.is_none() {
+                    transport
+                        .certificates
+                        .refuse("connections are the pool's")?;
+                }
                 let address = "the given pool".to_owned();
                 (Origin::Given(pool), address, notify.map(Ear::Server))
             }
@@ -196,7 +289,7 @@ impl RedisBackendBuilder {
                     let sentinels = Arc::new(Sentinels::new(
                         sentinels,
                         service,
-                        &self.sentinel_auth,
+                        self.sentinel_auth.take().unwrap_or_default(),
                         Arc::clone(&network),
                     ));
                     watched = Some(Arc::clone(&sentinels));
@@ -205,11 +298,17 @@ impl RedisBackendBuilder {
                         notify.map_or_else(|| Ear::Sentinel(Arc::clone(&sentinels)), Ear::Server);
                     (Origin::Sentinel(sentinels), address, Some(ear))
                 }
+                Targets::Cluster { .. } if notify.is_some() => {
+                    let problem = "the releases in a cluster are heard at its nodes";
+                    return Err(ConfigError::new("notify", problem).into());
+                }
                 Targets::Cluster { seeds } => {
+                    unused_sentinel_auth(&self.sentinel_auth)?;
                     return in_cluster(seeds, connections, network, names, self.publish).await;
                 }
             },
         };
+        unused_sentinel_auth(&self.sentinel_auth)?;
         let connector = Connector::new(origin, address.clone(), connections, Arc::clone(&network));
         let publish = match self.publish {
             Publish::Auto => Publish::Plain,
@@ -232,6 +331,17 @@ impl RedisBackendBuilder {
             warnings: Vec::new(),
         })
         .await
+    }
+}
+
+/// A login that is shown to nobody was meant for somebody.
+fn unused_sentinel_auth(login: &Option<RedisConnectionInfo>) -> Result<(), ConfigError> {
+    match login {
+        None => Ok(()),
+        Some(_) => Err(ConfigError::new(
+            "sentinel_auth",
+            "the URL names no sentinels",
+        )),
     }
 }
 
@@ -281,7 +391,7 @@ async fn finished(mut inner: Inner) -> Result<RedisBackend, ConnectError> {
 
 impl fmt::Debug for RedisBackendBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // URLs and pools hold passwords.
+        // URLs and pools hold passwords, and certificates come with a private key.
         f.debug_struct("RedisBackendBuilder")
             .field("prefix", &self.prefix)
             .field("connections", &self.connections)

@@ -50,6 +50,10 @@ pub(super) enum Trouble {
     UnknownService(String),
     #[error("the server is not the primary")]
     NotPrimary,
+    #[error("{acknowledged} of {asked} replicas acknowledged the grant")]
+    TooFewReplicas { acknowledged: i64, asked: usize },
+    #[error("too many acquires wait for replicas")]
+    Crowded,
 }
 
 impl Fault {
@@ -132,6 +136,8 @@ pub(super) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
         ErrorKind::AuthenticationFailed
         | ErrorKind::InvalidClientConfig
         | ErrorKind::RESP3NotSupported => BackendErrorKind::Misconfigured,
+        #[cfg(feature = "redis-tls")]
+        ErrorKind::Io if super::tls::is_disagreement(error) => BackendErrorKind::Misconfigured,
         ErrorKind::Io | ErrorKind::Parse => BackendErrorKind::Unavailable,
         _ => kind_of(
             error.code().unwrap_or_default(),

@@ -14,6 +14,7 @@ mod builder;
 mod cluster;
 mod connect;
 mod fault;
+mod lent;
 mod link;
 mod names;
 mod node;
@@ -21,11 +22,14 @@ mod notify;
 mod outage;
 mod place;
 mod recovery;
+mod replicas;
 mod script;
 mod self_test;
 mod sentinel;
 mod shard;
 mod target;
+#[cfg(feature = "redis-tls")]
+mod tls;
 
 pub use backend::RedisBackend;
 pub use builder::RedisBackendBuilder;

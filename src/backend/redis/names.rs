@@ -56,6 +56,12 @@ impl Names {
         }
     }
 
+    /// The key of the counter that the nodes of a quorum agree on. Apart from the other, which a trial
+    /// at start-up moves: a node that lost its data must be seen not to know it.
+    pub(super) fn quorum_fence(&self, slot: Option<u16>) -> Name<'_> {
+        Name([&self.prefix, slot.map_or(FENCE, fence_of), "quorum", ""])
+    }
+
     /// The key of the lock's hash.
     pub(super) fn body<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
         Name([&self.prefix, key.as_str(), "", ""])
@@ -140,6 +146,8 @@ mod tests {
         for key in ["{fencing-token}%", "{fencing-token}", "{fencing-token}%25"] {
             assert_ne!(names.body(&LockKey::new(key)).to_text(), fence);
         }
+        let quorum = names.quorum_fence(None).to_text();
+        assert_ne!(names.body(&LockKey::new(&quorum)).to_text(), quorum);
     }
 
     #[test]
@@ -153,6 +161,7 @@ mod tests {
                     names.body(&key),
                     names.channel(&key),
                     names.fence(Some(slot)),
+                    names.quorum_fence(Some(slot)),
                 ] {
                     assert_eq!(slot_of(&name.to_text()), slot, "{}", name.to_text());
                 }

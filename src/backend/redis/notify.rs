@@ -204,18 +204,20 @@ impl Notifier {
         &self.shared.address
     }
 
-    /// Opens a connection, subscribes once and closes it, within the connect timeout: what a
-    /// self-test can learn.
+    /// Opens a connection, sends once whatever will be sent over such a one and closes it, within the
+    /// connect timeout: what a self-test can learn.
     pub(super) async fn try_out(&self, channel: &str) -> Result<(), BackendError> {
         if self.shared.ear.is_none() {
             return Ok(());
         }
+        let speech = self.shared.speech;
         let trial = async {
             let messages = self.shared.listen().await?;
-            let subscribe = self.shared.speech.subscribe(channel);
-            ask(&messages.connection, &subscribe)
-                .await
-                .map_err(Into::into)
+            let ping = redis::cmd("PING");
+            for command in [speech.subscribe(channel), ping, speech.unsubscribe(channel)] {
+                ask(&messages.connection, &command).await?;
+            }
+            Ok(())
         };
         within(self.shared.network.connect_timeout, trial).await
     }

@@ -8,10 +8,12 @@ use redis::{Arg, Cmd, Value};
 use super::fault::{Fault, no_end, refusal, unexpected};
 use super::names::{Lease, Name, Names, millis};
 use super::place::Place;
+use super::replicas::Acquire;
 use super::shard::Shard;
 use crate::LockKey;
 use crate::backend::{
-    Acquired, BackendError, ForceReleased, Holder, LeaseId, Passed, Released, Renewal, Renewed,
+    Acquired, BackendError, Fence, ForceReleased, Holder, LeaseId, Passed, Released, Renewal,
+    Renewed,
 };
 
 /// How many keys one call renews or releases: Redis does nothing else during a script.
@@ -56,6 +58,7 @@ impl Publish {
 /// The scripts, made for one way to publish.
 pub(super) struct Scripts {
     acquire: Script,
+    vote: Script,
     renew: Script,
     release: Script,
     pass: Script,
@@ -78,6 +81,7 @@ impl Scripts {
         };
         Self {
             acquire: Script::new(&[FENCE, include_str!("scripts/acquire.lua")]),
+            vote: Script::new(&[include_str!("scripts/vote.lua")]),
             renew: Script::new(&[include_str!("scripts/renew.lua")]),
             release: Script::new(&[tell, include_str!("scripts/release.lua")]),
             pass: Script::new(&[FENCE, tell, include_str!("scripts/pass.lua")]),
@@ -162,7 +166,48 @@ impl Scripts {
         let mut command = self.acquire.evalsha(2, 2, size);
         command.arg(body).arg(fence);
         command.arg(Lease(lease)).arg(millis(ttl));
-        match self.acquire.call(at.place, &command).await {
+        let undo = || self.undo(at, lease);
+        let acquire = |command| {
+            let undo = &undo;
+            at.place.acquire(Acquire { command, undo, ttl })
+        };
+        let outcome = match acquire(&command).await {
+            Err(Fault::NoScript) => acquire(&self.acquire.eval(&command)).await,
+            outcome => outcome,
+        };
+        self.acquired(outcome, at, lease, ttl)
+    }
+
+    /// As a node of a quorum.
+    pub(super) async fn vote(
+        &self,
+        at: At<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+        fence: Fence,
+    ) -> Result<Acquired, BackendError> {
+        let (counter, confirmed) = match fence {
+            Fence::Propose(counter) => (counter, 0),
+            Fence::Confirm(counter) => (counter, 1),
+        };
+        let (body, fence) = (at.body(), at.names.quorum_fence(at.place.slot()));
+        let size = body.len() + fence.len() + Lease::MAX_LEN + 3 * OVERHEAD;
+        let mut command = self.vote.evalsha(2, 4, size);
+        command.arg(body).arg(fence);
+        command.arg(Lease(lease)).arg(millis(ttl));
+        command.arg(counter).arg(confirmed);
+        let outcome = self.vote.call(at.place, &command).await;
+        self.acquired(outcome, at, lease, ttl)
+    }
+
+    fn acquired(
+        &self,
+        outcome: Result<Value, Fault>,
+        at: At<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Acquired, BackendError> {
+        match outcome {
             Ok(Value::Int(-1)) => Err(no_end()),
             Ok(Value::Int(left)) => Ok(Acquired::busy(remaining(left))),
             Ok(answer) => counter(answer).map(Acquired::granted),
@@ -332,7 +377,12 @@ fn each<T>(answer: Result<Value, Fault>, items: usize, outcome: impl Fn(bool) ->
 }
 
 fn counter(answer: Value) -> Result<u64, BackendError> {
-    let number = match &answer {
+    let text = match &answer {
+        // Granted again.
+        Value::Array(answers) => answers.first().unwrap_or(&answer),
+        answer => answer,
+    };
+    let number = match text {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().and_then(|n| n.parse().ok()),
         _ => None,
     };

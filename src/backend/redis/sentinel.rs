@@ -58,7 +58,7 @@ impl Sentinels {
     pub(super) fn new(
         targets: Vec<Target>,
         service: String,
-        login: &RedisConnectionInfo,
+        login: RedisConnectionInfo,
         network: Arc<Network>,
     ) -> Self {
         let sentinel = |target: &Target| Sentinel {

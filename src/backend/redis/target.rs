@@ -29,11 +29,13 @@ pub(super) enum Targets {
     },
 }
 
-/// What holds for every connection, whatever the URL says.
-#[derive(Debug, Clone, Default)]
+/// What holds for every connection, whatever the URL says. Holds a private key: no `Debug`.
+#[derive(Default)]
 pub(super) struct Transport {
     /// How long sent bytes may stay unacknowledged.
     pub(super) user_timeout: Duration,
+    #[cfg(feature = "redis-tls")]
+    pub(super) certificates: super::tls::Certificates,
 }
 
 impl Targets {
@@ -137,6 +139,8 @@ impl Target {
         let info = url
             .into_connection_info()
             .map_err(|_| invalid("host, path, database or protocol cannot be used"))?;
+        #[cfg(feature = "redis-tls")]
+        let info = transport.certificates.apply(field, info)?;
         let address = address_of(info.addr());
         let info = info.set_tcp_settings(tcp_settings(transport.user_timeout));
         Ok(Self { info, address })

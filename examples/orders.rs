@@ -1,0 +1,318 @@
+//! Orders in one SQLite file, changed by any number of processes, one request at a time per order.
+//!
+//! ```text
+//! cargo run --example orders -- --locks redis://127.0.0.1:6379 --port 3000
+//! cargo run --example orders -- --locks redis://127.0.0.1:6379 --port 3001
+//! ```
+//!
+//! What to copy: `app` puts the lock around the handler, and `claim` and `write` show its token to
+//! the storage. The lock keeps requests from working in vain; the token keeps the orders right even
+//! when a process stands still for longer than its lease and goes on as if nothing had happened.
+#![allow(clippy::print_stdout, clippy::print_stderr)] // It talks to whoever runs it.
+
+use std::error::Error;
+use std::future::IntoFuture as _;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use lexopt::prelude::*;
+use rusqlite::{Connection, OptionalExtension as _};
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::signal::ctrl_c;
+use tokio::sync::oneshot;
+use tokio::task::{JoinError, spawn_blocking};
+use tokio::time::{sleep, timeout};
+use tower_lock::{FencingToken, Held, LockLayer, LockManager};
+
+const HELP: &str = "\
+Orders in one SQLite file, one request at a time per order, over HTTP.
+
+Usage: cargo run --example orders -- [options]
+
+  --port N         listen on 127.0.0.1:N (default 3000; 0 takes any free port)
+  --locks URL      keep the locks there (default memory://, which is for one
+                   process), for instance redis://127.0.0.1:6379
+  --database FILE  keep the orders there (default: orders.sqlite in the folder
+                   for temporary files)
+  --lease SECONDS  how long an order stays locked after the process that
+                   locked it died (default 30)
+  --help           show this
+";
+
+/// How long requests have to finish after Ctrl-C.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How long an order takes.
+const WORK: Duration = Duration::from_millis(20);
+
+fn app(orders: Orders, locks: LockManager) -> Router {
+    // The key is ["order", <value of the parameter>]: whatever else changes an order locks the same.
+    let one_at_a_time = LockLayer::by_path_param(locks, "order")
+        .writes_only()
+        .wait(Duration::from_secs(2));
+    Router::new()
+        .route("/orders/{order}", get(show).put(add_one))
+        .route_layer(one_at_a_time)
+        .with_state(orders)
+}
+
+/// Reads, works, and writes what follows from what it read.
+async fn add_one(
+    held: Held,
+    State(orders): State<Orders>,
+    Path(id): Path<String>,
+) -> Result<Json<Order>, Failure> {
+    let token = held.fencing_token();
+    let quantity = orders.claim(&id, token).await? + 1;
+    // The warehouse is asked. If the lock is lost meanwhile, the layer drops this future here.
+    sleep(WORK).await;
+    orders.write(&id, quantity, token).await?;
+    Ok(Json(Order::new(id, quantity, token.get())))
+}
+
+async fn show(
+    State(orders): State<Orders>,
+    Path(id): Path<String>,
+) -> Result<Json<Order>, Failure> {
+    Ok(Json(orders.read(&id).await?))
+}
+
+#[derive(Serialize)]
+struct Order {
+    /// Text and not a number: `7` and `07` would be one order under two locks.
+    id: String,
+    quantity: i64,
+    /// The token of who wrote last. It exceeds 2^53, hence no number in JSON.
+    token: String,
+}
+
+impl Order {
+    fn new(id: String, quantity: i64, token: i64) -> Self {
+        let token = token.to_string();
+        Self {
+            id,
+            quantity,
+            token,
+        }
+    }
+}
+
+/// The storage. It does not lock; it refuses who was overtaken.
+#[derive(Clone)]
+struct Orders(Arc<Mutex<Connection>>);
+
+impl Orders {
+    fn open(file: &std::path::Path) -> rusqlite::Result<Self> {
+        let database = Connection::open(file)?;
+        // While another process writes. Longer than a process may stand still in the middle of it.
+        database.busy_timeout(Duration::from_secs(10))?;
+        database.execute_batch(
+            "PRAGMA journal_mode = WAL; -- readers do not wait for writers
+             CREATE TABLE IF NOT EXISTS orders (
+                 id       TEXT PRIMARY KEY,
+                 quantity INTEGER NOT NULL DEFAULT 0,
+                 fence    INTEGER NOT NULL DEFAULT 0 -- the largest token seen; elsewhere a BIGINT
+             );
+             WITH RECURSIVE n(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM n WHERE id < 20)
+             INSERT OR IGNORE INTO orders (id) SELECT id FROM n;",
+        )?;
+        Ok(Self(Arc::new(Mutex::new(database))))
+    }
+
+    async fn read(&self, id: &str) -> Result<Order, Failure> {
+        let id = id.to_owned();
+        self.with(move |database| find(database, id)).await
+    }
+
+    /// Reads the quantity, and shows the token with it: from here on, older ones are refused.
+    ///
+    /// Not only with the write: a write of the previous holder that is still on its way could
+    /// arrive after this read, and the write that follows from this read would wipe it out.
+    async fn claim(&self, id: &str, token: FencingToken) -> Result<i64, Failure> {
+        let (id, token) = (id.to_owned(), token.get());
+        self.with(move |database| {
+            let quantity = database.query_one(
+                "UPDATE orders SET fence = ?2 WHERE id = ?1 AND fence <= ?2 RETURNING quantity",
+                (&id, token),
+                |row| row.get(0),
+            );
+            match quantity.optional()? {
+                Some(quantity) => Ok(quantity),
+                None => Err(overtaken(&find(database, id)?, token)),
+            }
+        })
+        .await
+    }
+
+    async fn write(&self, id: &str, quantity: i64, token: FencingToken) -> Result<(), Failure> {
+        let (id, token) = (id.to_owned(), token.get());
+        self.with(move |database| {
+            let written = database.execute(
+                "UPDATE orders SET quantity = ?3, fence = ?2 WHERE id = ?1 AND fence <= ?2",
+                (&id, token, quantity),
+            )?;
+            match written {
+                0 => Err(overtaken(&find(database, id)?, token)),
+                _ => Ok(()),
+            }
+        })
+        .await
+    }
+
+    /// Runs `work` on a thread that may block.
+    ///
+    /// Nobody can stop it there. The layer drops a handler whose lock is lost or whose client is
+    /// gone, and gives the lock back, but what was begun here goes on while the next holder works:
+    /// hence the token in every statement.
+    async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let database = Arc::clone(&self.0);
+        spawn_blocking(move || work(&database.lock().unwrap_or_else(PoisonError::into_inner)))
+            .await?
+    }
+}
+
+fn find(database: &Connection, id: String) -> Result<Order, Failure> {
+    let sql = "SELECT quantity, fence FROM orders WHERE id = ?1";
+    let row = database.query_one(sql, [&id], |row| Ok((row.get(0)?, row.get(1)?)));
+    let (quantity, fence) = row.optional()?.ok_or(Failure::NoOrder)?;
+    Ok(Order::new(id, quantity, fence))
+}
+
+/// Told here: mostly nobody is left to answer to. One line for each, to be counted in the log.
+fn overtaken(order: &Order, token: i64) -> Failure {
+    eprintln!(
+        "orders: overtaken: order {} saw token {}, refused {token}",
+        order.id, order.token
+    );
+    Failure::Overtaken
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("no such order")]
+    NoOrder,
+    #[error("overtaken: a later holder of the lock was here; nothing was written")]
+    Overtaken,
+    #[error("the database failed")]
+    Database(#[from] rusqlite::Error),
+    #[error("the database's thread failed")]
+    Thread(#[from] JoinError),
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = match self {
+            Self::NoOrder => StatusCode::NOT_FOUND,
+            // Nothing was written, for sure, and another try may succeed: 409 as when the lock was
+            // busy, and not 500 as when it was lost half-way. Seldom seen: whoever is overtaken has
+            // lost the lock, and the layer says so first, unless it was the locks that forgot.
+            Self::Overtaken => StatusCode::CONFLICT,
+            Self::Database(_) | Self::Thread(_) => {
+                eprintln!("orders: {}", with_causes(&self));
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
+        };
+        (status, format!("{self}\n")).into_response()
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let outcome = match Options::from_args() {
+        Ok(Some(options)) => run(options).await,
+        Ok(None) => {
+            print!("{HELP}");
+            Ok(())
+        }
+        Err(error) => Err(format!("{error}; try --help").into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("orders: {}", with_causes(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> Result<(), Box<dyn Error>> {
+    let locks = LockManager::builder_at(&options.locks)
+        .await?
+        .watchdog_timeout(options.lease)
+        .build()?;
+    let app = app(Orders::open(&options.database)?, locks.clone());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await?;
+    let url = format!("http://{}/orders/7", listener.local_addr()?);
+    println!("Try, and Ctrl-C to end:\n\n  curl {url}\n  curl -X PUT {url}\n");
+
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = axum::serve(listener, app).with_graceful_shutdown(async { drop(stopped.await) });
+    let mut server = pin!(server.into_future());
+    tokio::select! {
+        ended = &mut server => return Ok(ended?),
+        interrupted = ctrl_c() => interrupted?,
+    }
+    // Both at once: the server takes no new connections and lets its requests finish; the manager
+    // refuses those that still wait for a lock, and gives back what the others held.
+    drop(stop);
+    let (left, served) = tokio::join!(locks.shutdown(GRACE), timeout(GRACE, server));
+    if !left.is_idle() {
+        eprintln!("orders: still at work after {GRACE:?}: {left:?}");
+    }
+    Ok(served??)
+}
+
+struct Options {
+    port: u16,
+    locks: String,
+    database: PathBuf,
+    lease: Duration,
+}
+
+impl Options {
+    /// `None` if help was asked for.
+    fn from_args() -> Result<Option<Self>, lexopt::Error> {
+        let mut options = Self {
+            port: 3000,
+            locks: "memory://".to_owned(),
+            database: std::env::temp_dir().join("orders.sqlite"),
+            lease: Duration::from_secs(30),
+        };
+        let mut args = lexopt::Parser::from_env();
+        while let Some(arg) = args.next()? {
+            match arg {
+                Long("port") => options.port = args.value()?.parse()?,
+                Long("locks") => options.locks = args.value()?.string()?,
+                Long("database") => options.database = args.value()?.into(),
+                Long("lease") => options.lease = Duration::from_secs(args.value()?.parse()?),
+                Long("help") | Short('h') => return Ok(None),
+                other => return Err(other.unexpected()),
+            }
+        }
+        Ok(Some(options))
+    }
+}
+
+/// An error and what caused it, each of which says its own level only.
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,177 @@
+//! One try to take a key on a majority of the nodes.
+//!
+//! ```text
+//! propose ──► a majority grants ──► it knows one counter ─────────────────────► granted
+//!    │               │                     └─ else ──► confirm ──► it does now ───┘
+//!    └───────────────┴── it cannot be had any more ──► give back ──► busy, or unavailable
+//! ```
+//!
+//! Why the engine's deadline holds: it counts from before the first command. Each node counts from when
+//! a vote came, which is later, also that of the second round, so at the deadline none of the nodes that
+//! granted has let go, whatever its clock shows: it measures a span, and the drift allows for its speed.
+//! A grant that took so long that nothing is left of it is given back by the engine like any other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::election::{Election, Standing};
+use super::fault;
+use super::flight::Flight;
+use super::inner::Inner;
+use super::node::Fence;
+use crate::LockKey;
+use crate::backend::{Acquired, BackendError, LeaseId};
+use crate::jitter::up_to;
+
+type Vote = Result<Acquired, BackendError>;
+
+/// A try, from the first command to its outcome.
+struct Candidacy {
+    inner: Arc<Inner>,
+    key: LockKey,
+    lease: LeaseId,
+    ttl: Duration,
+    election: Election,
+    votes: Flight<Vote>,
+}
+
+pub(super) async fn try_acquire(
+    inner: &Arc<Inner>,
+    key: &LockKey,
+    lease: LeaseId,
+    ttl: Duration,
+) -> Vote {
+    let began = Instant::now();
+    inner.ledger.open(key, lease, began + ttl);
+    let candidacy = Candidacy {
+        inner: Arc::clone(inner),
+        key: key.clone(),
+        lease,
+        ttl,
+        election: Election::new(inner.nodes.len()),
+        votes: Flight::new(),
+    };
+    candidacy.run(began).await
+}
+
+impl Candidacy {
+    /// # Cancel safety
+    ///
+    /// To be driven to its end, as the contract has it: dropped, votes on the wire are not given
+    /// back.
+    async fn run(mut self, began: Instant) -> Vote {
+        let proposal = self.inner.proposals.next();
+        for node in 0..self.inner.nodes.len() {
+            self.ask(node, Fence::Propose(proposal));
+        }
+        let elected = match self.answers(Election::standing).await {
+            Some(counter) => self.agree(counter.max(proposal)).await,
+            None => None,
+        };
+        match elected {
+            Some(counter) => {
+                self.teach(counter);
+                self.leave();
+                Ok(Acquired::granted(counter))
+            }
+            None => self.concede(began).await,
+        }
+    }
+
+    /// Sees to it that a majority knows the counter of the grant, so that no later majority can come
+    /// by without hearing of it.
+    async fn agree(&mut self, counter: u64) -> Option<u64> {
+        self.inner.proposals.heard(counter);
+        if !self.election.is_known(counter) {
+            for node in self.election.behind(counter) {
+                self.ask(node, Fence::Confirm(counter));
+            }
+        }
+        self.answers(|election| election.agreement(counter)).await
+    }
+
+    /// Has a node that forgot its counter remember again, beside the grant.
+    fn teach(&mut self, counter: u64) {
+        for node in self.election.forgetful() {
+            self.ask(node, Fence::Confirm(counter));
+        }
+    }
+
+    fn ask(&mut self, node: usize, fence: Fence) {
+        let (key, lease, ttl) = (self.key.clone(), self.lease, self.ttl);
+        let Some(claim) = self.inner.ledger.claim(node, &key, lease) else {
+            // A try under this lease went before, and its vote is still under way.
+            let engaged = Err(fault::engaged());
+            return self.election.cast(node, engaged, Instant::now());
+        };
+        self.election.reopen(node);
+        let vote = Arc::clone(&self.inner.nodes[node]).vote(key.clone(), lease, ttl, fence);
+        let inner = Arc::clone(&self.inner);
+        let vote = async move {
+            let answer = vote.await;
+            match &answer {
+                Ok(Acquired::Busy { .. }) => claim.out(),
+                Err(error) if !error.may_have_taken_effect() => claim.unchanged(),
+                Ok(Acquired::Granted { .. }) | Err(_) => {
+                    // The node counts from when the vote came, which may be now.
+                    inner.ledger.prolong(&key, lease, Instant::now() + ttl);
+                    drop(claim);
+                }
+            }
+            // It was given back while its vote was under way: the release is up to us.
+            if let Some(claim) = inner.ledger.reclaim(node, &key, lease) {
+                inner.settle(vec![claim], Duration::ZERO);
+            }
+            answer
+        };
+        self.votes.push(node, Box::pin(vote));
+    }
+
+    /// Collects answers until they amount to something; all that is waited for is one node timeout.
+    async fn answers(&mut self, standing: impl Fn(&Election) -> Standing) -> Option<u64> {
+        let patience = self.inner.node_timeout;
+        let deadline = Instant::now() + patience;
+        loop {
+            while let Some((node, answer)) = self.votes.another() {
+                self.election.cast(node, answer, Instant::now());
+            }
+            match standing(&self.election) {
+                Standing::Elected(counter) => return Some(counter),
+                Standing::Defeated => return None,
+                Standing::Open => match self.votes.next_until(deadline).await {
+                    Some((node, answer)) => self.election.cast(node, answer, Instant::now()),
+                    None => self.election.close(patience),
+                },
+            }
+        }
+    }
+
+    /// Votes that nobody waits for any more go on in a task.
+    fn leave(self) {
+        self.inner.finish(self.votes);
+    }
+
+    async fn concede(self, began: Instant) -> Vote {
+        let Self {
+            inner,
+            key,
+            lease,
+            election,
+            votes,
+            ..
+        } = self;
+        // First: what is under way must find the lease unwanted when it is answered.
+        let given_back = inner.give_back(&key, lease);
+        inner.finish(votes);
+        let settled = given_back.await;
+        if election.is_split() {
+            // Others may have had a part of the nodes, as we had, and be told to try again at the
+            // same moment, as we are. Whoever draws the shortest pause is alone.
+            let pause = began.elapsed() * u32::try_from(inner.nodes.len()).unwrap_or(u32::MAX);
+            sleep(up_to(pause.min(inner.node_timeout))).await;
+        }
+        election.defeat(Instant::now(), !settled)
+    }
+}

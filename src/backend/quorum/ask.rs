@@ -1,0 +1,145 @@
+//! What is asked of all nodes and answered by a majority of them, without an order to keep.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::fault;
+use super::flight::Flight;
+use super::inner::Inner;
+use super::node::ErasedNode;
+use crate::LockKey;
+use crate::backend::{BackendError, BoxFuture, ForceReleased, Holder, Renewal, Renewed};
+
+impl Inner {
+    fn ask_all<T>(
+        &self,
+        command: impl Fn(Arc<dyn ErasedNode>) -> BoxFuture<T>,
+    ) -> (Flight<T>, Instant) {
+        let mut flight = Flight::new();
+        for (index, node) in self.nodes.iter().enumerate() {
+            flight.push(index, command(Arc::clone(node)));
+        }
+        (flight, Instant::now() + self.node_timeout)
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    renewed: usize,
+    not_held: usize,
+    failures: Vec<BackendError>,
+}
+
+impl Tally {
+    /// Renewed if a majority says so; not held once that cannot be so any more.
+    fn outcome(&self, nodes: usize) -> Option<Renewed> {
+        let majority = nodes / 2 + 1;
+        if self.renewed >= majority {
+            Some(Renewed::Renewed)
+        } else if self.not_held >= majority {
+            Some(Renewed::NotHeld)
+        } else {
+            None
+        }
+    }
+}
+
+/// A renewal that is overtaken by the release of its lease creates nothing, on no node: no claim is
+/// needed.
+pub(super) async fn renew(
+    inner: &Arc<Inner>,
+    renewals: &[Renewal],
+) -> Vec<Result<Renewed, BackendError>> {
+    if renewals.is_empty() {
+        return Vec::new();
+    }
+    let nodes = inner.nodes.len();
+    let now = Instant::now();
+    for renewal in renewals {
+        let until = now + renewal.ttl;
+        inner.ledger.prolong(&renewal.key, renewal.lease, until);
+    }
+    let (mut flight, deadline) = inner.ask_all(|node| node.renew(renewals.to_vec()));
+    let mut tallies: Vec<Tally> = renewals.iter().map(|_| Tally::default()).collect();
+    while let Some((_, outcomes)) = flight.next_until(deadline).await {
+        for (tally, outcome) in tallies.iter_mut().zip(outcomes) {
+            match outcome {
+                Ok(Renewed::Renewed) => tally.renewed += 1,
+                Ok(Renewed::NotHeld) => tally.not_held += 1,
+                Err(error) => tally.failures.push(error),
+            }
+        }
+        if tallies.iter().all(|tally| tally.outcome(nodes).is_some()) {
+            break;
+        }
+    }
+    // A node that is slow keeps the lease, too, when it gets there.
+    inner.finish(flight);
+    let outcomes = tallies.into_iter().map(|tally| match tally.outcome(nodes) {
+        Some(outcome) => Ok(outcome),
+        None => Err(fault::no_majority(tally.failures, nodes, true)),
+    });
+    outcomes.collect()
+}
+
+/// Whom a majority names.
+pub(super) async fn inspect(
+    inner: &Arc<Inner>,
+    key: &LockKey,
+) -> Result<Option<Holder>, BackendError> {
+    let (nodes, majority) = (inner.nodes.len(), inner.majority());
+    let (mut flight, deadline) = inner.ask_all(|node| node.inspect(key.clone()));
+    let mut holders: HashMap<String, Vec<Holder>> = HashMap::new();
+    let (mut silent, mut failures) = (nodes, Vec::new());
+    while let Some((_, answer)) = flight.next_until(deadline).await {
+        match answer {
+            Ok(holder) => {
+                silent -= 1;
+                if let Some(holder) = holder {
+                    holders.entry(holder.id.clone()).or_default().push(holder);
+                }
+            }
+            Err(error) => failures.push(error),
+        }
+        if let Some(votes) = holders.values_mut().find(|votes| votes.len() >= majority) {
+            // It holds the key for as long as a majority keeps its lease: until the first of these
+            // forgets it, to be on the safe side of those that have not answered.
+            votes.sort_by_key(|holder| holder.ttl);
+            return Ok(votes.drain(..).next());
+        }
+        let most = holders.values().map(Vec::len).max().unwrap_or(0);
+        if most + silent < majority {
+            return Ok(None);
+        }
+    }
+    Err(fault::no_majority(failures, nodes, false))
+}
+
+/// Frees the key on every node; a majority has to answer. Any part of a lease that is taken away is
+/// told: its holder may have been left without a majority.
+pub(super) async fn force_release(
+    inner: &Arc<Inner>,
+    key: &LockKey,
+) -> Result<ForceReleased, BackendError> {
+    let (nodes, majority) = (inner.nodes.len(), inner.majority());
+    let (mut flight, deadline) = inner.ask_all(|node| node.force_release(key.clone()));
+    let (mut answered, mut released, mut failures) = (0, false, Vec::new());
+    while answered < majority {
+        match flight.next_until(deadline).await {
+            Some((_, Ok(outcome))) => {
+                answered += 1;
+                released |= outcome == ForceReleased::Released;
+            }
+            Some((_, Err(error))) => failures.push(error),
+            None => break,
+        }
+    }
+    inner.finish(flight);
+    match (answered >= majority, released) {
+        (true, true) => Ok(ForceReleased::Released),
+        (true, false) => Ok(ForceReleased::NotHeld),
+        (false, _) => Err(fault::no_majority(failures, nodes, true)),
+    }
+}

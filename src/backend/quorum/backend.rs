@@ -1,0 +1,187 @@
+//! The contract, on several nodes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::builder::QuorumBuilder;
+use super::inner::Inner;
+use super::{acquire, ask, release};
+use crate::LockKey;
+use crate::backend::{
+    Acquired, Backend, BackendError, ForceReleased, Hints, Holder, LeaseId, Passed, Released,
+    Renewal, Renewed,
+};
+
+/// Several independent stores as one: a key is held by whoever holds it on a majority of them.
+///
+/// ```text
+///   process ── LockManager ── Quorum ─┬─► node 1    granted
+///                                     ├─► node 2    granted     3 of 5: held, and the lease
+///                                     ├─► node 3    (hangs)     counts from before the first
+///                                     ├─► node 4    granted     command went out
+///                                     └─► node 5    (is down)
+///   The nodes know nothing of each other: no replication, no leader, no failover.
+/// ```
+///
+/// A cheap handle: clones share what they know of their leases.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use tower_lock::{LockManager, Memory, Quorum};
+///
+/// // Stores in one process survive nothing; in earnest each is a `RedisBackend` on a machine of its own.
+/// let quorum = Quorum::builder()
+///     .node(Memory::new())
+///     .node(Memory::new())
+///     .node(Memory::new())
+///     .build()?;
+/// let locks = LockManager::builder(quorum).build()?;
+/// let guard = locks.acquire("order:42").await?;
+/// # guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # What it guarantees
+///
+/// With N nodes, N odd, a *minority* is any number below N/2: one of three, two of five.
+///
+/// - *It goes on* while a minority is down, hangs, or loses its answers; and nobody waits for it.
+///   Without a majority every acquire is [`Unavailable`](crate::ErrorKind::Unavailable) within four
+///   [node timeouts](QuorumBuilder::node_timeout), and locks that are held are lost at their deadline.
+/// - *Mutual exclusion*, as long as no node forgets a lease that is held: two majorities share a node,
+///   and that node grants one lease at a time. A lease counts from before the first command, on every
+///   node from that or later, so a majority keeps it for as long as the process trusts it. The clocks
+///   need not agree on the time, only run at the same speed within 1 % and not be set while
+///   they run.
+/// - *What it takes it gives back*: a try that fails is released on every node it may have reached; a
+///   node that cannot be reached is asked again until the lease must have run out there.
+/// - *A renewal never takes anything.* A node that forgot a lease is not made to hold it again: it
+///   might make up a majority that has never been one. So a lease lives on the nodes that granted
+///   it, and is lost with the majority of them; a fresh one has all nodes to choose from.
+///
+/// # Fencing tokens
+///
+/// Tokens increase from grant to grant, whatever the clocks say, as long as the nodes that gave no vote
+/// for a grant and those that lost their data since the grant before are together a minority. Each
+/// node keeps one counter, and:
+///
+/// 1. A vote takes the counter of the node beyond what it was, and tells it. The grant's counter is the
+///    largest of a majority's.
+/// 2. A grant counts only once a majority *knows* its counter: the node's own has come as far.
+///    Most often all of them answer the same, since the process proposes one, and that takes no more than
+///    the one round trip; otherwise those that are behind are told, with the same lease, in a second one.
+/// 3. A node that knows no counter says so, and learns one by being told, never from a proposal. Its vote
+///    does not count for 1, unless all nodes have been heard or waited for.
+///
+/// Let a grant have the counter *c*. By 2 a majority knew *c* while they held its lease; whoever voted
+/// for the next grant did so after that, having let go of it. Fewer than half of the nodes
+/// remember less than *c*. So of a majority that remembers anything, which 3 asks for, one voted
+/// beyond *c*; and where so many do not remember that there is no such majority, all others
+/// were heard, and one of them knew *c*, by the assumption above. The maximum of 1 is larger
+/// than *c* in either case.
+///
+/// The maximum of 1 alone would not do: it may come from a node that is not among the next majority.
+/// Where more is lost than a minority, tokens go on from the wall clocks of the processes, which are what
+/// they propose; so too for a command that was under way at a node while it lost its data.
+///
+/// # What to set
+///
+/// - *Nodes that fail apart*: own machines, own power, no replicas. The same nodes, by the same prefix, in
+///   every process. More than five seldom help: each command goes to all of them.
+/// - *Persistence.* A node that restarts without its data may vote a second time for a key that is held.
+///   Either it keeps each write (`appendonly yes`, `appendfsync always`), or it stays away, and
+///   grants nothing, for as long as the longest lease after it has come back empty.
+/// - [`node_timeout`](QuorumBuilder::node_timeout), when leases are short or nodes are far.
+///
+/// # Where it comes from
+///
+/// The algorithm is [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/),
+/// with tokens added. Kleppmann, [*How to do distributed
+/// locking*](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html) (2016), holds
+/// against it that it relies on clocks and has no fencing token: a holder that stands still, or a clock
+/// that jumps, lets two in. That is so here as with any lease. A guard tells its holder by the
+/// monotonic clock of the process, and the token lets the storage refuse who was overtaken; without a
+/// storage that checks tokens, take a quorum for locks that save work, not for locks that keep data
+/// right.
+#[derive(Clone)]
+pub struct Quorum {
+    inner: Arc<Inner>,
+}
+
+impl Quorum {
+    /// A quorum without nodes yet, and with a [node timeout](QuorumBuilder::node_timeout) of 100 ms.
+    pub fn builder() -> QuorumBuilder {
+        QuorumBuilder::new()
+    }
+
+    pub(super) fn new(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+}
+
+/// No method waits for a node longer than its answer matters, and at most four node timeouts.
+///
+/// Dropping the future of any method but `try_acquire` leaves nothing behind: what was sent takes
+/// effect or does not, and may be asked for again.
+impl Backend for Quorum {
+    async fn try_acquire(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Acquired, BackendError> {
+        acquire::try_acquire(&self.inner, key, lease, ttl).await
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
+        ask::renew(&self.inner, renewals).await
+    }
+
+    async fn release(&self, leases: &[(LockKey, LeaseId)]) -> Vec<Result<Released, BackendError>> {
+        release::release(&self.inner, leases).await
+    }
+
+    /// Always releases. To keep the lease, all nodes would have to agree that nobody watches, and a
+    /// majority on fresh counters: a node that is down, or whose watcher is on its way to the others,
+    /// cannot say so, and those that kept it would have to be taken back from. What it would save
+    /// is one acquire per hand-off budget, a tenth of a second.
+    async fn pass(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        _ttl: Duration,
+    ) -> Result<Passed, BackendError> {
+        let outcomes = release::release(&self.inner, &[(key.clone(), lease)]).await;
+        let passed = outcomes.into_iter().map(|outcome| match outcome? {
+            Released::Released => Ok(Passed::Released),
+            Released::NotHeld => Ok(Passed::NotHeld),
+        });
+        passed.last().unwrap_or(Ok(Passed::NotHeld))
+    }
+
+    fn watch(&self, key: &LockKey) -> Hints {
+        let inner = &self.inner;
+        let hints = inner.nodes.iter().map(|node| node.watch(key));
+        Hints::gathered(hints, inner.majority())
+    }
+
+    async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
+        ask::inspect(&self.inner, key).await
+    }
+
+    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
+        ask::force_release(&self.inner, key).await
+    }
+}
+
+impl fmt::Debug for Quorum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Quorum")
+            .field("nodes", &self.inner.nodes.len())
+            .field("node_timeout", &self.inner.node_timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,170 @@
+//! What the answers to a vote amount to. No I/O, and no clock but the one handed in.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::fault;
+use crate::backend::{Acquired, BackendError};
+
+/// One vote of each node.
+#[derive(Debug)]
+pub(super) struct Election {
+    majority: usize,
+    ballots: Vec<Ballot>,
+}
+
+#[derive(Debug)]
+enum Ballot {
+    /// No answer yet.
+    Open,
+    /// The lease is there, under this counter of the node; 0 if it knows none.
+    Granted(u64),
+    /// Another lease is, until then.
+    Busy(Instant),
+    Failed(BackendError),
+}
+
+#[derive(Debug)]
+pub(super) enum Standing {
+    Open,
+    /// A majority granted, and the largest counter that a majority may have agreed on before is this
+    /// or less.
+    Elected(u64),
+    Defeated,
+}
+
+impl Election {
+    pub(super) fn new(nodes: usize) -> Self {
+        Self {
+            majority: nodes / 2 + 1,
+            ballots: (0..nodes).map(|_| Ballot::Open).collect(),
+        }
+    }
+
+    fn count(&self, is_so: impl Fn(&Ballot) -> bool) -> usize {
+        self.ballots.iter().filter(|ballot| is_so(ballot)).count()
+    }
+
+    pub(super) fn cast(
+        &mut self,
+        node: usize,
+        answer: Result<Acquired, BackendError>,
+        now: Instant,
+    ) {
+        self.ballots[node] = match answer {
+            Ok(Acquired::Granted { counter }) => Ballot::Granted(counter),
+            Ok(Acquired::Busy { ttl }) => Ballot::Busy(now + ttl),
+            Err(error) => Ballot::Failed(error),
+        };
+    }
+
+    /// The node is asked again.
+    pub(super) fn reopen(&mut self, node: usize) {
+        self.ballots[node] = Ballot::Open;
+    }
+
+    /// Waits for no more answers.
+    pub(super) fn close(&mut self, waited: Duration) {
+        for ballot in &mut self.ballots {
+            if let Ballot::Open = ballot {
+                *ballot = Ballot::Failed(fault::silent(waited));
+            }
+        }
+    }
+
+    /// Whether a majority granted.
+    ///
+    /// A node that knows no counter may have forgotten it, so its vote says nothing about tokens: only
+    /// once a majority that remembers has voted are all tokens before known to be smaller. Where
+    /// there is no such majority, all the others are waited for.
+    pub(super) fn standing(&self) -> Standing {
+        let open = self.count(|ballot| matches!(ballot, Ballot::Open));
+        let granted = self.count(|ballot| matches!(ballot, Ballot::Granted(_)));
+        let remember = self.count(|ballot| matches!(ballot, Ballot::Granted(1..)));
+        if granted >= self.majority && (remember >= self.majority || open == 0) {
+            let counters = self.ballots.iter().map(|ballot| match ballot {
+                Ballot::Granted(counter) => *counter,
+                _ => 0,
+            });
+            Standing::Elected(counters.max().unwrap_or(0))
+        } else if granted + open < self.majority && self.is_explained(open) {
+            Standing::Defeated
+        } else {
+            Standing::Open
+        }
+    }
+
+    /// Whether it is clear why there is no majority: others hold it, or nodes are down.
+    fn is_explained(&self, open: usize) -> bool {
+        let failed = self.count(|ballot| matches!(ballot, Ballot::Failed(_)));
+        let alive = self.ballots.len() - failed - open;
+        failed >= self.majority || alive >= self.majority
+    }
+
+    fn knowing(&self, counter: u64) -> usize {
+        self.count(|ballot| matches!(ballot, Ballot::Granted(known) if *known >= counter))
+    }
+
+    /// Whether a majority holds the lease and knows `counter`.
+    pub(super) fn is_known(&self, counter: u64) -> bool {
+        self.knowing(counter) >= self.majority
+    }
+
+    /// Whether it does, or still may after those that are behind were asked.
+    pub(super) fn agreement(&self, counter: u64) -> Standing {
+        let open = self.count(|ballot| matches!(ballot, Ballot::Open));
+        if self.is_known(counter) {
+            Standing::Elected(counter)
+        } else if self.knowing(counter) + open < self.majority {
+            Standing::Defeated
+        } else {
+            Standing::Open
+        }
+    }
+
+    /// The nodes that hold the lease and do not know `counter`.
+    pub(super) fn behind(&self, counter: u64) -> Vec<usize> {
+        let ballots = self.ballots.iter().enumerate();
+        let behind = ballots
+            .filter(|(_, ballot)| matches!(ballot, Ballot::Granted(known) if *known < counter));
+        behind.map(|(node, _)| node).collect()
+    }
+
+    /// The nodes that hold the lease and know no counter.
+    pub(super) fn forgetful(&self) -> Vec<usize> {
+        self.behind(1)
+    }
+
+    /// Whether some nodes granted, which the others that tried at the same time missed.
+    pub(super) fn is_split(&self) -> bool {
+        self.count(|ballot| matches!(ballot, Ballot::Granted(_))) > 0
+    }
+
+    /// What to answer after a defeat: how long until a majority may be free, or that too few nodes
+    /// can be used. `unsettled`: a node may still come to hold the lease.
+    pub(super) fn defeat(self, now: Instant, unsettled: bool) -> Result<Acquired, BackendError> {
+        let nodes = self.ballots.len();
+        let mut free_at = Vec::with_capacity(nodes);
+        let mut failures = Vec::new();
+        let mut busy = false;
+        for ballot in self.ballots {
+            match ballot {
+                // Given back by now.
+                Ballot::Granted(_) => free_at.push(now),
+                Ballot::Open => {}
+                Ballot::Busy(until) => {
+                    busy = true;
+                    free_at.push(until);
+                }
+                Ballot::Failed(error) => failures.push(error),
+            }
+        }
+        free_at.sort_unstable();
+        // Where the defeat was clear before a majority had answered, what is known of the rest.
+        match free_at.get(self.majority - 1).or(free_at.last()) {
+            Some(at) if busy => Ok(Acquired::busy(at.saturating_duration_since(now))),
+            _ => Err(fault::no_majority(failures, nodes, unsettled)),
+        }
+    }
+}

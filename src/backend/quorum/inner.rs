@@ -1,0 +1,89 @@
+//! What the handles and tasks of one quorum share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::flight::Flight;
+use super::ledger::Ledger;
+use super::node::ErasedNode;
+use crate::task::Spawner;
+
+pub(super) struct Inner {
+    pub(super) nodes: Vec<Arc<dyn ErasedNode>>,
+    pub(super) node_timeout: Duration,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) proposals: Proposals,
+    pub(super) spawner: Spawner,
+}
+
+impl Inner {
+    pub(super) fn new(nodes: Vec<Arc<dyn ErasedNode>>, node_timeout: Duration) -> Arc<Self> {
+        Self::with_clock(nodes, node_timeout, wall_clock)
+    }
+
+    pub(super) fn with_clock(
+        nodes: Vec<Arc<dyn ErasedNode>>,
+        node_timeout: Duration,
+        clock: fn() -> u64,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            ledger: Ledger::new(nodes.len()),
+            nodes,
+            node_timeout,
+            proposals: Proposals::new(clock),
+            spawner: Spawner::default(),
+        })
+    }
+
+    pub(super) fn majority(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+
+    /// Drives what is still under way to its end, for nobody's sake.
+    pub(super) fn finish<T: Send + 'static>(&self, mut flight: Flight<T>) {
+        if !flight.is_empty() {
+            self.spawner
+                .spawn(async move { while flight.next().await.is_some() {} });
+        }
+    }
+}
+
+/// The counters that this process proposes.
+///
+/// The wall clock in microseconds, and beyond whatever was heard of: so that a majority most often
+/// knows nothing larger, and agrees at once; and so that tokens go on where more nodes forgot
+/// their counters than a quorum can make up for.
+#[derive(Debug)]
+pub(super) struct Proposals {
+    clock: fn() -> u64,
+    largest: AtomicU64,
+}
+
+impl Proposals {
+    pub(super) fn new(clock: fn() -> u64) -> Self {
+        let largest = AtomicU64::new(0);
+        Self { clock, largest }
+    }
+
+    /// Larger than all that this process proposed or heard of.
+    pub(super) fn next(&self) -> u64 {
+        let now = (self.clock)();
+        let before = self.largest.fetch_max(now, Ordering::Relaxed);
+        if before < now {
+            return now;
+        }
+        self.largest.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(super) fn heard(&self, counter: u64) {
+        self.largest.fetch_max(counter, Ordering::Relaxed);
+    }
+}
+
+/// At most 2^52, in the year 2112: a clock that is wild must not use up the counters.
+pub(super) fn wall_clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let micros = since.map_or(1, |since| since.as_micros());
+    u64::try_from(micros).unwrap_or(u64::MAX).clamp(1, 1 << 52)
+}

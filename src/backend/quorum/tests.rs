@@ -1,0 +1,276 @@
+//! Tokens, under clocks that disagree: what only the inside can be made to do.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use super::inner::{Inner, wall_clock};
+use super::node::ErasedNode;
+use super::{Fence, Node, Quorum};
+use crate::LockKey;
+use crate::backend::{
+    Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Hints, Holder, LeaseId,
+    Memory, Passed, Released, Renewal, Renewed,
+};
+
+const TTL: Duration = Duration::from_secs(60);
+const NODE_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// A node that can be lost and can lose its data, and whose answers take their time.
+#[derive(Clone, Default)]
+struct Flaky {
+    memory: Arc<Mutex<Memory>>,
+    lost: Arc<AtomicBool>,
+    latency: Arc<AtomicU64>,
+    votes: Arc<AtomicUsize>,
+}
+
+impl Flaky {
+    async fn reach(&self) -> Result<Memory, BackendError> {
+        sleep(Duration::from_micros(self.latency.load(Ordering::SeqCst))).await;
+        if self.lost.load(Ordering::SeqCst) {
+            return Err(BackendError::refused(
+                BackendErrorKind::Unavailable,
+                "lost on order",
+            ));
+        }
+        Ok(self.memory.lock().unwrap().clone())
+    }
+
+    fn restart_empty(&self) {
+        *self.memory.lock().unwrap() = Memory::new();
+    }
+}
+
+impl Backend for Flaky {
+    async fn try_acquire(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Acquired, BackendError> {
+        Backend::try_acquire(&self.reach().await?, key, lease, ttl).await
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
+        match self.reach().await {
+            Ok(memory) => memory.renew(renewals).await,
+            Err(error) => renewals.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    async fn release(&self, leases: &[(LockKey, LeaseId)]) -> Vec<Result<Released, BackendError>> {
+        match self.reach().await {
+            Ok(memory) => Backend::release(&memory, leases).await,
+            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    async fn pass(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Passed, BackendError> {
+        self.reach().await?.pass(key, lease, ttl).await
+    }
+
+    fn watch(&self, key: &LockKey) -> Hints {
+        self.memory.lock().unwrap().watch(key)
+    }
+
+    async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
+        self.reach().await?.inspect(key).await
+    }
+
+    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
+        self.reach().await?.force_release(key).await
+    }
+}
+
+impl Node for Flaky {
+    async fn vote(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+        fence: Fence,
+    ) -> Result<Acquired, BackendError> {
+        self.votes.fetch_add(1, Ordering::SeqCst);
+        self.reach().await?.vote(key, lease, ttl, fence).await
+    }
+}
+
+/// Nodes, and processes whose clocks are five seconds behind, right, and five seconds ahead.
+struct World {
+    nodes: Vec<Flaky>,
+    processes: [Quorum; 3],
+}
+
+fn behind() -> u64 {
+    wall_clock() - 5_000_000
+}
+
+fn ahead() -> u64 {
+    wall_clock() + 5_000_000
+}
+
+impl World {
+    fn new(nodes: usize) -> Self {
+        let nodes: Vec<Flaky> = (0..nodes).map(|_| Flaky::default()).collect();
+        let process = |clock| {
+            let nodes = nodes.iter().cloned().map(|node| Arc::new(node) as Arc<_>);
+            let nodes: Vec<Arc<dyn ErasedNode>> = nodes.collect();
+            Quorum::new(Inner::with_clock(nodes, NODE_TIMEOUT, clock))
+        };
+        let processes = [process(behind), process(wall_clock), process(ahead)];
+        Self { nodes, processes }
+    }
+
+    fn votes(&self) -> usize {
+        let votes = self
+            .nodes
+            .iter()
+            .map(|node| node.votes.load(Ordering::SeqCst));
+        votes.sum()
+    }
+
+    fn lose(&self, nodes: &[usize], lost: bool) {
+        for node in nodes {
+            self.nodes[*node].lost.store(lost, Ordering::SeqCst);
+        }
+    }
+
+    /// A grant, given back again: its counter.
+    async fn grant(&self, process: usize) -> Result<u64, BackendError> {
+        let (quorum, key) = (&self.processes[process], LockKey::new("a"));
+        let lease = LeaseId::new(Uuid::new_v4(), 1);
+        let counter = match quorum.try_acquire(&key, lease, TTL).await? {
+            Acquired::Granted { counter } => counter,
+            Acquired::Busy { ttl } => panic!("busy for {ttl:?}"),
+        };
+        quorum.release(&[(key, lease)]).await.remove(0)?;
+        // Whatever is late has come by then, and been given back.
+        sleep(Duration::from_secs(3)).await;
+        Ok(counter)
+    }
+}
+
+/// Numbers without an end, the same for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        usize::try_from((self.0 >> 33) % end as u64).unwrap()
+    }
+
+    fn some(&mut self, count: usize, of: usize) -> Vec<usize> {
+        let mut all: Vec<_> = (0..of).collect();
+        (0..count)
+            .map(|_| all.swap_remove(self.below(all.len())))
+            .collect()
+    }
+}
+
+/// Before each grant another minority comes to harm: some of it is lost for the time being, some has
+/// forgotten everything. Nodes answer in any order, processes take turns in any order, and in between
+/// tries fail for want of a majority.
+async fn tokens_increase(seed: u64, nodes: usize) {
+    let random = &mut Random(seed);
+    let world = World::new(nodes);
+    let mut last = 0;
+    for step in 0..12 {
+        let minority = random.below(nodes / 2 + 1);
+        let harmed = random.some(minority, nodes);
+        let (lost, forgetful) = harmed.split_at(random.below(minority + 1));
+        for node in forgetful {
+            world.nodes[*node].restart_empty();
+        }
+        for node in &world.nodes {
+            let latency = 100 * random.below(100) as u64;
+            node.latency.store(latency, Ordering::SeqCst);
+        }
+        if random.below(3) == 0 {
+            let cut_off = random.some(nodes / 2 + 1, nodes);
+            world.lose(&cut_off, true);
+            let failed = world.grant(random.below(3)).await;
+            assert!(failed.is_err(), "{failed:?}");
+            sleep(TTL).await;
+            world.lose(&cut_off, false);
+        }
+        world.lose(lost, true);
+        let counter = world.grant(random.below(3)).await.unwrap();
+        assert!(
+            counter > last,
+            "seed {seed}, {nodes} nodes, grant {step}: {counter} after {last}; lost {lost:?}, forgetful {forgetful:?}"
+        );
+        last = counter;
+        world.lose(lost, false);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_increase_whichever_minority_is_lost_or_forgets() {
+    let random = RandomState::new().hash_one(0);
+    for seed in (0..300).chain([random]) {
+        for nodes in [3, 5, 7] {
+            tokens_increase(seed, nodes).await;
+        }
+    }
+}
+
+/// The nodes that know the last token and the nodes that vote next share one node only, and whoever
+/// asks is ten seconds behind: the case that the largest counter of a majority alone gets wrong.
+#[tokio::test(start_paused = true)]
+async fn a_token_is_known_to_every_majority_to_come() {
+    let world = World::new(3);
+    world.grant(0).await.unwrap();
+    world.lose(&[2], true);
+    let first = world.grant(2).await.unwrap();
+    world.lose(&[2], false);
+    for lost in [0, 1] {
+        world.lose(&[lost], true);
+        let next = world.grant(0).await.unwrap();
+        assert!(next > first, "{next} after {first}");
+        world.lose(&[lost], false);
+    }
+}
+
+/// The first grant of all teaches the nodes; later ones find them of one mind, whichever process
+/// asks, and a node that has been away is of no consequence.
+#[tokio::test(start_paused = true)]
+async fn a_grant_takes_one_round_where_the_nodes_remember_the_same() {
+    let world = World::new(5);
+    world.grant(0).await.unwrap();
+    for (process, lost) in [(0, 0), (2, 1), (1, 2), (0, 3), (2, 4), (0, 0)] {
+        let before = world.votes();
+        world.grant(process).await.unwrap();
+        assert_eq!(world.votes() - before, 5, "process {process}");
+        world.lose(&[lost], true);
+        world.grant(2 - process).await.unwrap();
+        world.lose(&[lost], false);
+        world.grant(2).await.unwrap();
+    }
+}
+
+/// A node that forgot is told, and counts again.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_forgot_learns_with_the_next_grant() {
+    let world = World::new(3);
+    world.grant(1).await.unwrap();
+    world.nodes[0].restart_empty();
+    let before = world.votes();
+    world.grant(1).await.unwrap();
+    assert_eq!(world.votes() - before, 4, "one of them is told");
+    let before = world.votes();
+    world.grant(1).await.unwrap();
+    assert_eq!(world.votes() - before, 3, "and knows");
+}

@@ -1,0 +1,57 @@
+//! Many primaries that share the keys by slots, each with replicas.
+//!
+//! ```text
+//!   process
+//!  ┌────────────────────────┐
+//!  │ key ─► slot ─► node    │   slots 0–5460      slots 5461–10922   slots 10923–16383
+//!  │                        │   ┌───┐   ┌───┐     ┌───┐   ┌───┐      ┌───┐   ┌───┐
+//!  │        commands ───────┼──►│ A ├──►│ a │  ┌─►│ B ├──►│ b │   ┌─►│ C ├──►│ c │
+//!  │        messages ───────┼──►│   │   └───┘  │  │   │   └───┘   │  │   │   └───┘
+//!  │           ⋮     ───────┼───┴───┴──────────┘  └───┘           │  └───┘
+//!  │                 ───────┼──────────────────────────────────────┘
+//!  └────────────────────────┘   to each node connections of its own
+//! ```
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), tower_lock::ConnectError> {
+//! use tower_lock::LockManager;
+//!
+//! // Some of the nodes; they name the others.
+//! let locks = LockManager::connect("redis+cluster://locker:secret@n1:6379,n2:6379").await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it guarantees
+//!
+//! For each slot what [Sentinel](super::sentinel) guarantees: one holder for each key as long as no
+//! failover loses a write. A lock, its channel and its fencing counter are in one slot, so there are at
+//! most 16 384 counters.
+//!
+//! A node that hangs concerns its own keys only: every node has its own connections, and renewals and
+//! releases go to each by themselves. Several keys in one acquire may be in several slots; all are
+//! held, or none.
+//!
+//! Slots may move while their locks are held: commands follow them (`MOVED`, `ASK`), and so do
+//! subscriptions. A *new* lock in a slot that is on its way may have to wait until it has arrived
+//! (`TRYAGAIN`), within the wait of the acquire.
+//!
+//! # What a failover can do
+//!
+//! The same as with Sentinel, for the keys of one node. While a slot has no node
+//! (`CLUSTERDOWN`), its keys are unavailable, and with `cluster-require-full-coverage yes` all others,
+//! too.
+//!
+//! # Messages
+//!
+//! Since version 7 releases are told by sharded messages (`SPUBLISH`), which stay at the node of the
+//! lock; below, by plain ones, which every node repeats to every other. Those who listen for the one do
+//! not hear the other: with older clients of Redisson in the same cluster, set
+//! [`Publish::Both`](crate::backend::redis::Publish::Both). A process that cannot tell whether others
+//! wait (plain messages, or both) gives a busy lock up after each 100 ms of handing it on.
+//!
+//! # What to set
+//!
+//! As with [Sentinel](super::sentinel), and `cluster-node-timeout` below two thirds of the watchdog
+//! timeout. Names with one tag (`{user}:1`, `{user}:2`) share a slot: their renewals share commands,
+//! and their fate.

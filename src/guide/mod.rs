@@ -1,0 +1,40 @@
+//! Where the locks may live, one page each: what it guarantees, what a failover can do to it, and
+//! what to set.
+//!
+//! | | survives | asks of you | URL, or builder |
+//! |---|---|---|---|
+//! | memory | nothing: it is one process | one process | `memory://`, [`Memory`](crate::Memory) |
+//! | [`one_server`] | a crash, as far as the server remembers | persistence | `redis://` |
+//! | [`sentinel`] | the loss of a server, not always of its last writes | three sentinels, replicas | `redis+sentinel://` |
+//! | [`cluster`] | the same, for each part of the keys | three nodes with replicas | `redis+cluster://` |
+//! | [`quorum`] | the loss of any minority of servers, last writes included | three or five servers that know nothing of each other | [`Quorum`](crate::backend::Quorum) |
+//!
+//! Nothing else in a program changes with it: the same [`LockManager`](crate::LockManager), the same
+//! layers.
+//!
+//! # Which one
+//!
+//! Take the Redis that you have. A lock on one server, checked by a fencing token at the storage, is
+//! right even where the server is not: the token refuses the write of a holder that was overtaken.
+//! Replicas and failover make it *available*, not more correct, since Redis replicates after it has
+//! answered. Where work that runs twice cannot be fenced off, a quorum of independent servers is the
+//! one that does not forget a lock when a server does.
+//!
+//! # What they have in common
+//!
+//! - Until when a guard can be trusted is counted by the clock of the process, from before the
+//!   command was sent. A server that hangs, or a network that is cut, ends a guard on time without
+//!   being asked.
+//! - A renewal never makes a lock. What a server forgot is lost at the next renewal, or at once when
+//!   the connection had to be opened anew.
+//! - No command that failed is taken for done or for not done. An acquire without an answer is given
+//!   back by itself.
+//! - Nothing runs unlocked: what cannot be reached is 503.
+
+#[cfg(feature = "redis")]
+pub mod cluster;
+#[cfg(feature = "redis")]
+pub mod one_server;
+pub mod quorum;
+#[cfg(feature = "redis")]
+pub mod sentinel;

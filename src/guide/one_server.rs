@@ -1,0 +1,55 @@
+//! One Redis server.
+//!
+//! ```text
+//!   process A                         process B
+//!  ┌──────────────────────┐          ┌──────────────────────┐
+//!  │ lanes ── commands ───┼────┐ ┌───┼── commands ── lanes  │
+//!  │   └───── messages ───┼──┐ │ │ ┌─┼── messages ────┘     │
+//!  └──────────────────────┘  │ │ │ │ └──────────────────────┘
+//!                           ┌┴─┴─┴─┴┐
+//!                           │ Redis │   lock:order:42 → { "<uuid>:7": 1 }, ttl 30 s
+//!                           └───────┘
+//! ```
+//!
+//! Each process has one multiplexed connection for commands
+//! ([`connections`](crate::backend::redis::RedisBackendBuilder::connections) for more) and, while
+//! somebody waits, one for messages.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), tower_lock::ConnectError> {
+//! use tower_lock::LockManager;
+//!
+//! let locks = LockManager::connect("redis://locker:secret@127.0.0.1:6379").await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it guarantees
+//!
+//! One holder for each key, for as long as the server keeps its data, evicts nothing, and its clock
+//! does not step: Redis counts a time to live by the wall clock.
+//!
+//! # What a restart can do
+//!
+//! - *With its data:* holders are renewed if the server is back before their deadline.
+//! - *Empty:* all locks are free. Holders are told as soon as they are connected again, or at their
+//!   deadline; until then another may hold the same key. Tokens keep growing: the counter starts at the
+//!   server's clock. With
+//!   [`quarantine`](crate::backend::redis::RedisBackendBuilder::quarantine) nobody is granted
+//!   anything until the leases of before must have run out.
+//! - *With its data but for the last writes* (`appendfsync everysec`, a crash): the same for the locks
+//!   in them.
+//!
+//! # What to set
+//!
+//! | on the server | why |
+//! |---|---|
+//! | `maxmemory-policy noeviction` | any other policy throws held locks away when memory runs short |
+//! | `appendonly yes`, `appendfsync always` | a grant is on the disk before it is answered; `everysec` may forget a second |
+//! | a clock that slews and does not step | a step forward ends leases early |
+//!
+//! | here | default | |
+//! |---|---|---|
+//! | [`watchdog_timeout`](crate::LockManagerBuilder::watchdog_timeout) | 30 s | a lock of a dead process is free after it; an outage shorter than two thirds of it costs no lock |
+//! | [`response_timeout`](crate::backend::redis::RedisBackendBuilder::response_timeout) | 500 ms | well below a third of the watchdog timeout |
+//! | [`connect_timeout`](crate::backend::redis::RedisBackendBuilder::connect_timeout) | 2 s | the same |

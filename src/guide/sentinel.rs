@@ -1,0 +1,65 @@
+//! A primary, its replicas, and the sentinels that choose between them.
+//!
+//! ```text
+//!   process                       sentinels
+//!  ┌───────────┐   who is it?    ┌───┐┌───┐┌───┐
+//!  │           ├────────────────►│ 1 ││ 2 ││ 3 │   asked for each new connection,
+//!  │           │◄────────────────┤   ││   ││   │   and while anybody holds or waits
+//!  │           │   most say: P   └───┘└───┘└───┘
+//!  │           │
+//!  │           │    commands     ┌───┐ copies, later  ┌────┐
+//!  │           ├────────────────►│ P ├───────────────►│ R1 │
+//!  │           │◄────────────────┤   ├───────────────►│ R2 │
+//!  └───────────┘    messages     └───┘                └────┘
+//! ```
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), tower_lock::ConnectError> {
+//! use tower_lock::LockManager;
+//!
+//! // The login is that of the primary; sentinels have their own: `sentinel_auth`.
+//! let url = "redis+sentinel://locker:secret@s1:26379,s2:26379,s3:26379/mymaster";
+//! let locks = LockManager::connect(url).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it guarantees
+//!
+//! One holder for each key as long as no failover loses a write, and that the way leads to the
+//! primary: the address that more than half of the sentinels name, and a server there that says
+//! itself that it is a primary. They are asked four times a second while anybody holds or waits, or
+//! a connection does not come about. A connection to another server than more than half of them name
+//! is dropped, and so is one whose server says that it may not be written to any more.
+//!
+//! # What a failover can do
+//!
+//! A replica copies after the primary has answered. A lock that the new primary never saw is free
+//! there: its holder is told at the first renewal, at once after the reconnect, and until then
+//! another may hold the key. The fencing token keeps their writes apart; it grows over a failover as
+//! long as the clocks of the servers agree.
+//!
+//! [`min_replicas`](crate::backend::redis::RedisBackendBuilder::min_replicas) narrows the gap: a
+//! grant counts only when so many replicas have it. If that is all of them, none can be chosen that
+//! has not; with fewer, one that lags may be.
+//!
+//! A release that the new primary never saw keeps the key taken there until the lease has run out.
+//! `SENTINEL FAILOVER` is no gentler: the old primary goes on for many seconds, until the sentinels
+//! make it a replica. It is left as soon as most of them name the new one; what was written to it
+//! after the new one had taken over, a second or so before, is lost.
+//!
+//! A primary that was cut off with some of its clients goes on granting to them until it finds out:
+//! `min-replicas-to-write 1` and `min-replicas-max-lag` on the server bound that time.
+//!
+//! Locks that survive are renewed at the new primary; waiters there are served within a second; a
+//! failover that takes longer than two thirds of the watchdog timeout costs all locks.
+//!
+//! # What to set
+//!
+//! | on the servers | why |
+//! |---|---|
+//! | `maxmemory-policy noeviction`, on the replicas, too | as on [one server](super::one_server) |
+//! | `appendonly yes`, on the primary, too | a primary that restarts empty before anybody notices makes its replicas empty |
+//! | `min-replicas-to-write 1` | a primary that was cut off stops |
+//! | `down-after-milliseconds`, `failover-timeout` | together below two thirds of the watchdog timeout |
+//! | an odd number of sentinels, at least three, on different machines | a majority has to agree |

@@ -1,0 +1,117 @@
+//! Four processes of the example `orders` over one Redis and one database, which are killed, and
+//! stopped for longer than their leases, at random moments.
+//!
+//! Runs for `PROCESSES_SECONDS` (60 unless set); `PROCESSES_SEED` repeats a choice of moments.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
+
+mod client;
+mod history;
+mod process;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::ops::Range;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use http::StatusCode;
+use tokio::time::{Instant, timeout};
+
+use client::{Seen, client, http, put};
+use history::{History, keep_history};
+use process::{Faults, Process, World, trouble};
+use support::engine::{PATIENCE, SECOND, nothing_is_left};
+use support::redis_server::RedisServer;
+
+const PROCESSES: usize = 4;
+/// All that the example has: few enough for requests to meet.
+const ORDERS: usize = 20;
+const CLIENTS: usize = 64;
+/// Short, so that it ends in a process that is stopped; renewed, so that it does not in others.
+const LEASE: Duration = Duration::from_secs(2);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_update_is_lost_while_processes_are_killed_and_stopped() {
+    let seed = variable("PROCESSES_SEED").unwrap_or_else(|| fastrand::u64(..));
+    let seconds = variable("PROCESSES_SECONDS").unwrap_or(60);
+    println!("PROCESSES_SEED={seed} PROCESSES_SECONDS={seconds}");
+    let mut random = Rng::with_seed(seed);
+
+    let redis = RedisServer::start();
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("orders.sqlite");
+    let world = Arc::new(World::new(redis.url(), database.clone()));
+    let mut processes = Vec::new();
+    for number in 0..PROCESSES {
+        processes.push(Process::start(&world, number).await);
+    }
+    keep_history(&database);
+
+    let over = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| tokio::spawn(client(world.clone(), random.fork(), over.clone())))
+        .collect();
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let troubled: Vec<_> = (processes.into_iter())
+        .map(|process| tokio::spawn(trouble(process, random.fork(), end)))
+        .collect();
+    let mut faults = Faults::default();
+    let mut processes = Vec::new();
+    for troubled in troubled {
+        let (process, had) = troubled.await.unwrap();
+        faults.kills += had.kills;
+        faults.stops += had.stops;
+        processes.push(process);
+    }
+    over.store(true, Ordering::Relaxed);
+    let mut seen = Seen::default();
+    for client in clients {
+        seen.add(client.await.unwrap());
+    }
+
+    // All processes run, and nobody asks them for anything: no lock may be left, and each is free
+    // for everybody.
+    nothing_is_left(&redis, &[], LEASE + SECOND, "the end").await;
+    let http = http();
+    for (number, order) in (0..PROCESSES).flat_map(|n| (1..=ORDERS).map(move |order| (n, order))) {
+        let put = put(&http, world.address(number), order);
+        let (status, body) = timeout(PATIENCE, put).await.expect("in time").unwrap();
+        assert_eq!(status, StatusCode::OK, "{order} at {number}: {body:?}");
+        seen.answer(status, &body, order);
+    }
+    for process in processes {
+        process.interrupt().await;
+    }
+
+    let history = History::read(&database);
+    let (writes, refused) = (history.writes.len(), world.refused());
+    let Faults { kills, stops } = faults;
+    println!("{kills:8} kills\n{stops:8} stops for longer than the lease");
+    println!("{writes:8} writes\n{refused:8} refused by the fence");
+    for (answer, count) in &seen.answers {
+        println!("{count:8} × {answer}");
+    }
+    let problems = history.problems(&seen.acknowledged);
+    assert!(problems.is_empty(), "{problems:#?}");
+    // Whoever is overtaken has lost its lock before, and is told that: else two were in it at once.
+    let mut answers = seen.answers.keys();
+    assert_eq!(answers.find(|answer| answer.contains("overtaken")), None);
+    // Or else nothing was tested.
+    assert!(kills >= 1 && stops >= 1, "too short");
+    assert!(seen.acknowledged.len() >= 100, "too few writes");
+    assert!(refused >= 1, "nobody came too late: no need for a fence");
+}
+
+fn variable<T: FromStr<Err: std::fmt::Debug>>(name: &str) -> Option<T> {
+    std::env::var(name)
+        .ok()
+        .map(|value| value.parse().expect(name))
+}
+
+fn millis(random: &mut Rng, range: Range<u64>) -> Duration {
+    Duration::from_millis(random.u64(range))
+}

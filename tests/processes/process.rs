@@ -1,0 +1,188 @@
+//! Processes of the example, and what happens to them.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use fastrand::Rng;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::engine::PATIENCE;
+use crate::{LEASE, millis};
+
+pub(crate) struct World {
+    program: PathBuf,
+    locks: String,
+    database: PathBuf,
+    /// Where each process listens, or did.
+    addresses: Mutex<Vec<SocketAddr>>,
+    /// Writes and claims that a process said it refused.
+    refused: AtomicU64,
+}
+
+impl World {
+    pub(crate) fn new(locks: String, database: PathBuf) -> Self {
+        Self {
+            program: program(),
+            locks,
+            database,
+            addresses: Mutex::new(Vec::new()),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn address(&self, number: usize) -> SocketAddr {
+        self.addresses.lock().unwrap()[number]
+    }
+}
+
+/// The example, which cargo builds along with the tests, if it is not told to build only one.
+fn program() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().and_then(Path::parent).unwrap();
+    let program = profile.join("examples/orders");
+    let build =
+        "`cargo build --all-features --example orders` first, with the profile of the tests";
+    let modified = |path: &Path| -> Option<SystemTime> { path.metadata().ok()?.modified().ok() };
+    let built = modified(&program);
+    assert!(
+        built.is_some(),
+        "there is no {}: {build}",
+        program.display()
+    );
+    // What it was built from, as cargo writes it down. An old program would test what was.
+    let sources = std::fs::read_to_string(program.with_extension("d")).unwrap();
+    for source in sources.split_whitespace().skip(1) {
+        let old = modified(Path::new(source)) > built;
+        assert!(
+            !old,
+            "{} is older than {source}: {build}",
+            program.display()
+        );
+    }
+    program
+}
+
+/// Killed when dropped.
+pub(crate) struct Process {
+    world: Arc<World>,
+    number: usize,
+    child: Child,
+    /// Reads what it complains about, to the end.
+    complaints: JoinHandle<()>,
+    /// Stays open for its last words.
+    _said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    pub(crate) async fn start(world: &Arc<World>, number: usize) -> Self {
+        let mut child = Command::new(&world.program)
+            .args(["--port", "0", "--lease", &LEASE.as_secs().to_string()])
+            .args(["--locks", &world.locks])
+            .arg("--database")
+            .arg(&world.database)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut complaints = BufReader::new(child.stderr.take().unwrap()).lines();
+        let told = Arc::clone(world);
+        let complaints = tokio::spawn(async move {
+            while let Some(line) = complaints.next_line().await.unwrap() {
+                if line.contains("overtaken") {
+                    told.refused.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    eprintln!("process {number}: {line}");
+                }
+            }
+        });
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        let address = timeout(PATIENCE, async {
+            loop {
+                let line = said.next_line().await.unwrap().expect("it starts");
+                if let Some((_, url)) = line.split_once("http://") {
+                    return url.split('/').next().unwrap().parse().unwrap();
+                }
+            }
+        });
+        let address = address.await.expect("it starts in time");
+        let mut addresses = world.addresses.lock().unwrap();
+        if number < addresses.len() {
+            addresses[number] = address;
+        } else {
+            addresses.push(address);
+        }
+        drop(addresses);
+        Self {
+            world: Arc::clone(world),
+            number,
+            child,
+            complaints,
+            _said: said,
+        }
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.child.id().expect("it runs").to_string();
+        let status = std::process::Command::new("kill")
+            .args([signal, &id])
+            .status()
+            .unwrap();
+        assert!(status.success(), "{signal}");
+    }
+
+    /// As Ctrl-C does: it ends by itself.
+    pub(crate) async fn interrupt(mut self) {
+        self.signal("-INT");
+        let ended = timeout(PATIENCE, self.child.wait())
+            .await
+            .expect("it ends in time");
+        assert!(ended.unwrap().success());
+        self.complaints.await.unwrap();
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Faults {
+    pub(crate) kills: usize,
+    pub(crate) stops: usize,
+}
+
+/// Kills and stops a process until the end. Afterwards it runs.
+pub(crate) async fn trouble(
+    mut process: Process,
+    mut random: Rng,
+    end: Instant,
+) -> (Process, Faults) {
+    let mut faults = Faults::default();
+    loop {
+        sleep(millis(&mut random, 500..3_000)).await;
+        if Instant::now() >= end {
+            return (process, faults);
+        }
+        if random.bool() {
+            process.child.kill().await.unwrap();
+            faults.kills += 1;
+            sleep(millis(&mut random, 0..1_000)).await;
+            process.complaints.await.unwrap();
+            process = Process::start(&process.world, process.number).await;
+        } else {
+            process.signal("-STOP");
+            sleep(LEASE + millis(&mut random, 100..2_000)).await;
+            process.signal("-CONT");
+            faults.stops += 1;
+        }
+    }
+}

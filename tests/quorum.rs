@@ -1,0 +1,765 @@
+//! Several stores as one: what a minority may do to it, and what it does without a majority.
+#![allow(clippy::unwrap_used)]
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::poll;
+use tokio::time::{Instant, sleep};
+use tower_lock::backend::{
+    Acquired, BackendError, Fence, ForceReleased, Hints, Holder, LeaseId, Node, Passed,
+    QuorumBuilder, Released, Renewal, Renewed,
+};
+use tower_lock::{Backend, LockKey, LockManager, Memory, Quorum};
+use uuid::Uuid;
+
+#[path = "support/simulated.rs"]
+mod simulated;
+
+use simulated::{Command, Fault, Simulated};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+/// One way to a node.
+const LATENCY: Duration = Duration::from_millis(3);
+const ROUND_TRIP: Duration = Duration::from_millis(6);
+const NODE_TIMEOUT: Duration = Duration::from_millis(100);
+const LEASE: Duration = Duration::from_secs(3);
+/// What a node, or the way to it, may do.
+const FAULTS: [Fault; 5] = [
+    Fault::Refused,
+    Fault::AnswerLost,
+    Fault::CommandLost,
+    Fault::Misconfigured,
+    Fault::Hung,
+];
+
+/// One node, which can lose its data.
+#[derive(Clone)]
+struct Site {
+    now: Arc<Mutex<Simulated>>,
+}
+
+impl Site {
+    fn new(latency: Duration) -> Self {
+        let now = Arc::new(Mutex::new(Simulated::new(latency)));
+        Self { now }
+    }
+
+    fn wire(&self) -> Simulated {
+        self.now.lock().unwrap().clone()
+    }
+
+    /// What was under way is lost with the rest.
+    fn restart_empty(&self) {
+        let mut now = self.now.lock().unwrap();
+        *now = Simulated::new(now.latency);
+    }
+
+    fn fail(&self, fault: impl Into<Option<Fault>>) {
+        self.wire().down(fault.into());
+    }
+
+    async fn holds(&self, key: &str) -> bool {
+        let holder = self.wire().memory.inspect(&LockKey::new(key)).await;
+        holder.unwrap().is_some()
+    }
+}
+
+impl Backend for Site {
+    async fn try_acquire(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Acquired, BackendError> {
+        self.wire().try_acquire(key, lease, ttl).await
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
+        self.wire().renew(renewals).await
+    }
+
+    async fn release(&self, leases: &[(LockKey, LeaseId)]) -> Vec<Result<Released, BackendError>> {
+        self.wire().release(leases).await
+    }
+
+    async fn pass(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Passed, BackendError> {
+        self.wire().pass(key, lease, ttl).await
+    }
+
+    fn watch(&self, key: &LockKey) -> Hints {
+        self.wire().watch(key)
+    }
+
+    async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
+        self.wire().inspect(key).await
+    }
+
+    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
+        self.wire().force_release(key).await
+    }
+}
+
+impl Node for Site {
+    async fn vote(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+        fence: Fence,
+    ) -> Result<Acquired, BackendError> {
+        self.wire().vote(key, lease, ttl, fence).await
+    }
+}
+
+/// The nodes; each quorum over them is a process of its own.
+struct World {
+    sites: Vec<Site>,
+}
+
+impl World {
+    fn new(nodes: usize) -> Self {
+        Self::with_latencies(&vec![LATENCY; nodes])
+    }
+
+    fn with_latencies(latencies: &[Duration]) -> Self {
+        let sites = latencies.iter().map(|latency| Site::new(*latency));
+        Self {
+            sites: sites.collect(),
+        }
+    }
+
+    /// Nodes that have seen a grant before, as all but the very first time.
+    async fn used(nodes: usize) -> Self {
+        let world = Self::new(nodes);
+        let locks = world.manager();
+        locks
+            .acquire("first")
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        sleep(SECOND).await;
+        world
+    }
+
+    fn quorum(&self) -> Quorum {
+        let sites = self.sites.iter().cloned();
+        let builder = sites.fold(Quorum::builder(), QuorumBuilder::node);
+        builder.node_timeout(NODE_TIMEOUT).build().unwrap()
+    }
+
+    fn manager(&self) -> LockManager {
+        let builder = LockManager::builder(self.quorum()).watchdog_timeout(LEASE);
+        builder.build().unwrap()
+    }
+
+    fn minority(&self) -> &[Site] {
+        &self.sites[..self.sites.len() / 2]
+    }
+
+    /// One more than a minority.
+    fn majority(&self) -> &[Site] {
+        &self.sites[..=self.sites.len() / 2]
+    }
+
+    async fn nothing_is_left_within(&self, patience: Duration, key: &str, case: &str) {
+        let deadline = Instant::now() + patience;
+        for (node, site) in self.sites.iter().enumerate() {
+            while site.holds(key).await {
+                assert!(Instant::now() < deadline, "{case}: left on node {node}");
+                sleep(MS).await;
+            }
+        }
+    }
+}
+
+fn fail(sites: &[Site], fault: impl Into<Option<Fault>> + Copy) {
+    sites.iter().for_each(|site| site.fail(fault));
+}
+
+fn lease() -> LeaseId {
+    LeaseId::new(Uuid::new_v4(), 1)
+}
+
+// ---- settings ----
+
+#[test]
+fn an_even_number_of_nodes_or_a_single_one_is_refused_with_advice() {
+    for (nodes, advice) in [
+        (0, "3 or 5"),
+        (1, "3 or 5"),
+        (2, "3 or 5"),
+        (4, "add one"),
+        (6, "add one"),
+    ] {
+        let builder = (0..nodes).fold(Quorum::builder(), |it, _| it.node(Memory::new()));
+        let error = builder.build().unwrap_err();
+        assert_eq!(error.field(), "node");
+        assert!(error.to_string().contains(advice), "{error}");
+    }
+}
+
+#[test]
+fn a_node_timeout_out_of_bounds_is_refused() {
+    for timeout in [Duration::ZERO, Duration::from_secs(61)] {
+        let builder = (0..3).fold(Quorum::builder(), |it, _| it.node(Memory::new()));
+        let error = builder.node_timeout(timeout).build().unwrap_err();
+        assert_eq!(error.field(), "node_timeout");
+    }
+}
+
+// ---- a minority in trouble ----
+
+/// Grants, renewals and releases go on, each as fast as with all nodes; what the minority was left with
+/// is taken back once it can be talked to.
+#[tokio::test(start_paused = true)]
+async fn whatever_a_minority_does_nobody_waits_for_it() {
+    for nodes in [3, 5] {
+        for fault in FAULTS {
+            let case = format!("{nodes} nodes, {fault:?}");
+            let world = World::used(nodes).await;
+            let (here, there) = (world.manager(), world.manager());
+            fail(world.minority(), fault);
+
+            let start = Instant::now();
+            let guard = here.acquire("a").await.unwrap();
+            let took = start.elapsed();
+            assert!(took <= ROUND_TRIP + MS, "{case}: granted after {took:?}");
+
+            let start = Instant::now();
+            let busy = there.acquire("a").no_wait().await.unwrap_err();
+            assert!(busy.is_busy(), "{case}: {busy:?}");
+            let took = start.elapsed();
+            assert!(took <= ROUND_TRIP + MS, "{case}: busy after {took:?}");
+
+            for _ in 0..100 {
+                sleep(LEASE / 20).await;
+                assert!(guard.remaining() > LEASE / 2, "{case}: not renewed");
+            }
+
+            let start = Instant::now();
+            guard.release().await.unwrap();
+            let took = start.elapsed();
+            assert!(took <= ROUND_TRIP + MS, "{case}: released after {took:?}");
+
+            drop(there.acquire("a").await.unwrap());
+            fail(world.minority(), None);
+            world.nothing_is_left_within(2 * SECOND, "a", &case).await;
+        }
+    }
+}
+
+/// A holder keeps its lock when a minority forgets it; that minority is not made to hold it again.
+#[tokio::test(start_paused = true)]
+async fn a_minority_that_restarts_empty_costs_nobody_a_lock() {
+    let world = World::used(5).await;
+    let locks = world.manager();
+    let guard = locks.acquire("a").await.unwrap();
+    sleep(SECOND).await;
+    world.minority().iter().for_each(Site::restart_empty);
+    sleep(3 * LEASE).await;
+    assert!(guard.is_held());
+    for site in world.minority() {
+        assert!(!site.holds("a").await, "a renewal made a lease");
+    }
+    guard.release().await.unwrap();
+    world.nothing_is_left_within(SECOND, "a", "the end").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_whom_a_majority_forgot_is_told_at_its_next_renewal() {
+    let world = World::used(5).await;
+    let locks = world.manager();
+    let guard = locks.acquire("a").await.unwrap();
+    world.majority().iter().for_each(Site::restart_empty);
+    let start = Instant::now();
+    guard.lost().await;
+    assert!(start.elapsed() < LEASE / 2, "told by a renewal");
+}
+
+/// While a minority hangs, a renewal that a majority answers is not held up by another key of its
+/// batch that needs the hung nodes, for longer than the node timeout.
+#[tokio::test(start_paused = true)]
+async fn a_hung_node_delays_no_release_and_no_renewal_beyond_its_timeout() {
+    let world = World::used(3).await;
+    let quorum = world.quorum();
+    let (sound, shaky) = (LockKey::new("sound"), LockKey::new("shaky"));
+    let lease = lease();
+    for key in [&sound, &shaky] {
+        let granted = quorum.try_acquire(key, lease, LEASE).await.unwrap();
+        assert!(matches!(granted, Acquired::Granted { .. }));
+    }
+    sleep(SECOND).await;
+    // One node has forgotten one of them, another one hangs: nobody can tell.
+    world.sites[1]
+        .wire()
+        .memory
+        .force_release(&shaky)
+        .await
+        .unwrap();
+    world.sites[0].fail(Fault::Hung);
+    let renewals = [&shaky, &sound].map(|key| Renewal::new(key.clone(), lease, LEASE));
+    let start = Instant::now();
+    let outcomes = quorum.renew(&renewals).await;
+    assert!(start.elapsed() <= NODE_TIMEOUT + MS);
+    let error = outcomes[0].as_ref().unwrap_err();
+    assert!(error.may_have_taken_effect());
+    assert_eq!(*outcomes[1].as_ref().unwrap(), Renewed::Renewed);
+    let start = Instant::now();
+    let outcomes = quorum.release(&[(shaky, lease), (sound, lease)]).await;
+    assert!(start.elapsed() <= NODE_TIMEOUT + MS);
+    assert!(outcomes[0].is_err());
+    assert_eq!(*outcomes[1].as_ref().unwrap(), Released::Released);
+    world.sites[0].fail(None);
+    for key in ["sound", "shaky"] {
+        world.nothing_is_left_within(SECOND, key, "the end").await;
+    }
+}
+
+/// A vote that is still under way at a hung node when its lease is given back is followed by the
+/// release, and never overtaken by it.
+#[tokio::test(start_paused = true)]
+async fn a_release_does_not_overtake_a_vote_that_hangs() {
+    let world = World::used(3).await;
+    let locks = world.manager();
+    let slow = &world.sites[2];
+    slow.fail(Fault::Hung);
+    let guard = locks.acquire("a").await.unwrap();
+    guard.release().await.unwrap();
+    sleep(SECOND).await;
+    assert_eq!(
+        slow.wire().sent(Command::Release),
+        1,
+        "only that of the key before"
+    );
+    slow.fail(None);
+    sleep(10 * ROUND_TRIP).await;
+    assert!(!slow.holds("a").await, "the vote came after the release");
+    assert_eq!(slow.wire().sent(Command::Release), 2);
+}
+
+/// A node that was down when a lease was given back gets to know when it is there again.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_missed_a_release_is_told_later() {
+    for fault in FAULTS {
+        // So near that it fails before the others have answered.
+        let world = World::with_latencies(&[MS / 2, LATENCY, LATENCY]);
+        let locks = LockManager::builder(world.quorum());
+        let locks = locks.watchdog_timeout(30 * SECOND).build().unwrap();
+        let guard = locks.acquire("a").await.unwrap();
+        sleep(SECOND).await;
+        world.sites[0].fail(fault);
+        guard.release().await.unwrap();
+        sleep(3 * SECOND).await;
+        world.sites[0].fail(None);
+        let case = format!("{fault:?}");
+        world.nothing_is_left_within(3 * SECOND, "a", &case).await;
+    }
+}
+
+/// A node that is always behind the others holds what they hold, and frees what they free.
+#[tokio::test(start_paused = true)]
+async fn a_slow_node_follows() {
+    let world = World::with_latencies(&[LATENCY, LATENCY, 20 * MS]);
+    let (locks, quorum) = (world.manager(), world.quorum());
+    let guard = locks.acquire("a").await.unwrap();
+    sleep(3 * LEASE).await;
+    assert!(guard.is_held());
+    assert!(world.sites[2].holds("a").await, "its renewals were dropped");
+    quorum.force_release(&LockKey::new("a")).await.unwrap();
+    sleep(50 * MS).await;
+    assert!(!world.sites[2].holds("a").await, "not forced");
+}
+
+/// What a try got that others won is given back, also where that fails at first.
+#[tokio::test(start_paused = true)]
+async fn a_give_back_that_fails_is_made_again() {
+    for fault in [Fault::Refused, Fault::CommandLost, Fault::AnswerLost] {
+        let world = World::used(3).await;
+        let key = LockKey::new("a");
+        for site in &world.sites[1..] {
+            let granted = site.vote(&key, lease(), 30 * SECOND, Fence::Propose(1));
+            granted.await.unwrap();
+        }
+        world.sites[0].wire().fail_next(Command::Release, fault);
+        let start = Instant::now();
+        let outcome = world.quorum().try_acquire(&key, lease(), 30 * SECOND).await;
+        assert!(matches!(outcome, Ok(Acquired::Busy { .. })), "{fault:?}");
+        assert!(start.elapsed() <= 4 * NODE_TIMEOUT);
+        let deadline = Instant::now() + SECOND;
+        while world.sites[0].holds("a").await {
+            assert!(Instant::now() < deadline, "{fault:?}: left behind");
+            sleep(MS).await;
+        }
+    }
+}
+
+// ---- a majority in trouble ----
+
+#[tokio::test(start_paused = true)]
+async fn without_a_majority_nobody_waits_long_and_nothing_is_left() {
+    for nodes in [3, 5] {
+        for fault in FAULTS {
+            let case = format!("{nodes} nodes, {fault:?}");
+            let world = World::used(nodes).await;
+            let locks = world.manager();
+            fail(world.majority(), fault);
+            let start = Instant::now();
+            let error = locks.acquire("a").no_wait().await.unwrap_err();
+            assert!(error.is_unavailable(), "{case}: {error:?}");
+            let took = start.elapsed();
+            assert!(took <= 4 * NODE_TIMEOUT, "{case}: after {took:?}");
+            let start = Instant::now();
+            let error = locks.acquire("a").wait(SECOND).await.unwrap_err();
+            assert!(error.is_unavailable(), "{case}: {error:?}");
+            let took = start.elapsed();
+            let late = SECOND + 4 * NODE_TIMEOUT;
+            assert!(took <= late, "{case}: after {took:?}");
+            // The last try may have been under way.
+            let sound = &world.sites[nodes / 2 + 1..];
+            for site in sound {
+                let deadline = Instant::now() + 4 * NODE_TIMEOUT;
+                while site.holds("a").await {
+                    assert!(Instant::now() < deadline, "{case}: left on a sound node");
+                    sleep(MS).await;
+                }
+            }
+            fail(world.majority(), None);
+            world.nothing_is_left_within(2 * SECOND, "a", &case).await;
+            drop(locks.acquire("a").await.unwrap());
+            world.nothing_is_left_within(2 * SECOND, "a", &case).await;
+            sleep(LEASE).await;
+            assert!(locks.snapshot().is_idle(), "{case}: {locks:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_without_a_majority_is_lost_at_its_deadline_and_not_before() {
+    for fault in FAULTS {
+        let world = World::used(3).await;
+        let locks = world.manager();
+        let guard = locks.acquire("a").await.unwrap();
+        fail(world.majority(), fault);
+        let end = Instant::now() + guard.remaining();
+        guard.lost().await;
+        let now = Instant::now();
+        assert!(now >= end && now <= end + 10 * MS, "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_of_the_store_is_answered_by_a_majority() {
+    for fault in FAULTS {
+        let world = World::used(5).await;
+        let quorum = world.quorum();
+        let (key, lease) = (LockKey::new("a"), lease());
+        quorum.try_acquire(&key, lease, LEASE).await.unwrap();
+        sleep(SECOND).await;
+        fail(world.minority(), fault);
+        let holder = quorum.inspect(&key).await.unwrap().unwrap();
+        assert_eq!(holder.id, lease.to_string(), "{fault:?}");
+        fail(world.majority(), fault);
+        let start = Instant::now();
+        assert!(quorum.inspect(&key).await.is_err(), "{fault:?}");
+        assert!(quorum.force_release(&key).await.is_err(), "{fault:?}");
+        assert!(start.elapsed() <= 2 * NODE_TIMEOUT + MS, "{fault:?}");
+        fail(world.majority(), None);
+        fail(world.minority(), fault);
+        quorum.force_release(&key).await.unwrap();
+        assert_eq!(quorum.inspect(&key).await.unwrap(), None, "{fault:?}");
+    }
+}
+
+/// Less than a majority is no holder, and yet in the way of nobody.
+#[tokio::test(start_paused = true)]
+async fn what_a_minority_is_left_with_holds_nothing() {
+    let world = World::used(5).await;
+    let (key, ghost) = (LockKey::new("a"), lease());
+    for site in world.minority() {
+        site.vote(&key, ghost, 60 * SECOND, Fence::Propose(1))
+            .await
+            .unwrap();
+    }
+    let quorum = world.quorum();
+    assert_eq!(quorum.inspect(&key).await.unwrap(), None);
+    let lease = lease();
+    let start = Instant::now();
+    let granted = quorum.try_acquire(&key, lease, LEASE).await.unwrap();
+    assert!(matches!(granted, Acquired::Granted { .. }), "{granted:?}");
+    assert!(start.elapsed() <= ROUND_TRIP + MS);
+    let released = quorum.release(&[(key, lease)]).await.remove(0);
+    assert_eq!(released.unwrap(), Released::Released);
+    for site in world.minority() {
+        assert!(site.holds("a").await, "not ours to take away");
+    }
+}
+
+// ---- contention ----
+
+#[tokio::test(start_paused = true)]
+async fn busy_tells_when_a_majority_may_be_free() {
+    let world = World::used(5).await;
+    let key = LockKey::new("a");
+    for (site, seconds) in world.sites.iter().zip([10, 20, 30, 40]) {
+        let ttl = seconds * SECOND;
+        site.vote(&key, lease(), ttl, Fence::Propose(1))
+            .await
+            .unwrap();
+    }
+    let quorum = world.quorum();
+    // The fifth is free, and two more are after 20 s.
+    match quorum.try_acquire(&key, lease(), LEASE).await.unwrap() {
+        Acquired::Busy { ttl, .. } => assert!(ttl > 19 * SECOND && ttl < 20 * SECOND, "{ttl:?}"),
+        granted => panic!("{granted:?}"),
+    }
+    assert!(
+        !world.sites[4].holds("a").await,
+        "given back before the answer"
+    );
+}
+
+/// Each reaches other nodes first, so that nobody has a majority at first; and all hear of every
+/// release at once.
+#[tokio::test(start_paused = true)]
+async fn contenders_that_split_the_votes_do_not_go_on_splitting_them() {
+    for contenders in [2_usize, 3, 5, 8] {
+        for round in 0..10 {
+            let nodes = 5;
+            let stores: Vec<_> = (0..nodes).map(|_| Simulated::new(MS)).collect();
+            // With one node down even two can split the rest.
+            stores[round % nodes].down(Some(Fault::Refused));
+            let managers: Vec<_> = (0..contenders)
+                .map(|contender| {
+                    let nodes = stores.iter().enumerate().map(|(index, store)| {
+                        let mut node = store.clone();
+                        // As far from each other as they are from any node.
+                        let far = (index + contender) % nodes;
+                        node.latency = MS * u32::try_from(1 + 2 * far).unwrap();
+                        node
+                    });
+                    let quorum = nodes.fold(Quorum::builder(), QuorumBuilder::node);
+                    LockManager::builder(quorum.build().unwrap())
+                        .build()
+                        .unwrap()
+                })
+                .collect();
+            let start = Instant::now();
+            let held = AtomicBool::new(false);
+            join_all(managers.iter().map(async |locks| {
+                let guard = locks.acquire("a").wait(20 * SECOND).await.unwrap();
+                assert!(!held.swap(true, Ordering::SeqCst), "two hold it");
+                sleep(MS).await;
+                held.store(false, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            }))
+            .await;
+            let each = start.elapsed() / u32::try_from(contenders).unwrap();
+            assert!(each < SECOND, "{contenders} contenders: {each:?} each");
+        }
+    }
+}
+
+/// A waiter that is nearer to the nodes than the holder is woken by the hints of a majority, not by the
+/// first one: it tries once, and has it.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_tries_once_a_majority_is_free() {
+    let near: Vec<_> = (0..5).map(|_| Simulated::new(MS)).collect();
+    let far = near.iter().zip([5, 10, 15, 20, 25]).map(|(node, millis)| {
+        let mut node = node.clone();
+        node.latency = millis * MS;
+        node
+    });
+    let manager = |nodes: Vec<Simulated>| {
+        let quorum = nodes
+            .into_iter()
+            .fold(Quorum::builder(), QuorumBuilder::node);
+        LockManager::builder(quorum.build().unwrap())
+            .build()
+            .unwrap()
+    };
+    let (here, there) = (manager(far.collect()), manager(near.clone()));
+    let guard = here.acquire("a").await.unwrap();
+    let waiter = tokio::spawn(there.acquire("a").wait_forever().into_future());
+    sleep(SECOND / 2).await;
+    // Right behind a round of the backstop, which is no part of this.
+    let before = near[0].sent(Command::Acquire);
+    while near[0].sent(Command::Acquire) == before {
+        sleep(MS).await;
+    }
+    sleep(100 * MS).await;
+    let before = near[0].sent(Command::Acquire);
+    let start = Instant::now();
+    drop(guard);
+    let next = waiter.await.unwrap().unwrap();
+    let took = start.elapsed();
+    assert_eq!(near[0].sent(Command::Acquire) - before, 1);
+    // The third node is free after 15 ms, and the try takes 2 ms.
+    assert!(took <= 15 * MS + 2 * MS + 5 * MS, "{took:?}");
+    drop(next);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_is_served_where_only_a_minority_hints() {
+    let sites: Vec<_> = (0..3).map(|_| Simulated::new(LATENCY)).collect();
+    let manager = |sites: Vec<Simulated>| {
+        let quorum = sites
+            .into_iter()
+            .fold(Quorum::builder(), QuorumBuilder::node);
+        LockManager::builder(quorum.build().unwrap())
+            .build()
+            .unwrap()
+    };
+    let here = manager(sites.clone());
+    let mut deaf: Vec<_> = sites
+        .iter()
+        .map(|site| site.clone().without_hints())
+        .collect();
+    deaf[0] = sites[0].clone();
+    let there = manager(deaf);
+    let guard = here.acquire("a").await.unwrap();
+    let waiter = tokio::spawn(there.acquire("a").wait_forever().into_future());
+    // Between two rounds of the backstop, which is no part of this.
+    sleep(10 * SECOND + 50 * MS).await;
+    let start = Instant::now();
+    guard.release().await.unwrap();
+    drop(waiter.await.unwrap().unwrap());
+    assert!(start.elapsed() <= 50 * MS + 4 * ROUND_TRIP);
+}
+
+/// Two processes on one key while a minority, another one each time, comes to harm.
+#[tokio::test(start_paused = true)]
+async fn two_managers_exclude_each_other_whatever_minorities_do() {
+    for nodes in [3, 5] {
+        let world = World::used(nodes).await;
+        let managers = [world.manager(), world.manager(), world.manager()];
+        let held = Arc::new(AtomicBool::new(false));
+        let last = Arc::new(Mutex::new(None));
+        let stop = Arc::new(AtomicBool::new(false));
+        let workers = managers
+            .iter()
+            .flat_map(|locks| [locks.clone(), locks.clone()]);
+        let workers = workers.map(|locks| {
+            let (held, last, stop) = (Arc::clone(&held), Arc::clone(&last), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let mut grants = 0;
+                while !stop.load(Ordering::SeqCst) {
+                    let Ok(guard) = locks.acquire("a").await else {
+                        continue;
+                    };
+                    assert!(!held.swap(true, Ordering::SeqCst), "two hold it");
+                    let token = Some(guard.fencing_token());
+                    let before = std::mem::replace(&mut *last.lock().unwrap(), token);
+                    assert!(token > before, "{token:?} after {before:?}");
+                    sleep(7 * MS).await;
+                    assert!(guard.is_held());
+                    held.store(false, Ordering::SeqCst);
+                    drop(guard);
+                    grants += 1;
+                }
+                grants
+            })
+        });
+        let workers: Vec<_> = workers.collect();
+        for step in 0..60 {
+            let fault = FAULTS[step % FAULTS.len()];
+            let harmed = (0..nodes / 2).map(|n| &world.sites[(step + 2 * n) % nodes]);
+            let harmed: Vec<_> = harmed.collect();
+            harmed.iter().for_each(|site| site.fail(fault));
+            sleep(700 * MS).await;
+            harmed.iter().for_each(|site| site.fail(None));
+            // A node that has missed a release hears of it within a second.
+            sleep(1_500 * MS).await;
+        }
+        stop.store(true, Ordering::SeqCst);
+        let mut grants = 0;
+        for worker in workers {
+            let worked: u32 = worker.await.unwrap();
+            assert!(worked > 0, "starved");
+            grants += worked;
+        }
+        assert!(grants > 2_000, "{nodes} nodes: {grants} grants in 132 s");
+        world
+            .nothing_is_left_within(2 * SECOND, "a", "the end")
+            .await;
+        sleep(LEASE).await;
+        for locks in &managers {
+            assert!(locks.snapshot().is_idle(), "{locks:?}");
+        }
+    }
+}
+
+// ---- cancellation ----
+
+/// An acquire that is dropped after any number of polls leaves nothing behind on any node, also where
+/// the votes are slow to differ, or a minority hangs.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_dropped_at_any_moment_leaves_no_key() {
+    for harm in [None, Some(Fault::Hung), Some(Fault::AnswerLost)] {
+        for fresh in [true, false] {
+            for polls in 0..200 {
+                let case = format!("{harm:?}, fresh: {fresh}, {polls} polls");
+                let world = if fresh {
+                    World::new(3)
+                } else {
+                    World::used(3).await
+                };
+                let locks = world.manager();
+                fail(world.minority(), harm);
+                let ready = {
+                    let mut acquire = pin!(locks.acquire("a").into_future());
+                    let mut ready = false;
+                    for _ in 0..polls {
+                        ready = poll!(&mut acquire).is_ready();
+                        if ready {
+                            break;
+                        }
+                        sleep(MS).await;
+                    }
+                    ready
+                };
+                sleep(2 * NODE_TIMEOUT).await;
+                fail(world.minority(), None);
+                world.nothing_is_left_within(SECOND, "a", &case).await;
+                assert!(locks.snapshot().is_idle(), "{case}: {locks:?}");
+                if ready {
+                    assert!(polls > 1, "it never waits");
+                    break;
+                }
+                assert!(polls < 199, "never ready");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_task_and_no_entry_outlives_what_it_is_for() {
+    let tasks = || {
+        let runtime = tokio::runtime::Handle::current();
+        runtime.metrics().num_alive_tasks()
+    };
+    let before = tasks();
+    let world = World::used(5).await;
+    let locks = world.manager();
+    for fault in FAULTS {
+        fail(world.minority(), fault);
+        let guard = locks.acquire("a").await.unwrap();
+        sleep(LEASE).await;
+        drop(guard);
+        sleep(SECOND).await;
+        fail(world.minority(), None);
+    }
+    sleep(2 * LEASE).await;
+    assert_eq!(tasks(), before);
+}

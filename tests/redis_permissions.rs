@@ -1,0 +1,273 @@
+//! The user of the manual can lock, and can do nothing else.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tower_lock::backend::conformance;
+use tower_lock::backend::redis::{Publish, RedisBackend, RedisBackendBuilder};
+use tower_lock::{ConnectError, LockManager};
+
+use support::cluster::Cluster;
+use support::redis_server::RedisServer;
+
+/// What the manual says, word for word.
+const LOCKER: &str = "ACL SETUSER locker reset on >SECRET ~lock:* resetchannels \
+    &redisson_lock__channel:* +ping +time +eval +evalsha +get +set +del +hset +hlen +hexists \
+    +pttl +pexpire +publish +subscribe +unsubscribe +pubsub|numsub";
+/// What it says of a cluster.
+const IN_CLUSTER: &str =
+    "+cluster|slots +asking +spublish +ssubscribe +sunsubscribe +pubsub|shardnumsub";
+
+/// What a server lets everybody do, and no rule can take away.
+const EVERYBODY: [&str; 4] = ["auth", "hello", "quit", "reset"];
+const KEY: &str = "lock:a";
+const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
+/// Everything that touches a key or a channel.
+const WITH_NAMES: [&str; 15] = [
+    "get KEY",
+    "set KEY v",
+    "del KEY",
+    "hset KEY f v",
+    "hlen KEY",
+    "hexists KEY f",
+    "pttl KEY",
+    "pexpire KEY 1",
+    "eval script 1 KEY",
+    "evalsha hash 1 KEY",
+    "publish CHANNEL 0",
+    "subscribe CHANNEL",
+    "spublish CHANNEL 0",
+    "ssubscribe CHANNEL",
+    // One of many keys is not enough.
+    "del lock:b KEY",
+];
+/// Everything else. How many listen to a channel may be asked of any.
+const WITHOUT_NAMES: [&str; 8] = [
+    "ping",
+    "time",
+    "unsubscribe",
+    "sunsubscribe",
+    "pubsub|numsub",
+    "pubsub|shardnumsub",
+    "cluster|slots",
+    "asking",
+];
+
+fn rules() -> String {
+    format!("{LOCKER} {IN_CLUSTER}")
+}
+
+fn allow(server: &RedisServer, rules: &str) {
+    server.cli(&rules.split_ascii_whitespace().collect::<Vec<_>>());
+}
+
+fn granted(rules: &str) -> BTreeSet<&str> {
+    let words = rules.split_ascii_whitespace();
+    words.filter_map(|word| word.strip_prefix('+')).collect()
+}
+
+/// What the server would say to a command of the user: `OK`, or what is missing.
+fn dry_run(server: &RedisServer, command: &[&str]) -> redis::RedisResult<String> {
+    server.command(&[&["ACL", "DRYRUN", "locker"], command].concat())
+}
+
+/// Whether the user may send a command at all, be it with other names.
+fn may_run(server: &RedisServer, command: &str) -> bool {
+    let mut words: Vec<_> = command.split('|').collect();
+    loop {
+        match dry_run(server, &words) {
+            Ok(said) => return !said.contains("permissions to run the"),
+            Err(error) => {
+                let said = error.to_string();
+                assert!(said.contains("wrong number of arguments"), "{said}");
+                assert!(words.len() < 20, "{command}");
+                words.push("1");
+            }
+        }
+    }
+}
+
+async fn keeps_the_contract(builder: impl Fn() -> RedisBackendBuilder) {
+    // A busy machine is not what the contract is about.
+    let connect = || {
+        builder()
+            .response_timeout(Duration::from_secs(10))
+            .connect()
+    };
+    let (one, other) = (connect().await.unwrap(), connect().await.unwrap());
+    conformance::all(&one, &other).await;
+}
+
+#[test]
+fn the_manual_and_the_documentation_say_the_same() {
+    let words = |text: &str| text.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+    for text in [
+        include_str!("../README.md").to_owned(),
+        include_str!("../src/backend/redis/backend.rs").replace("///", ""),
+    ] {
+        for rules in [format!("{LOCKER} ```"), format!("`{IN_CLUSTER}`")] {
+            assert!(words(&text).contains(&rules), "{rules}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_user_keeps_the_contract() {
+    let server = RedisServer::start();
+    allow(&server, LOCKER);
+    keeps_the_contract(|| RedisBackend::builder(server.url_of("locker", "SECRET"))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_user_keeps_the_contract_in_a_cluster() {
+    let cluster = Cluster::start();
+    for node in 0..6 {
+        allow(cluster.node(node), &rules());
+    }
+    let url = cluster.url().replace("://", "://locker:SECRET@");
+    for publish in [Publish::Auto, Publish::Both] {
+        keeps_the_contract(|| RedisBackend::builder(&url).publish(publish)).await;
+    }
+}
+
+#[test]
+fn of_all_commands_the_user_may_send_those_of_the_manual() {
+    let server = RedisServer::start();
+    let list = server.cli(&["COMMAND", "LIST"]);
+    // What has subcommands is none itself.
+    let is_command = |name: &&str| !list.contains(&format!("\n{name}|"));
+    let all: BTreeSet<_> = list.lines().filter(is_command).collect();
+    assert!(all.len() > 300, "{}", all.len());
+    for rules in [LOCKER.to_owned(), rules()] {
+        allow(&server, &rules);
+        let mut expected = granted(&rules);
+        expected.extend(EVERYBODY);
+        let allowed = all.iter().copied().filter(|it| may_run(&server, it));
+        assert_eq!(allowed.collect::<BTreeSet<_>>(), expected);
+    }
+}
+
+#[test]
+fn the_user_may_touch_nothing_but_locks_and_their_channels() {
+    let server = RedisServer::start();
+    let rules = rules();
+    allow(&server, &rules);
+    let mut seen: BTreeSet<_> = WITHOUT_NAMES.into();
+    for command in WITH_NAMES {
+        let with = |key: &str, channel: &str| {
+            let command = command.replace("KEY", key).replace("CHANNEL", channel);
+            let words: Vec<_> = command.split(' ').collect();
+            dry_run(&server, &words).unwrap()
+        };
+        assert_eq!(with(KEY, CHANNEL), "OK", "{command}");
+        for (key, channel) in [
+            ("other", "other"),
+            ("lock", "redisson_lock__channel"),
+            ("", ""),
+            ("*", "*"),
+        ] {
+            let denied = with(key, channel).contains("permissions to access the");
+            assert!(denied, "{command} on {key} {channel}");
+        }
+        seen.extend(command.split(' ').next());
+    }
+    assert_eq!(seen, granted(&rules), "each has been looked at");
+}
+
+/// A script may do no more than who sends it.
+#[test]
+fn the_user_may_do_no_more_in_a_script() {
+    let server = RedisServer::start();
+    allow(&server, &rules());
+    server.cli(&["SET", "other", "untouched"]);
+    let client = redis::Client::open(server.url_of("locker", "SECRET")).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let mut run = |command: &str| {
+        let command = command.replace(' ', "', '");
+        let script = format!("return redis.call('{command}')");
+        let answer = redis::cmd("EVAL").arg(script).arg(0).exec(&mut connection);
+        answer.map_err(|error| error.to_string())
+    };
+    run("set lock:a 1").unwrap();
+    for command in [
+        "get other",
+        "set other touched",
+        "del other",
+        "publish other 0",
+        "keys *",
+        "flushall",
+        "hgetall lock:a",
+    ] {
+        let denied = run(command).unwrap_err();
+        assert!(
+            denied.contains("The user executing the script can't"),
+            "{command}: {denied}"
+        );
+    }
+    assert_eq!(server.cli(&["GET", "other"]), "untouched");
+}
+
+/// Why `connect` succeeds without: nothing of the trial needs it.
+const NOT_TRIED: [&str; 2] = [
+    // Servers before 6.2 cannot `SET .. GET`.
+    "get", // While a slot is on its way to another node.
+    "asking",
+];
+
+#[tokio::test]
+async fn without_any_of_the_permissions_the_user_is_refused_at_once() {
+    let server = RedisServer::start();
+    let url = server.url_of("locker", "SECRET");
+    is_refused_without_any(LOCKER, &[&server], || RedisBackend::builder(&url)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_of_the_permissions_the_user_is_refused_in_a_cluster() {
+    let cluster = Cluster::start();
+    let nodes: Vec<_> = (0..6).map(|node| cluster.node(node)).collect();
+    let url = cluster.url().replace("://", "://locker:SECRET@");
+    let both = || RedisBackend::builder(&url).publish(Publish::Both);
+    is_refused_without_any(&rules(), &nodes, both).await;
+}
+
+async fn is_refused_without_any(
+    rules: &str,
+    servers: &[&RedisServer],
+    builder: impl Fn() -> RedisBackendBuilder,
+) {
+    for permission in granted(rules) {
+        let rules = format!("{rules} -{permission}");
+        servers.iter().for_each(|server| allow(server, &rules));
+        match builder().connect().await {
+            Ok(_) => assert!(NOT_TRIED.contains(&permission), "{permission} is needed"),
+            Err(ConnectError::Refused { .. }) => {
+                assert!(!NOT_TRIED.contains(&permission), "{permission} is tried");
+            }
+            Err(error) => panic!("without {permission}: {error:?}"),
+        }
+    }
+}
+
+/// What is given up for it, and what it takes to have it.
+#[tokio::test]
+async fn with_more_permissions_the_backend_tells_more() {
+    let server = RedisServer::start_with(&["--maxmemory-policy", "allkeys-lru"]);
+    let url = server.url_of("locker", "SECRET");
+    for (more, tells) in [("", false), ("+hgetall +info", true)] {
+        allow(&server, &format!("{LOCKER} {more}"));
+        let backend = RedisBackend::builder(&url).connect().await.unwrap();
+        assert_eq!(backend.warnings().len(), usize::from(tells));
+        let [here, there] = [backend.clone(), backend]
+            .map(|backend| LockManager::builder(backend).build().unwrap());
+        let guard = here.acquire("a").await.unwrap();
+        let info = there.inspect("a").await.unwrap().unwrap();
+        // The part of an owner that is a process.
+        let owner = guard.owner().to_string();
+        let owner = owner.split(':').next().unwrap();
+        assert_eq!(format!("{info:?}").contains(owner), tells, "{info:?}");
+    }
+}

@@ -1,0 +1,257 @@
+//! A quorum of five real servers of which two die, or stand still, while it is in use.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tower_lock::backend::{Acquired, Fence, LeaseId, Node};
+use tower_lock::{Backend, LockKey, LockManager, Quorum, RedisBackend};
+use uuid::Uuid;
+
+use support::engine::{FENCE, MS, Monitor, SECOND, within};
+use support::redis_server::RedisServer;
+
+/// The counter that the nodes agree on.
+const QUORUM_FENCE: &str = "lock:{fencing-token}%quorum";
+const LEASE: Duration = Duration::from_secs(3);
+const KEYS: [&str; 4] = ["a", "b", "c", "d"];
+
+fn servers() -> Vec<RedisServer> {
+    (0..5).map(|_| RedisServer::start()).collect()
+}
+
+/// What a process of its own would be.
+async fn manager(servers: &[RedisServer]) -> LockManager {
+    let mut quorum = Quorum::builder();
+    for server in servers {
+        let node = RedisBackend::builder(server.url()).connect().await;
+        quorum = quorum.node(node.unwrap());
+    }
+    let builder = LockManager::builder(quorum.build().unwrap());
+    builder.watchdog_timeout(LEASE).build().unwrap()
+}
+
+/// Workers of several processes that take turns on a few keys, and see to it that they do.
+struct Load {
+    stop: Arc<AtomicBool>,
+    grants: Arc<AtomicU64>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(managers: &[LockManager]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let grants = Arc::new(AtomicU64::new(0));
+        let seats = KEYS.map(|key| (key, Arc::new((AtomicBool::new(false), Mutex::new(None)))));
+        let mut workers = Vec::new();
+        for locks in managers {
+            for (key, seat) in &seats {
+                let (stop, grants) = (Arc::clone(&stop), Arc::clone(&grants));
+                let (locks, key, seat) = (locks.clone(), *key, Arc::clone(seat));
+                workers.push(tokio::spawn(async move {
+                    while !stop.load(Ordering::SeqCst) {
+                        let guard = locks.acquire(key).wait(20 * SECOND).await.unwrap();
+                        let (taken, last) = &*seat;
+                        assert!(!taken.swap(true, Ordering::SeqCst), "two hold {key}");
+                        let token = Some(guard.fencing_token());
+                        let before = std::mem::replace(&mut *last.lock().unwrap(), token);
+                        assert!(token > before, "{key}: {token:?} after {before:?}");
+                        sleep(MS).await;
+                        assert!(guard.is_held(), "{key} was lost");
+                        taken.store(false, Ordering::SeqCst);
+                        drop(guard);
+                        grants.fetch_add(1, Ordering::SeqCst);
+                    }
+                }));
+            }
+        }
+        Self {
+            stop,
+            grants,
+            workers,
+        }
+    }
+
+    /// Grants go on: so many more.
+    async fn goes_on(&self, more: u64) {
+        let aim = self.grants.load(Ordering::SeqCst) + more;
+        within(20 * SECOND, "grants go on", || {
+            assert!(
+                !self.workers.iter().any(JoinHandle::is_finished),
+                "a worker gave up"
+            );
+            self.grants.load(Ordering::SeqCst) >= aim
+        })
+        .await;
+    }
+
+    async fn end(self) {
+        self.stop.store(true, Ordering::SeqCst);
+        for worker in self.workers {
+            worker.await.unwrap();
+        }
+    }
+}
+
+/// Nothing but the counters.
+async fn nothing_is_left<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) {
+    for server in servers {
+        within(5 * SECOND, "nothing is left", || {
+            let keys = server.cli(&["KEYS", "*"]);
+            keys.lines().all(|key| key == FENCE || key == QUORUM_FENCE)
+        })
+        .await;
+    }
+}
+
+/// For each lease that a node saw: no vote came behind its release.
+fn in_order(lines: &[String]) {
+    let mut released: HashMap<&str, bool> = HashMap::new();
+    let mut votes = 0;
+    for line in lines.iter().filter(|line| line.contains("\"EVALSHA\"")) {
+        // A vote has two keys; what has a release channel among its arguments is a release.
+        let is_vote = line.contains("{fencing-token}%quorum");
+        let is_release = line.contains("redisson_lock__channel");
+        for word in line
+            .split('"')
+            .filter(|word| word.len() > 37 && word.as_bytes()[36] == b':')
+        {
+            if is_vote {
+                votes += 1;
+                assert!(
+                    !released.contains_key(word),
+                    "a vote behind its release: {line}"
+                );
+            } else if is_release {
+                released.insert(word, true);
+            }
+        }
+    }
+    assert!(votes > 10, "only {votes} votes were seen");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_of_five_may_die_while_locks_are_held_and_taken() {
+    let mut servers = servers();
+    let monitors: Vec<_> = servers[2..].iter().map(Monitor::start).collect();
+    let managers = [
+        manager(&servers).await,
+        manager(&servers).await,
+        manager(&servers).await,
+    ];
+    let holder = managers[0].acquire("held throughout").await.unwrap();
+    let load = Load::start(&managers);
+    load.goes_on(100).await;
+    servers[0].kill();
+    load.goes_on(100).await;
+    servers[1].kill();
+    load.goes_on(100).await;
+    sleep(2 * LEASE).await;
+    load.goes_on(100).await;
+    assert!(holder.is_held(), "renewed by three of five");
+    load.end().await;
+    holder.release().await.unwrap();
+    nothing_is_left(&servers[2..]).await;
+    for (monitor, server) in monitors.iter().zip(&servers[2..]) {
+        in_order(&monitor.lines_until_now(server).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_of_five_may_stand_still_while_locks_are_held_and_taken() {
+    let servers = servers();
+    let managers = [
+        manager(&servers).await,
+        manager(&servers).await,
+        manager(&servers).await,
+    ];
+    let holder = managers[0].acquire("held throughout").await.unwrap();
+    let load = Load::start(&managers);
+    load.goes_on(100).await;
+    servers[..2].iter().for_each(RedisServer::stop_process);
+    load.goes_on(100).await;
+    sleep(2 * LEASE).await;
+    load.goes_on(100).await;
+    assert!(holder.is_held(), "renewed by three of five");
+    servers[..2].iter().for_each(RedisServer::continue_process);
+    load.goes_on(100).await;
+    load.end().await;
+    holder.release().await.unwrap();
+    // Those that stood still, too: what they were sent meanwhile they have done, and undone.
+    nothing_is_left(&servers).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_of_five_may_come_back_empty_and_tokens_increase() {
+    let mut servers = servers();
+    let locks = manager(&servers).await;
+    let first = locks.acquire("a").await.unwrap();
+    let token = first.fencing_token();
+    for server in &mut servers[..2] {
+        server.restart_empty();
+    }
+    sleep(LEASE).await;
+    assert!(first.is_held(), "renewed by three of five");
+    for server in &servers[..2] {
+        assert_eq!(server.cli(&["EXISTS", "lock:a"]), "0", "not made again");
+    }
+    first.release().await.unwrap();
+    // Until one of the old ones is gone the new ones are not needed; then they count again, and know.
+    servers[2].kill();
+    for _ in 0..5 {
+        locks.acquire("a").await.unwrap().release().await.unwrap();
+    }
+    servers[3].kill();
+    let last = locks.acquire("a").await.unwrap();
+    assert!(last.fencing_token() > token);
+    drop(last);
+    nothing_is_left(servers[..2].iter().chain(&servers[4..])).await;
+}
+
+#[tokio::test]
+async fn a_redis_without_a_quorums_counter_says_so_until_it_is_told() {
+    let server = RedisServer::start();
+    let node = RedisBackend::builder(server.url()).connect().await.unwrap();
+    let key = LockKey::new("a");
+    let [one, other] = [1, 2].map(|number| LeaseId::new(Uuid::new_v4(), number));
+    let vote = |lease, fence| {
+        let (node, key) = (&node, &key);
+        async move { node.vote(key, lease, LEASE, fence).await.unwrap() }
+    };
+    assert_eq!(vote(one, Fence::Propose(700)).await, Acquired::granted(0));
+    assert_eq!(server.cli(&["EXISTS", "lock:a", QUORUM_FENCE]), "1");
+    match vote(other, Fence::Confirm(900)).await {
+        Acquired::Busy { ttl, .. } => assert!(ttl <= LEASE && ttl > LEASE / 2, "{ttl:?}"),
+        granted => panic!("{granted:?}"),
+    }
+    let large = (1 << 52) + 1;
+    for (fence, counter) in [
+        (Fence::Propose(800), 0),
+        (Fence::Confirm(500), 500),
+        (Fence::Confirm(600), 600),
+        (Fence::Propose(600), 601),
+        (Fence::Propose(3), 602),
+        (Fence::Confirm(603), 603),
+        (Fence::Confirm(4), 604),
+        (Fence::Propose(large), large),
+        (Fence::Propose(1), large + 1),
+    ] {
+        assert_eq!(
+            vote(one, fence).await,
+            Acquired::granted(counter),
+            "{fence:?}"
+        );
+    }
+    assert_eq!(server.cli(&["HGETALL", "lock:a"]), format!("{one}\n1"));
+    node.release(&[(key.clone(), one)]).await.remove(0).unwrap();
+    assert_eq!(
+        vote(other, Fence::Propose(2)).await,
+        Acquired::granted(large + 2)
+    );
+}
