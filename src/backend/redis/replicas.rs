@@ -153,6 +153,9 @@ impl Replicas {
         let error = match count.map(check) {
             Ok(Ok(Value::Int(count))) => {
                 if usize::try_from(count).is_ok_and(|count| count >= least) {
+                    if shard.connector.is_left_behind(&lent.link) {
+                        return Err(lent.left_behind());
+                    }
                     self.sufficed(shard.address());
                     lent.give_back();
                     return answer;
@@ -160,7 +163,7 @@ impl Replicas {
                 self.fell_short(count, shard.address());
                 BackendError::refused(BackendErrorKind::Unavailable, self.too_few(count))
             }
-            Ok(Ok(answer)) => unexpected(answer),
+            Ok(Ok(answer)) => unexpected(&answer),
             Ok(Err(refused)) => refused.into(),
             Err(error) => return Err(lent.died(error)),
         };
@@ -198,7 +201,7 @@ impl Replicas {
         };
         // Those ahead may have found that it is no use.
         self.admit()?;
-        let opened = timeout_at(deadline, shard.connector.lend()).await;
+        let opened = timeout_at(deadline, shard.connector.lend(&shared)).await;
         let no_connection = || Fault::unavailable(Trouble::NoConnection(limit)).into();
         match opened.unwrap_or_else(|_elapsed| Err(no_connection())) {
             Ok(connection) => Ok(Lent::new(connection, shard, shared, permit)),

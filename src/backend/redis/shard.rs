@@ -5,6 +5,7 @@
 //! | none | one task connects, all wait for it up to the connect timeout | sound, or failed |
 //! | sound | goes out | an answer; a timeout: suspect; an end: none |
 //! | suspect | one task connects; all wait for it, or for a sign of life of the old one, up to the response timeout | sound |
+//! | left behind: the locks are at another server | as with none, whether it answers or not | sound, or failed |
 //! | failed | is refused at once until the backoff has passed | the next attempt |
 //!
 //! The next attempt is made when a command asks for one, or by itself while anybody listens for the
@@ -13,7 +14,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -110,6 +110,11 @@ impl Shard {
         match timeout(waited, link.send(command, asking)).await {
             Ok(Ok(answer)) => {
                 self.answered(&link);
+                if self.connector.is_left_behind(&link) {
+                    // It takes itself for the primary still. What it granted or renewed is void.
+                    self.discard(&link);
+                    return Err(Fault::Died(BackendError::unknown(Trouble::NotPrimary)));
+                }
                 if is_demoted(&answer) {
                     // What was the primary is a replica now; the way to the new one begins with a
                     // new connection.
@@ -151,12 +156,7 @@ impl Shard {
     }
 
     fn sound_link(&self) -> Option<Arc<Link>> {
-        let state = self.state();
-        state
-            .link
-            .as_ref()
-            .filter(|link| !link.is_suspect())
-            .cloned()
+        self.state().sound(&self.connector)
     }
 
     /// Waits for a connection that answers. What comes back as an error was not sent.
@@ -186,8 +186,8 @@ impl Shard {
 
     fn demand(self: &Arc<Self>) -> Demand {
         let mut state = self.state();
-        if let Some(link) = state.link.as_ref().filter(|link| !link.is_suspect()) {
-            return Demand::Ready(Arc::clone(link));
+        if let Some(link) = state.sound(&self.connector) {
+            return Demand::Ready(link);
         }
         if let Some((until, error)) = &state.failed
             && Instant::now() < *until
@@ -263,9 +263,9 @@ impl Connecting {
         while let Some(shard) = self.shard.upgrade() {
             let network = Arc::clone(&shard.connector.network);
             let pause = match shard.connector.connect().await {
-                Ok(connection) => {
+                Ok(link) => {
                     self.over = true;
-                    let again = shard.state().connected(connection);
+                    let again = shard.state().connected(link, &shard.connector);
                     drop(self);
                     if again {
                         // What happened meanwhile nobody knows: all try, all renew.
@@ -292,13 +292,20 @@ impl Connecting {
 }
 
 impl State {
+    /// The connection, if it answers and leads to where the locks are.
+    fn sound(&mut self, connector: &Connector) -> Option<Arc<Link>> {
+        drop(self.link.take_if(|link| connector.is_left_behind(link)));
+        let link = self.link.as_ref();
+        link.filter(|link| !link.is_suspect()).cloned()
+    }
+
     /// Whether there was a connection before.
-    fn connected(&mut self, connection: MultiplexedConnection) -> bool {
+    fn connected(&mut self, link: Link, connector: &Connector) -> bool {
         self.failures = 0;
         self.failed = None;
         // The old one may have come back meanwhile: then everything stays in its order.
-        if self.link.as_ref().is_none_or(|link| link.is_suspect()) {
-            self.link = Some(Arc::new(Link::new(connection)));
+        if self.sound(connector).is_none() {
+            self.link = Some(Arc::new(link));
         }
         std::mem::replace(&mut self.connected, true)
     }
