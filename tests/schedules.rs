@@ -318,6 +318,26 @@ async fn many_deadlines_make_no_storm_of_last_tries() {
     assert!(tries <= 30, "{tries} tries in 10 s");
 }
 
+/// The driver's future is dropped while its try is on the wire: the task that finishes it has seen
+/// nothing yet, and that is no reason to call the backend unavailable.
+#[tokio::test(start_paused = true)]
+async fn a_single_try_behind_an_abandoned_one_hears_its_answer() {
+    let wire = Simulated::new(10 * MS);
+    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let held = there.acquire("busy").await.unwrap();
+    for key in ["busy", "free"] {
+        let mut abandoned = Box::pin(locks.acquire(key).into_future());
+        assert!(poll!(&mut abandoned).is_pending());
+        drop(abandoned);
+        let outcome = locks.acquire(key).no_wait().await;
+        match key {
+            "busy" => assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Busy),
+            _ => drop(outcome.unwrap()),
+        }
+    }
+    drop(held);
+}
+
 /// a no_wait in an empty queue is overtaken by an older ticket
 #[tokio::test(start_paused = true)]
 async fn a_single_try_is_answered_at_once_beside_an_acquire_of_several_keys() {
