@@ -30,7 +30,7 @@ fn servers() -> Vec<RedisServer> {
 async fn manager(servers: &[RedisServer]) -> LockManager {
     let mut quorum = Quorum::builder();
     for server in servers {
-        let node = RedisBackend::builder(server.url()).connect().await;
+        let node = RedisBackend::builder(server.url()).connect_lazy().await;
         quorum = quorum.node(node.unwrap());
     }
     let builder = LockManager::builder(quorum.build().unwrap());
@@ -254,4 +254,21 @@ async fn a_redis_without_a_quorums_counter_says_so_until_it_is_told() {
         vote(other, Fence::Propose(2)).await,
         Acquired::granted(large + 2)
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_starts_while_a_minority_is_down_and_needs_it_later() {
+    let mut servers = servers();
+    servers[0].kill();
+    servers[1].kill();
+    let locks = manager(&servers).await;
+    let first = locks.acquire("k").wait(5 * SECOND).await.unwrap();
+    let token = first.fencing_token();
+    first.release().await.unwrap();
+    servers[0].launch_again();
+    servers[1].launch_again();
+    servers[2].kill();
+    servers[3].kill();
+    let second = locks.acquire("k").wait(10 * SECOND).await.unwrap();
+    assert!(second.fencing_token() > token);
 }

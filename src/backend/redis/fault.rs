@@ -48,6 +48,10 @@ pub(super) enum Trouble {
     EmptyKey,
     #[error("the sentinels do not know the service {0:?}")]
     UnknownService(String),
+    #[error("the server is a node of a cluster: the URL must begin with `redis+cluster`")]
+    ClusterNode,
+    #[error("the server is a sentinel: the URL must begin with `redis+sentinel`")]
+    Sentinel,
     #[error("the server is not the primary")]
     NotPrimary,
     #[error("{acknowledged} of {asked} replicas acknowledged the grant")]
@@ -163,7 +167,9 @@ pub(super) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
 fn kind_of(code: &str, details: &str) -> BackendErrorKind {
     /// `CROSSSLOT`: a node of a cluster was given as if it were alone.
     const CODES: [&str; 5] = ["FENCE", "NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT"];
-    const SENTENCES: [&str; 8] = [
+    const SENTENCES: [&str; 9] = [
+        // redis-rs loses the code when the handshake is refused.
+        "has no permissions",
         "Authentication required",
         "cluster support disabled",
         "NOPERM",

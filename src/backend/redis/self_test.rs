@@ -58,6 +58,14 @@ async fn test_node(
         .await
         .map_err(failed)?;
 
+    let shard = &node.shards[0];
+    // Says the role to those, too, who may not ask for `INFO`.
+    let hello = script::plain(shard, &redis::cmd("HELLO")).await.ok();
+    if let Some(trouble) = mistaken(hello.as_ref(), cluster.is_some()) {
+        let error = BackendError::refused(BackendErrorKind::Misconfigured, trouble);
+        return Err(failed(error));
+    }
+
     let key = key_at(inner, node, cluster);
     let place = match cluster {
         Some(cluster) => Place::in_cluster(node.shard(&key), cluster, &key, inner.names.slot(&key)),
@@ -95,8 +103,7 @@ async fn test_node(
         subscribed.await.map_err(failed)?;
     }
 
-    let shard = &node.shards[0];
-    warnings.extend(role(shard, cluster.is_some()).await);
+    warnings.extend(replica(hello.as_ref()));
     warnings.extend(eviction(shard).await);
     Ok(warnings)
 }
@@ -158,22 +165,20 @@ async fn try_scripts(inner: &Inner, node: &Node, at: At<'_>) -> Result<(), Backe
         .try_for_each(|outcome| outcome.map(drop))
 }
 
-/// `HELLO` says the role to those who may not ask for `INFO`; before 6.0 it does not exist.
-async fn role(shard: &Arc<Shard>, in_cluster: bool) -> Option<String> {
-    let answer = script::plain(shard, &redis::cmd("HELLO")).await.ok()?;
-    let version = entry(&answer, "version");
-    let mode = entry(&answer, "mode")?;
-    let role = entry(&answer, "role")?;
-    let version = version.unwrap_or_default();
-    if mode == "cluster" && !in_cluster {
-        Some(format!(
-            "the server (version {version}) is a node of a cluster: use `redis+cluster`"
-        ))
-    } else if role != "master" {
-        Some(format!("the server (version {version}) is a replica"))
-    } else {
-        None
+/// A server of another kind than the URL says answers the scripts with riddles. Whoever may not be
+/// asked is tried.
+fn mistaken(hello: Option<&Value>, in_cluster: bool) -> Option<Trouble> {
+    match entry(hello?, "mode")?.as_str() {
+        "cluster" if !in_cluster => Some(Trouble::ClusterNode),
+        "sentinel" => Some(Trouble::Sentinel),
+        _ => None,
     }
+}
+
+fn replica(hello: Option<&Value>) -> Option<String> {
+    let role = entry(hello?, "role")?;
+    let version = entry(hello?, "version").unwrap_or_default();
+    (role != "master").then(|| format!("the server (version {version}) is a replica"))
 }
 
 /// A server that evicts keys evicts locks. Where the ACL hides the policy there is no warning.
