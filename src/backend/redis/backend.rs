@@ -34,7 +34,8 @@ use crate::backend::{
 ///
 /// A lock is as safe as what Redis keeps: with `appendonly` off or `everysec` a crash, and with
 /// asynchronous replication a failover, may lose the last writes, and a lease in them. The fencing
-/// token is for those cases.
+/// token is for those cases; [`min_replicas`](RedisBackendBuilder::min_replicas) makes the second
+/// one rare.
 ///
 /// # Permissions
 ///

@@ -17,6 +17,7 @@ use super::node::Node;
 use super::notify::{Ear, Notifier, Speech};
 use super::place::Topology;
 use super::recovery::Recovery;
+use super::replicas::MinReplicas;
 use super::script::{Publish, Scripts};
 use super::self_test::{connect_error, self_test};
 use super::sentinel::Sentinels;
@@ -27,6 +28,7 @@ use crate::task::Spawner;
 use crate::{ConfigError, ConnectError};
 
 const MAX_CONNECTIONS: usize = 256;
+const MAX_REPLICAS: usize = 256;
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// How long sent bytes may stay unacknowledged, at least: less is an ordinary hiccup.
@@ -47,6 +49,7 @@ pub struct RedisBackendBuilder {
     sentinel_auth: Option<RedisConnectionInfo>,
     #[cfg(feature = "redis-tls")]
     certificates: Certificates,
+    min_replicas: Option<MinReplicas>,
 }
 
 enum Source {
@@ -75,6 +78,7 @@ impl RedisBackendBuilder {
             sentinel_auth: None,
             #[cfg(feature = "redis-tls")]
             certificates: Certificates::default(),
+            min_replicas: None,
         }
     }
 
@@ -178,11 +182,37 @@ impl RedisBackendBuilder {
         self
     }
 
+    /// How many replicas have to acknowledge a grant before it counts, and how long they have for
+    /// that. Default: none; 1 to 256 replicas, 1 ms to 10 min. In a cluster: replicas of the node
+    /// that has the key.
+    ///
+    /// A grant that too few acknowledge in time is given back, and the caller gets *unavailable*.
+    /// Further tries at that server are then refused at once, for 50 ms at first and up to 400 ms.
+    /// Renewals are not waited for.
+    ///
+    /// A failover to a replica that acknowledged keeps the lock. It may elect another one, which does
+    /// not know of it, unless all replicas are asked for: `WAIT` is no consensus, and what was
+    /// acknowledged is in the memory of the replicas, on no disk. So this makes a lock that is lost
+    /// unlikely, not impossible; the fencing token is for what is left.
+    ///
+    /// Each acquire takes a connection out of the pool for itself, up to 32 at a time and node, which
+    /// costs a `PING` besides the round trip to the replicas; up to 32 stay open. Renewals and
+    /// releases go over the shared connections as always. A [pool](RedisBackend::from_pool) of your
+    /// own should have room for the 32 besides the shared ones; with less, fewer acquire at a time.
+    ///
+    /// Connecting fails where too few replicas acknowledge. A user with an ACL needs `+wait`.
+    pub fn min_replicas(mut self, replicas: NonZeroUsize, timeout: Duration) -> Self {
+        let replicas = replicas.get();
+        self.min_replicas = Some(MinReplicas { replicas, timeout });
+        self
+    }
+
     /// Opens the connections and tries out every script on a key of its own.
     ///
     /// # Errors
     ///
-    /// - [`ConnectError::Config`]: a setting is out of its bounds, or a URL cannot be used.
+    /// - [`ConnectError::Config`]: a setting is out of its bounds, a URL cannot be used, or a server
+    ///   has not the replicas that [`min_replicas`](Self::min_replicas) asks for.
     /// - [`ConnectError::Unreachable`]: nobody answered within the connect timeout, or a command
     ///   of the trial within the response timeout.
     /// - [`ConnectError::Refused`]: the password is wrong, the ACL lacks a permission, or one side
@@ -195,10 +225,12 @@ impl RedisBackendBuilder {
     ///
     /// Connections that were opened are closed. A key of the trial may stay for a second.
     pub async fn connect(mut self) -> Result<RedisBackend, ConnectError> {
-        for (field, timeout) in [
+        let for_replicas = self.min_replicas.map(|it| ("min_replicas", it.timeout));
+        let timeouts = [
             ("connect_timeout", self.connect_timeout),
             ("response_timeout", self.response_timeout),
-        ] {
+        ];
+        for (field, timeout) in timeouts.into_iter().chain(for_replicas) {
             if !(MIN_TIMEOUT..=MAX_TIMEOUT).contains(&timeout) {
                 let problem =
                     format!("{timeout:?} is not within {MIN_TIMEOUT:?} to {MAX_TIMEOUT:?}");
@@ -209,6 +241,13 @@ impl RedisBackendBuilder {
         if connections > MAX_CONNECTIONS {
             let problem = format!("more than {MAX_CONNECTIONS}");
             return Err(ConfigError::new("connections", problem).into());
+        }
+        if self
+            .min_replicas
+            .is_some_and(|it| it.replicas > MAX_REPLICAS)
+        {
+            let problem = format!("more than {MAX_REPLICAS}");
+            return Err(ConfigError::new("min_replicas", problem).into());
         }
         let names = Names::new(self.prefix)?;
 
@@ -222,6 +261,7 @@ impl RedisBackendBuilder {
             response_timeout: self.response_timeout,
             spawner: Spawner::default(),
             recovery: Recovery::default(),
+            min_replicas: self.min_replicas,
         });
         let notify = match &self.notify {
             Some(url) => Some(Target::parse("notify", url, &transport)?),

@@ -9,8 +9,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, RedisError};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::fault::{Trouble, kind_of_connecting};
+use super::fault::{Fault, Trouble, kind_of_connecting};
 use super::recovery::Recovery;
+use super::replicas::{MinReplicas, Replicas};
 use super::sentinel::{Sentinels, require_primary};
 use super::target::Target;
 use crate::backend::{BackendError, BackendErrorKind};
@@ -19,7 +20,7 @@ use crate::task::Spawner;
 /// redis-rs holds back callers beyond this many unsent commands. Its default of 50 is less than
 /// one busy process has in flight.
 const UNSENT_COMMANDS: usize = 4_096;
-/// redis-rs' own timer for answers, out of the way: ours has to keep the connection.
+/// redis-rs' own timer for answers, out of the way.
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -31,6 +32,7 @@ pub(super) struct Network {
     pub(super) response_timeout: Duration,
     pub(super) spawner: Spawner,
     pub(super) recovery: Recovery,
+    pub(super) min_replicas: Option<MinReplicas>,
 }
 
 /// What a connection leads to.
@@ -49,8 +51,10 @@ pub(super) struct Connector {
     pool: Mutex<Option<(String, Pool)>>,
     /// For errors and logs.
     pub(super) address: String,
-    /// How many may open at a time.
+    /// How many are taken out of the pool for good.
     connections: usize,
+    /// Where grants wait for replicas.
+    pub(super) replicas: Option<Replicas>,
     pub(super) network: Arc<Network>,
 }
 
@@ -61,11 +65,18 @@ impl Connector {
         connections: usize,
         network: Arc<Network>,
     ) -> Self {
+        let lent = match &origin {
+            // Those that are taken out for good must find room in it, too.
+            Origin::Given(pool) => pool.status().max_size.saturating_sub(connections),
+            _ => Replicas::CONNECTIONS,
+        };
+        let replicas = network.min_replicas.map(|asked| Replicas::new(asked, lent));
         Self {
             origin,
             pool: Mutex::default(),
             address,
             connections,
+            replicas,
             network,
         }
     }
@@ -92,9 +103,30 @@ impl Connector {
         // A pool from outside may have no timeouts of its own, and then waits for ever.
         within(self.network.connect_timeout, connection).await
     }
-}
 
-impl Connector {
+    /// Takes a connection out of the pool that goes back when it is dropped. Bounded by the caller.
+    ///
+    /// # Cancel safety
+    ///
+    /// A connection that was about to open is closed.
+    pub(super) async fn lend(&self) -> Result<Connection, BackendError> {
+        match &self.origin {
+            Origin::Given(pool) => lent(pool).await,
+            Origin::Server(target) => lent(&self.pool(target)?).await,
+            // Where those for good went last: they look for the primary when it moves, and to ask
+            // the sentinels for every grant would be too much.
+            Origin::Sentinel(_) => match self.last_pool() {
+                Some(pool) => lent(&pool).await,
+                None => Err(Fault::unavailable(Trouble::NotPrimary).into()),
+            },
+        }
+    }
+
+    fn last_pool(&self) -> Option<Pool> {
+        let last = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().map(|(_, pool)| pool.clone())
+    }
+
     fn pool(&self, target: &Target) -> Result<Pool, BackendError> {
         let mut last = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((address, pool)) = &*last
@@ -102,20 +134,32 @@ impl Connector {
         {
             return Ok(pool.clone());
         }
-        let pool = pool(target, self.connections, self.network.connect_timeout)
-            .map_err(|error| BackendError::refused(BackendErrorKind::Misconfigured, error))?;
+        let lent = self.replicas.as_ref().map_or(0, |_| Replicas::CONNECTIONS);
+        let pool = pool(
+            target,
+            self.connections + lent,
+            self.network.connect_timeout,
+        )
+        .map_err(|error| BackendError::refused(BackendErrorKind::Misconfigured, error))?;
         *last = Some((target.address.clone(), pool.clone()));
         Ok(pool)
     }
 }
 
 async fn taken(pool: &Pool) -> Result<MultiplexedConnection, BackendError> {
+    let connection = Connection::take(lent(pool).await?);
+    Ok(without_timeout(connection))
+}
+
+/// Our own timers have to keep the connection.
+pub(super) fn without_timeout(mut connection: MultiplexedConnection) -> MultiplexedConnection {
+    connection.set_response_timeout(NO_TIMEOUT);
+    connection
+}
+
+async fn lent(pool: &Pool) -> Result<Connection, BackendError> {
     match pool.get().await {
-        Ok(connection) => {
-            let mut connection = Connection::take(connection);
-            connection.set_response_timeout(NO_TIMEOUT);
-            Ok(connection)
-        }
+        Ok(connection) => Ok(connection),
         Err(PoolError::Backend(error)) => Err(not_connected(error)),
         Err(error @ (PoolError::Closed | PoolError::NoRuntimeSpecified)) => Err(
             BackendError::refused(BackendErrorKind::Misconfigured, error),
@@ -177,7 +221,8 @@ impl fmt::Debug for Connector {
 
 /// A pool for `connections` connections to `target`.
 ///
-/// Connections are taken out of it and kept, so its size bounds only how many open at a time.
+/// Most are taken out of it and kept, so its size bounds how many of those open at a time, besides
+/// those that are lent.
 fn pool(target: &Target, connections: usize, connect_timeout: Duration) -> Result<Pool, BoxError> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(connect_timeout))

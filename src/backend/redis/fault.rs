@@ -50,6 +50,10 @@ pub(super) enum Trouble {
     UnknownService(String),
     #[error("the server is not the primary")]
     NotPrimary,
+    #[error("{acknowledged} of {asked} replicas acknowledged the grant")]
+    TooFewReplicas { acknowledged: i64, asked: usize },
+    #[error("too many acquires wait for replicas")]
+    Crowded,
 }
 
 impl Trouble {

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use redis::{Cmd, Value};
 
 use super::cluster::Cluster;
 use super::fault::{Fault, Trouble};
 use super::node::Node;
+use super::replicas::Acquire;
 use super::shard::Shard;
 use crate::LockKey;
 use crate::backend::{BackendError, BackendErrorKind};
@@ -76,8 +78,18 @@ impl Place {
     /// Sends one command and waits for its answer, as [`Shard::send`] does, at each node that it
     /// is sent on to.
     pub(super) async fn send(&self, command: &Cmd) -> Result<Value, Fault> {
+        let send = |shard: Arc<Shard>, asking| async move { shard.send(command, asking).await };
+        self.follow(send).await
+    }
+
+    /// Sends by `send` to the node of the place, and in a cluster to each that it is sent on to:
+    /// with whether the command has to ask its way in, ahead of its slot.
+    async fn follow<F>(&self, send: impl Fn(Arc<Shard>, bool) -> F) -> Result<Value, Fault>
+    where
+        F: Future<Output = Result<Value, Fault>>,
+    {
         let Some(roaming) = &self.roaming else {
-            return match self.shard.send(command, false).await {
+            return match send(Arc::clone(&self.shard), false).await {
                 // A node of a cluster that was given as if it were alone.
                 Err(Fault::Elsewhere { .. }) => Err(Fault::Refused(BackendError::refused(
                     BackendErrorKind::Misconfigured,
@@ -89,7 +101,7 @@ impl Place {
         let mut shard = Arc::clone(&self.shard);
         let mut asking = false;
         for _ in 0..REDIRECTIONS {
-            let outcome = shard.send(command, asking).await;
+            let outcome = send(Arc::clone(&shard), asking).await;
             let Err(Fault::Elsewhere {
                 address,
                 asking: ask,
@@ -108,6 +120,21 @@ impl Place {
         }
         roaming.cluster.doubt();
         Err(Fault::unavailable(Trouble::Elsewhere))
+    }
+}
+
+impl Place {
+    /// As [`send`](Self::send), and where replicas have to acknowledge a grant, as
+    /// [`Replicas::acquire`](super::replicas::Replicas::acquire).
+    pub(super) async fn acquire(&self, acquire: Acquire<'_>) -> Result<Value, Fault> {
+        let acquire = |shard: Arc<Shard>, asking| async move {
+            match &shard.connector.replicas {
+                // Boxed, so that those who wait for no replicas do not carry it along.
+                Some(replicas) => replicas.acquire(&shard, acquire, asking).boxed().await,
+                None => shard.send(acquire.command, asking).await,
+            }
+        };
+        self.follow(acquire).await
     }
 }
 

@@ -8,6 +8,7 @@ use redis::{Arg, Cmd, Value};
 use super::fault::{Fault, no_end, refusal, unexpected};
 use super::names::{Lease, Name, Names, millis};
 use super::place::Place;
+use super::replicas::Acquire;
 use super::shard::Shard;
 use crate::LockKey;
 use crate::backend::{
@@ -165,7 +166,15 @@ impl Scripts {
         let mut command = self.acquire.evalsha(2, 2, size);
         command.arg(body).arg(fence);
         command.arg(Lease(lease)).arg(millis(ttl));
-        let outcome = self.acquire.call(at.place, &command).await;
+        let undo = || self.undo(at, lease);
+        let acquire = |command| {
+            let undo = &undo;
+            at.place.acquire(Acquire { command, undo, ttl })
+        };
+        let outcome = match acquire(&command).await {
+            Err(Fault::NoScript) => acquire(&self.acquire.eval(&command)).await,
+            outcome => outcome,
+        };
         self.acquired(outcome, at, lease, ttl)
     }
 
@@ -368,7 +377,12 @@ fn each<T>(answer: Result<Value, Fault>, items: usize, outcome: impl Fn(bool) ->
 }
 
 fn counter(answer: Value) -> Result<u64, BackendError> {
-    let number = match &answer {
+    let text = match &answer {
+        // Granted again.
+        Value::Array(answers) => answers.first().unwrap_or(&answer),
+        answer => answer,
+    };
+    let number = match text {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().and_then(|n| n.parse().ok()),
         _ => None,
     };

@@ -9,12 +9,13 @@ use uuid::Uuid;
 
 use super::backend::Inner;
 use super::cluster::Cluster;
+use super::fault::Trouble;
 use super::node::Node;
 use super::place::{Place, Topology};
 use super::script::{self, At};
 use super::shard::Shard;
 use crate::backend::{BackendError, BackendErrorKind, LeaseId, Renewal};
-use crate::{ConnectError, LockKey};
+use crate::{ConfigError, ConnectError, LockKey};
 
 /// Long enough for the trial; a process that dies in it leaves nothing behind.
 const TRIAL_TTL: Duration = Duration::from_secs(1);
@@ -68,7 +69,11 @@ async fn test_node(
         key: &key,
     };
     let mut warnings = Vec::new();
-    match try_scripts(inner, node, at).await {
+    let tried = try_scripts(inner, node, at).await;
+    if let Some(problem) = tried.as_ref().err().and_then(|error| shortage(node, error)) {
+        return Err(ConfigError::new("min_replicas", problem).into());
+    }
+    match tried {
         Ok(()) => {}
         Err(error)
             if error.kind() == BackendErrorKind::Unavailable && !error.may_have_taken_effect() =>
@@ -94,6 +99,21 @@ async fn test_node(
     warnings.extend(role(shard, cluster.is_some()).await);
     warnings.extend(eviction(shard).await);
     Ok(warnings)
+}
+
+fn shortage(node: &Node, error: &BackendError) -> Option<String> {
+    let trouble = std::error::Error::source(error)?.downcast_ref()?;
+    let Trouble::TooFewReplicas {
+        acknowledged,
+        asked,
+    } = trouble
+    else {
+        return None;
+    };
+    let address = node.address();
+    Some(format!(
+        "the server {address} has {acknowledged} replicas that acknowledge, {asked} are asked for"
+    ))
 }
 
 /// A key that is nobody else's, in a slot of this node.

@@ -34,7 +34,7 @@ const REFUSED_BACKOFF: Duration = Duration::from_secs(1);
 const PROBE_PATIENCE: u32 = 10;
 
 pub(super) struct Shard {
-    connector: Arc<Connector>,
+    pub(super) connector: Arc<Connector>,
     state: Mutex<State>,
     /// A connection came, failed, or answered again.
     changed: Notify,
@@ -139,7 +139,7 @@ impl Shard {
     }
 
     /// Tells when the server begins, and when it ends, to refuse what locks need.
-    fn observe(&self, answer: &Result<Value, Fault>) {
+    pub(super) fn observe(&self, answer: &Result<Value, Fault>) {
         let address = &self.connector.address;
         match answer {
             Ok(_) => self.outage.end("locks can be taken again", address),
@@ -212,7 +212,33 @@ impl Shard {
         }
     }
 
-    fn discard(&self, link: &Arc<Link>) {
+    /// Something went wrong beside the connection: asks it for a sign of life, and until that comes
+    /// looks for another.
+    pub(super) fn doubt(self: &Arc<Self>, link: &Arc<Link>) {
+        link.distrust();
+        self.probe(link);
+    }
+
+    fn probe(self: &Arc<Self>, link: &Arc<Link>) {
+        if !link.start_probe() {
+            return;
+        }
+        let (shard, link) = (Arc::clone(self), Arc::clone(link));
+        let network = &self.connector.network;
+        let patience = network.response_timeout * PROBE_PATIENCE;
+        network.spawner.spawn(async move {
+            let ping = redis::cmd("PING");
+            match timeout(patience, link.send(&ping, false)).await {
+                Ok(Ok(_pong)) => {
+                    link.end_probe();
+                    shard.answered(&link);
+                }
+                Ok(Err(_)) | Err(_) => shard.discard(&link),
+            }
+        });
+    }
+
+    pub(super) fn discard(&self, link: &Arc<Link>) {
         let mut state = self.state();
         if state
             .link
@@ -335,21 +361,6 @@ impl Silence {
 
     /// Asks the connection for a sign of life, where no one else does.
     pub(super) fn probe(&self) {
-        if !self.link.start_probe() {
-            return;
-        }
-        let (shard, link) = (Arc::clone(&self.shard), Arc::clone(&self.link));
-        let network = &self.shard.connector.network;
-        let patience = network.response_timeout * PROBE_PATIENCE;
-        network.spawner.spawn(async move {
-            let ping = redis::cmd("PING");
-            match timeout(patience, link.send(&ping, false)).await {
-                Ok(Ok(_pong)) => {
-                    link.end_probe();
-                    shard.answered(&link);
-                }
-                Ok(Err(_)) | Err(_) => shard.discard(&link),
-            }
-        });
+        self.shard.probe(&self.link);
     }
 }

@@ -1,0 +1,258 @@
+//! Grants that count only when replicas have them, too.
+//!
+//! `WAIT` counts the writes of its own connection, and stalls whatever is sent behind it. So such an
+//! acquire has a connection for itself, and sends both at once:
+//!
+//! | acquire | `WAIT` | then, on the same connection |
+//! |---|---|---|
+//! | granted | enough | nothing |
+//! | granted | too few, or refused | the release, before anybody else gets the connection |
+//! | granted again | too few, or refused | nothing: the grant before may be somebody's |
+//! | busy, refused | never mind | nothing; the next one gets it when `WAIT` is over |
+//! | no answer to one of them | | the release, behind both |
+//!
+//! Renewals and releases go over the shared connections, and never behind a `WAIT`.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{Either, ready, select};
+use redis::{Cmd, Value};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::backoff::backoff;
+use super::fault::{Fault, Trouble, check, is_demoted, unexpected};
+use super::lent::Lent;
+use super::names::millis;
+use super::outage::Outage;
+use super::shard::Shard;
+use crate::backend::{BackendError, BackendErrorKind};
+
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
+
+/// How many replicas have to acknowledge a grant, and how long they have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MinReplicas {
+    pub(super) replicas: usize,
+    pub(super) timeout: Duration,
+}
+
+/// What the acquires at one node have in common.
+pub(super) struct Replicas {
+    asked: MinReplicas,
+    /// A permit for each connection that may be lent at a time.
+    connections: Arc<Semaphore>,
+    shortage: Mutex<Shortage>,
+    outage: Outage,
+}
+
+/// Too few replicas acknowledged. Until the backoff has passed nobody tries: each try takes a key and
+/// gives it back, and the message of that calls the next one at once.
+#[derive(Default)]
+struct Shortage {
+    failures: u32,
+    until: Option<Instant>,
+    acknowledged: i64,
+}
+
+/// An acquire, and what undoes it.
+#[derive(Clone, Copy)]
+pub(super) struct Acquire<'a> {
+    pub(super) command: &'a Cmd,
+    pub(super) undo: &'a (dyn Fn() -> Cmd + Send + Sync),
+    pub(super) ttl: Duration,
+}
+
+impl Replicas {
+    /// How many acquires may be at it at a time, at one node.
+    pub(super) const CONNECTIONS: usize = 32;
+
+    /// `connections`: for how many there is room in the pool.
+    pub(super) fn new(asked: MinReplicas, connections: usize) -> Self {
+        let connections = connections.clamp(1, Self::CONNECTIONS);
+        Self {
+            asked,
+            connections: Arc::new(Semaphore::new(connections)),
+            shortage: Mutex::default(),
+            outage: Outage::default(),
+        }
+    }
+
+    /// Runs an acquire at the node of `shard`. A grant is answered only if enough replicas have it.
+    /// If not, it has been given back; where that is not certain, the outcome is unknown.
+    ///
+    /// # Cancel safety
+    ///
+    /// Must be driven to its end. Dropped before, it closes the connection, and what it got runs
+    /// out by itself.
+    pub(super) async fn acquire(
+        &self,
+        shard: &Arc<Shard>,
+        acquire: Acquire<'_>,
+        asking: bool,
+    ) -> Result<Value, Fault> {
+        let MinReplicas {
+            replicas: least,
+            timeout: patience,
+        } = self.asked;
+        let response_timeout = shard.connector.network.response_timeout;
+        let lent = self.lend(shard).await?;
+        let link = Arc::clone(&lent.link);
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(least).arg(millis(patience));
+
+        let sent_at = Instant::now();
+        let acquired = pin!(link.send(acquire.command, asking));
+        let waited = pin!(link.send(&wait, false));
+        let answers = async {
+            // Polls both, in this order, before it waits: one goes out behind the other, not behind
+            // the other's answer.
+            match select(acquired, waited).await {
+                Either::Left((answer, waited)) => (answer, Either::Left(waited)),
+                // Both came between the two polls.
+                Either::Right((count, acquired)) => (acquired.await, Either::Right(ready(count))),
+            }
+        };
+        let Ok((answer, waited)) = timeout_at(sent_at + response_timeout, answers).await else {
+            return Err(lent.silent(acquire, asking, response_timeout));
+        };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => return Err(lent.died(error)),
+        };
+        if is_demoted(&answer) {
+            shard.discard(&lent.shared);
+        }
+        let answer = check(answer);
+        shard.observe(&answer);
+        let is_first = match &answer {
+            Ok(Value::BulkString(_)) => true,
+            Ok(Value::Array(_)) => false,
+            _ => {
+                // There is nothing for replicas to acknowledge, so nobody waits for that: without
+                // replicas, `WAIT` takes all of its time also for this.
+                match waited.now_or_never() {
+                    Some(_over) => lent.give_back(),
+                    None => {
+                        let ping = redis::cmd("PING");
+                        lent.settle(ping, false, response_timeout + patience);
+                    }
+                }
+                return answer;
+            }
+        };
+
+        let limit = response_timeout + patience;
+        let Ok(count) = timeout_at(sent_at + limit, waited).await else {
+            return Err(lent.silent(acquire, asking, limit));
+        };
+        let error = match count.map(check) {
+            Ok(Ok(Value::Int(count))) => {
+                if usize::try_from(count).is_ok_and(|count| count >= least) {
+                    self.sufficed(shard.address());
+                    lent.give_back();
+                    return answer;
+                }
+                self.fell_short(count, shard.address());
+                BackendError::refused(BackendErrorKind::Unavailable, self.too_few(count))
+            }
+            Ok(Ok(answer)) => unexpected(&answer),
+            Ok(Err(refused)) => refused.into(),
+            Err(error) => return Err(lent.died(error)),
+        };
+        if !is_first {
+            // Not ours to take back; whoever asked twice knows whether it is to be released.
+            lent.give_back();
+            return Err(Fault::Died(BackendError::unknown(error)));
+        }
+        let undo = (acquire.undo)();
+        match timeout(response_timeout, link.send(&undo, asking)).await {
+            Ok(Ok(Value::Array(released))) if matches!(released[..], [Value::Int(_)]) => {
+                lent.give_back();
+                Err(Fault::Refused(error))
+            }
+            Ok(Ok(_refused)) => {
+                lent.close();
+                Err(Fault::Died(BackendError::unknown(error)))
+            }
+            Ok(Err(error)) => Err(lent.died(error)),
+            Err(_elapsed) => Err(lent.silent(acquire, asking, response_timeout)),
+        }
+    }
+
+    /// A connection for one acquire, within the connect timeout.
+    async fn lend(&self, shard: &Arc<Shard>) -> Result<Lent, Fault> {
+        self.admit()?;
+        // Free of cost while the shared connection is sound. While it is not, its backoff holds
+        // here, too, and so does what it finds out about where the primary is.
+        let shared = shard.await_link().await.map_err(Fault::Refused)?;
+        let limit = shard.connector.network.connect_timeout;
+        let deadline = Instant::now() + limit;
+        let permit = Arc::clone(&self.connections).acquire_owned();
+        let Ok(Ok(permit)) = timeout_at(deadline, permit).await else {
+            return Err(Fault::unavailable(Trouble::Crowded));
+        };
+        // Those ahead may have found that it is no use.
+        self.admit()?;
+        let opened = timeout_at(deadline, shard.connector.lend()).await;
+        let no_connection = || Fault::unavailable(Trouble::NoConnection(limit)).into();
+        match opened.unwrap_or_else(|_elapsed| Err(no_connection())) {
+            Ok(connection) => Ok(Lent::new(connection, shard, shared, permit)),
+            Err(error) => {
+                shard.doubt(&shared);
+                Err(Fault::Refused(error))
+            }
+        }
+    }
+
+    fn shortage(&self) -> MutexGuard<'_, Shortage> {
+        self.shortage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn too_few(&self, acknowledged: i64) -> Trouble {
+        let asked = self.asked.replicas;
+        Trouble::TooFewReplicas {
+            acknowledged,
+            asked,
+        }
+    }
+
+    /// Refuses while it is too early for another try.
+    fn admit(&self) -> Result<(), Fault> {
+        let shortage = self.shortage();
+        match shortage.until {
+            Some(until) if Instant::now() < until => {
+                Err(Fault::unavailable(self.too_few(shortage.acknowledged)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn fell_short(&self, acknowledged: i64, address: &str) {
+        let mut shortage = self.shortage();
+        shortage.acknowledged = acknowledged;
+        let now = Instant::now();
+        // Those that were under way together are one failure.
+        if shortage.until.is_none_or(|until| until <= now) {
+            shortage.failures = shortage.failures.saturating_add(1);
+            let pause = backoff(shortage.failures, FIRST_BACKOFF, LONGEST_BACKOFF);
+            shortage.until = Some(now + pause);
+        }
+        drop(shortage);
+        let cause = self.too_few(acknowledged);
+        self.outage.begin("locks cannot be taken", address, &cause);
+    }
+
+    fn sufficed(&self, address: &str) {
+        let mut shortage = self.shortage();
+        if shortage.failures > 0 {
+            *shortage = Shortage::default();
+        }
+        drop(shortage);
+        self.outage.end("locks can be taken again", address);
+    }
+}
