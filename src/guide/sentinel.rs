@@ -3,8 +3,8 @@
 //! ```text
 //!   process                       sentinels
 //!  ┌───────────┐   who is it?    ┌───┐┌───┐┌───┐
-//!  │           ├────────────────►│ 1 ││ 2 ││ 3 │   asked for each new connection
-//!  │           │◄────────────────┤   ││   ││   │
+//!  │           ├────────────────►│ 1 ││ 2 ││ 3 │   asked for each new connection,
+//!  │           │◄────────────────┤   ││   ││   │   and while anybody holds or waits
 //!  │           │   most say: P   └───┘└───┘└───┘
 //!  │           │
 //!  │           │    commands     ┌───┐ copies, later  ┌────┐
@@ -28,8 +28,9 @@
 //!
 //! One holder for each key as long as no failover loses a write, and that the way leads to the
 //! primary: the address that more than half of the sentinels name, and a server there that says
-//! itself that it is a primary. While a connection does not come about they are asked again, four
-//! times a second. A connection whose server says that it may not be written to any more is dropped.
+//! itself that it is a primary. They are asked four times a second while anybody holds or waits, or
+//! a connection does not come about. A connection to another server than more than half of them name
+//! is dropped, and so is one whose server says that it may not be written to any more.
 //!
 //! # What a failover can do
 //!
@@ -41,6 +42,11 @@
 //! [`min_replicas`](crate::backend::redis::RedisBackendBuilder::min_replicas) narrows the gap: a
 //! grant counts only when so many replicas have it. If that is all of them, none can be chosen that
 //! has not; with fewer, one that lags may be.
+//!
+//! A release that the new primary never saw keeps the key taken there until the lease has run out.
+//! `SENTINEL FAILOVER` is no gentler: the old primary goes on for many seconds, until the sentinels
+//! make it a replica. It is left as soon as most of them name the new one; what was written to it
+//! after the new one had taken over, a second or so before, is lost.
 //!
 //! A primary that was cut off with some of its clients goes on granting to them until it finds out:
 //! `min-replicas-to-write 1` and `min-replicas-max-lag` on the server bound that time.

@@ -14,6 +14,7 @@ use super::names::Names;
 use super::notify::Notifier;
 use super::place::{Place, Topology};
 use super::script::{Answers, At, MAX_BATCH, Scripts};
+use super::sentinel::Sentinels;
 use crate::LockKey;
 use crate::backend::{
     Acquired, Backend, BackendError, BackendErrorKind, Fence, ForceReleased, Hints, Holder,
@@ -75,6 +76,8 @@ pub(super) struct Inner {
     pub(super) names: Names,
     pub(super) scripts: Scripts,
     pub(super) topology: Topology,
+    /// Those who say which server it is.
+    pub(super) sentinels: Option<Arc<Sentinels>>,
     /// Where plain messages are heard, if they are.
     pub(super) plain: Option<Notifier>,
     /// Whether sharded messages are heard, at the nodes.
@@ -90,7 +93,8 @@ impl RedisBackend {
     /// - `redis://[user][:password@]host[:port][/database]`: one server,
     /// - `redis+unix:///path/to/socket[?db=…][&user=…][&pass=…]`: the same, on this machine,
     /// - `redis+sentinel://[user][:password@]host[:port],…/service[/database]`: the primary of a
-    ///   service; the hosts are sentinels, user and password those of the primary,
+    ///   service; the hosts are sentinels, at port 26379 unless another is given, user and password
+    ///   those of the primary,
     /// - `redis+cluster://[user][:password@]host[:port],…`: a cluster; the hosts are some of its
     ///   nodes,
     /// - `rediss://…`, `rediss+sentinel://…`, `rediss+cluster://…`: through TLS, with the feature
@@ -138,6 +142,13 @@ impl Inner {
             place,
             names: &self.names,
             key,
+        }
+    }
+
+    /// Sees to it that those who listen for a recovery also hear of a new primary.
+    fn look_out(&self) {
+        if let Some(sentinels) = &self.sentinels {
+            sentinels.look_out();
         }
     }
 
@@ -274,6 +285,7 @@ impl Backend for RedisBackend {
         let channel = inner.names.channel(key).to_text();
         let (sender, hints) = Hints::channel();
         inner.network.recovery.listen(sender.clone());
+        inner.look_out();
         if let Some(plain) = &inner.plain {
             plain.watch(channel.clone(), vec![sender.clone()]);
         }
@@ -287,7 +299,9 @@ impl Backend for RedisBackend {
     }
 
     fn recoveries(&self) -> Hints {
-        self.inner.network.recovery.hints()
+        let hints = self.inner.network.recovery.hints();
+        self.inner.look_out();
+        hints
     }
 
     fn group(&self, key: &LockKey) -> u64 {

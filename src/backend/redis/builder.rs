@@ -268,6 +268,7 @@ impl RedisBackendBuilder {
             Some(url) => Some(Target::parse("notify", url, &transport)?),
             None => None,
         };
+        let mut watched = None;
         let (origin, address, ear) = match self.source {
             Source::Pool(pool) => {
                 #[cfg(feature = "redis-tls")]
@@ -290,8 +291,9 @@ impl RedisBackendBuilder {
                         sentinels,
                         service,
                         self.sentinel_auth.take().unwrap_or_default(),
-                        self.response_timeout,
+                        Arc::clone(&network),
                     ));
+                    watched = Some(Arc::clone(&sentinels));
                     let address = sentinels.address();
                     let ear =
                         notify.map_or_else(|| Ear::Sentinel(Arc::clone(&sentinels)), Ear::Server);
@@ -322,6 +324,7 @@ impl RedisBackendBuilder {
             names,
             scripts: Scripts::new(publish),
             topology: Topology::Single(node),
+            sentinels: watched,
             plain,
             sharded: publish.is_sharded(),
             network,
@@ -372,6 +375,7 @@ async fn in_cluster(
         names,
         scripts: Scripts::new(publish),
         topology: Topology::Cluster(cluster),
+        sentinels: None,
         plain,
         sharded: publish.is_sharded(),
         network,

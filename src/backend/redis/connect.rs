@@ -10,6 +10,7 @@ use redis::{AsyncConnectionConfig, Client, PushInfo, RedisError};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::fault::{Fault, Trouble, kind_of_connecting};
+use super::link::Link;
 use super::recovery::Recovery;
 use super::replicas::{MinReplicas, Replicas};
 use super::sentinel::{Sentinels, require_primary};
@@ -86,45 +87,57 @@ impl Connector {
     /// # Cancel safety
     ///
     /// A connection that was about to open is closed.
-    pub(super) async fn connect(&self) -> Result<MultiplexedConnection, BackendError> {
-        let connection = async {
-            match &self.origin {
-                Origin::Given(pool) => taken(pool).await,
-                Origin::Server(target) => taken(&self.pool(target)?).await,
+    pub(super) async fn connect(&self) -> Result<Link, BackendError> {
+        let link = async {
+            let connection = match &self.origin {
+                Origin::Given(pool) => taken(pool).await?,
+                Origin::Server(target) => taken(&self.pool(target)?).await?,
                 Origin::Sentinel(sentinels) => {
-                    let open = |primary| async move {
+                    let open = |primary: Target| async move {
                         let connection = taken(&self.pool(&primary)?).await?;
-                        require_primary(connection).await
+                        let connection = require_primary(connection).await?;
+                        Ok(Link::new(connection, primary.address))
                     };
-                    sentinels.primary(open).await
+                    return sentinels.primary(open).await;
                 }
-            }
+            };
+            Ok(Link::new(connection, self.address.clone()))
         };
         // A pool from outside may have no timeouts of its own, and then waits for ever.
-        within(self.network.connect_timeout, connection).await
+        within(self.network.connect_timeout, link).await
     }
 
-    /// Takes a connection out of the pool that goes back when it is dropped. Bounded by the caller.
+    /// Whether the locks are at another server by now than the one that the connection leads to.
+    pub(super) fn is_left_behind(&self, link: &Link) -> bool {
+        match &self.origin {
+            Origin::Given(_) | Origin::Server(_) => false,
+            Origin::Sentinel(sentinels) => sentinels.have_left(&link.address),
+        }
+    }
+
+    /// Takes a connection to where `shared` leads out of the pool, that goes back when it is dropped.
+    /// Bounded by the caller.
     ///
     /// # Cancel safety
     ///
     /// A connection that was about to open is closed.
-    pub(super) async fn lend(&self) -> Result<Connection, BackendError> {
+    pub(super) async fn lend(&self, shared: &Link) -> Result<Connection, BackendError> {
         match &self.origin {
             Origin::Given(pool) => lent(pool).await,
             Origin::Server(target) => lent(&self.pool(target)?).await,
-            // Where those for good went last: they look for the primary when it moves, and to ask
-            // the sentinels for every grant would be too much.
-            Origin::Sentinel(_) => match self.last_pool() {
+            // Those for good look for the primary when it moves, and to ask the sentinels for every
+            // grant would be too much.
+            Origin::Sentinel(_) => match self.last_pool(&shared.address) {
                 Some(pool) => lent(&pool).await,
                 None => Err(Fault::unavailable(Trouble::NotPrimary).into()),
             },
         }
     }
 
-    fn last_pool(&self) -> Option<Pool> {
+    fn last_pool(&self, address: &str) -> Option<Pool> {
         let last = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        last.as_ref().map(|(_, pool)| pool.clone())
+        let there = last.as_ref().filter(|(last, _)| last == address);
+        there.map(|(_, pool)| pool.clone())
     }
 
     fn pool(&self, target: &Target) -> Result<Pool, BackendError> {
@@ -171,6 +184,8 @@ async fn lent(pool: &Pool) -> Result<Connection, BackendError> {
 /// A connection for subscriptions, and what is pushed through it. Its end is pushed, too.
 pub(super) struct Messages {
     pub(super) connection: MultiplexedConnection,
+    /// The server it leads to.
+    pub(super) address: String,
     pub(super) pushed: UnboundedReceiver<PushInfo>,
 }
 
@@ -188,7 +203,11 @@ pub(super) async fn listen(target: &Target) -> Result<Messages, BackendError> {
         .get_multiplexed_async_connection_with_config(&config)
         .await
         .map_err(not_connected)?;
-    Ok(Messages { connection, pushed })
+    Ok(Messages {
+        connection,
+        address: target.address.clone(),
+        pushed,
+    })
 }
 
 fn not_connected(error: RedisError) -> BackendError {

@@ -130,7 +130,9 @@ pub(super) fn is_demoted(answer: &Value) -> bool {
         return false;
     };
     let details = || error.details().unwrap_or_default();
-    error.code() == "READONLY" || (error.code() == "ERR" && details().contains("READONLY"))
+    // `MASTERDOWN`: a replica out of touch that may not answer from what it has.
+    matches!(error.code(), "READONLY" | "MASTERDOWN")
+        || (error.code() == "ERR" && details().contains("READONLY"))
 }
 
 /// An error the server answered with: the command did not take effect.
@@ -161,7 +163,8 @@ pub(super) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
 fn kind_of(code: &str, details: &str) -> BackendErrorKind {
     /// `CROSSSLOT`: a node of a cluster was given as if it were alone.
     const CODES: [&str; 5] = ["FENCE", "NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT"];
-    const SENTENCES: [&str; 7] = [
+    const SENTENCES: [&str; 8] = [
+        "Authentication required",
         "cluster support disabled",
         "NOPERM",
         "The user executing the script can't",
@@ -226,6 +229,8 @@ mod tests {
             ),
             ("NOPERM", "this user has no permissions", Misconfigured),
             ("NOAUTH", "Authentication required.", Misconfigured),
+            // In these words where a database is chosen without a password.
+            ("ERR", "Authentication required.", Misconfigured),
             (
                 "ERR",
                 "The user executing the script can't run this command",

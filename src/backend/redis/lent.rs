@@ -38,7 +38,7 @@ impl Lent {
         // A handle of our own: the settings of the pool's stay as they are.
         let handle = MultiplexedConnection::clone(&connection);
         Self {
-            link: Arc::new(Link::new(without_timeout(handle))),
+            link: Arc::new(Link::new(without_timeout(handle), shared.address.clone())),
             shared,
             shard: Arc::clone(shard),
             connection: Some(connection),
@@ -73,6 +73,12 @@ impl Lent {
     /// by now could overtake it; one on a connection to come cannot.
     pub(super) fn close(self) {
         self.shard.discard(&self.shared);
+    }
+
+    /// It leads to a server that was replaced, which grants nothing any more.
+    pub(super) fn left_behind(self) -> Fault {
+        self.close();
+        Fault::Died(BackendError::unknown(Trouble::NotPrimary))
     }
 
     pub(super) fn died(self, error: RedisError) -> Fault {

@@ -9,6 +9,8 @@ use redis::{Cmd, RedisError, Value};
 /// A connection out of the pool. It closes when the last handle is dropped.
 pub(super) struct Link {
     connection: MultiplexedConnection,
+    /// The server it leads to.
+    pub(super) address: String,
     /// A command ran out of time here and nothing has been answered since.
     suspect: AtomicBool,
     /// Somebody already waits for a sign of life.
@@ -16,9 +18,10 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(connection: MultiplexedConnection) -> Self {
+    pub(super) fn new(connection: MultiplexedConnection, address: String) -> Self {
         Self {
             connection,
+            address,
             suspect: AtomicBool::new(false),
             probed: AtomicBool::new(false),
         }
@@ -63,6 +66,7 @@ impl Link {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
+            .field("address", &self.address)
             .field("suspect", &self.is_suspect())
             .finish_non_exhaustive()
     }

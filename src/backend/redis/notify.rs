@@ -16,7 +16,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Arg, Cmd, PushInfo, PushKind, Value};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::backoff::backoff;
 use super::cluster::Cluster;
@@ -25,7 +25,7 @@ use super::fault::{Fault, Trouble, check, kind_of_connecting};
 use super::outage::Outage;
 use super::sentinel::{Sentinels, require_primary};
 use super::target::Target;
-use crate::backend::{BackendError, BackendErrorKind, HintSender};
+use crate::backend::{BackendError, BackendErrorKind, HintSender, Hints};
 use crate::jitter::jittered;
 
 /// How long a subscription outlives its last watcher: a busy key is watched again and again.
@@ -328,6 +328,30 @@ impl Shared {
         }
     }
 
+    /// Waits until the connection turns out to be dead, or to lead to a server that was replaced.
+    ///
+    /// Commands find out by themselves, and tell when they found their way again. A subscription
+    /// has no reason to expect an answer, and would be silent until its next `PING`.
+    async fn left_behind(
+        &self,
+        recoveries: &mut Hints,
+        (connection, address): (MultiplexedConnection, String),
+    ) -> BackendError {
+        loop {
+            recoveries.next().await;
+            if let Some(Ear::Sentinel(sentinels)) = &self.ear
+                && sentinels.have_left(&address)
+            {
+                return Fault::unavailable(Trouble::NotPrimary).into();
+            }
+            let ping = redis::cmd("PING");
+            let alive = async { ask(&connection, &ping).await.map_err(Into::into) };
+            if let Err(error) = within(self.network.response_timeout, alive).await {
+                return error;
+            }
+        }
+    }
+
     /// A node says that it does not have a channel.
     fn doubt(&self) {
         if let Some(Ear::Node(_, cluster)) = &self.ear
@@ -430,6 +454,7 @@ impl Task {
             return self.poll().await;
         }
         let mut failures = 0;
+        let mut recoveries = self.shared.network.recovery.hints();
         loop {
             if self.is_over(Duration::ZERO, Instant::now()) {
                 return;
@@ -437,7 +462,14 @@ impl Task {
             let messages = self.shared.within(self.shared.listen()).await;
             let connected = Instant::now();
             let end = match messages {
-                Ok(messages) => self.serve(messages).await,
+                Ok(messages) => {
+                    let link = (messages.connection.clone(), messages.address.clone());
+                    tokio::select! {
+                        end = self.serve(messages) => end,
+                        // Serving may be dropped anywhere: below, all channels are wanted again.
+                        error = self.shared.left_behind(&mut recoveries, link) => Err(error),
+                    }
+                }
                 Err(error) => Err(error),
             };
             if let Ok(End::Finished) = end {
@@ -460,14 +492,15 @@ impl Task {
                 BackendErrorKind::Unavailable => backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF),
                 _ => backoff(failures, STEADY, REFUSED_BACKOFF),
             };
-            if self.pause(pause).await {
+            if self.pause(pause, &mut recoveries).await {
                 return;
             }
         }
     }
 
-    /// Waits, and says whether there is nothing to wait for any more.
-    async fn pause(&self, pause: Duration) -> bool {
+    /// Waits for so long or until the store is back, and says whether there is nothing to wait for
+    /// any more.
+    async fn pause(&self, pause: Duration, recoveries: &mut Hints) -> bool {
         let until = Instant::now() + pause;
         loop {
             let now = Instant::now();
@@ -475,7 +508,10 @@ impl Task {
                 return false;
             }
             // A new wish to subscribe does not shorten the pause; the end of all wishes does.
-            tokio::time::sleep_until((now + SWEEP).min(until)).await;
+            tokio::select! {
+                () = sleep_until((now + SWEEP).min(until)) => {}
+                () = recoveries.next() => return false,
+            }
             self.shared.table().sweep(Instant::now());
             if self.is_over(Duration::ZERO, Instant::now()) {
                 return true;
@@ -497,8 +533,8 @@ impl Task {
         over
     }
 
-    /// Serves one connection. All awaits here end with the connection or in bounded time; nothing
-    /// of this is ever cancelled but with the runtime.
+    /// Serves one connection. All awaits here end with the connection or in bounded time; it is
+    /// cancelled only together with the connection.
     async fn serve(&self, mut messages: Messages) -> Result<End, BackendError> {
         let mut last_busy = Instant::now();
         let mut last_heard = Instant::now();
@@ -596,7 +632,7 @@ impl Task {
         last_heard: &mut Instant,
         next_sweep: Instant,
     ) -> bool {
-        let sweep = tokio::time::sleep_until(next_sweep);
+        let sweep = sleep_until(next_sweep);
         tokio::pin!(sweep);
         loop {
             // Each branch may be dropped: a message stays in the channel, a wish in the table.

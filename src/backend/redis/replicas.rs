@@ -125,7 +125,7 @@ impl Replicas {
             Err(error) => return Err(lent.died(error)),
         };
         if is_demoted(&answer) {
-            shard.discard(&lent.shared);
+            shard.demoted(&lent.shared);
         }
         let answer = check(answer);
         shard.observe(&answer);
@@ -153,6 +153,9 @@ impl Replicas {
         let error = match count.map(check) {
             Ok(Ok(Value::Int(count))) => {
                 if usize::try_from(count).is_ok_and(|count| count >= least) {
+                    if shard.connector.is_left_behind(&lent.link) {
+                        return Err(lent.left_behind());
+                    }
                     self.sufficed(shard.address());
                     lent.give_back();
                     return answer;
@@ -198,7 +201,7 @@ impl Replicas {
         };
         // Those ahead may have found that it is no use.
         self.admit()?;
-        let opened = timeout_at(deadline, shard.connector.lend()).await;
+        let opened = timeout_at(deadline, shard.connector.lend(&shared)).await;
         let no_connection = || Fault::unavailable(Trouble::NoConnection(limit)).into();
         match opened.unwrap_or_else(|_elapsed| Err(no_connection())) {
             Ok(connection) => Ok(Lent::new(connection, shard, shared, permit)),

@@ -3,7 +3,13 @@
 //! Asked anew for every connection: the address of yesterday may be a replica today. A sentinel that
 //! was cut off names the primary of before, so what most of them say counts, and the server itself
 //! has to say that it is one.
+//!
+//! Asked again and again while anybody holds or waits: after a failover the old primary, if it is
+//! alive, takes itself for one until it is told otherwise, ten seconds later or more. Whatever it
+//! grants or renews until then is lost.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -12,22 +18,38 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, RedisConnectionInfo, RedisError};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::connect::Network;
 use super::fault::{Trouble, check, kind_of_connecting};
+use super::outage::Outage;
 use super::self_test::entry;
 use super::target::Target;
 use crate::backend::{BackendError, BackendErrorKind};
+use crate::jitter::jittered;
 
-/// How often the sentinels are asked again while a connection does not come about: a primary that
-/// stands still accepts connections and says nothing.
+mod votes;
+
+use votes::{Named, Votes};
+
+/// How often the sentinels are asked while a connection does not come about, as with a primary that
+/// stands still: it accepts connections and says nothing. And how often while anybody holds or waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 pub(super) struct Sentinels {
-    sentinels: Vec<Target>,
+    sentinels: Vec<Sentinel>,
     service: String,
-    /// The same with the login of the primary, wherever that is.
-    login: Vec<Target>,
-    /// How long to wait for those that do not agree, or do not answer.
-    patience: Duration,
+    /// The login of the primary, wherever that is.
+    login: Target,
+    network: Arc<Network>,
+    /// What more than half of them named last.
+    primary: Mutex<Option<String>>,
+    looking: AtomicBool,
+    outage: Outage,
+}
+
+struct Sentinel {
+    target: Target,
+    /// Kept, since the same is asked again soon.
+    connection: Mutex<Option<MultiplexedConnection>>,
 }
 
 impl Sentinels {
@@ -37,27 +59,30 @@ impl Sentinels {
         targets: Vec<Target>,
         service: String,
         login: RedisConnectionInfo,
-        patience: Duration,
+        network: Arc<Network>,
     ) -> Self {
-        let sentinel = |target: &Target| Target {
-            info: target.info.clone().set_redis_settings(login.clone()),
-            address: target.address.clone(),
+        let sentinel = |target: &Target| Sentinel {
+            target: Target {
+                info: target.info.clone().set_redis_settings(login.clone()),
+                address: target.address.clone(),
+            },
+            connection: Mutex::default(),
         };
         Self {
             sentinels: targets.iter().map(sentinel).collect(),
-            login: targets,
+            login: targets[0].clone(),
             service,
-            patience,
+            network,
+            primary: Mutex::default(),
+            looking: AtomicBool::new(false),
+            outage: Outage::default(),
         }
     }
 
     /// What to call the service in errors and logs.
     pub(super) fn address(&self) -> String {
-        let sentinels: Vec<_> = self
-            .sentinels
-            .iter()
-            .map(|it| it.address.as_str())
-            .collect();
+        let sentinels = self.sentinels.iter();
+        let sentinels: Vec<_> = sentinels.map(|it| it.target.address.as_str()).collect();
         format!("{} (service {:?})", sentinels.join(","), self.service)
     }
 
@@ -84,65 +109,156 @@ impl Sentinels {
                 }
             };
             tokio::select! {
-                opened = open(primary.clone()) => return opened,
+                opened = open(primary.clone()) => {
+                    // Meanwhile it may have been replaced; and where most sentinels are silent, the
+                    // others may name the one of before.
+                    return if self.have_left(&primary.address) {
+                        Err(not_primary())
+                    } else {
+                        opened
+                    };
+                }
                 now = moved => primary = now,
             }
         }
     }
 
+    /// Whether more than half of the sentinels named another server last.
+    pub(super) fn have_left(&self, address: &str) -> bool {
+        self.last_primary()
+            .as_ref()
+            .is_some_and(|primary| primary != address)
+    }
+
+    fn last_primary(&self) -> MutexGuard<'_, Option<String>> {
+        self.primary.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps asking for as long as anybody holds or waits, who must be listening already.
+    pub(super) fn look_out(self: &Arc<Self>) {
+        if !self.looking.swap(true, Ordering::SeqCst) {
+            let lookout = Lookout(Arc::clone(self));
+            self.network.spawner.spawn(lookout.run());
+        }
+    }
+
     /// The address that more than half of the sentinels name, or else most of those that answer.
     async fn locate(&self) -> Result<Target, BackendError> {
-        let deadline = Instant::now() + self.patience;
+        // For those that are silent. There has to be time left to connect without them.
+        let network = &self.network;
+        let patience = network.response_timeout.min(network.connect_timeout / 4);
+        let deadline = Instant::now() + patience;
         let mut answers: FuturesUnordered<_> = self
             .sentinels
             .iter()
-            .map(|sentinel| self.ask(sentinel))
+            .map(|sentinel| sentinel.ask(&self.service))
             .collect();
-        let mut named: Vec<(String, u16, usize)> = Vec::new();
-        let mut unknown = 0;
-        let mut failure = None;
-        while let Ok(Some(answer)) = timeout_at(deadline, answers.next()).await {
-            match answer {
-                Ok(Some((host, port))) => {
-                    let known = named.iter_mut().find(|it| it.0 == host && it.1 == port);
-                    match known {
-                        Some(known) => known.2 += 1,
-                        None => named.push((host, port, 1)),
-                    }
-                }
-                Ok(None) => unknown += 1,
-                Err(error) => failure = Some(error),
-            }
-            if named.iter().any(|it| 2 * it.2 > self.sentinels.len()) {
-                break;
-            }
+        let mut votes = Votes::of(self.sentinels.len());
+        while votes.majority().is_none()
+            && let Ok(Some(answer)) = timeout_at(deadline, answers.next()).await
+        {
+            votes.count(answer);
         }
-        if let Some((host, port, _)) = named.iter().max_by_key(|it| it.2) {
-            return Ok(self.login[0].at(host, *port));
+        if let Some((host, port)) = votes.majority() {
+            let primary = self.login.at(host, port);
+            self.note(&primary.address);
+            return Ok(primary);
         }
-        Err(if unknown > 0 {
-            let service = self.service.clone();
-            BackendError::refused(
-                BackendErrorKind::Misconfigured,
-                Trouble::UnknownService(service),
-            )
-        } else if let Some(error) = failure {
+        // Better than nothing for a new connection. But a few cannot talk us out of an old one.
+        if let Some((host, port)) = votes.plurality() {
+            return Ok(self.login.at(host, port));
+        }
+        Err(if votes.unknown {
+            let trouble = Trouble::UnknownService(self.service.clone());
+            BackendError::refused(BackendErrorKind::Misconfigured, trouble)
+        } else if let Some(error) = votes.failure {
             BackendError::refused(kind_of_connecting(&error), error)
         } else {
-            BackendError::refused(
-                BackendErrorKind::Unavailable,
-                Trouble::NoConnection(self.patience),
-            )
+            let trouble = Trouble::NoConnection(patience);
+            BackendError::refused(BackendErrorKind::Unavailable, trouble)
         })
     }
 
-    async fn ask(&self, sentinel: &Target) -> Result<Option<(String, u16)>, RedisError> {
-        let client = Client::open(sentinel.info.clone())?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
-        let mut question = redis::cmd("SENTINEL");
-        question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
-        question.query_async(&mut connection).await
+    fn note(&self, address: &str) {
+        self.outage
+            .end("the sentinels answer again", &self.address());
+        let mut primary = self.last_primary();
+        if primary.as_deref() == Some(address) {
+            return;
+        }
+        let before = primary.replace(address.to_owned());
+        drop(primary);
+        if before.is_some() {
+            // Who holds must know whether the new one knows of it, who waits asks there, and the
+            // subscription follows.
+            self.network.recovery.tell();
+        }
     }
+}
+
+impl Sentinel {
+    /// # Cancel safety
+    ///
+    /// An answer that comes too late is thrown away by its connection, which is kept.
+    async fn ask(&self, service: &str) -> Result<Named, RedisError> {
+        let mut question = redis::cmd("SENTINEL");
+        question.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
+        let kept = self.connection().clone();
+        // A failure says no more than that this connection is of the past.
+        if let Some(mut connection) = kept
+            && let Ok(named) = question.query_async(&mut connection).await
+        {
+            return Ok(named);
+        }
+        let client = Client::open(self.target.info.clone())?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        let named = question.query_async(&mut connection).await?;
+        *self.connection() = Some(connection);
+        Ok(named)
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Option<MultiplexedConnection>> {
+        let connection = self.connection.lock();
+        connection.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The task that keeps asking. On every exit, also with its runtime, the next who listens starts
+/// another.
+struct Lookout(Arc<Sentinels>);
+
+impl Lookout {
+    async fn run(self) {
+        let sentinels = Arc::clone(&self.0);
+        let recovery = &sentinels.network.recovery;
+        loop {
+            if let Err(error) = sentinels.locate().await {
+                let address = sentinels.address();
+                sentinels
+                    .outage
+                    .begin("failovers go unnoticed", &address, &error);
+            }
+            sleep(jittered(LOOK_AGAIN)).await;
+            if !recovery.is_awaited() {
+                break;
+            }
+        }
+        drop(self);
+        // Who came between the look and the flag found the flag set.
+        if recovery.is_awaited() {
+            sentinels.look_out();
+        }
+    }
+}
+
+impl Drop for Lookout {
+    fn drop(&mut self) {
+        self.0.looking.store(false, Ordering::SeqCst);
+    }
+}
+
+fn not_primary() -> BackendError {
+    BackendError::refused(BackendErrorKind::Unavailable, Trouble::NotPrimary)
 }
 
 /// A server that does not say that it is a primary is none: it was one a moment ago, or will be.
@@ -160,8 +276,5 @@ pub(super) async fn require_primary(
     if role.as_deref() == Some("master") {
         return Ok(connection);
     }
-    Err(BackendError::refused(
-        BackendErrorKind::Unavailable,
-        Trouble::NotPrimary,
-    ))
+    Err(not_primary())
 }

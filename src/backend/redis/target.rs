@@ -62,14 +62,17 @@ impl Targets {
         if rest.contains("://") {
             return Err(invalid("one scheme, in front, is for all hosts"));
         }
-        let targets = |database: &str| {
+        let targets = |database: &str, default_port: &str| {
             let targets = hosts.split(',').map(|host| {
                 if host.is_empty() || host.contains(['?', '#']) {
                     return Err(invalid("the hosts are not a list such as `a:6379,b:6379`"));
                 }
+                // Behind the brackets of an IPv6 address.
+                let has_port = host.rsplit(']').next().is_some_and(|it| it.contains(':'));
+                let port = if has_port { "" } else { default_port };
                 Target::parse(
                     field,
-                    &format!("{scheme}://{login}{host}/{database}"),
+                    &format!("{scheme}://{login}{host}{port}/{database}"),
                     transport,
                 )
             });
@@ -86,7 +89,7 @@ impl Targets {
                         "the name of the service is missing: `redis+sentinel://a:26379,b:26379/service`",
                     ));
                 }
-                let sentinels = targets(database)?;
+                let sentinels = targets(database, SENTINEL_PORT)?;
                 let service = percent_encoding::percent_decode_str(service)
                     .decode_utf8()
                     .map_err(|_| invalid("the name of the service is not UTF-8"))?
@@ -94,7 +97,7 @@ impl Targets {
                 Ok(Self::Sentinel { sentinels, service })
             }
             "cluster" if path.is_empty() => Ok(Self::Cluster {
-                seeds: targets("")?,
+                seeds: targets("", "")?,
             }),
             "cluster" => Err(invalid(
                 "a cluster has no databases: nothing may follow the hosts",
@@ -109,6 +112,9 @@ const UNENCODED: &str =
     "an `@` behind the host: `/`, `?`, `#` and `%` in a user or a password must be percent-encoded";
 /// Without the scheme that was found: of a URL that has none, it is the user.
 const SCHEMES: &str = "the scheme is not supported: use `redis`, `rediss`, `redis+unix`, `redis+sentinel` or `redis+cluster`";
+
+/// Of a sentinel that is given without one. That of all other servers is 6379.
+const SENTINEL_PORT: &str = ":26379";
 
 impl Target {
     /// Reads the URL of one server.
@@ -263,6 +269,13 @@ mod tests {
             ("redis+cluster://hunter2?@h", "percent-encoded"),
             ("redis+sentinel://u:hunter2@/service", "hosts"),
             ("redis+sentinel://u:hunter2@h,,i/service", "hosts"),
+            ("redis+sentinel://u:hunter2@h,i?hunter2/service", "hosts"),
+            ("redis+sentinel://u:hunter2@h:hunter2/service", "not a URL"),
+            (
+                "redis+sentinel://u:hunter2/2@h:1/service",
+                "percent-encoded",
+            ),
+            ("redis+sentinel://u:hunter2@h/%ff", "UTF-8"),
             (
                 "redis+sentinel://u:hunter2@h/service/hunter2",
                 "cannot be used",
@@ -285,21 +298,22 @@ mod tests {
 
     #[test]
     fn every_host_has_the_login_and_the_database() {
-        let url = "redis+sentinel://u:p%40@a:1,b,[::1]:3/my%20service/2";
+        let url = "redis+sentinel://u:p%40@a:1,b,[::1]:3,[::2]/my%20service/2";
         let Ok(Targets::Sentinel { sentinels, service }) = targets(url) else {
             panic!("sentinels");
         };
         assert_eq!(service, "my service");
         let addresses: Vec<_> = sentinels.iter().map(|it| &*it.address).collect();
-        assert_eq!(addresses, ["a:1", "b:6379", "[::1]:3"]);
+        assert_eq!(addresses, ["a:1", "b:26379", "[::1]:3", "[::2]:26379"]);
         let primary = sentinels[2].at("c", 4);
         assert_eq!(primary.address, "c:4");
         assert_eq!(primary.info.redis_settings().password(), Some("p@"));
         assert_eq!(primary.info.redis_settings().db(), 2);
-        let Ok(Targets::Cluster { seeds }) = targets("redis+cluster://a:1,b:2") else {
+        let Ok(Targets::Cluster { seeds }) = targets("redis+cluster://a:1,b") else {
             panic!("a cluster");
         };
-        assert_eq!(seeds.len(), 2);
+        let addresses: Vec<_> = seeds.iter().map(|it| &*it.address).collect();
+        assert_eq!(addresses, ["a:1", "b:6379"]);
     }
 
     #[test]

@@ -1,0 +1,91 @@
+//! What the sentinels say, and which server that makes the primary.
+
+use redis::RedisError;
+
+use crate::backend::BackendErrorKind;
+use crate::backend::redis::fault::kind_of_connecting;
+
+/// What a sentinel says: nothing if it does not know the service.
+pub(super) type Named = Option<(String, u16)>;
+
+/// The answers of one round.
+pub(super) struct Votes {
+    sentinels: usize,
+    named: Vec<((String, u16), usize)>,
+    /// Somebody does not know the service.
+    pub(super) unknown: bool,
+    pub(super) failure: Option<RedisError>,
+}
+
+impl Votes {
+    pub(super) fn of(sentinels: usize) -> Self {
+        Self {
+            sentinels,
+            named: Vec::new(),
+            unknown: false,
+            failure: None,
+        }
+    }
+
+    pub(super) fn count(&mut self, answer: Result<Named, RedisError>) {
+        match answer {
+            Ok(Some(name)) => match self.named.iter_mut().find(|it| it.0 == name) {
+                Some((_, votes)) => *votes += 1,
+                None => self.named.push((name, 1)),
+            },
+            Ok(None) => self.unknown = true,
+            Err(error) => {
+                // One that refuses us says more than those that are silent.
+                let refuses =
+                    |it: &RedisError| kind_of_connecting(it) == BackendErrorKind::Misconfigured;
+                if !self.failure.as_ref().is_some_and(refuses) {
+                    self.failure = Some(error);
+                }
+            }
+        }
+    }
+
+    pub(super) fn majority(&self) -> Option<(&str, u16)> {
+        let mut named = self.named.iter();
+        let ((host, port), _) = named.find(|(_, votes)| 2 * votes > self.sentinels)?;
+        Some((host, *port))
+    }
+
+    pub(super) fn plurality(&self) -> Option<(&str, u16)> {
+        let ((host, port), _) = self.named.iter().max_by_key(|(_, votes)| votes)?;
+        Some((host, *port))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn votes(named: [Option<&str>; 3]) -> Votes {
+        let mut votes = Votes::of(3);
+        for host in named.into_iter().flatten() {
+            let name = (!host.is_empty()).then(|| (host.to_owned(), 1));
+            votes.count(Ok(name));
+        }
+        votes
+    }
+
+    #[test]
+    fn two_of_three_are_a_majority_and_one_alone_is_better_than_nothing() {
+        let (new, old) = (Some("new"), Some("old"));
+        let unknown = Some("");
+        for (named, majority, plurality) in [
+            ([old, new, new], new, new),
+            ([new, new, None], new, new),
+            ([old, None, None], None, old),
+            ([unknown, None, new], None, new),
+            ([unknown, unknown, None], None, None),
+            ([None; 3], None, None),
+        ] {
+            let votes = votes(named);
+            assert_eq!(votes.majority().map(|it| it.0), majority, "{named:?}");
+            assert_eq!(votes.plurality().map(|it| it.0), plurality, "{named:?}");
+            assert_eq!(votes.unknown, named.contains(&unknown));
+        }
+    }
+}
