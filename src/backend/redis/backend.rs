@@ -49,7 +49,8 @@ use crate::backend::{
 /// ```
 ///
 /// In a cluster, at each of its nodes, also `+cluster|slots +asking +spublish +ssubscribe
-/// +sunsubscribe +pubsub|shardnumsub`. With `+hgetall`, [`inspect`](Backend::inspect) tells who holds
+/// +sunsubscribe +pubsub|shardnumsub`; with [`min_replicas`](RedisBackendBuilder::min_replicas) also
+/// `+wait +unwatch`. With `+hgetall`, [`inspect`](Backend::inspect) tells who holds
 /// a lock and not only that it is held; with `+info`, [`warnings`](Self::warnings) tell of eviction.
 ///
 /// ```no_run

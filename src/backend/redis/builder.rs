@@ -186,7 +186,8 @@ impl RedisBackendBuilder {
     /// releases go over the shared connections as always. A [pool](RedisBackend::from_pool) of your
     /// own should have room for the 32 besides the shared ones; with less, fewer acquire at a time.
     ///
-    /// Connecting fails where too few replicas acknowledge. A user with an ACL needs `+wait`.
+    /// Connecting fails where too few replicas acknowledge. It takes more
+    /// [permissions](RedisBackend#permissions).
     pub fn min_replicas(mut self, replicas: NonZeroUsize, timeout: Duration) -> Self {
         let replicas = replicas.get();
         self.min_replicas = Some(MinReplicas { replicas, timeout });
