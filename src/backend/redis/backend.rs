@@ -13,6 +13,7 @@ use super::fault::{Fault, Trouble};
 use super::names::Names;
 use super::notify::Notifier;
 use super::place::{Place, Topology};
+use super::quarantine;
 use super::script::{Answers, At, MAX_BATCH, Scripts};
 use crate::LockKey;
 use crate::backend::{
@@ -214,10 +215,12 @@ impl Backend for RedisBackend {
             ));
         }
         let place = inner.place(key)?;
-        inner
-            .scripts
-            .acquire(inner.at(&place, key), lease, ttl)
-            .await
+        let at = inner.at(&place, key);
+        let outcome = inner.scripts.acquire(at, lease, ttl).await;
+        if let Err(refusal) = &outcome {
+            quarantine::spread(&self.inner, key, refusal);
+        }
+        outcome
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {

@@ -27,6 +27,8 @@ use crate::{ConfigError, ConnectError};
 
 const MAX_CONNECTIONS: usize = 256;
 const MAX_REPLICAS: usize = 256;
+/// As long as a lease may be.
+const MAX_QUARANTINE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// How long sent bytes may stay unacknowledged, at least: less is an ordinary hiccup.
@@ -46,6 +48,7 @@ pub struct RedisBackendBuilder {
     publish: Publish,
     sentinel_auth: RedisConnectionInfo,
     min_replicas: Option<MinReplicas>,
+    quarantine: Option<Duration>,
 }
 
 enum Source {
@@ -73,6 +76,7 @@ impl RedisBackendBuilder {
             publish: Publish::default(),
             sentinel_auth: RedisConnectionInfo::default(),
             min_replicas: None,
+            quarantine: None,
         }
     }
 
@@ -163,6 +167,29 @@ impl RedisBackendBuilder {
         self
     }
 
+    /// After Redis came back without its data, grants no lock for so long. Default: off; 1 ms to 366
+    /// days.
+    ///
+    /// Whoever held a lock before does not know at once that it is gone. `max_lease` is the longest
+    /// time that it may think so: the longest lease that any process takes there, which is the
+    /// manager's watchdog timeout or a longer fixed lease. Callers get *unavailable* meanwhile.
+    ///
+    /// The loss is noticed by the fencing counter, which is missing then: so the very first start
+    /// looks the same, and so does `FLUSHALL`. [`RedisBackend::warnings`] tells of a quarantine that
+    /// is in force when the backend connects.
+    ///
+    /// All processes that share the server have to set it, to the same time. One that does not grants
+    /// locks all the same, and writes a new counter, which hides the loss from the others. A Java
+    /// service that shares the names knows nothing of it.
+    ///
+    /// In a cluster each slot has a counter. Connecting looks at all 16 384 of them, and creates
+    /// those that are missing, about 5 MB in all. After a loss those of its node have their
+    /// quarantine together.
+    pub fn quarantine(mut self, max_lease: Duration) -> Self {
+        self.quarantine = Some(max_lease);
+        self
+    }
+
     /// Opens the connections and tries out every script on a key of its own.
     ///
     /// # Errors
@@ -180,15 +207,17 @@ impl RedisBackendBuilder {
     ///
     /// Connections that were opened are closed. A key of the trial may stay for a second.
     pub async fn connect(self) -> Result<RedisBackend, ConnectError> {
-        let for_replicas = self.min_replicas.map(|it| ("min_replicas", it.timeout));
-        let timeouts = [
-            ("connect_timeout", self.connect_timeout),
-            ("response_timeout", self.response_timeout),
-        ];
-        for (field, timeout) in timeouts.into_iter().chain(for_replicas) {
-            if !(MIN_TIMEOUT..=MAX_TIMEOUT).contains(&timeout) {
-                let problem =
-                    format!("{timeout:?} is not within {MIN_TIMEOUT:?} to {MAX_TIMEOUT:?}");
+        let for_replicas = self.min_replicas.map(|it| it.timeout);
+        for (field, time, max) in [
+            ("connect_timeout", Some(self.connect_timeout), MAX_TIMEOUT),
+            ("response_timeout", Some(self.response_timeout), MAX_TIMEOUT),
+            ("min_replicas", for_replicas, MAX_TIMEOUT),
+            ("quarantine", self.quarantine, MAX_QUARANTINE),
+        ] {
+            if let Some(time) = time
+                && !(MIN_TIMEOUT..=max).contains(&time)
+            {
+                let problem = format!("{time:?} is not within {MIN_TIMEOUT:?} to {max:?}");
                 return Err(ConfigError::new(field, problem).into());
             }
         }
@@ -244,7 +273,8 @@ impl RedisBackendBuilder {
                     (Origin::Sentinel(sentinels), address, Some(ear))
                 }
                 Targets::Cluster { seeds } => {
-                    return in_cluster(seeds, connections, network, names, self.publish).await;
+                    let how = (self.publish, self.quarantine);
+                    return in_cluster(seeds, connections, network, names, how).await;
                 }
             },
         };
@@ -260,7 +290,7 @@ impl RedisBackendBuilder {
         let node = Node::new(connector, connections, listen(Speech::Sharded, ear));
         finished(Inner {
             names,
-            scripts: Scripts::new(publish),
+            scripts: Scripts::new(publish, self.quarantine),
             topology: Topology::Single(node),
             plain,
             sharded: publish.is_sharded(),
@@ -277,7 +307,7 @@ async fn in_cluster(
     connections: usize,
     network: Arc<Network>,
     names: Names,
-    publish: Publish,
+    (publish, quarantine): (Publish, Option<Duration>),
 ) -> Result<RedisBackend, ConnectError> {
     let addresses: Vec<_> = seeds.iter().map(|seed| seed.address.clone()).collect();
     let address = addresses.join(",");
@@ -299,7 +329,7 @@ async fn in_cluster(
     });
     finished(Inner {
         names,
-        scripts: Scripts::new(publish),
+        scripts: Scripts::new(publish, quarantine),
         topology: Topology::Cluster(cluster),
         plain,
         sharded: publish.is_sharded(),
