@@ -141,7 +141,7 @@ impl Worker {
             let (a, b) = (random(PAIRED), 1 + random(PAIRED - 1));
             let pair = [format!("pair:{a}"), format!("pair:{}", (a + b) % PAIRED)];
             let asked = self.referee.asks();
-            let acquire = self.locks.acquire(pair).wait(millis(100..1_500));
+            let acquire = self.locks.acquire(pair).wait(millis(250..1_500));
             let outcome = self.until_stopped(acquire.into_future()).await;
             if let Some(Ok(guard)) = outcome {
                 let terms = (self.lease, true);
@@ -287,7 +287,7 @@ impl How {
         match random(8) {
             0 => Self::renewed(lease, None),
             1 => Self::leased(lease),
-            2 | 3 => Self::renewed(lease, Some(millis(100..800))),
+            2 | 3 => Self::renewed(lease, Some(millis(250..900))),
             _ => Self::renewed(lease, Some(Duration::from_secs(3))),
         }
     }

@@ -44,10 +44,12 @@ pub(super) fn rows() -> Vec<Row> {
         }),
         row("subscriptions cut", |world| {
             Box::pin(subscriptions_cut(world))
-        }),
+        })
+        .hears_nothing(),
         row("subscriptions half-open", |world| {
             Box::pin(subscriptions_swallowed(world))
-        }),
+        })
+        .hears_nothing(),
         row("clients killed by the server", |world| {
             Box::pin(clients_killed(world))
         }),
