@@ -66,6 +66,27 @@ async fn acquired_again(locks: &LockManager, key: &str) -> LockGuard {
     guard.expect("the server can be used again")
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_became_a_replica_is_left_by_renewals_too() {
+    let server = RedisServer::start();
+    let locks = manager(server.url(), LONG).await;
+    let guard = locks.acquire("k").await.unwrap();
+    let before = server.clients("normal");
+    server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    // `CLIENT LIST` begins with the number of the client.
+    within(LONG, "another connection", || {
+        let now = server.clients("normal");
+        !now.is_empty()
+            && now.iter().all(|it| {
+                !before
+                    .iter()
+                    .any(|old| old.split(' ').next() == it.split(' ').next())
+            })
+    })
+    .await;
+    drop(guard);
+}
+
 // ---- a server that dies ----
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -373,6 +394,31 @@ async fn an_acquire_on_a_connection_that_is_reset_is_granted_once_on_the_next() 
 
 /// The key of an acquire that nobody waits for any more is free within a second of the end of its
 /// connection, whether the next connection comes at once or not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_that_was_done_and_is_refused_when_sent_again_leaves_no_key() {
+    let server = RedisServer::start();
+    for forget_scripts in [false, true] {
+        let proxy = Proxy::start(server.port()).await;
+        let locks = manager(proxy.url(), LONG).await;
+        drop(locks.acquire("warm-up").await.unwrap());
+        nothing_is_left(&server, &[&locks], SECOND, "warm").await;
+        let sets = server.calls("hset");
+        proxy.swallow(Swallow::Answers);
+        let mut acquiring = Box::pin(locks.acquire("k").no_wait().into_future());
+        assert!(poll!(&mut acquiring).is_pending());
+        eventually("it was done", || server.calls("hset") > sets).await;
+        if forget_scripts {
+            server.cli(&["SCRIPT", "FLUSH"]);
+        }
+        server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+        proxy.heal();
+        proxy.cut();
+        assert!(acquiring.await.unwrap_err().is_unavailable());
+        within(2 * SECOND, "given back", || pttl(&server, "k") == -2).await;
+        server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_dropped_before_its_connection_is_reset_leaves_no_key() {
     let server = RedisServer::start();

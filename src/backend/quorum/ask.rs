@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -77,7 +78,15 @@ pub(super) async fn renew(
     }
     // A node that is slow keeps the lease, too, when it gets there.
     inner.finish(flight);
-    let outcomes = tallies.into_iter().map(|tally| match tally.outcome(nodes) {
+    let outcomes = tallies.into_iter().zip(renewals);
+    let outcomes = outcomes.map(|(tally, renewal)| match tally.outcome(nodes) {
+        Some(Renewed::NotHeld) => {
+            // Nobody will release it. Nodes that hold it still were just told to for another while,
+            // and would not say until then what they know of tokens.
+            let (claims, _) = inner.ledger.disown(&renewal.key, renewal.lease, None);
+            inner.settle(claims, Duration::ZERO);
+            Ok(Renewed::NotHeld)
+        }
         Some(outcome) => Ok(outcome),
         None => Err(fault::no_majority(tally.failures, nodes, true)),
     });

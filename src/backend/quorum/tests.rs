@@ -274,3 +274,39 @@ async fn a_node_that_forgot_learns_with_the_next_grant() {
     world.grant(1).await.unwrap();
     assert_eq!(world.votes() - before, 3, "and knows");
 }
+
+/// Two nodes of five lose their data while two others are out of reach; the holder is told, and
+/// nobody releases what the rest still hold. The clock of who comes next is ten seconds slow.
+#[tokio::test(start_paused = true)]
+async fn what_a_lost_lock_left_behind_is_given_back_and_remembered() {
+    let world = World::new(5);
+    let key = LockKey::new("k");
+    let id = |number| LeaseId::new(Uuid::new_v4(), number);
+    let counter = |answer| match answer {
+        Ok(Acquired::Granted { counter }) => counter,
+        other => panic!("{other:?}"),
+    };
+    let reachable = |yes: bool| {
+        for node in &world.nodes[3..] {
+            node.lost.store(!yes, Ordering::SeqCst);
+        }
+    };
+    let [late, _, early] = &world.processes;
+    let first = id(1);
+    counter(late.try_acquire(&key, first, TTL).await);
+    drop(late.release(&[(key.clone(), first)]).await);
+    sleep(Duration::from_secs(1)).await;
+    reachable(false);
+    let second = id(2);
+    let before = counter(early.try_acquire(&key, second, TTL).await);
+    reachable(true);
+    for node in &world.nodes[..2] {
+        node.restart_empty();
+    }
+    let renewal = Renewal::new(key.clone(), second, TTL);
+    let renewed = early.renew(&[renewal]).await.remove(0);
+    assert!(matches!(renewed, Ok(Renewed::NotHeld)), "{renewed:?}");
+    sleep(Duration::from_secs(1)).await;
+    let after = counter(late.try_acquire(&key, id(3), TTL).await);
+    assert!(after > before, "{before} then {after}");
+}

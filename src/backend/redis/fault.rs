@@ -12,9 +12,13 @@ pub(super) enum Fault {
     /// It did not take effect.
     Refused(BackendError),
     /// The server does not know the script (any more). It did not take effect.
-    NoScript,
+    NoScript { resent: bool },
     /// Another node of the cluster has the slot, at this address, or will have it soon.
-    Elsewhere { address: String, asking: bool },
+    Elsewhere {
+        address: String,
+        asking: bool,
+        resent: bool,
+    },
     /// The keys of the call are partly here and partly at another node: each may go by itself.
     Scattered(BackendError),
     /// No answer in time. It may still be on its way: what undoes it must go behind it.
@@ -77,6 +81,26 @@ impl Trouble {
 }
 
 impl Fault {
+    /// What it means for a command that was sent before, over a connection that broke (`resent`):
+    /// what is refused now may have been done then.
+    pub(super) fn after(self, resent: bool) -> Self {
+        match self {
+            fault if !resent => fault,
+            Self::Refused(error) | Self::Scattered(error) => {
+                Self::Died(BackendError::unknown(error))
+            }
+            Self::NoScript { .. } => Self::NoScript { resent: true },
+            Self::Elsewhere {
+                address, asking, ..
+            } => Self::Elsewhere {
+                address,
+                asking,
+                resent: true,
+            },
+            Self::NoAnswer(_) | Self::Died(_) => self,
+        }
+    }
+
     pub(super) fn unavailable(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Refused(BackendError::refused(BackendErrorKind::Unavailable, source))
     }
@@ -93,7 +117,9 @@ impl From<Fault> for BackendError {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Refused(error) | Fault::Scattered(error) | Fault::Died(error) => error,
-            Fault::NoScript => Self::refused(BackendErrorKind::Unavailable, Trouble::ScriptLost),
+            Fault::NoScript { .. } => {
+                Self::refused(BackendErrorKind::Unavailable, Trouble::ScriptLost)
+            }
             Fault::Elsewhere { .. } => {
                 Self::refused(BackendErrorKind::Unavailable, Trouble::Elsewhere)
             }
@@ -116,12 +142,13 @@ pub(super) fn no_end() -> BackendError {
 pub(super) fn check(answer: Value) -> Result<Value, Fault> {
     match answer {
         Value::ServerError(error) => Err(match error.code() {
-            "NOSCRIPT" => Fault::NoScript,
+            "NOSCRIPT" => Fault::NoScript { resent: false },
             "TRYAGAIN" => Fault::Scattered(refusal(error)),
             code @ ("MOVED" | "ASK") => match elsewhere(&error) {
                 Some(address) => Fault::Elsewhere {
                     address,
                     asking: code == "ASK",
+                    resent: false,
                 },
                 None => Fault::Refused(refusal(error)),
             },
@@ -139,8 +166,11 @@ fn elsewhere(error: &ServerError) -> Option<String> {
 
 /// Whether the server says that it may not be written to, since it became a replica.
 pub(super) fn is_demoted(answer: &Value) -> bool {
-    let Value::ServerError(error) = answer else {
-        return false;
+    let error = match answer {
+        // Each key of a call has an answer of its own.
+        Value::Array(answers) => return answers.iter().any(is_demoted),
+        Value::ServerError(error) => error,
+        _ => return false,
     };
     let details = || error.details().unwrap_or_default();
     // `MASTERDOWN`: a replica out of touch that may not answer from what it has.

@@ -91,20 +91,23 @@ impl Place {
         let Some(roaming) = &self.roaming else {
             return match send(Arc::clone(&self.shard), false).await {
                 // A node of a cluster that was given as if it were alone.
-                Err(Fault::Elsewhere { .. }) => Err(Fault::Refused(BackendError::refused(
-                    BackendErrorKind::Misconfigured,
-                    Trouble::Elsewhere,
-                ))),
+                Err(Fault::Elsewhere { resent, .. }) => {
+                    let kind = BackendErrorKind::Misconfigured;
+                    let error = BackendError::refused(kind, Trouble::Elsewhere);
+                    Err(Fault::Refused(error).after(resent))
+                }
                 outcome => outcome,
             };
         };
         let mut shard = Arc::clone(&self.shard);
-        let mut asking = false;
+        let (mut asking, mut resent) = (false, false);
         for _ in 0..REDIRECTIONS {
-            let outcome = send(Arc::clone(&shard), asking).await;
+            let mut outcome = send(Arc::clone(&shard), asking).await;
+            outcome = outcome.map_err(|fault| fault.after(resent));
             let Err(Fault::Elsewhere {
                 address,
                 asking: ask,
+                resent: again,
             }) = &outcome
             else {
                 if is_doubtful(&outcome) {
@@ -113,13 +116,14 @@ impl Place {
                 return outcome;
             };
             asking = *ask;
+            resent = *again;
             let moved = (!asking).then_some(roaming.slot);
             let node = roaming.cluster.redirected(address, shard.address(), moved);
             let Some(node) = node else { return outcome };
             shard = Arc::clone(node.shard(&roaming.key));
         }
         roaming.cluster.doubt();
-        Err(Fault::unavailable(Trouble::Elsewhere))
+        Err(Fault::unavailable(Trouble::Elsewhere).after(resent))
     }
 }
 

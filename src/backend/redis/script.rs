@@ -146,7 +146,10 @@ impl Script {
     /// As [`Place::send`].
     pub(super) async fn call(&self, place: &Place, command: &Cmd) -> Result<Value, Fault> {
         match place.send(command).await {
-            Err(Fault::NoScript) => place.send(&self.eval(command)).await,
+            Err(Fault::NoScript { resent }) => {
+                let outcome = place.send(&self.eval(command)).await;
+                outcome.map_err(|fault| fault.after(resent))
+            }
             outcome => outcome,
         }
     }
@@ -222,7 +225,10 @@ impl Scripts {
             at.place.acquire(Acquire { command, undo, ttl })
         };
         let outcome = match acquire(&command).await {
-            Err(Fault::NoScript) => acquire(&self.acquire.eval(&command)).await,
+            Err(Fault::NoScript { resent }) => {
+                let outcome = acquire(&self.acquire.eval(&command)).await;
+                outcome.map_err(|fault| fault.after(resent))
+            }
             outcome => outcome,
         };
         self.acquired(outcome, at, lease, ttl)

@@ -98,10 +98,10 @@ impl Shard {
         asking: bool,
     ) -> Result<Value, Fault> {
         match self.attempt(command, asking).await {
-            Err(Fault::Died(_)) => match self.attempt(command, asking).await {
-                Err(Fault::Refused(error)) => Err(Fault::Died(BackendError::unknown(error))),
-                other => other,
-            },
+            Err(Fault::Died(_)) => {
+                let again = self.attempt(command, asking).await;
+                again.map_err(|fault| fault.after(true))
+            }
             other => other,
         }
     }

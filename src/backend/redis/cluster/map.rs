@@ -62,27 +62,28 @@ impl Map {
     }
 }
 
-/// Slots `first..=last` are served at `host` (where `None`, that of the node that answered) and
-/// `port`.
-#[derive(Debug, PartialEq, Eq)]
+/// Slots `first..=last` are served at `host` and `port`.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Range {
     pub(super) first: u16,
     pub(super) last: u16,
-    pub(super) host: Option<String>,
+    pub(super) host: String,
     pub(super) port: u16,
 }
 
-/// The answer to `CLUSTER SLOTS`: `[[first, last, [host, port, …], replicas…], …]`. `None` if it is
-/// something else, or names no slot.
-pub(super) fn parse(answer: &Value) -> Option<Vec<Range>> {
+/// The answer to `CLUSTER SLOTS`: `[[first, last, [host, port, …], replicas…], …]`, in the order of the
+/// slots. `None` if it is something else, or names no slot. `own_host`: of the node that answered.
+pub(super) fn parse(answer: &Value, own_host: &str) -> Option<Vec<Range>> {
     let Value::Array(ranges) = answer else {
         return None;
     };
-    let ranges: Option<Vec<_>> = ranges.iter().map(range).collect();
-    ranges.filter(|ranges| !ranges.is_empty())
+    let ranges = ranges.iter().map(|entry| range(entry, own_host));
+    let mut ranges = ranges.collect::<Option<Vec<_>>>()?;
+    ranges.sort_unstable();
+    (!ranges.is_empty()).then_some(ranges)
 }
 
-fn range(entry: &Value) -> Option<Range> {
+fn range(entry: &Value, own_host: &str) -> Option<Range> {
     let Value::Array(entry) = entry else {
         return None;
     };
@@ -94,10 +95,12 @@ fn range(entry: &Value) -> Option<Range> {
     };
     // Empty or `?`: the node does not know how it is called.
     let host = text(host).filter(|host| !host.is_empty() && host != "?");
+    let (first, last) = (number(first)?, number(last)?);
+    (first <= last && last < SLOTS).then_some(())?;
     Some(Range {
-        first: number(first)?,
-        last: number(last)?,
-        host,
+        first,
+        last,
+        host: host.unwrap_or_else(|| own_host.to_owned()),
         port: number(port)?,
     })
 }
@@ -125,13 +128,13 @@ mod tests {
     #[test]
     fn an_answer_is_read_and_a_missing_host_is_that_of_whoever_answered() {
         let answer = Value::Array(vec![
-            entry(0, 5, host("a"), 1),
             entry(6, 16_383, host(""), 2),
+            entry(0, 5, host("a"), 1),
         ]);
-        let ranges = parse(&answer).unwrap();
-        assert_eq!(ranges[0].host.as_deref(), Some("a"));
+        let ranges = parse(&answer, "own").unwrap();
+        assert_eq!(ranges[0].host, "a");
         assert_eq!((ranges[1].first, ranges[1].last), (6, 16_383));
-        assert_eq!((&ranges[1].host, ranges[1].port), (&None, 2));
+        assert_eq!((ranges[1].host.as_str(), ranges[1].port), ("own", 2));
     }
 
     #[test]
@@ -141,8 +144,9 @@ mod tests {
             Value::Array(vec![]),
             Value::Array(vec![Value::Int(1)]),
             Value::Array(vec![entry(0, 70_000, host("a"), 1)]),
+            Value::Array(vec![entry(0, 16_384, host("a"), 1)]),
         ] {
-            assert_eq!(parse(&answer), None);
+            assert_eq!(parse(&answer, "own"), None);
         }
     }
 }

@@ -5,12 +5,14 @@
 //! intervals: a failover is over when a node says so, not before.
 
 use std::fmt;
+use std::future::pending;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
@@ -18,7 +20,7 @@ use super::map::{Map, Range, parse};
 use super::slot::slot_of;
 use crate::LockKey;
 use crate::backend::redis::connect::{Connector, Network, Origin};
-use crate::backend::redis::fault::{Fault, Trouble};
+use crate::backend::redis::fault::{Fault, Trouble, unexpected};
 use crate::backend::redis::node::Node;
 use crate::backend::redis::notify::{Ear, Notifier, Speech};
 use crate::backend::redis::place::Place;
@@ -168,28 +170,47 @@ impl Cluster {
 
         let mut rest = nodes.iter();
         let mut answers: FuturesUnordered<_> = rest.by_ref().take(ASKED).map(ask).collect();
+        let mut views: Vec<Vec<Range>> = Vec::new();
         let mut failure = Fault::unavailable(Trouble::Nowhere).into();
-        while let Some((node, answer)) = answers.next().await {
+        // Counted from the first answer: one that hangs delays the others by so much at most.
+        let mut second_opinion = pin!(pending().boxed());
+        loop {
+            let answer = tokio::select! {
+                answer = answers.next() => answer,
+                () = &mut second_opinion => None,
+            };
+            let Some(answer) = answer else { break };
+            if answer.is_ok() && views.is_empty() {
+                second_opinion.set(sleep(LOOK_AGAIN).boxed());
+            }
             match answer {
-                Ok(ranges) => {
-                    self.learn(node, &ranges, &nodes);
+                // A node that was cut off, or has just come back, tells of the past, or of a part.
+                Ok(view) if views.contains(&view) => {
+                    self.learn(&view, &nodes);
                     return Ok(());
                 }
-                Err(error) => failure = error,
+                Ok(view) => views.push(view),
+                Err(error) => {
+                    failure = error;
+                    answers.extend(rest.next().map(ask));
+                }
             }
-            answers.extend(rest.next().map(ask));
         }
-        Err(failure)
+        // No two agree, or there is only one: then whoever knows of the most slots.
+        match views.iter().max_by_key(|view| covered(view)) {
+            Some(view) => {
+                self.learn(view, &nodes);
+                Ok(())
+            }
+            None => Err(failure),
+        }
     }
 
-    /// Takes over what `teller` said; `known` are nodes with connections that may be used again.
-    fn learn(&self, teller: &Node, ranges: &[Range], known: &[Arc<Node>]) {
-        let told = teller.address().rsplit_once(':');
-        let own_host = told.map_or("", |(host, _)| host.trim_matches(['[', ']']));
+    /// Takes over what was said; `known` are nodes with connections that may be used again.
+    fn learn(&self, view: &[Range], known: &[Arc<Node>]) {
         let mut map = Map::default();
-        for range in ranges {
-            let host = range.host.as_deref().unwrap_or(own_host);
-            let target = self.target(host, range.port);
+        for range in view {
+            let target = self.target(&range.host, range.port);
             let node = map.node_at(&target.address).cloned().or_else(|| {
                 let mut known = known.iter();
                 known.find(|node| node.address() == target.address).cloned()
@@ -252,13 +273,15 @@ impl Cluster {
 
     /// Watches a channel at the node that serves its slot, now and after each change.
     pub(in super::super) fn watch(&self, channel: String, watchers: Vec<HintSender>) {
-        match self.map().owner(slot_of(&channel)) {
-            Some(node) => node.notifier.watch(channel, watchers),
-            None => {
-                self.homeless().push((channel, watchers));
-                self.doubt();
-            }
+        // Under the map's lock: whoever replaces the map moves the watchers of before, all of them.
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(node) = map.owner(slot_of(&channel)) {
+            node.notifier.watch(channel, watchers);
+            return;
         }
+        drop(map);
+        self.homeless().push((channel, watchers));
+        self.doubt();
     }
 
     /// As [`Notifier::own_subscribers`].
@@ -273,15 +296,13 @@ impl Cluster {
         self.homeless.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves subscriptions to where their slots are now. Whoever watched at the wrong place from an
-    /// older map is found by the next refresh, which the refusal there brings about.
+    /// Moves subscriptions to where their slots are now.
     fn rehouse(&self, before: &Map) {
         let now = self.map();
         let mut homeless = std::mem::take(&mut *self.homeless());
-        let gone = before
-            .nodes
-            .iter()
-            .filter(|it| now.node_at(it.address()).is_none());
+        // Not by address: another node of the same name may have taken the place of one.
+        let is_gone = |node: &&Arc<Node>| !now.nodes.iter().any(|it| Arc::ptr_eq(it, node));
+        let gone = before.nodes.iter().filter(is_gone);
         for node in now.nodes.iter().chain(gone) {
             let lives_here = |channel: &str| {
                 let owner = now.owner(slot_of(channel));
@@ -298,15 +319,19 @@ impl Cluster {
     }
 }
 
-async fn ask(node: &Arc<Node>) -> (&Node, Result<Vec<Range>, BackendError>) {
+async fn ask(node: &Arc<Node>) -> Result<Vec<Range>, BackendError> {
     let mut question = redis::cmd("CLUSTER");
     question.arg("SLOTS");
-    let answer = plain(&node.shards[0], &question).await;
-    let ranges = answer.and_then(|answer| {
-        let unexpected = || Fault::unavailable(Trouble::answer(&answer)).into();
-        parse(&answer).ok_or_else(unexpected)
-    });
-    (node, ranges)
+    let answer = plain(&node.shards[0], &question).await?;
+    let told = node.address().rsplit_once(':');
+    let own_host = told.map_or("", |(host, _)| host.trim_matches(['[', ']']));
+    parse(&answer, own_host).ok_or_else(|| unexpected(&answer))
+}
+
+fn covered(view: &[Range]) -> usize {
+    view.iter()
+        .map(|range| usize::from(range.last - range.first) + 1)
+        .sum()
 }
 
 /// The task that asks. On every exit the next doubt can start another.
