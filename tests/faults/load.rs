@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 use tower_lock::{Acquire, ErrorKind, LockGuard, LockManager};
 
 use crate::referee::{Grip, Referee};
+use crate::world::PROCESSES;
 
 /// The keys that everybody wants. Each process has a worker for each, so that they are never left
 /// alone.
@@ -22,9 +23,13 @@ pub(crate) fn hot() -> Vec<String> {
     (0..HOT).map(|n| format!("hot:{n}")).collect()
 }
 
-/// The key that a process holds for as long as it can, and nobody else wants.
+/// The key that a process holds for as long as it can.
 pub(crate) fn kept(process: usize) -> String {
     format!("own:{process}")
+}
+
+fn leased(process: usize) -> String {
+    format!("leased:{process}")
 }
 
 pub(crate) fn random(bound: u64) -> u64 {
@@ -73,9 +78,11 @@ impl Load {
         workers.push(tokio::spawn(
             worker().about_a_third(format!("third:{process}")),
         ));
-        workers.push(tokio::spawn(
-            worker().without_renewal(format!("leased:{process}")),
-        ));
+        workers.push(tokio::spawn(worker().without_renewal(leased(process))));
+        // Whoever loses such a lock has a rival in another process, at once.
+        let other = (process + 1) % PROCESSES;
+        workers.push(tokio::spawn(worker().in_turn(kept(other))));
+        workers.push(tokio::spawn(worker().in_turn(leased(other))));
         self.workers.append(&mut workers);
     }
 
@@ -141,7 +148,7 @@ impl Worker {
             let (a, b) = (random(PAIRED), 1 + random(PAIRED - 1));
             let pair = [format!("pair:{a}"), format!("pair:{}", (a + b) % PAIRED)];
             let asked = self.referee.asks();
-            let acquire = self.locks.acquire(pair).wait(millis(100..1_500));
+            let acquire = self.locks.acquire(pair).wait(millis(250..1_500));
             let outcome = self.until_stopped(acquire.into_future()).await;
             if let Some(Ok(guard)) = outcome {
                 let terms = (self.lease, true);
@@ -187,6 +194,18 @@ impl Worker {
                 self.let_go(grip).await;
             }
             sleep(millis(1..40)).await;
+        }
+    }
+
+    /// Waits for what somebody else holds, and gives it back soon.
+    async fn in_turn(mut self, key: String) {
+        while !self.is_over() {
+            let how = How::renewed(self.lease, Some(Duration::from_secs(3)));
+            if let Some(grip) = self.take(&key, how, None).await {
+                grip.keep(millis(10..60)).await;
+                self.let_go(grip).await;
+                sleep(millis(10..40)).await;
+            }
         }
     }
 
@@ -287,7 +306,7 @@ impl How {
         match random(8) {
             0 => Self::renewed(lease, None),
             1 => Self::leased(lease),
-            2 | 3 => Self::renewed(lease, Some(millis(100..800))),
+            2 | 3 => Self::renewed(lease, Some(millis(250..900))),
             _ => Self::renewed(lease, Some(Duration::from_secs(3))),
         }
     }

@@ -47,6 +47,7 @@ impl Targets {
     ) -> Result<Self, ConfigError> {
         let invalid = |problem: &str| ConfigError::new(field, problem);
         let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid("not a URL"))?;
+        let scheme = scheme.to_ascii_lowercase();
         let Some((scheme @ ("redis" | "rediss" | "valkey" | "valkeys"), kind)) =
             scheme.split_once('+').filter(|(_, kind)| *kind != "unix")
         else {
@@ -128,7 +129,27 @@ impl Target {
         if url.has_host() && url[url::Position::BeforePath..].contains('@') {
             return Err(invalid(UNENCODED));
         }
+        let is_socket = url.host().is_none();
+        if !is_socket && url.host_str().is_some_and(|host| host.contains(',')) {
+            return Err(invalid(
+                "several hosts are for `redis+sentinel` and `redis+cluster`",
+            ));
+        }
+        if !url.username().is_empty() && url.password().is_none() {
+            // redis-rs would log in as nobody, and so be the default user.
+            return Err(invalid(
+                "a user needs a password: `redis://user:password@host`",
+            ));
+        }
+        if !is_socket && url.query_pairs().any(|(name, _)| name != "protocol") {
+            return Err(invalid(
+                "the database goes behind the host: `redis://host/1`",
+            ));
+        }
         match url.scheme() {
+            "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
+                return Err(invalid("one server is asked for here"));
+            }
             "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix" => {}
             "rediss" | "valkeys" if cfg!(feature = "redis-tls") => {
                 if url.fragment().is_some() {
@@ -286,6 +307,10 @@ mod tests {
             ("redis+cluster://u:hunter2@h/1", "no databases"),
             ("redis+hunter://u:hunter2@h", "use `redis`"),
             ("http://u:hunter2@h", "use `redis`"),
+            ("redis://hunter2@h", "needs a password"),
+            ("redis+cluster://hunter2@h", "needs a password"),
+            ("redis://h?db=hunter2", "behind the host"),
+            ("redis://hunter2,h", "several hosts"),
             ("redis://u:hunter2@h/hunter2", "cannot be used"),
             ("hunter2", "not a URL"),
         ] {
@@ -314,6 +339,13 @@ mod tests {
         };
         let addresses: Vec<_> = seeds.iter().map(|it| &*it.address).collect();
         assert_eq!(addresses, ["a:1", "b:6379"]);
+    }
+
+    #[test]
+    fn a_place_for_one_server_takes_no_list() {
+        let error = parse("redis+sentinel://h/service").err().unwrap();
+        assert!(error.to_string().contains("one server"), "{error}");
+        assert!(targets("REDIS+Cluster://h").is_ok());
     }
 
     #[test]

@@ -12,7 +12,8 @@ const USUAL: Duration = Duration::from_millis(2);
 /// A task that wants to wake every two milliseconds, and when it could not.
 #[derive(Clone, Default)]
 pub(crate) struct Canary {
-    /// From when it should have woken to when it did.
+    /// From when it went to sleep to when it woke, where that was late: nobody knows how much of it
+    /// the runtime stood still.
     late: Arc<Mutex<Vec<(Instant, Instant)>>>,
 }
 
@@ -23,24 +24,24 @@ impl Canary {
         let late = Arc::clone(&canary.late);
         drop(tokio::spawn(async move {
             loop {
-                let due = Instant::now() + PERIOD;
-                sleep_until(due).await;
+                let asleep = Instant::now();
+                sleep_until(asleep + PERIOD).await;
                 let woke = Instant::now();
-                if woke > due + USUAL {
+                if woke > asleep + PERIOD + USUAL {
                     let mut late = late.lock().unwrap_or_else(PoisonError::into_inner);
-                    late.push((due, woke));
+                    late.push((asleep, woke));
                 }
             }
         }));
         canary
     }
 
-    /// For how long, between these two moments, a task that was due did not run.
+    /// For how long, between these two moments, tasks that were due may not have run.
     pub(crate) fn delay(&self, from: Instant, to: Instant) -> Duration {
         let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         // One behind the other, so none is counted twice.
-        let parts = late.iter().map(|(due, woke)| {
-            let (start, end) = ((*due).max(from), (*woke).min(to));
+        let parts = late.iter().map(|(asleep, woke)| {
+            let (start, end) = ((*asleep).max(from), (*woke).min(to));
             end.saturating_duration_since(start)
         });
         parts.sum()

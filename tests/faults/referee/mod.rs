@@ -52,6 +52,8 @@ pub(crate) struct Log {
     pub(crate) holds: Vec<Hold>,
     pub(crate) refusals: Vec<Refusal>,
     pub(crate) outages: Vec<Outage>,
+    /// Until then two servers may have taken themselves for the one.
+    pub(crate) divided_until: Option<Instant>,
     pub(crate) violations: Vec<Violation>,
     /// Acquires begun, cancelled ones included.
     pub(crate) asked: Vec<Instant>,
@@ -86,6 +88,11 @@ impl Referee {
         if !is_so {
             self.violation(of, what());
         }
+    }
+
+    /// From now on there is one primary, and no other server that takes itself for it.
+    pub(crate) fn is_whole(&self) {
+        self.log().divided_until = Some(Instant::now());
     }
 
     pub(crate) fn outage(&self, outage: Outage) {

@@ -1,7 +1,7 @@
 //! What the server was sent, judged: I8 and I9.
 
 use std::collections::HashSet;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
@@ -126,14 +126,15 @@ pub(crate) fn judge(referee: &Referee, alone: bool, lines: &[String]) -> Seen {
     seen
 }
 
-/// How many renewals of leases of this manager were sent.
-pub(crate) fn renewals_of(lines: &[String], manager: &str) -> usize {
+/// When renewals of leases of this manager were sent.
+pub(crate) fn renewals_of(lines: &[String], manager: &str) -> Vec<SystemTime> {
     let calls = lines.iter().filter_map(|line| Line::parse(line));
     let of_manager = |call: &Line<'_>| match call.calls() {
         Call::Renew(leases) => leases.iter().any(|(_, lease)| lease.starts_with(manager)),
         _ => false,
     };
-    calls.filter(of_manager).count()
+    let renewals = calls.filter(of_manager);
+    renewals.map(|call| UNIX_EPOCH + call.at).collect()
 }
 
 /// A key that one worker has for its own was renewed while that worker had no guard.

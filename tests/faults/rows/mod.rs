@@ -11,6 +11,7 @@ mod sentinel;
 mod server;
 
 use std::future::Future;
+use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -36,6 +37,10 @@ pub(crate) struct Row {
     pub(crate) errors: &'static [ErrorKind],
     /// The ACL rules of a user, and its `name:password`.
     pub(crate) login: Option<(&'static str, &'static str)>,
+    /// Whether waiters hear of releases.
+    pub(crate) hears: bool,
+    /// How many replicas have to acknowledge a grant.
+    pub(crate) min_replicas: Option<NonZeroUsize>,
     /// It proves the same each time, and keeps a core busy for long: one run is enough.
     pub(crate) once: bool,
     pub(crate) fault: Fault,
@@ -52,6 +57,8 @@ impl Row {
             recovery: BACKSTOP,
             errors: &[],
             login: None,
+            hears: true,
+            min_replicas: None,
             once: false,
             fault,
         }
@@ -60,6 +67,20 @@ impl Row {
     pub(crate) fn loses_data(self) -> Self {
         Self {
             loses_data: true,
+            ..self
+        }
+    }
+
+    pub(crate) fn hears_nothing(self) -> Self {
+        Self {
+            hears: false,
+            ..self
+        }
+    }
+
+    pub(crate) fn acknowledged_by(self, replicas: usize) -> Self {
+        Self {
+            min_replicas: NonZeroUsize::new(replicas),
             ..self
         }
     }

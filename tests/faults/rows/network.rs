@@ -39,15 +39,18 @@ pub(super) fn rows() -> Vec<Row> {
         row("connections held up, new ones pass", |world| {
             Box::pin(held_up(world))
         }),
+        row("answers late, but in time", |world| Box::pin(slow(world))).hears_nothing(),
         row("answers later than the timeout", |world| {
             Box::pin(delayed(world))
         }),
         row("subscriptions cut", |world| {
             Box::pin(subscriptions_cut(world))
-        }),
+        })
+        .hears_nothing(),
         row("subscriptions half-open", |world| {
             Box::pin(subscriptions_swallowed(world))
-        }),
+        })
+        .hears_nothing(),
         row("clients killed by the server", |world| {
             Box::pin(clients_killed(world))
         }),
@@ -132,6 +135,20 @@ async fn held_up(world: &mut World) {
     let outage = world.end(&begun, 1);
     let made = world.connections_since(&begun);
     world.proof(made >= 3, "connected anew");
+    world.expect_all_kept(outage).await;
+}
+
+/// What counts from the answer instead of the command is too late by half of this.
+async fn slow(world: &mut World) {
+    let begun = world.begin(None);
+    for proxy in world.proxies(None) {
+        proxy.delay(100 * MS);
+    }
+    sleep(LONG).await;
+    let port = world.gates[0].commands.port();
+    world.proof(!World::answers(port, 150 * MS), "slow");
+    world.proxies(None).iter().for_each(|proxy| proxy.heal());
+    let outage = world.end(&begun, 0);
     world.expect_all_kept(outage).await;
 }
 

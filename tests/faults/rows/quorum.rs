@@ -60,7 +60,7 @@ async fn stopped(world: &mut World, count: usize) {
     let outage = world.end(&begun, 1);
     world.proof(is_silent, "no answer");
     if count == 3 {
-        world.expect_silence(0, outage.begin + A_WHILE / 2);
+        world.expect_silence(0, outage.begin + A_WHILE * 2 / 3);
     }
     world.expect_all_kept(outage).await;
 }

@@ -107,6 +107,10 @@ impl World {
             }
             Store::Own => return,
         };
+        let builder = match self.row.min_replicas {
+            Some(replicas) => builder.min_replicas(replicas, 450 * MS),
+            None => builder,
+        };
         let backend = builder.connect().await.expect("the servers are there");
         self.load(LockManager::builder(backend), process);
     }
