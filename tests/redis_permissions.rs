@@ -6,6 +6,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use tower_lock::backend::conformance;
 use tower_lock::backend::redis::{Publish, RedisBackend, RedisBackendBuilder};
@@ -135,7 +136,12 @@ fn the_manual_and_the_documentation_say_the_same() {
 async fn the_user_keeps_the_contract() {
     let server = RedisServer::start();
     allow(&server, LOCKER);
+    // Begins a quarantine: nobody has been here before.
+    let quarantined = at(&server.url()).quarantine(Duration::from_millis(1));
+    quarantined.connect().await.unwrap();
     keeps_the_contract(|| at(&server.url())).await;
+    // Looks for a loss at each grant, and finds none.
+    keeps_the_contract(|| at(&server.url()).quarantine(PATIENCE)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
