@@ -13,7 +13,7 @@ use tower_lock::backend::redis::{Publish, RedisBackend, RedisBackendBuilder};
 use tower_lock::{ConnectError, LockManager};
 
 use support::cluster::Cluster;
-use support::engine::eventually;
+use support::engine::{PATIENCE, eventually};
 use support::redis_server::RedisServer;
 
 /// What the manual says, word for word.
@@ -97,21 +97,25 @@ fn may_run(server: &RedisServer, command: &str) -> bool {
     }
 }
 
+/// The user, patient with a busy machine.
+fn at(url: &str) -> RedisBackendBuilder {
+    let url = url.replace("://", "://locker:SECRET@");
+    let builder = RedisBackend::builder(url).connect_timeout(PATIENCE);
+    builder.response_timeout(PATIENCE)
+}
+
 async fn keeps_the_contract(builder: impl Fn() -> RedisBackendBuilder) {
-    // A busy machine is not what the contract is about.
-    let connect = || {
-        builder()
-            .response_timeout(Duration::from_secs(10))
-            .connect()
-    };
-    let (one, other) = (connect().await.unwrap(), connect().await.unwrap());
+    let (one, other) = (
+        builder().connect().await.unwrap(),
+        builder().connect().await.unwrap(),
+    );
     conformance::all(&one, &other).await;
 }
 
 /// Both ways to publish, and each grant acknowledged by a replica.
 fn with_everything(url: &str) -> RedisBackendBuilder {
-    let builder = RedisBackend::builder(url).publish(Publish::Both);
-    builder.min_replicas(NonZeroUsize::MIN, Duration::from_secs(10))
+    let builder = at(url).publish(Publish::Both);
+    builder.min_replicas(NonZeroUsize::MIN, PATIENCE)
 }
 
 #[test]
@@ -132,7 +136,12 @@ fn the_manual_and_the_documentation_say_the_same() {
 async fn the_user_keeps_the_contract() {
     let server = RedisServer::start();
     allow(&server, LOCKER);
-    keeps_the_contract(|| RedisBackend::builder(server.url_of("locker", "SECRET"))).await;
+    // Begins a quarantine: nobody has been here before.
+    let quarantined = at(&server.url()).quarantine(Duration::from_millis(1));
+    quarantined.connect().await.unwrap();
+    keeps_the_contract(|| at(&server.url())).await;
+    // Looks for a loss at each grant, and finds none.
+    keeps_the_contract(|| at(&server.url()).quarantine(PATIENCE)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -141,8 +150,8 @@ async fn the_user_keeps_the_contract_in_a_cluster() {
     for node in 0..6 {
         allow(cluster.node(node), &rules());
     }
-    let url = cluster.url().replace("://", "://locker:SECRET@");
-    keeps_the_contract(|| RedisBackend::builder(&url)).await;
+    let url = cluster.url();
+    keeps_the_contract(|| at(&url)).await;
     keeps_the_contract(|| with_everything(&url)).await;
 }
 
@@ -230,15 +239,14 @@ const NOT_TRIED: [&str; 3] = ["get", "asking", "unwatch"];
 #[tokio::test]
 async fn without_any_of_the_permissions_the_user_is_refused_at_once() {
     let server = RedisServer::start();
-    let url = server.url_of("locker", "SECRET");
-    is_refused_without_any(LOCKER, &[&server], || RedisBackend::builder(&url)).await;
+    is_refused_without_any(LOCKER, &[&server], || at(&server.url())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_any_of_the_permissions_the_user_is_refused_in_a_cluster() {
     let cluster = Cluster::start();
     let nodes: Vec<_> = (0..6).map(|node| cluster.node(node)).collect();
-    let url = cluster.url().replace("://", "://locker:SECRET@");
+    let url = cluster.url();
     is_refused_without_any(&rules(), &nodes, || with_everything(&url)).await;
 }
 
@@ -278,11 +286,9 @@ async fn connections_that_wait_for_replicas_are_used_again() {
             .find_map(|line| line.strip_prefix("total_connections_received:"));
         count.unwrap().parse::<usize>().unwrap()
     };
-    let url = server.url_of("locker", "SECRET");
     for (without, again) in [("", true), ("-unwatch", false)] {
         allow(&server, &format!("{LOCKER} {WITH_REPLICAS} {without}"));
-        let builder = RedisBackend::builder(&url).response_timeout(Duration::from_secs(10));
-        let builder = builder.min_replicas(NonZeroUsize::MIN, Duration::from_secs(10));
+        let builder = at(&server.url()).min_replicas(NonZeroUsize::MIN, PATIENCE);
         let backend = builder.connect().await.unwrap();
         let locks = LockManager::builder(backend).build().unwrap();
         let before = opened();
@@ -298,10 +304,9 @@ async fn connections_that_wait_for_replicas_are_used_again() {
 #[tokio::test]
 async fn with_more_permissions_the_backend_tells_more() {
     let server = RedisServer::start_with(&["--maxmemory-policy", "allkeys-lru"]);
-    let url = server.url_of("locker", "SECRET");
     for (more, tells) in [("", false), ("+hgetall +info", true)] {
         allow(&server, &format!("{LOCKER} {more}"));
-        let backend = RedisBackend::builder(&url).connect().await.unwrap();
+        let backend = at(&server.url()).connect().await.unwrap();
         assert_eq!(backend.warnings().len(), usize::from(tells));
         let [here, there] = [backend.clone(), backend]
             .map(|backend| LockManager::builder(backend).build().unwrap());

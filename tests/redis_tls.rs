@@ -22,15 +22,22 @@ use support::tls::{Authority, TlsServer};
 /// For locks that are to be renewed often.
 const SHORT: Duration = Duration::from_millis(1_500);
 
-/// A client that trusts the server.
+/// A client that is patient with a busy machine.
+fn at(url: impl Into<String>) -> RedisBackendBuilder {
+    let builder = RedisBackend::builder(url).connect_timeout(PATIENCE);
+    builder.response_timeout(PATIENCE)
+}
+
+/// And trusts the server.
 fn builder(server: &TlsServer) -> RedisBackendBuilder {
-    RedisBackend::builder(server.url()).ca_certificate(server.ca())
+    at(server.url()).ca_certificate(server.ca())
 }
 
 async fn keeps_the_contract(builder: impl Fn() -> RedisBackendBuilder) {
-    // A busy machine is not what the contract is about.
-    let connect = || builder().response_timeout(10 * SECOND).connect();
-    let (one, other) = (connect().await.unwrap(), connect().await.unwrap());
+    let (one, other) = (
+        builder().connect().await.unwrap(),
+        builder().connect().await.unwrap(),
+    );
     conformance::all(&one, &other).await;
 }
 
@@ -95,9 +102,9 @@ async fn a_cluster_through_tls_keeps_the_contract() {
     })
     .await;
     let url = server.url().replace("rediss://", "rediss+cluster://");
-    let of_cluster = || RedisBackend::builder(&url).ca_certificate(server.ca());
+    let of_cluster = || at(&url).ca_certificate(server.ca());
     keeps_the_contract(of_cluster).await;
-    let other = RedisBackend::builder(&url).ca_certificate(Authority::new().ca());
+    let other = at(&url).ca_certificate(Authority::new().ca());
     assert!(refusal(other).await.contains("certificate"));
 }
 
@@ -110,11 +117,11 @@ async fn a_primary_is_found_and_used_through_tls() {
     let options = [&options[..], &["--tls-auth-clients", "no"]].concat();
     let sentinel = primary.start_beside(&configuration, &options);
     let url = sentinel.url().replace("rediss://", "rediss+sentinel://") + "/locks";
-    let locks = manager(RedisBackend::builder(&url).ca_certificate(primary.ca())).await;
+    let locks = manager(at(&url).ca_certificate(primary.ca())).await;
     let guard = locks.acquire("a").await.unwrap();
     assert_eq!(primary.server().cli(&["EXISTS", "lock:a"]), "1");
     guard.release().await.unwrap();
-    let other = RedisBackend::builder(&url).ca_certificate(Authority::new().ca());
+    let other = at(&url).ca_certificate(Authority::new().ca());
     assert!(refusal(other).await.contains("certificate"));
 }
 
@@ -187,7 +194,7 @@ async fn older_servers_are_spoken_to_in_tls_1_2() {
 async fn of_several_authorities_one_is_enough() {
     let server = TlsServer::start();
     let bundle = [Authority::new().ca(), server.ca()].concat();
-    let builder = RedisBackend::builder(server.url()).ca_certificate(bundle);
+    let builder = at(server.url()).ca_certificate(bundle);
     builder.connect().await.unwrap();
 }
 
@@ -197,14 +204,14 @@ async fn of_several_authorities_one_is_enough() {
 async fn a_server_of_another_authority_is_refused() {
     let server = TlsServer::start();
     let other = Authority::new();
-    let story = refusal(RedisBackend::builder(server.url()).ca_certificate(other.ca())).await;
+    let story = refusal(at(server.url()).ca_certificate(other.ca())).await;
     assert!(story.contains("invalid peer certificate"), "{story}");
 }
 
 #[tokio::test]
 async fn by_default_only_public_authorities_are_trusted() {
     let server = TlsServer::start();
-    let story = refusal(RedisBackend::builder(server.url())).await;
+    let story = refusal(at(server.url())).await;
     assert!(story.contains("invalid peer certificate"), "{story}");
     let error = LockManager::connect(&server.url()).await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
@@ -219,7 +226,7 @@ async fn a_server_of_another_name_is_refused() {
     server.show(&server.authority().issue_for(&["localhost"]));
     refusal(builder(&server)).await;
     let by_name = server.url().replace("127.0.0.1", "localhost");
-    let by_name = RedisBackend::builder(by_name).ca_certificate(server.ca());
+    let by_name = at(by_name).ca_certificate(server.ca());
     by_name.connect().await.unwrap();
 }
 
@@ -266,7 +273,7 @@ async fn a_server_without_tls_is_not_spoken_to() {
 async fn a_port_for_tls_does_not_answer_plain_text() {
     let server = TlsServer::start();
     let url = server.url().replace("rediss://", "redis://");
-    let error = RedisBackend::builder(url).connect().await.unwrap_err();
+    let error = at(url).connect().await.unwrap_err();
     assert!(
         matches!(error, ConnectError::Unreachable { .. }),
         "{error:?}"

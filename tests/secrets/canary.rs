@@ -6,9 +6,11 @@ use std::error::Error;
 use std::fmt::Debug;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use tower_lock::LockManager;
+use tower_lock::backend::redis::RedisBackendBuilder;
+use tower_lock::{LockManager, RedisBackend};
 
 use crate::exports;
+use crate::support::engine::PATIENCE;
 use crate::support::redis_server::RedisServer;
 
 pub(crate) const USER: &str = "wombat";
@@ -23,6 +25,12 @@ pub(crate) fn encoded(text: &str) -> String {
 /// A URL with the user and the password in it.
 pub(crate) fn with_login(url: &str) -> String {
     url.replace("://", &format!("://{USER}:{}@", encoded(PASSWORD)))
+}
+
+/// A client with both, patient with a busy machine.
+pub(crate) fn at(url: &str) -> RedisBackendBuilder {
+    let builder = RedisBackend::builder(with_login(url)).connect_timeout(PATIENCE);
+    builder.response_timeout(PATIENCE)
 }
 
 /// A user who may do everything.

@@ -18,7 +18,7 @@ use tower_lock::{
     LockTarget, Locked, LockedRejection, Memory, OnLost, Owner, Quorum, RedisBackend,
 };
 
-use crate::canary::{Canary, KEY, PASSWORD, USER, admit, encoded, identity, with_login};
+use crate::canary::{Canary, KEY, PASSWORD, USER, admit, at, encoded, identity, with_login};
 use crate::support::redis_server::RedisServer;
 use crate::support::tls::Authority;
 
@@ -36,8 +36,7 @@ impl LockTarget for Order {
 async fn no_public_type_shows_what_it_must_not() {
     let server = RedisServer::start();
     admit(&server);
-    let url = with_login(&server.url());
-    let backend = RedisBackend::builder(&url).connect().await.unwrap();
+    let backend = at(&server.url()).connect().await.unwrap();
     let builder = LockManager::builder(backend.clone());
     let mut canary = Canary::default();
     canary.closed(&builder);
@@ -91,7 +90,7 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
     let mut hints = backend.watch(&key);
     hints.next().await;
     canary.closed(backend);
-    let nowhere = RedisBackend::builder(with_login("redis://127.0.0.1:1"));
+    let nowhere = at("redis://127.0.0.1:1");
     canary.closed(&nowhere);
     canary.error(&nowhere.connect().await.unwrap_err());
     canary.closed(&hints);
