@@ -78,11 +78,9 @@ impl LockManager {
                 Ok(Self::builder(backend))
             }
             #[cfg(not(feature = "redis"))]
-            Some((scheme, _)) => Err(ConfigError::new(
+            Some(_) => Err(ConfigError::new(
                 "url",
-                format!(
-                    "the scheme `{scheme}` is not supported by this build; `redis` needs the feature `redis`"
-                ),
+                "this build supports `memory://` only; `redis://` needs the feature `redis`",
             )
             .into()),
             None => Err(ConfigError::new(

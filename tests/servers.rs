@@ -16,8 +16,8 @@ use support::proxy::Proxy;
 use support::redis_server::RedisServer;
 use support::sentinel::SentinelSet;
 
-/// An idle machine takes a third of it.
-const FAILOVER: Duration = Duration::from_secs(10);
+/// Two or three seconds, and some more for each election that nobody wins.
+const FAILOVER: Duration = Duration::from_secs(15);
 
 #[tokio::test]
 async fn sentinels_replace_a_killed_primary_and_take_it_back_as_a_replica() {
@@ -34,7 +34,7 @@ async fn sentinels_replace_a_killed_primary_and_take_it_back_as_a_replica() {
     assert_eq!(set.cli(second, &["GET", "kept"]), "1");
 
     set.restart(first).await;
-    assert_eq!(set.primary(), second, "{}", set.logs());
+    assert_eq!(set.primary(), second);
     assert!(set.cli(first, &["ROLE"]).starts_with("slave"));
     assert_eq!(set.cli(first, &["GET", "kept"]), "1");
 
@@ -57,7 +57,7 @@ async fn a_stopped_primary_of_sentinels_takes_itself_for_one_until_it_is_told_ot
 
 #[tokio::test]
 async fn stopped_replicas_of_sentinels_acknowledge_nothing() {
-    let set = SentinelSet::start();
+    let mut set = SentinelSet::start();
     let primary = set.primary();
     set.stop_replicas();
     set.cli(primary, &["SET", "key", "1"]);
@@ -65,6 +65,13 @@ async fn stopped_replicas_of_sentinels_acknowledge_nothing() {
     set.continue_replicas();
     assert_eq!(set.cli(primary, &["WAIT", "2", "5000"]), "2");
     assert_eq!(set.primary(), primary);
+
+    // The old primary runs, and is one, until the Sentinels have another.
+    set.in_order_again().await;
+    let order = ["SENTINEL", "FAILOVER", set.service()];
+    set.sentinel(0).cli(&order);
+    set.failover().await;
+    assert_ne!(set.primary(), primary);
 }
 
 #[tokio::test]
@@ -231,7 +238,7 @@ mod tls {
             }),
             root_cert: Some(trusted.ca().to_vec()),
         };
-        // Two tests, of which one is the first.
+        // For the process, whichever test is the first; the second is refused, and needs none.
         drop(rustls::crypto::ring::default_provider().install_default());
         let client = redis::Client::build_with_tls(url, certificates)?;
         redis::cmd("PING").query(&mut client.get_connection()?)

@@ -204,24 +204,30 @@ impl Cluster {
         })
     }
 
-    /// Besides, all slots are served, and the running replicas are in sync.
+    /// Besides, they agree on who serves what and who follows whom, all slots are served, and the
+    /// replicas are in sync.
     fn in_order(&self) -> bool {
+        let views = self.views();
+        let agreed = |(_, own): &(usize, View)| {
+            let myself = own.myself();
+            views.iter().all(|(_, view)| view.has(myself))
+        };
+        let replication = |server: &RedisServer| server.cli(&["INFO", "replication"]);
         let in_sync = |server: &RedisServer| {
-            let replication = server.cli(&["INFO", "replication"]);
+            let replication = replication(server);
             replication.contains("role:master") || replication.contains("master_link_status:up")
         };
-        let running = self.running().count();
-        let primaries = self.primaries().len();
-        let replicas = |(_, server): (usize, &RedisServer)| {
-            let replication = server.cli(&["INFO", "replication"]);
+        let online = self.running().map(|(_, server)| {
+            let replication = replication(server);
             replication.matches("state=online").count()
-        };
+        });
         self.whole()
-            && primaries == PRIMARIES
+            && views.iter().all(agreed)
+            && self.primaries().len() == PRIMARIES
             && self
                 .running()
                 .all(|(_, server)| ok(server) && in_sync(server))
-            && self.running().map(replicas).sum::<usize>() == running - primaries
+            && online.sum::<usize>() == views.len() - PRIMARIES
     }
 
     fn logs(&self) -> String {

@@ -10,8 +10,9 @@ const SERVICE: &str = "locks";
 const NODES: usize = 3;
 const SENTINELS: usize = 3;
 
-/// Six processes: three nodes, of which one is the primary, and three Sentinels, of
-/// which two must agree. A primary that does not answer is replaced in two to four seconds.
+/// Six processes: three nodes, of which one is the primary, and three Sentinels, of which two must
+/// agree. A primary that does not answer is replaced in two seconds, and four later for each
+/// election that no Sentinel wins.
 pub(crate) struct SentinelSet {
     nodes: Vec<RedisServer>,
     sentinels: Vec<RedisServer>,
@@ -199,7 +200,7 @@ impl SentinelSet {
             })
     }
 
-    pub(crate) fn logs(&self) -> String {
+    fn logs(&self) -> String {
         let servers = self.nodes.iter().chain(&self.sentinels);
         let logs = servers.map(|server| format!("--- {}\n{}", server.address(), server.log()));
         logs.collect::<Vec<_>>().join("\n")
@@ -227,6 +228,8 @@ fn sentinel(configuration: &str, options: &[&str]) -> RedisServer {
     // A new primary counts as down when nobody has connected to it for `down-after-milliseconds`,
     // and that is tried once per ping period, which is as long.
     sentinel.cli(&["SENTINEL", "DEBUG", "PING-PERIOD", "400"]);
+    // They remember five periods long that others took the primary for dead, and a new one with it.
+    sentinel.cli(&["SENTINEL", "DEBUG", "ASK-PERIOD", "200"]);
     // How often they look for each other, and at the nodes.
     sentinel.cli(&["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "500"]);
     sentinel.cli(&["SENTINEL", "DEBUG", "INFO-PERIOD", "1000"]);

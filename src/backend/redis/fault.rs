@@ -36,8 +36,8 @@ pub(super) enum Trouble {
     NoRuntime,
     #[error("the server lost the script while it was called")]
     ScriptLost,
-    #[error("the server answered {0:?} to a script of this crate")]
-    Answer(Value),
+    #[error("the server answered with {0}, which no command of this crate expects")]
+    Answer(&'static str),
     #[error("the slot of the key is at another node of the cluster")]
     Elsewhere,
     #[error("no node of the cluster serves the slot of the key")]
@@ -54,6 +54,20 @@ pub(super) enum Trouble {
     TooFewReplicas { acknowledged: i64, asked: usize },
     #[error("too many acquires wait for replicas")]
     Crowded,
+}
+
+impl Trouble {
+    /// An answer by its kind alone: it may hold keys, owners, or what belongs to somebody else.
+    pub(super) fn answer(answer: &Value) -> Self {
+        Self::Answer(match answer {
+            Value::Nil => "nothing",
+            Value::Int(_) => "a number",
+            Value::BulkString(_) | Value::SimpleString(_) => "a text",
+            Value::Array(_) => "a list",
+            Value::Push { .. } => "a message",
+            _ => "something",
+        })
+    }
 }
 
 impl Fault {
@@ -76,9 +90,9 @@ impl From<Fault> for BackendError {
 }
 
 /// An answer this crate's scripts do not give: a proxy, or somebody else's script under the hash.
-pub(super) fn unexpected(answer: Value) -> BackendError {
+pub(super) fn unexpected(answer: &Value) -> BackendError {
     // What was done is anybody's guess.
-    BackendError::unknown(Trouble::Answer(answer))
+    BackendError::unknown(Trouble::answer(answer))
 }
 
 pub(super) fn no_end() -> BackendError {
@@ -176,6 +190,15 @@ fn kind_of(code: &str, details: &str) -> BackendErrorKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unexpected_answer_is_told_without_what_is_in_it() {
+        let list = Value::Array(vec![Value::BulkString(b"canary".to_vec())]);
+        let error = unexpected(&list);
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.contains("a list"), "{cause}");
+        assert!(!format!("{cause} {error:?}").contains("canary"));
+    }
 
     #[test]
     fn errors_are_told_apart_by_what_helps_against_them() {

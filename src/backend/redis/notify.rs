@@ -256,7 +256,7 @@ async fn ask(connection: &MultiplexedConnection, command: &Cmd) -> Result<(), Fa
     // A subscription that the server ended by itself was taken for the answer.
     Err(Fault::Refused(BackendError::refused(
         BackendErrorKind::Unavailable,
-        Trouble::Answer(answer),
+        Trouble::answer(&answer),
     )))
 }
 

@@ -163,7 +163,7 @@ impl Replicas {
                 self.fell_short(count, shard.address());
                 BackendError::refused(BackendErrorKind::Unavailable, self.too_few(count))
             }
-            Ok(Ok(answer)) => unexpected(answer),
+            Ok(Ok(answer)) => unexpected(&answer),
             Ok(Err(refused)) => refused.into(),
             Err(error) => return Err(lent.died(error)),
         };

@@ -307,12 +307,12 @@ impl Scripts {
         let fields = match answered(self.inspect.call(at.place, &command).await)? {
             Value::Nil => return Ok(None),
             Value::Array(fields) => fields,
-            answer => return Err(unexpected(answer)),
+            answer => return Err(unexpected(&answer)),
         };
         let left = match fields.first() {
             Some(Value::Int(-1)) => return Err(no_end()),
             Some(Value::Int(left)) => remaining(*left),
-            _ => return Err(unexpected(Value::Array(fields))),
+            _ => return Err(unexpected(&Value::Array(fields))),
         };
         let text = |index: usize| match fields.get(index) {
             Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
@@ -329,7 +329,7 @@ impl Scripts {
             Value::Int(1) => Ok(ForceReleased::Released),
             Value::Int(0) => Ok(ForceReleased::NotHeld),
             Value::Int(-1) => Err(no_end()),
-            answer => Err(unexpected(answer)),
+            answer => Err(unexpected(&answer)),
         }
     }
 }
@@ -364,14 +364,14 @@ fn answered(outcome: Result<Value, Fault>) -> Result<Value, Fault> {
 fn each<T>(answer: Result<Value, Fault>, items: usize, outcome: impl Fn(bool) -> T) -> Answers<T> {
     let answers = match answered(answer)? {
         Value::Array(answers) if answers.len() == items => answers,
-        answer => return Err(Fault::Refused(unexpected(answer))),
+        answer => return Err(Fault::Refused(unexpected(&answer))),
     };
     Ok(answers
         .into_iter()
         .map(|answer| match answer {
             Value::Int(held) => Ok(outcome(held == 1)),
             Value::ServerError(error) => Err(refusal(error)),
-            answer => Err(unexpected(answer)),
+            answer => Err(unexpected(&answer)),
         })
         .collect())
 }
@@ -386,7 +386,7 @@ fn counter(answer: Value) -> Result<u64, BackendError> {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().and_then(|n| n.parse().ok()),
         _ => None,
     };
-    number.ok_or_else(|| unexpected(answer))
+    number.ok_or_else(|| unexpected(&answer))
 }
 
 fn remaining(millis: i64) -> Duration {

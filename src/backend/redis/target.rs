@@ -39,7 +39,7 @@ pub(super) struct Transport {
 }
 
 impl Targets {
-    /// Reads the URL of the setting `field`. No error repeats any part of it but the scheme.
+    /// Reads the URL of the setting `field`. No error repeats any part of it.
     pub(super) fn parse(
         field: &'static str,
         url: &str,
@@ -81,6 +81,9 @@ impl Targets {
         match kind {
             "sentinel" => {
                 let (service, database) = path.split_once('/').unwrap_or((path, ""));
+                if path.contains('@') {
+                    return Err(invalid(UNENCODED));
+                }
                 if service.is_empty() || service.contains(['?', '#']) {
                     return Err(invalid(
                         "the name of the service is missing: `redis+sentinel://a:26379,b:26379/service`",
@@ -99,10 +102,7 @@ impl Targets {
             "cluster" => Err(invalid(
                 "a cluster has no databases: nothing may follow the hosts",
             )),
-            kind => {
-                let problem = format!("`{scheme}+{kind}` is not supported: {SCHEMES}");
-                Err(ConfigError::new(field, problem))
-            }
+            _ => Err(invalid(SCHEMES)),
         }
     }
 }
@@ -110,7 +110,11 @@ impl Targets {
 /// Of a sentinel that is given without one. That of all other servers is 6379.
 const SENTINEL_PORT: &str = ":26379";
 
-const SCHEMES: &str = "use `redis`, `rediss`, `redis+unix`, `redis+sentinel` or `redis+cluster`";
+/// What is in front of the character would be taken for the host, and be told as the address.
+const UNENCODED: &str =
+    "an `@` behind the host: `/`, `?`, `#` and `%` in a user or a password must be percent-encoded";
+/// Without the scheme that was found: of a URL that has none, it is the user.
+const SCHEMES: &str = "the scheme is not supported: use `redis`, `rediss`, `redis+unix`, `redis+sentinel` or `redis+cluster`";
 
 impl Target {
     /// Reads the URL of one server.
@@ -121,6 +125,9 @@ impl Target {
     ) -> Result<Self, ConfigError> {
         let invalid = |problem: &str| ConfigError::new(field, problem);
         let url = url::Url::parse(url).map_err(|_| invalid("not a URL"))?;
+        if url.has_host() && url[url::Position::BeforePath..].contains('@') {
+            return Err(invalid(UNENCODED));
+        }
         match url.scheme() {
             "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix" => {}
             "rediss" | "valkeys" if cfg!(feature = "redis-tls") => {
@@ -131,10 +138,7 @@ impl Target {
             "rediss" | "valkeys" => {
                 return Err(invalid("TLS needs the feature `redis-tls`"));
             }
-            scheme => {
-                let problem = format!("`{scheme}` is not supported: {SCHEMES}");
-                return Err(ConfigError::new(field, problem));
-            }
+            _ => return Err(invalid(SCHEMES)),
         }
         let info = url
             .into_connection_info()
@@ -258,11 +262,15 @@ mod tests {
                 "redis+sentinel://u:hunter2@h/?hunter2",
                 "name of the service",
             ),
+            ("redis://hunter2#@h", "percent-encoded"),
+            ("redis://u:1234?hunter2@h", "percent-encoded"),
+            ("redis+sentinel://u:1234/hunter2@h/s", "percent-encoded"),
+            ("redis+sentinel://u:1234#hunter2@h/s", "percent-encoded"),
+            ("redis+cluster://hunter2?@h", "percent-encoded"),
             ("redis+sentinel://u:hunter2@/service", "hosts"),
             ("redis+sentinel://u:hunter2@h,,i/service", "hosts"),
             ("redis+sentinel://u:hunter2@h,i?hunter2/service", "hosts"),
             ("redis+sentinel://u:hunter2@h:hunter2/service", "not a URL"),
-            ("redis+sentinel://u:hunter2/2@h:1/service", "not a URL"),
             ("redis+sentinel://u:hunter2@h/%ff", "UTF-8"),
             (
                 "redis+sentinel://u:hunter2@h/service/hunter2",

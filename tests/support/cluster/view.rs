@@ -35,6 +35,14 @@ impl View {
         let mut nodes = self.nodes.iter();
         nodes.find(|node| node.is_myself).expect("itself")
     }
+
+    /// Whether it sees a node as that sees itself.
+    pub(super) fn has(&self, node: &Node) -> bool {
+        let same = |it: &Node| {
+            (it.port, &it.primary, &it.slots) == (node.port, &node.primary, &node.slots)
+        };
+        self.nodes.iter().any(same)
+    }
 }
 
 impl Node {

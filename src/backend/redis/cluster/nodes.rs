@@ -25,7 +25,7 @@ use crate::backend::redis::place::Place;
 use crate::backend::redis::script::plain;
 use crate::backend::redis::self_test::entry;
 use crate::backend::redis::target::Target;
-use crate::backend::{BackendError, BackendErrorKind, HintSender};
+use crate::backend::{BackendError, HintSender};
 use crate::jitter::jittered;
 
 /// How often the nodes are asked while the map is in doubt.
@@ -295,9 +295,8 @@ async fn ask(node: &Arc<Node>) -> (&Node, Result<Vec<Range>, BackendError>) {
     question.arg("SLOTS");
     let answer = plain(&node.shards[0], &question).await;
     let ranges = answer.and_then(|answer| {
-        parse(&answer).ok_or_else(|| {
-            BackendError::refused(BackendErrorKind::Unavailable, Trouble::Answer(answer))
-        })
+        let unexpected = || Fault::unavailable(Trouble::answer(&answer)).into();
+        parse(&answer).ok_or_else(unexpected)
     });
     (node, ranges)
 }

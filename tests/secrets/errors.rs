@@ -1,0 +1,222 @@
+//! Every error that a connection can end in, and what is told of it.
+
+use std::time::Duration;
+
+use tower_lock::backend::redis::deadpool_redis::{Config, Runtime};
+use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
+use tower_lock::{Backend as _, ConnectError, ErrorKind, LockKey, LockManager};
+
+use crate::canary::{Canary, KEY, PASSWORD, USER, admit, assert_no_login, encoded, with_login};
+use crate::exports::words;
+use crate::observed::observed;
+use crate::support::engine::{PATIENCE, SECOND, eventually, within};
+use crate::support::redis_server::RedisServer;
+use crate::support::tls::{Authority, TlsServer};
+
+/// Fails to connect, and says so without any secret.
+async fn fails(canary: &mut Canary, builder: RedisBackendBuilder) -> ConnectError {
+    let builder = builder.connect_timeout(SECOND / 2);
+    let error = builder.connect().await.unwrap_err();
+    canary.error(&error);
+    error
+}
+
+fn is_config(error: &ConnectError) -> bool {
+    matches!(error, ConnectError::Config(_))
+}
+
+/// As they are typed: with and without percent-encoding, with any character between two words, and
+/// with numbers in front, which could be a port.
+fn passwords() -> Vec<String> {
+    let two = PASSWORD.split_once('/').unwrap();
+    let mut passwords = vec![PASSWORD.to_owned(), encoded(PASSWORD), two.0.to_owned()];
+    for between in [
+        "/", "?", "#", "@", ":", "%", "[", "]", "\\", " ", ",", "&", "=",
+    ] {
+        passwords.push(format!("{}{between}zebra", two.0));
+        passwords.push(format!("12{between}zebra"));
+        passwords.push(format!("12{between}zebra/koala"));
+    }
+    passwords
+}
+
+/// Nothing is there: the port is one that nobody may listen at.
+#[tokio::test]
+async fn no_wrong_url_is_repeated() {
+    let mut canary = Canary::default();
+    for password in passwords() {
+        for url in [
+            format!("redis://{USER}:{password}@127.0.0.1:1"),
+            format!("redis://:{password}@127.0.0.1:1"),
+            format!("redis://{password}@127.0.0.1:1"),
+            format!("redis://{USER}:{password}@127.0.0.1:one"),
+            format!("redis://{USER}:{password}@127.0.0.1:1/{password}"),
+            format!("redis://{USER}:{password}@"),
+            format!("redis://127.0.0.1:1?pass={password}"),
+            format!("redis://127.0.0.1:1#{password}"),
+            format!("rediss://{USER}:{password}@127.0.0.1:1"),
+            format!("rediss://{USER}:{password}@127.0.0.1:1#insecure"),
+            format!("redis+unix:///nowhere?user={USER}&pass={password}"),
+            format!("redis+unix:///nowhere?user={USER}&pass={password}&db={password}"),
+            format!("redis+sentinel://{USER}:{password}@127.0.0.1:1/locks"),
+            format!("redis+sentinel://{USER}:{password}@127.0.0.1:1,127.0.0.1:1/locks/{password}"),
+            format!("redis+sentinel://{USER}:{password}@127.0.0.1:1"),
+            format!("redis+cluster://{USER}:{password}@127.0.0.1:1,127.0.0.1:1"),
+            format!("redis+cluster://{USER}:{password}@127.0.0.1:1/{password}"),
+            format!("http://{USER}:{password}@127.0.0.1:1"),
+            format!("{USER}:{password}@127.0.0.1:1"),
+            password.clone(),
+        ] {
+            fails(&mut canary, RedisBackend::builder(&url)).await;
+            let notify = RedisBackend::builder("redis://127.0.0.1:1").notify(&url);
+            fails(&mut canary, notify).await;
+            assert!(LockManager::connect(&url).await.is_err(), "{url}");
+        }
+    }
+}
+
+#[test]
+fn no_error_of_connecting_shows_a_login() {
+    let ((), told) = observed(async {
+        let mut canary = Canary::default();
+        let server = RedisServer::start();
+        let url = with_login(&server.url());
+        let refused = |error| matches!(error, ConnectError::Refused { .. });
+        let unreachable = |error| matches!(error, ConnectError::Unreachable { .. });
+
+        // The server does not know the user, and then it allows it too little.
+        assert!(refused(
+            fails(&mut canary, RedisBackend::builder(&url)).await
+        ));
+        admit(&server);
+        server.cli(&["ACL", "SETUSER", USER, "-evalsha"]);
+        assert!(refused(
+            fails(&mut canary, RedisBackend::builder(&url)).await
+        ));
+        let unix = server.unix_url() + "?user=wombat&pass=" + &encoded(PASSWORD);
+        assert!(refused(
+            fails(&mut canary, RedisBackend::builder(unix)).await
+        ));
+        let pool = |url: &str| {
+            let config = Config::from_url(url);
+            RedisBackend::from_pool(config.create_pool(Some(Runtime::Tokio1)).unwrap())
+        };
+        assert!(refused(fails(&mut canary, pool(&url)).await));
+        let nowhere = with_login("redis://127.0.0.1:1");
+        assert!(unreachable(fails(&mut canary, pool(&nowhere)).await));
+        admit(&server);
+        let deaf = RedisBackend::builder(&url).notify(&nowhere);
+        assert!(unreachable(fails(&mut canary, deaf).await));
+
+        // No cluster, no sentinel, no TLS.
+        for kind in ["redis+cluster://", "redis+sentinel://", "rediss://"] {
+            let path = if kind.contains("sentinel") {
+                "/locks"
+            } else {
+                ""
+            };
+            let url = url.replace("redis://", kind) + path;
+            assert!(!is_config(
+                &fails(&mut canary, RedisBackend::builder(url)).await
+            ));
+        }
+
+        let tls = TlsServer::start();
+        admit(tls.server());
+        let stranger = RedisBackend::builder(with_login(&tls.url()));
+        assert!(refused(fails(&mut canary, stranger).await));
+        let other = Authority::new().issue();
+        let broken = RedisBackend::builder(with_login(&tls.url()));
+        let broken = broken.client_certificate(other.certificate, PASSWORD);
+        assert!(is_config(&fails(&mut canary, broken).await));
+
+        let monitor = Some("sentinel monitor locks 127.0.0.1 1 1\n");
+        let sentinel = RedisServer::try_start(monitor, &["--sentinel"]).unwrap();
+        let url = with_login(&sentinel.url()).replace("redis://", "redis+sentinel://");
+        let unknown = RedisBackend::builder(format!("{url}/unknown"));
+        assert!(refused(fails(&mut canary, unknown).await));
+        let gone = RedisBackend::builder(format!("{url}/locks"));
+        assert!(unreachable(fails(&mut canary, gone).await));
+        let stranger = RedisBackend::builder(format!("{url}/locks"));
+        let stranger = stranger.sentinel_auth(USER, PASSWORD);
+        assert!(refused(fails(&mut canary, stranger).await));
+    });
+    assert!(told.contains("locks cannot be taken"), "{told}");
+    assert_no_login(&told);
+}
+
+#[test]
+fn no_error_of_a_lock_and_nothing_that_is_told_of_it_names_anybody() {
+    let (canary, told) = observed(async {
+        let mut server = RedisServer::start();
+        admit(&server);
+        let builder = RedisBackend::builder(with_login(&server.url()));
+        let backend = builder.response_timeout(SECOND / 4).connect();
+        let backend = backend.await.unwrap();
+        let builder = LockManager::builder(backend.clone()).wait(SECOND / 4);
+        let locks = builder.watchdog_timeout(SECOND).build().unwrap();
+        let mut canary = Canary::of(&[&locks]);
+
+        // Not a lock.
+        server.cli(&["SET", "lock:narwhal", "something"]);
+        let conflict = locks.acquire(KEY).await.unwrap_err();
+        assert_eq!(conflict.kind(), ErrorKind::KeyConflict);
+        canary.error(&conflict);
+        server.cli(&["DEL", "lock:narwhal"]);
+
+        let guard = locks.acquire(KEY).await.unwrap();
+        canary.error(&locks.acquire(KEY).await.unwrap_err());
+        let mut hints = backend.watch(&LockKey::new(KEY));
+        hints.next().await;
+
+        // Not allowed any more.
+        server.cli(&["ACL", "SETUSER", USER, "resetkeys", "resetchannels"]);
+        let refused = locks.acquire("other").await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Misconfigured);
+        canary.error(&refused);
+        let inspected = backend.inspect(&LockKey::new(KEY)).await;
+        canary.error(&inspected.unwrap_err());
+        guard.lost().await;
+        canary.error(&guard.release().await.unwrap_err());
+        admit(&server);
+
+        // Not there any more.
+        server.kill();
+        let gone = locks.acquire(KEY).await.unwrap_err();
+        assert_eq!(gone.kind(), ErrorKind::Unavailable);
+        canary.error(&gone);
+        server.launch_again();
+        admit(&server);
+        let again = async { while locks.acquire(KEY).await.is_err() {} };
+        tokio::time::timeout(PATIENCE, again).await.unwrap();
+
+        // Silent.
+        server.stop_process();
+        let silent = locks.acquire(format!("{KEY}:2")).await.unwrap_err();
+        canary.error(&silent);
+        server.continue_process();
+        hints.next().await;
+        within(PATIENCE, "nothing left", || locks.snapshot().is_idle()).await;
+        eventually("released", || {
+            server.cli(&["EXISTS", "lock:narwhal"]) == "0"
+        })
+        .await;
+        locks.shutdown(Duration::ZERO).await;
+        canary.error(&locks.acquire(KEY).await.unwrap_err());
+        canary.closed(&locks);
+        canary
+    });
+    for expected in [
+        "locks cannot be taken",
+        "locks can be taken again",
+        "releases are not heard",
+        "a lock was lost",
+        "outcome=\"misconfigured\"",
+        "tower_lock_acquires_total",
+        "tower_lock_wait_seconds",
+    ] {
+        assert!(told.contains(expected), "{expected} is not in {told}");
+    }
+    canary.silent(&told);
+    assert!(words(PASSWORD).count() > 6, "all of them are looked for");
+}

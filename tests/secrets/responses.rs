@@ -1,0 +1,66 @@
+//! What a client gets to read.
+
+use std::convert::Infallible;
+
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use tower::{Layer as _, ServiceExt as _, service_fn};
+use tower_lock::{LockLayer, LockManager, RedisBackend};
+
+use crate::canary::{Canary, KEY, admit, with_login};
+use crate::support::engine::SECOND;
+use crate::support::redis_server::RedisServer;
+
+/// The whole answer of a layer around a handler, to a client that wants this type.
+async fn answer(locks: &LockManager, accept: &str) -> String {
+    let layer = LockLayer::by_header(locks.clone(), "key").wait(SECOND / 10);
+    let service = layer.layer(service_fn(|_: Request<String>| async {
+        Ok::<_, Infallible>(Response::new("handled".to_owned()))
+    }));
+    let request = Request::post("/")
+        .header("key", KEY)
+        .header("accept", accept);
+    // As gRPC says of itself.
+    let request = request.header("content-type", accept);
+    let response = service.oneshot(request.body(String::new()).unwrap()).await;
+    let (head, body) = response.unwrap().into_parts();
+    let body = body.collect().await.unwrap();
+    let trailers = body.trailers().cloned();
+    format!(
+        "{} {:?} {:?} {trailers:?}",
+        head.status,
+        head.headers,
+        body.to_bytes()
+    )
+}
+
+#[tokio::test]
+async fn no_answer_names_a_lock_an_owner_or_the_store() {
+    let mut server = RedisServer::start();
+    admit(&server);
+    let backend = RedisBackend::builder(with_login(&server.url()));
+    let backend = backend.response_timeout(SECOND).connect().await.unwrap();
+    let locks = LockManager::builder(backend).build().unwrap();
+    let canary = Canary::of(&[&locks]);
+    let forms = ["application/json", "text/plain", "application/grpc"];
+    let address = server.address();
+    let all = async |status: &str| {
+        for accept in forms {
+            let answer = answer(&locks, accept).await;
+            canary.silent(&answer);
+            assert!(!answer.contains(&address), "{answer}");
+            let is_grpc = accept.contains("grpc");
+            assert!(is_grpc || answer.starts_with(status), "{answer}");
+        }
+    };
+    all("200").await;
+    let key = tower_lock::LockKey::from_parts(["key", KEY]);
+    let guard = locks.acquire(key.clone()).await.unwrap();
+    all("409").await;
+    guard.release().await.unwrap();
+    let foreign = format!("lock:{}", key.as_str());
+    server.cli(&["SET", &foreign, "something"]);
+    all("500").await;
+    server.kill();
+    all("503").await;
+}

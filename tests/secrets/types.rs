@@ -1,0 +1,214 @@
+//! Every public type, formatted.
+
+use std::convert::Infallible;
+use std::future::IntoFuture as _;
+use std::time::Duration;
+
+use axum::extract::FromRequestParts as _;
+use http::{Request, Response};
+use tower::{Layer as _, Service as _, service_fn};
+use tower_lock::backend::redis::Publish;
+use tower_lock::backend::redis::deadpool_redis::{Config, Runtime};
+use tower_lock::backend::{
+    Acquired, BackendError, BackendErrorKind, Fence, ForceReleased, Hints, LeaseId, Passed,
+    Released, Renewal, Renewed,
+};
+use tower_lock::{
+    Backend as _, Held, InvalidKey, LockKey, LockKeys, LockLayer, LockManager, LockRejection,
+    LockTarget, Locked, LockedRejection, Memory, OnLost, Owner, Quorum, RedisBackend,
+};
+
+use crate::canary::{Canary, KEY, PASSWORD, USER, admit, encoded, identity, with_login};
+use crate::support::redis_server::RedisServer;
+use crate::support::tls::Authority;
+
+#[derive(Debug, Clone)]
+struct Order;
+
+impl LockTarget for Order {
+    fn lock_keys(&self) -> LockKeys {
+        LockKeys::from([LockKey::new(KEY)])
+    }
+}
+
+/// A type that is made public and forgotten here fails.
+#[tokio::test]
+async fn no_public_type_shows_what_it_must_not() {
+    let server = RedisServer::start();
+    admit(&server);
+    let url = with_login(&server.url());
+    let backend = RedisBackend::builder(&url).connect().await.unwrap();
+    let builder = LockManager::builder(backend.clone());
+    let mut canary = Canary::default();
+    canary.closed(&builder);
+    let locks = builder.build().unwrap();
+    canary = Canary::of(&[&locks]);
+    canary.closed(&LockManager::builder(backend.clone()));
+
+    in_the_engine(&mut canary, &locks).await;
+    in_the_backend(&mut canary, &backend, &identity(&locks)).await;
+    over_http(&mut canary, &locks).await;
+    assert_eq!(canary.unseen(), <&[&str]>::default());
+}
+
+async fn in_the_engine(canary: &mut Canary, locks: &LockManager) {
+    // What is searched for can be found.
+    let owner = canary.owners[0].clone();
+    let names_both = |text: String| assert!(text.contains(KEY) && text.contains(&owner), "{text}");
+    let guard = locks.acquire(KEY).await.unwrap();
+    names_both(canary.open(&guard));
+    names_both(canary.open(&guard.held()));
+    canary.open(guard.key());
+    canary.open(&LockKeys::from([guard.key().clone()]));
+    canary.open(&guard.owner());
+    canary.open(&locks.inspect(KEY).await.unwrap().unwrap());
+    canary.closed(&guard.fencing_token());
+    canary.open(&guard.lost());
+    canary.closed(locks);
+    canary.closed(&locks.snapshot());
+
+    canary.open(&locks.acquire(KEY).owner(guard.owner()));
+    let mut waiting = locks.acquire(KEY).into_future();
+    assert!(futures_util::poll!(&mut waiting).is_pending());
+    canary.closed(&waiting);
+    canary.closed(locks);
+    drop(waiting);
+    let busy = locks.acquire(KEY).no_wait().await.unwrap_err();
+    canary.closed(&busy.kind());
+    canary.error(&busy);
+    let settings = locks.acquire(KEY).lease(Duration::ZERO).await.unwrap_err();
+    canary.error(&settings);
+    let builder = LockManager::builder(Memory::new()).watchdog_timeout(Duration::ZERO);
+    canary.error(&builder.build().unwrap_err());
+    canary.error(&InvalidKey::EmptyPart { index: 0 });
+    guard.release().await.unwrap();
+}
+
+async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &str) {
+    let (key, ttl) = (LockKey::new(KEY), Duration::from_secs(10));
+    let lease = LeaseId::new(manager.parse().unwrap(), 77);
+    canary.closed(&backend.try_acquire(&key, lease, ttl).await.unwrap());
+    let mut hints = backend.watch(&key);
+    hints.next().await;
+    canary.closed(backend);
+    let nowhere = RedisBackend::builder(with_login("redis://127.0.0.1:1"));
+    canary.closed(&nowhere);
+    canary.error(&nowhere.connect().await.unwrap_err());
+    canary.closed(&hints);
+    canary.closed(&Hints::channel().0);
+    canary.open(&lease);
+    canary.open(&backend.inspect(&key).await.unwrap().unwrap());
+    canary.open(&Renewal::new(key.clone(), lease, ttl));
+    canary.closed(&Acquired::busy(ttl));
+    canary.closed(&Renewed::NotHeld);
+    canary.closed(&Released::Released);
+    canary.closed(&Passed::kept(1));
+    canary.closed(&ForceReleased::NotHeld);
+    backend.force_release(&key).await.unwrap();
+
+    let memory = Memory::new();
+    memory.try_acquire(&key, lease, ttl).await.unwrap();
+    let _watch = memory.watch(&key);
+    canary.closed(&memory);
+    canary.closed(&Fence::Propose(1));
+    let unavailable = BackendErrorKind::Unavailable;
+    canary.closed(&unavailable);
+    canary.error(&BackendError::refused(unavailable, "no cause"));
+    for publish in [Publish::Auto, Publish::Both] {
+        canary.closed(&publish);
+    }
+
+    let nodes = Quorum::builder().node(backend.clone());
+    let nodes = nodes.node(memory).node(Memory::new());
+    canary.closed(&nodes);
+    let quorum = nodes.build().unwrap();
+    drop(quorum.try_acquire(&key, lease, ttl).await);
+    let _watch = quorum.watch(&key);
+    canary.closed(&quorum);
+    drop(quorum.release(&[(key, lease)]).await);
+}
+
+async fn over_http(canary: &mut Canary, locks: &LockManager) {
+    let request = || {
+        let request = Request::post(format!("/{KEY}?key={KEY}")).header("key", KEY);
+        request.extension(Order).body(String::new()).unwrap()
+    };
+    macro_rules! through {
+        ($($layer:expr),+ $(,)?) => {$(
+            let layer = $layer;
+            canary.closed(&layer);
+            let mut service = layer.layer(service_fn(|_: Request<String>| async {
+                Ok::<_, Infallible>(Response::new("done".to_owned()))
+            }));
+            canary.closed(&service);
+            let waiting = service.call(request());
+            canary.closed(&waiting);
+            let response = waiting.await.unwrap();
+            canary.closed(response.body());
+        )+};
+    }
+    through!(
+        LockLayer::by_path(locks.clone()),
+        LockLayer::by_header(locks.clone(), "key"),
+        LockLayer::by_query(locks.clone(), "key"),
+        LockLayer::by_extension::<Order>(locks.clone()),
+    );
+    canary.closed(&LockLayer::by_path_param(locks.clone(), "key"));
+    canary.closed(&OnLost::Abort);
+
+    let guard = locks.acquire(KEY).await.unwrap();
+    let layer = LockLayer::by_path(locks.clone()).no_wait();
+    let other = LockKey::from_parts([format!("/{KEY}")]);
+    let other = locks.acquire(other).await.unwrap();
+    let mut service = layer.layer(service_fn(|_: Request<String>| async {
+        Ok::<_, Infallible>(Response::new("done".to_owned()))
+    }));
+    let busy = service.call(request()).await.unwrap();
+    let rejection = busy.extensions().get::<LockRejection>().unwrap();
+    canary.error(rejection);
+    canary.closed(&LockedRejection::<Infallible>::Lock(rejection.clone()));
+    drop(other);
+    canary.open(&Locked(Order, guard));
+
+    let (mut parts, _) = request().into_parts();
+    let held = Held::from_request_parts(&mut parts, &()).await;
+    canary.error(&held.unwrap_err());
+    let owner = Owner::from_request_parts(&mut parts, &()).await;
+    canary.error(&owner.unwrap_err());
+}
+
+/// A builder has seen it all and nothing is checked yet.
+#[test]
+fn no_builder_shows_a_login_or_a_private_key() {
+    let mut canary = Canary::default();
+    let identity = Authority::new().issue();
+    let mut builders = vec![
+        RedisBackend::builder("redis://h").sentinel_auth(USER, PASSWORD),
+        RedisBackend::builder("redis://h").notify(with_login("redis://h")),
+        RedisBackend::builder("rediss://h")
+            .client_certificate(&*identity.certificate, &*identity.key),
+        RedisBackend::from_pool({
+            let config = Config::from_url(with_login("redis://h"));
+            config.create_pool(Some(Runtime::Tokio1)).unwrap()
+        }),
+    ];
+    for password in [PASSWORD, &encoded(PASSWORD)] {
+        for url in [
+            format!("redis://{USER}:{password}@h"),
+            format!("redis://{password}@h"),
+            format!("redis+unix:///s?user={USER}&pass={password}"),
+            format!("rediss+sentinel://{USER}:{password}@h,i/locks"),
+            format!("redis+cluster://{USER}:{password}@h,i"),
+            password.to_owned(),
+        ] {
+            builders.push(RedisBackend::builder(url));
+        }
+    }
+    let lines = identity.key.lines().filter(|line| !line.starts_with('-'));
+    for builder in &builders {
+        canary.closed(builder);
+        for line in lines.clone() {
+            assert!(!format!("{builder:?}").contains(line));
+        }
+    }
+}

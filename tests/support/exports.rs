@@ -1,0 +1,25 @@
+//! What the crate makes public, read from its sources, so that no list of it is forgotten.
+
+use std::collections::BTreeSet;
+
+const TRAITS: [&str; 5] = ["Backend", "Immediate", "KeyExtractor", "LockTarget", "Node"];
+
+/// The names of the public types.
+pub(crate) fn types() -> BTreeSet<&'static str> {
+    let modules = [
+        include_str!("../../src/lib.rs"),
+        include_str!("../../src/backend/mod.rs"),
+        include_str!("../../src/backend/redis/mod.rs"),
+    ];
+    let items = modules.iter().flat_map(|module| module.split(';'));
+    let exports = items.filter_map(|item| item.split_once("pub use "));
+    exports
+        .flat_map(|(_, item)| words(item))
+        .filter(|name| name.starts_with(char::is_uppercase) && name.contains(char::is_lowercase))
+        .filter(|name| !TRAITS.contains(name))
+        .collect()
+}
+
+pub(crate) fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric())
+}
