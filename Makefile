@@ -8,11 +8,16 @@ FEATURES := axum redis redis-sentinel redis-cluster redis-tls tracing metrics co
 
 export SERVER
 
+# How often `make faults` runs each fault, and which: words of their names.
+RUNS ?= 20
+ROWS ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help test server lint features bench
+.PHONY: help test faults server lint features bench
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
+	@echo 'make faults    every fault $(RUNS) times under load, as one table (RUNS=n, ROWS="words of names")'
 	@echo 'make lint      format, clippy and documentation, warnings are errors'
 	@echo 'make features  each feature alone, and none'
 	@echo 'make bench     benchmarks'
@@ -24,6 +29,10 @@ help:
 # Benchmarks and their long runs are no part of it: `cargo test` leaves them out.
 test: server
 	$(CARGO) test --all-features
+
+# A table of violations, overlaps, recovery times and orphaned keys. `make test` runs each fault once.
+faults: server
+	FAULT_RUNS=$(RUNS) $(CARGO) test --all-features --test faults -- $(ROWS)
 
 server:
 	@.ci/server

@@ -194,7 +194,8 @@ pub enum ConnectError {
     #[error("the lock backend at {address} cannot be reached")]
     #[non_exhaustive]
     Unreachable {
-        /// Host and port, or the path of the socket. Never user or password.
+        /// Host and port, or the path of the socket; of sentinels and of a cluster, those in the URL.
+        /// Never user or password.
         address: String,
         /// What the connection said.
         source: Source,
@@ -204,7 +205,8 @@ pub enum ConnectError {
     #[error("the lock backend at {address} refuses this client")]
     #[non_exhaustive]
     Refused {
-        /// Host and port, or the path of the socket. Never user or password.
+        /// Host and port, or the path of the socket; of sentinels and of a cluster, those in the URL.
+        /// Never user or password.
         address: String,
         /// What the server said.
         source: Source,

@@ -146,7 +146,7 @@
 //!   the cost of a command to each.
 //! - Your own [`Backend`]: the feature `conformance` has its contract as test functions.
 //!
-//! The [`guide`] has a page for each: what it guarantees, what a failover can do, what to set.
+//! The [`guide`] tells of each place what it guarantees, what a failover can do, what to set.
 //!
 //! # Cancel safety
 //!
@@ -160,6 +160,7 @@
 //! |---|---|---|
 //! | `axum` | yes | [`Locked`], the extractors for [`Held`] and [`Owner`], [`LockLayer::by_path_param`] |
 //! | `redis` | yes | [`RedisBackend`]: one server, Sentinel, Cluster |
+//! | `redis-sentinel`, `redis-cluster` | | nothing more: names for what `redis` brings along |
 //! | `redis-tls` | | `rediss://`, through rustls |
 //! | `tracing` | | `warn` for a lost lock, a server that cannot be reached or looks unsafe; `debug` for an acquire that failed |
 //! | `metrics` | | the counters `tower_lock_acquires_total{outcome}` and `tower_lock_lost_total`, the histogram `tower_lock_wait_seconds` |

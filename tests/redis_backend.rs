@@ -461,6 +461,30 @@ async fn settings_out_of_bounds_are_named() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_down_at_the_start_is_found_later_if_asked_to() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let builder = || RedisBackend::builder(server.url());
+    builder().connect().await.unwrap_err();
+    let backend = builder().connect_lazy().await.unwrap();
+    let warnings = backend.warnings().concat();
+    assert!(warnings.contains("cannot be reached"), "{warnings}");
+    let key = LockKey::new("a");
+    let refused = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+    assert_eq!(refused.kind(), BackendErrorKind::Unavailable);
+    server.launch_again();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while backend.try_acquire(&key, lease(), TTL).await.is_err() {
+        assert!(Instant::now() < deadline, "not found");
+        sleep(Duration::from_millis(20)).await;
+    }
+    // Everything else is refused as ever.
+    let wrong = RedisBackend::builder(server.url_of("nobody", "wrong"));
+    let error = wrong.connect_lazy().await.unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
+}
+
+#[tokio::test]
 async fn an_unreachable_server_is_named_within_the_connect_timeout() {
     let patience = Duration::from_millis(300);
     // Takes connections and says nothing.

@@ -397,6 +397,8 @@ async fn a_cluster_that_is_none_and_a_node_that_is_no_server_of_its_own_are_told
     let alone = format!("redis://127.0.0.1:{}", cluster.node(0).port());
     let error = LockManager::connect(&alone).await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
+    let said = std::error::Error::source(&error).and_then(|it| it.source());
+    assert!(said.unwrap().to_string().contains("`redis+cluster`"));
     let nobody = "redis+cluster://127.0.0.1:1,127.0.0.1:2";
     let error = LockManager::connect(nobody).await.unwrap_err();
     assert!(

@@ -606,6 +606,32 @@ async fn a_key_that_is_not_a_lock_is_a_conflict_and_stays_untouched() {
     assert_eq!(server.cli(&["GET", "lock:overwritten"]), "precious");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_a_replica_now_meets_no_storm_of_connections() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let locks = manager(proxy.url(), LONG).await;
+    let guard = locks.acquire("k").await.unwrap();
+    // Of nobody, so that it keeps its data.
+    server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    let before = proxy.accepted();
+    let start = Instant::now();
+    while start.elapsed() < 2 * SECOND {
+        let error = locks.acquire("new").no_wait().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        sleep(MS).await;
+    }
+    // At once, and then after 50, 100, 200, 400, 400, … ms.
+    let made = proxy.accepted() - before;
+    let allowed = 6 + start.elapsed().as_millis() as u64 / 350;
+    assert!((2..=allowed).contains(&made), "{made} connections");
+    server.cli(&["REPLICAOF", "NO", "ONE"]);
+    drop(acquired_again(&locks, "new").await);
+    assert!(guard.is_held());
+    drop(guard);
+    nothing_is_left(&server, &[&locks], 2 * SECOND, "the end").await;
+}
+
 /// A server with a user who may do everything, and a manager in its name.
 async fn with_a_user() -> (RedisServer, LockManager) {
     let server = RedisServer::start();

@@ -5,6 +5,7 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use tower_lock::backend::conformance;
@@ -12,6 +13,7 @@ use tower_lock::backend::redis::{Publish, RedisBackend, RedisBackendBuilder};
 use tower_lock::{ConnectError, LockManager};
 
 use support::cluster::Cluster;
+use support::engine::eventually;
 use support::redis_server::RedisServer;
 
 /// What the manual says, word for word.
@@ -21,6 +23,8 @@ const LOCKER: &str = "ACL SETUSER locker reset on >SECRET ~lock:* resetchannels 
 /// What it says of a cluster.
 const IN_CLUSTER: &str =
     "+cluster|slots +asking +spublish +ssubscribe +sunsubscribe +pubsub|shardnumsub";
+/// And of replicas that have to acknowledge.
+const WITH_REPLICAS: &str = "+wait +unwatch";
 
 /// What a server lets everybody do, and no rule can take away.
 const EVERYBODY: [&str; 4] = ["auth", "hello", "quit", "reset"];
@@ -46,7 +50,7 @@ const WITH_NAMES: [&str; 15] = [
     "del lock:b KEY",
 ];
 /// Everything else. How many listen to a channel may be asked of any.
-const WITHOUT_NAMES: [&str; 8] = [
+const WITHOUT_NAMES: [&str; 10] = [
     "ping",
     "time",
     "unsubscribe",
@@ -55,10 +59,12 @@ const WITHOUT_NAMES: [&str; 8] = [
     "pubsub|shardnumsub",
     "cluster|slots",
     "asking",
+    "wait",
+    "unwatch",
 ];
 
 fn rules() -> String {
-    format!("{LOCKER} {IN_CLUSTER}")
+    format!("{LOCKER} {IN_CLUSTER} {WITH_REPLICAS}")
 }
 
 fn allow(server: &RedisServer, rules: &str) {
@@ -102,6 +108,12 @@ async fn keeps_the_contract(builder: impl Fn() -> RedisBackendBuilder) {
     conformance::all(&one, &other).await;
 }
 
+/// Both ways to publish, and each grant acknowledged by a replica.
+fn with_everything(url: &str) -> RedisBackendBuilder {
+    let builder = RedisBackend::builder(url).publish(Publish::Both);
+    builder.min_replicas(NonZeroUsize::MIN, Duration::from_secs(10))
+}
+
 #[test]
 fn the_manual_and_the_documentation_say_the_same() {
     let words = |text: &str| text.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
@@ -109,8 +121,9 @@ fn the_manual_and_the_documentation_say_the_same() {
         include_str!("../README.md").to_owned(),
         include_str!("../src/backend/redis/backend.rs").replace("///", ""),
     ] {
-        for rules in [format!("{LOCKER} ```"), format!("`{IN_CLUSTER}`")] {
-            assert!(words(&text).contains(&rules), "{rules}");
+        let quoted = [IN_CLUSTER, WITH_REPLICAS].map(|rules| format!("`{rules}`"));
+        for rules in [format!("{LOCKER} ```")].iter().chain(&quoted) {
+            assert!(words(&text).contains(rules), "{rules}");
         }
     }
 }
@@ -129,9 +142,8 @@ async fn the_user_keeps_the_contract_in_a_cluster() {
         allow(cluster.node(node), &rules());
     }
     let url = cluster.url().replace("://", "://locker:SECRET@");
-    for publish in [Publish::Auto, Publish::Both] {
-        keeps_the_contract(|| RedisBackend::builder(&url).publish(publish)).await;
-    }
+    keeps_the_contract(|| RedisBackend::builder(&url)).await;
+    keeps_the_contract(|| with_everything(&url)).await;
 }
 
 #[test]
@@ -211,12 +223,9 @@ fn the_user_may_do_no_more_in_a_script() {
     assert_eq!(server.cli(&["GET", "other"]), "untouched");
 }
 
-/// Why `connect` succeeds without: nothing of the trial needs it.
-const NOT_TRIED: [&str; 2] = [
-    // Servers before 6.2 cannot `SET .. GET`.
-    "get", // While a slot is on its way to another node.
-    "asking",
-];
+/// Connecting succeeds without: servers before 6.2, which cannot `SET .. GET`; a slot on its way to
+/// another node; a connection that the pool lends again.
+const NOT_TRIED: [&str; 3] = ["get", "asking", "unwatch"];
 
 #[tokio::test]
 async fn without_any_of_the_permissions_the_user_is_refused_at_once() {
@@ -230,8 +239,7 @@ async fn without_any_of_the_permissions_the_user_is_refused_in_a_cluster() {
     let cluster = Cluster::start();
     let nodes: Vec<_> = (0..6).map(|node| cluster.node(node)).collect();
     let url = cluster.url().replace("://", "://locker:SECRET@");
-    let both = || RedisBackend::builder(&url).publish(Publish::Both);
-    is_refused_without_any(&rules(), &nodes, both).await;
+    is_refused_without_any(&rules(), &nodes, || with_everything(&url)).await;
 }
 
 async fn is_refused_without_any(
@@ -249,6 +257,40 @@ async fn is_refused_without_any(
             }
             Err(error) => panic!("without {permission}: {error:?}"),
         }
+    }
+}
+
+/// The pool asks for it before it lends a connection again, and opens a new one if it may not.
+#[tokio::test]
+async fn connections_that_wait_for_replicas_are_used_again() {
+    let server = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
+    let port = server.port().to_string();
+    let _replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
+    eventually("a replica in sync", || {
+        let replication = server.cli(&["INFO", "replication"]);
+        replication.contains("state=online")
+    })
+    .await;
+    let opened = || {
+        let stats = server.cli(&["INFO", "stats"]);
+        let count = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("total_connections_received:"));
+        count.unwrap().parse::<usize>().unwrap()
+    };
+    let url = server.url_of("locker", "SECRET");
+    for (without, again) in [("", true), ("-unwatch", false)] {
+        allow(&server, &format!("{LOCKER} {WITH_REPLICAS} {without}"));
+        let builder = RedisBackend::builder(&url).response_timeout(Duration::from_secs(10));
+        let builder = builder.min_replicas(NonZeroUsize::MIN, Duration::from_secs(10));
+        let backend = builder.connect().await.unwrap();
+        let locks = LockManager::builder(backend).build().unwrap();
+        let before = opened();
+        for number in 0..10 {
+            drop(locks.acquire(format!("{without}:{number}")).await.unwrap());
+        }
+        let opened = opened() - before;
+        assert_eq!(opened < 5, again, "{opened} for {without:?}");
     }
 }
 

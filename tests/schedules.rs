@@ -318,6 +318,45 @@ async fn many_deadlines_make_no_storm_of_last_tries() {
     assert!(tries <= 30, "{tries} tries in 10 s");
 }
 
+/// The driver's future is dropped while its try is on the wire: the task that finishes it has seen
+/// nothing yet, and that is no reason to call the backend unavailable.
+#[tokio::test(start_paused = true)]
+async fn a_single_try_behind_an_abandoned_one_hears_its_answer() {
+    let wire = Simulated::new(10 * MS);
+    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let held = there.acquire("busy").await.unwrap();
+    for key in ["busy", "free"] {
+        let mut abandoned = Box::pin(locks.acquire(key).into_future());
+        assert!(poll!(&mut abandoned).is_pending());
+        drop(abandoned);
+        let outcome = locks.acquire(key).no_wait().await;
+        match key {
+            "busy" => assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Busy),
+            _ => drop(outcome.unwrap()),
+        }
+    }
+    drop(held);
+}
+
+/// Others wait for the key: as soon as the backend is back they get it, and not when the next try of
+/// a release that failed is due, which may be a second later.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_failed_is_sent_again_as_soon_as_the_backend_is_back() {
+    let wire = Simulated::new(MS);
+    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let guard = locks.acquire("k").await.unwrap();
+    wire.down(Some(Fault::Refused));
+    drop(guard);
+    let waiter = tokio::spawn(there.acquire("k").wait(20 * SECOND).into_future());
+    // It was tried five times by now, last after one and a half seconds; the next pause is a whole one.
+    sleep(1_900 * MS).await;
+    assert!(!waiter.is_finished());
+    wire.down(None);
+    let start = Instant::now();
+    drop(waiter.await.unwrap().unwrap());
+    assert!(start.elapsed() < 20 * MS, "{:?}", start.elapsed());
+}
+
 /// a no_wait in an empty queue is overtaken by an older ticket
 #[tokio::test(start_paused = true)]
 async fn a_single_try_is_answered_at_once_beside_an_acquire_of_several_keys() {

@@ -47,11 +47,17 @@
 //! Since version 7 releases are told by sharded messages (`SPUBLISH`), which stay at the node of the
 //! lock; below, by plain ones, which every node repeats to every other. Those who listen for the one do
 //! not hear the other: with older clients of Redisson in the same cluster, set
-//! [`Publish::Both`](crate::backend::redis::Publish::Both). A process that cannot tell whether others
-//! wait (plain messages, or both) gives a busy lock up after each 100 ms of handing it on.
+//! [`Publish::Both`](crate::backend::redis::Publish::Both).
+//!
+//! A process hands a busy lock on among its own requests for 100 ms at most, if others wait. With
+//! sharded messages it can ask the node whether any do. With plain ones it cannot, and gives the lock
+//! up each time.
 //!
 //! # What to set
 //!
-//! As with [Sentinel](super::sentinel), and `cluster-node-timeout` below two thirds of the watchdog
-//! timeout. Names with one tag (`{user}:1`, `{user}:2`) share a slot: their renewals share commands,
+//! On the servers the same as with [Sentinel](super::sentinel), with `cluster-node-timeout` in place of
+//! the times of the sentinels: below two thirds of the watchdog timeout.
+//! [`min_replicas`](crate::backend::redis::RedisBackendBuilder::min_replicas) counts the replicas of the
+//! node that has the key.
+//! Names with one tag (`{user}:1`, `{user}:2`) share a slot: their renewals share commands,
 //! and their fate.

@@ -1,5 +1,5 @@
-//! Where the locks may live, one page each: what it guarantees, what a failover can do to it, and
-//! what to set.
+//! Where the locks may live: what each place guarantees, what a failover can do to it, and what to
+//! set. A page for each that is not in the memory of one process.
 //!
 //! | | survives | asks of you | URL, or builder |
 //! |---|---|---|---|
@@ -17,16 +17,17 @@
 //! Take the Redis that you have. A lock on one server, checked by a fencing token at the storage, is
 //! right even where the server is not: the token refuses the write of a holder that was overtaken.
 //! Replicas and failover make it *available*, not more correct, since Redis replicates after it has
-//! answered. Where work that runs twice cannot be fenced off, a quorum of independent servers is the
-//! one that does not forget a lock when a server does.
+//! answered. A quorum of independent servers keeps a lock when one of them forgets it, and goes on
+//! without waiting for a failover. It rests on clocks, as every lease does: no place makes the token
+//! needless.
 //!
 //! # What they have in common
 //!
 //! - Until when a guard can be trusted is counted by the clock of the process, from before the
 //!   command was sent. A server that hangs, or a network that is cut, ends a guard on time without
 //!   being asked.
-//! - A renewal never makes a lock. What a server forgot is lost at the next renewal, or at once when
-//!   the connection had to be opened anew.
+//! - A renewal never makes a lock. What a server forgot is lost at the next renewal; where a connection
+//!   had to be opened anew, all leases are renewed at once (not in a quorum).
 //! - No command that failed is taken for done or for not done. An acquire without an answer is given
 //!   back by itself.
 //! - Nothing runs unlocked: what cannot be reached is 503.

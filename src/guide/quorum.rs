@@ -15,7 +15,9 @@
 //!
 //! let mut quorum = Quorum::builder();
 //! for host in ["r1", "r2", "r3"] {
-//!     quorum = quorum.node(RedisBackend::builder(format!("redis://{host}")).connect().await?);
+//!     // One that is down at the start must not keep the others from it.
+//!     let node = RedisBackend::builder(format!("redis://{host}")).connect_lazy().await?;
+//!     quorum = quorum.node(node);
 //! }
 //! let locks = LockManager::builder(quorum.build()?).build()?;
 //! # Ok(())
@@ -29,8 +31,6 @@
 //!
 //! - *A minority down, or hanging:* nothing; each command is answered by the others.
 //! - *A majority down:* nothing is granted, and what is held is lost at its deadline.
-//! - *A node back without its data:* it may vote a second time for a key that is held, so that fewer
-//!   other votes make a majority. [`quarantine`] keeps such a node from granting until all leases of before
-//!   have run out.
-//!
-//! [`quarantine`]: https://docs.rs/tower-lock/latest/tower_lock/backend/redis/struct.RedisBackendBuilder.html#method.quarantine
+//! - *A node back without its data:* it no longer knows who holds what, and may vote for a second
+//!   holder. One such node and one holder's missing vote, and two majorities exist. The `quarantine` of
+//!   the Redis builder keeps a node from voting until all leases of before have run out.

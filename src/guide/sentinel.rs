@@ -26,9 +26,8 @@
 //!
 //! # What it guarantees
 //!
-//! One holder for each key as long as no failover loses a write, and that the way leads to the
-//! primary: the address that more than half of the sentinels name, and a server there that says
-//! itself that it is a primary. They are asked four times a second while anybody holds or waits, or
+//! One holder for each key as long as no failover loses a write, and that the way leads to a server that
+//! says itself that it is the primary, at the address that most of the sentinels that answer name. They are asked four times a second while anybody holds or waits, or
 //! a connection does not come about. A connection to another server than more than half of them name
 //! is dropped, and so is one whose server says that it may not be written to any more.
 //!
@@ -62,4 +61,8 @@
 //! | `appendonly yes`, on the primary, too | a primary that restarts empty before anybody notices makes its replicas empty |
 //! | `min-replicas-to-write 1` | a primary that was cut off stops |
 //! | `down-after-milliseconds`, `failover-timeout` | together below two thirds of the watchdog timeout |
-//! | an odd number of sentinels, at least three, on different machines | a majority has to agree |
+//! | an odd number of sentinels, at least three, on different machines; all of them in the URL, each once | a majority has to agree |
+//!
+//! The login in the URL is that of the primary. The sentinels have one of their own, or none:
+//! [`sentinel_auth`](crate::backend::redis::RedisBackendBuilder::sentinel_auth), for a user that needs
+//! `+sentinel|get-master-addr-by-name` and no more.

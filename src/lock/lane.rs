@@ -127,10 +127,11 @@ impl Lane {
                     None => Entered::Occupied,
                 }
             }
-            // The first answer is still to come: it is the answer to this one too.
+            // The first answer is still to come, to a driver or to the task it left its try to: it is
+            // the answer to this one too.
             Phase::Contending(Contending {
-                bell: None,
                 seen: Seen::Nothing,
+                ..
             }) if claim.once => Entered::Occupied,
             // Others are before it.
             Phase::Returning(_) if claim.once && !self.queue.is_empty() => {

@@ -10,7 +10,7 @@
 //! | phase | event | next phase | to be done |
 //! |---|---|---|---|
 //! | idle | acquire | contending, driven by the acquire | first try |
-//! | contending | acquire | | queue; with `no_wait` refuse, or hear the driver's first answer |
+//! | contending | acquire | | queue; with `no_wait` refuse, or hear the first answer |
 //! | contending | the driver's try is granted | held | return the guard |
 //! | contending | the driver's try fails; it may wait | contending, by a task | the driver queues in front |
 //! | contending | the driver is dropped, its try on the wire | contending, by a task | finish the try |

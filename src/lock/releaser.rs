@@ -280,13 +280,18 @@ async fn pass(engine: Arc<Engine>, key: LockKey, mut surrender: Surrender) {
 async fn retry(unfinished: Unfinished, key: LockKey, lease: LeaseId, until: Instant) {
     let engine = &unfinished.0;
     let mut backoff = FIRST_BACKOFF;
+    // Before the first try: what comes back after it is not missed.
+    let mut recoveries = engine.backend.recoveries();
     loop {
         let release = vec![(key.clone(), lease)];
         let outcomes = Arc::clone(&engine.backend).release(release).await;
         if outcomes.iter().all(Result::is_ok) || Instant::now() >= until {
             return;
         }
-        sleep(jittered(backoff)).await;
-        backoff = (backoff * 2).min(LAST_BACKOFF);
+        // Others wait for this key: as soon as the backend can be reached again, they need not.
+        tokio::select! {
+            () = sleep(jittered(backoff)) => backoff = (backoff * 2).min(LAST_BACKOFF),
+            () = recoveries.next() => {}
+        }
     }
 }

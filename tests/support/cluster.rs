@@ -140,6 +140,14 @@ impl Cluster {
         self.in_order_again().await;
     }
 
+    /// Starts all killed nodes in their former places, but without any keys.
+    pub(crate) async fn restart_all(&mut self) {
+        for node in self.nodes.iter_mut().filter(|node| !node.runs()) {
+            node.launch_again();
+        }
+        self.in_order_again().await;
+    }
+
     /// Waits until the nodes that run agree that all slots are served, with replicas in sync.
     pub(crate) async fn in_order_again(&self) {
         until("a Cluster in order", || self.logs(), || self.in_order()).await;

@@ -186,6 +186,12 @@ impl Monitor {
         sent.cloned().collect()
     }
 
+    /// What was sent so far, commands of scripts included.
+    pub(crate) fn all_lines(&self) -> Vec<String> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.clone()
+    }
+
     /// What was sent before this call, and all of it.
     pub(crate) async fn lines_until_now(&self, server: &RedisServer) -> Vec<String> {
         let mark = uuid::Uuid::new_v4().to_string();

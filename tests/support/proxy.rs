@@ -17,6 +17,7 @@ pub(crate) struct Proxy {
     port: u16,
     rules: watch::Sender<Rules>,
     accepted: Arc<AtomicU64>,
+    scripts: Arc<AtomicU64>,
     acceptor: JoinHandle<()>,
 }
 
@@ -70,13 +71,16 @@ impl Proxy {
         let (rules, seen) = watch::channel(Rules::default());
         let accepted = Arc::<AtomicU64>::default();
         let counter = Arc::clone(&accepted);
+        let scripts = Arc::<AtomicU64>::default();
+        let calls = Arc::clone(&scripts);
         let acceptor = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 counter.fetch_add(1, Ordering::SeqCst);
                 if seen.borrow().refuse {
                     reset(&client);
                 } else {
-                    drop(tokio::spawn(connection(client, target, seen.clone())));
+                    let (calls, seen) = (Arc::clone(&calls), seen.clone());
+                    drop(tokio::spawn(connection(client, target, seen, calls)));
                 }
             }
         });
@@ -84,6 +88,7 @@ impl Proxy {
             port,
             rules,
             accepted,
+            scripts,
             acceptor,
         }
     }
@@ -99,6 +104,12 @@ impl Proxy {
     /// How many connections were made to it.
     pub(crate) fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::SeqCst)
+    }
+
+    /// How many calls of scripts a client has sent, whatever became of them. A name cut in two by a
+    /// read is not seen.
+    pub(crate) fn scripts(&self) -> u64 {
+        self.scripts.load(Ordering::SeqCst)
     }
 
     /// Bytes of this direction disappear from now on, also those of new connections. No end of a
@@ -178,7 +189,12 @@ fn reset(stream: &TcpStream) {
     drop(SockRef::from(stream).set_linger(Some(Duration::ZERO)));
 }
 
-async fn connection(mut client: TcpStream, target: u16, mut rules: watch::Receiver<Rules>) {
+async fn connection(
+    mut client: TcpStream,
+    target: u16,
+    mut rules: watch::Receiver<Rules>,
+    scripts: Arc<AtomicU64>,
+) {
     let Ok(mut server) = TcpStream::connect(("127.0.0.1", target)).await else {
         return reset(&client);
     };
@@ -189,8 +205,8 @@ async fn connection(mut client: TcpStream, target: u16, mut rules: watch::Receiv
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
         tokio::select! {
-            ended = pump(from_client, to_server, up, Direction::Up) => ended,
-            ended = pump(from_server, to_client, down, Direction::Down) => ended,
+            ended = pump(from_client, to_server, up, Direction::Up, &scripts) => ended,
+            ended = pump(from_server, to_client, down, Direction::Down, &scripts) => ended,
             _ = rules.wait_for(|now| now.cuts > cuts) => Err(()),
         }
     };
@@ -206,6 +222,7 @@ async fn pump(
     mut to: WriteHalf<'_>,
     mut rules: watch::Receiver<Rules>,
     direction: Direction,
+    scripts: &AtomicU64,
 ) -> Result<(), ()> {
     let born = *rules.borrow();
     let (mut truncations, mut passed) = (born.truncations, 0);
@@ -214,6 +231,10 @@ async fn pump(
     loop {
         let read = from.read(&mut buffer).await;
         let now = *rules.borrow();
+        if let (Direction::Up, Ok(length)) = (direction, &read) {
+            let calls = buffer[..*length].windows(7).filter(|it| it == b"EVALSHA");
+            scripts.fetch_add(calls.count() as u64, Ordering::SeqCst);
+        }
         silent |= now.swallows(direction);
         match read {
             // The other side never hears of the end.

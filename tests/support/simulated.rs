@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tower_lock::backend::{
-    Acquired, BackendError, BackendErrorKind, Fence, ForceReleased, Hints, Holder, LeaseId, Node,
-    Passed, Released, Renewal, Renewed,
+    Acquired, BackendError, BackendErrorKind, Fence, ForceReleased, HintSender, Hints, Holder,
+    LeaseId, Node, Passed, Released, Renewal, Renewed,
 };
 use tower_lock::{Backend, LockKey, Memory};
 
@@ -57,6 +57,8 @@ struct Wire {
     batches: usize,
     renewing: usize,
     most_renewing: usize,
+    /// Who is told that it is no longer down.
+    recoveries: Vec<HintSender>,
 }
 
 impl Simulated {
@@ -91,7 +93,11 @@ impl Simulated {
     }
 
     pub fn down(&self, fault: Option<Fault>) {
-        self.wire.lock().unwrap().down = fault;
+        let mut wire = self.wire.lock().unwrap();
+        wire.down = fault;
+        if fault.is_none() {
+            wire.recoveries.iter().for_each(HintSender::hint);
+        }
     }
 
     pub fn log(&self) -> Vec<(Command, LockKey, LeaseId)> {
@@ -273,6 +279,12 @@ impl Backend for Simulated {
         } else {
             Hints::channel().1
         }
+    }
+
+    fn recoveries(&self) -> Hints {
+        let (sender, hints) = Hints::channel();
+        self.wire.lock().unwrap().recoveries.push(sender);
+        hints
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {

@@ -2,57 +2,46 @@
 
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::Pool;
 use redis::RedisConnectionInfo;
 
 use super::RedisBackend;
-use super::backend::Inner;
-use super::cluster::{Cluster, Settings};
-use super::connect::{Connector, Network, Origin};
-use super::names::Names;
-use super::node::Node;
-use super::notify::{Ear, Notifier, Speech};
-use super::place::Topology;
-use super::recovery::Recovery;
 use super::replicas::MinReplicas;
-use super::script::{Publish, Scripts};
-use super::self_test::{connect_error, self_test};
-use super::sentinel::Sentinels;
-use super::target::{Target, Targets, Transport};
+use super::script::Publish;
+use super::self_test::self_test;
 #[cfg(feature = "redis-tls")]
 use super::tls::Certificates;
-use crate::task::Spawner;
 use crate::{ConfigError, ConnectError};
 
 const MAX_CONNECTIONS: usize = 256;
 const MAX_REPLICAS: usize = 256;
+/// As long as a lease may be.
+const MAX_QUARANTINE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// How long sent bytes may stay unacknowledged, at least: less is an ordinary hiccup.
-const MIN_USER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Builds a [`RedisBackend`]; from [`RedisBackend::builder`] or [`RedisBackend::from_pool`].
 ///
 /// Nothing is checked and nothing is opened before [`connect`](Self::connect).
 #[must_use = "does nothing until `connect` is called"]
 pub struct RedisBackendBuilder {
-    source: Source,
-    notify: Option<String>,
-    prefix: String,
-    connections: NonZeroUsize,
-    connect_timeout: Duration,
-    response_timeout: Duration,
-    publish: Publish,
-    sentinel_auth: Option<RedisConnectionInfo>,
+    pub(super) source: Source,
+    pub(super) notify: Option<String>,
+    pub(super) prefix: String,
+    pub(super) connections: NonZeroUsize,
+    pub(super) connect_timeout: Duration,
+    pub(super) response_timeout: Duration,
+    pub(super) publish: Publish,
+    pub(super) sentinel_auth: Option<RedisConnectionInfo>,
     #[cfg(feature = "redis-tls")]
-    certificates: Certificates,
-    min_replicas: Option<MinReplicas>,
+    pub(super) certificates: Certificates,
+    pub(super) min_replicas: Option<MinReplicas>,
+    pub(super) quarantine: Option<Duration>,
 }
 
-enum Source {
+pub(super) enum Source {
     Url(String),
     Pool(Pool),
 }
@@ -79,6 +68,7 @@ impl RedisBackendBuilder {
             #[cfg(feature = "redis-tls")]
             certificates: Certificates::default(),
             min_replicas: None,
+            quarantine: None,
         }
     }
 
@@ -200,10 +190,34 @@ impl RedisBackendBuilder {
     /// releases go over the shared connections as always. A [pool](RedisBackend::from_pool) of your
     /// own should have room for the 32 besides the shared ones; with less, fewer acquire at a time.
     ///
-    /// Connecting fails where too few replicas acknowledge. A user with an ACL needs `+wait`.
+    /// Connecting fails where too few replicas acknowledge. It takes more
+    /// [permissions](RedisBackend#permissions).
     pub fn min_replicas(mut self, replicas: NonZeroUsize, timeout: Duration) -> Self {
         let replicas = replicas.get();
         self.min_replicas = Some(MinReplicas { replicas, timeout });
+        self
+    }
+
+    /// After Redis came back without its data, grants no lock for so long. Default: off; 1 ms to 366
+    /// days.
+    ///
+    /// Whoever held a lock before does not know at once that it is gone. `max_lease` is the longest
+    /// time that it may think so: the longest lease that any process takes there, which is the
+    /// manager's watchdog timeout or a longer fixed lease. Callers get *unavailable* meanwhile.
+    ///
+    /// The loss is noticed by the fencing counter, which is missing then: so the very first start
+    /// looks the same, and so does `FLUSHALL`. [`RedisBackend::warnings`] tells of a quarantine that
+    /// is in force when the backend connects.
+    ///
+    /// All processes that share the server have to set it, to the same time. One that does not grants
+    /// locks all the same, and writes a new counter, which hides the loss from the others. A Java
+    /// service that shares the names knows nothing of it.
+    ///
+    /// In a cluster each slot has a counter. Connecting looks at all 16 384 of them, and creates
+    /// those that are missing, about 5 MB in all. After a loss those of its node have their
+    /// quarantine together.
+    pub fn quarantine(mut self, max_lease: Duration) -> Self {
+        self.quarantine = Some(max_lease);
         self
     }
 
@@ -224,169 +238,65 @@ impl RedisBackendBuilder {
     /// # Cancel safety
     ///
     /// Connections that were opened are closed. A key of the trial may stay for a second.
-    pub async fn connect(mut self) -> Result<RedisBackend, ConnectError> {
-        let for_replicas = self.min_replicas.map(|it| ("min_replicas", it.timeout));
-        let timeouts = [
-            ("connect_timeout", self.connect_timeout),
-            ("response_timeout", self.response_timeout),
-        ];
-        for (field, timeout) in timeouts.into_iter().chain(for_replicas) {
-            if !(MIN_TIMEOUT..=MAX_TIMEOUT).contains(&timeout) {
-                let problem =
-                    format!("{timeout:?} is not within {MIN_TIMEOUT:?} to {MAX_TIMEOUT:?}");
-                return Err(ConfigError::new(field, problem).into());
+    pub async fn connect(self) -> Result<RedisBackend, ConnectError> {
+        let mut inner = self.assemble().await?;
+        inner.warnings = self_test(&inner).await?;
+        Ok(RedisBackend::new(inner))
+    }
+
+    /// The same, but a server that cannot be reached is a [warning](RedisBackend::warnings), and is
+    /// sought from then on: for a node of a [`Quorum`](crate::Quorum), which starts without a
+    /// minority, or for a program that starts before its Redis. Nothing is tried out there; what
+    /// would have been refused is told by the first lock.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect), [`ConnectError::Unreachable`] only for a cluster of which
+    /// no node answers.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`connect`](Self::connect).
+    pub async fn connect_lazy(self) -> Result<RedisBackend, ConnectError> {
+        let mut inner = self.assemble().await?;
+        inner.warnings = match self_test(&inner).await {
+            Err(error @ ConnectError::Unreachable { .. }) => vec![error.to_string()],
+            tested => tested?,
+        };
+        Ok(RedisBackend::new(inner))
+    }
+}
+
+impl RedisBackendBuilder {
+    /// What can be told from a setting alone.
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        let for_replicas = self.min_replicas.map(|it| it.timeout);
+        for (field, time, max) in [
+            ("connect_timeout", Some(self.connect_timeout), MAX_TIMEOUT),
+            ("response_timeout", Some(self.response_timeout), MAX_TIMEOUT),
+            ("min_replicas", for_replicas, MAX_TIMEOUT),
+            ("quarantine", self.quarantine, MAX_QUARANTINE),
+        ] {
+            if let Some(time) = time
+                && !(MIN_TIMEOUT..=max).contains(&time)
+            {
+                let problem = format!("{time:?} is not within {MIN_TIMEOUT:?} to {max:?}");
+                return Err(ConfigError::new(field, problem));
             }
         }
-        let connections = self.connections.get();
-        if connections > MAX_CONNECTIONS {
+        if self.connections.get() > MAX_CONNECTIONS {
             let problem = format!("more than {MAX_CONNECTIONS}");
-            return Err(ConfigError::new("connections", problem).into());
+            return Err(ConfigError::new("connections", problem));
         }
         if self
             .min_replicas
             .is_some_and(|it| it.replicas > MAX_REPLICAS)
         {
             let problem = format!("more than {MAX_REPLICAS}");
-            return Err(ConfigError::new("min_replicas", problem).into());
+            return Err(ConfigError::new("min_replicas", problem));
         }
-        let names = Names::new(self.prefix)?;
-
-        let transport = Transport {
-            user_timeout: self.connect_timeout.max(MIN_USER_TIMEOUT),
-            #[cfg(feature = "redis-tls")]
-            certificates: self.certificates,
-        };
-        let network = Arc::new(Network {
-            connect_timeout: self.connect_timeout,
-            response_timeout: self.response_timeout,
-            spawner: Spawner::default(),
-            recovery: Recovery::default(),
-            min_replicas: self.min_replicas,
-        });
-        let notify = match &self.notify {
-            Some(url) => Some(Target::parse("notify", url, &transport)?),
-            None => None,
-        };
-        let mut watched = None;
-        let (origin, address, ear) = match self.source {
-            Source::Pool(pool) => {
-                #[cfg(feature = "redis-tls")]
-                if notify.is_none() {
-                    transport
-                        .certificates
-                        .refuse("connections are the pool's")?;
-                }
-                let address = "the given pool".to_owned();
-                (Origin::Given(pool), address, notify.map(Ear::Server))
-            }
-            Source::Url(url) => match Targets::parse("url", &url, &transport)? {
-                Targets::Server(target) => {
-                    let address = target.address.clone();
-                    let ear = Ear::Server(notify.unwrap_or_else(|| Target::clone(&target)));
-                    (Origin::Server(target), address, Some(ear))
-                }
-                Targets::Sentinel { sentinels, service } => {
-                    let sentinels = Arc::new(Sentinels::new(
-                        sentinels,
-                        service,
-                        self.sentinel_auth.take().unwrap_or_default(),
-                        Arc::clone(&network),
-                    ));
-                    watched = Some(Arc::clone(&sentinels));
-                    let address = sentinels.address();
-                    let ear =
-                        notify.map_or_else(|| Ear::Sentinel(Arc::clone(&sentinels)), Ear::Server);
-                    (Origin::Sentinel(sentinels), address, Some(ear))
-                }
-                Targets::Cluster { .. } if notify.is_some() => {
-                    let problem = "the releases in a cluster are heard at its nodes";
-                    return Err(ConfigError::new("notify", problem).into());
-                }
-                Targets::Cluster { seeds } => {
-                    unused_sentinel_auth(&self.sentinel_auth)?;
-                    return in_cluster(seeds, connections, network, names, self.publish).await;
-                }
-            },
-        };
-        unused_sentinel_auth(&self.sentinel_auth)?;
-        let connector = Connector::new(origin, address.clone(), connections, Arc::clone(&network));
-        let publish = match self.publish {
-            Publish::Auto => Publish::Plain,
-            publish => publish,
-        };
-        let listen = |speech, ear| Notifier::new(Arc::clone(&network), ear, speech);
-        let plain = publish
-            .is_plain()
-            .then(|| listen(Speech::Plain, ear.clone()));
-        let node = Node::new(connector, connections, listen(Speech::Sharded, ear));
-        finished(Inner {
-            names,
-            scripts: Scripts::new(publish),
-            topology: Topology::Single(node),
-            sentinels: watched,
-            plain,
-            sharded: publish.is_sharded(),
-            network,
-            address,
-            warnings: Vec::new(),
-        })
-        .await
+        Ok(())
     }
-}
-
-/// A login that is shown to nobody was meant for somebody.
-fn unused_sentinel_auth(login: &Option<RedisConnectionInfo>) -> Result<(), ConfigError> {
-    match login {
-        None => Ok(()),
-        Some(_) => Err(ConfigError::new(
-            "sentinel_auth",
-            "the URL names no sentinels",
-        )),
-    }
-}
-
-async fn in_cluster(
-    seeds: Vec<Target>,
-    connections: usize,
-    network: Arc<Network>,
-    names: Names,
-    publish: Publish,
-) -> Result<RedisBackend, ConnectError> {
-    let addresses: Vec<_> = seeds.iter().map(|seed| seed.address.clone()).collect();
-    let address = addresses.join(",");
-    let cluster = Cluster::new(Settings {
-        seeds,
-        connections,
-        network: Arc::clone(&network),
-    });
-    let failed = |error| connect_error(&address, error);
-    cluster.refresh().await.map_err(failed)?;
-    let publish = match publish {
-        Publish::Auto if cluster.has_sharded_messages().await.map_err(failed)? => Publish::Sharded,
-        Publish::Auto => Publish::Plain,
-        publish => publish,
-    };
-    let plain = publish.is_plain().then(|| {
-        let ear = Ear::AnyNode(Arc::downgrade(&cluster));
-        Notifier::new(Arc::clone(&network), Some(ear), Speech::Plain)
-    });
-    finished(Inner {
-        names,
-        scripts: Scripts::new(publish),
-        topology: Topology::Cluster(cluster),
-        sentinels: None,
-        plain,
-        sharded: publish.is_sharded(),
-        network,
-        address,
-        warnings: Vec::new(),
-    })
-    .await
-}
-
-async fn finished(mut inner: Inner) -> Result<RedisBackend, ConnectError> {
-    inner.warnings = self_test(&inner).await?;
-    Ok(RedisBackend::new(inner))
 }
 
 impl fmt::Debug for RedisBackendBuilder {

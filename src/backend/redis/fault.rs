@@ -48,10 +48,16 @@ pub(super) enum Trouble {
     EmptyKey,
     #[error("the sentinels do not know the service {0:?}")]
     UnknownService(String),
+    #[error("the server is a node of a cluster: the URL must begin with `redis+cluster`")]
+    ClusterNode,
+    #[error("the server is a sentinel: the URL must begin with `redis+sentinel`")]
+    Sentinel,
     #[error("the server is not the primary")]
     NotPrimary,
     #[error("{acknowledged} of {asked} replicas acknowledged the grant")]
     TooFewReplicas { acknowledged: i64, asked: usize },
+    #[error("the server came back without its data; no lock is granted for another {0:?}")]
+    Quarantine(Duration),
     #[error("too many acquires wait for replicas")]
     Crowded,
 }
@@ -73,6 +79,13 @@ impl Trouble {
 impl Fault {
     pub(super) fn unavailable(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Refused(BackendError::refused(BackendErrorKind::Unavailable, source))
+    }
+}
+
+impl Trouble {
+    /// The trouble behind an error, if it is one of ours.
+    pub(super) fn behind(error: &BackendError) -> Option<&Self> {
+        std::error::Error::source(error)?.downcast_ref()
     }
 }
 
@@ -137,6 +150,11 @@ pub(super) fn is_demoted(answer: &Value) -> bool {
 
 /// An error the server answered with: the command did not take effect.
 pub(super) fn refusal(error: ServerError) -> BackendError {
+    if error.code() == "QUARANTINE" {
+        let left = error.details().and_then(|left| left.trim().parse().ok());
+        let left = Duration::from_millis(left.unwrap_or(0));
+        return BackendError::refused(BackendErrorKind::Unavailable, Trouble::Quarantine(left));
+    }
     BackendError::refused(
         kind_of(error.code(), error.details().unwrap_or_default()),
         RedisError::from(error),
@@ -163,7 +181,9 @@ pub(super) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
 fn kind_of(code: &str, details: &str) -> BackendErrorKind {
     /// `CROSSSLOT`: a node of a cluster was given as if it were alone.
     const CODES: [&str; 5] = ["FENCE", "NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT"];
-    const SENTENCES: [&str; 8] = [
+    const SENTENCES: [&str; 9] = [
+        // redis-rs loses the code when the handshake is refused.
+        "has no permissions",
         "Authentication required",
         "cluster support disabled",
         "NOPERM",

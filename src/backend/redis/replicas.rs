@@ -125,7 +125,7 @@ impl Replicas {
             Err(error) => return Err(lent.died(error)),
         };
         if is_demoted(&answer) {
-            shard.discard(&lent.shared);
+            shard.demoted(&lent.shared);
         }
         let answer = check(answer);
         shard.observe(&answer);

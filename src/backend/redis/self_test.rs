@@ -12,6 +12,7 @@ use super::cluster::Cluster;
 use super::fault::Trouble;
 use super::node::Node;
 use super::place::{Place, Topology};
+use super::quarantine::prepare;
 use super::script::{self, At};
 use super::shard::Shard;
 use crate::backend::{BackendError, BackendErrorKind, LeaseId, Renewal};
@@ -58,6 +59,14 @@ async fn test_node(
         .await
         .map_err(failed)?;
 
+    let shard = &node.shards[0];
+    // Says the role to those, too, who may not ask for `INFO`.
+    let hello = script::plain(shard, &redis::cmd("HELLO")).await.ok();
+    if let Some(trouble) = mistaken(hello.as_ref(), cluster.is_some()) {
+        let error = BackendError::refused(BackendErrorKind::Misconfigured, trouble);
+        return Err(failed(error));
+    }
+
     let key = key_at(inner, node, cluster);
     let place = match cluster {
         Some(cluster) => Place::in_cluster(node.shard(&key), cluster, &key, inner.names.slot(&key)),
@@ -69,12 +78,21 @@ async fn test_node(
         key: &key,
     };
     let mut warnings = Vec::new();
-    let tried = try_scripts(inner, node, at).await;
+    let tried = async {
+        let left = prepare(inner, node, cluster).await?;
+        try_scripts(inner, node, at).await?;
+        Ok(left)
+    };
+    let tried = tried.await;
     if let Some(problem) = tried.as_ref().err().and_then(|error| shortage(node, error)) {
         return Err(ConfigError::new("min_replicas", problem).into());
     }
     match tried {
-        Ok(()) => {}
+        Ok(Duration::ZERO) => {}
+        Ok(left) => warnings.push(format!(
+            "the server {} came back without its data, or is new; no lock is granted for another {left:?}",
+            node.address()
+        )),
         Err(error)
             if error.kind() == BackendErrorKind::Unavailable && !error.may_have_taken_effect() =>
         {
@@ -95,18 +113,16 @@ async fn test_node(
         subscribed.await.map_err(failed)?;
     }
 
-    let shard = &node.shards[0];
-    warnings.extend(role(shard, cluster.is_some()).await);
+    warnings.extend(replica(hello.as_ref()));
     warnings.extend(eviction(shard).await);
     Ok(warnings)
 }
 
 fn shortage(node: &Node, error: &BackendError) -> Option<String> {
-    let trouble = std::error::Error::source(error)?.downcast_ref()?;
     let Trouble::TooFewReplicas {
         acknowledged,
         asked,
-    } = trouble
+    } = Trouble::behind(error)?
     else {
         return None;
     };
@@ -133,7 +149,7 @@ async fn try_scripts(inner: &Inner, node: &Node, at: At<'_>) -> Result<(), Backe
     let (key, lease) = (at.key.clone(), LeaseId::new(Uuid::new_v4(), 1));
     // Reads first: a permission that is missing here costs nothing yet.
     scripts.inspect(at).await?;
-    scripts.acquire(at, lease, TRIAL_TTL).await?;
+    scripts.try_out(at, lease, TRIAL_TTL).await?;
     let renewal = Renewal::new(key.clone(), lease, TRIAL_TTL);
     let renewed = scripts.renew_all(at.place, at.names, &[&renewal]).await;
     // Asked to keep, then asked to release: both of its branches.
@@ -158,22 +174,20 @@ async fn try_scripts(inner: &Inner, node: &Node, at: At<'_>) -> Result<(), Backe
         .try_for_each(|outcome| outcome.map(drop))
 }
 
-/// `HELLO` says the role to those who may not ask for `INFO`; before 6.0 it does not exist.
-async fn role(shard: &Arc<Shard>, in_cluster: bool) -> Option<String> {
-    let answer = script::plain(shard, &redis::cmd("HELLO")).await.ok()?;
-    let version = entry(&answer, "version");
-    let mode = entry(&answer, "mode")?;
-    let role = entry(&answer, "role")?;
-    let version = version.unwrap_or_default();
-    if mode == "cluster" && !in_cluster {
-        Some(format!(
-            "the server (version {version}) is a node of a cluster: use `redis+cluster`"
-        ))
-    } else if role != "master" {
-        Some(format!("the server (version {version}) is a replica"))
-    } else {
-        None
+/// A server of another kind than the URL says answers the scripts with riddles. Whoever may not be
+/// asked is tried.
+fn mistaken(hello: Option<&Value>, in_cluster: bool) -> Option<Trouble> {
+    match entry(hello?, "mode")?.as_str() {
+        "cluster" if !in_cluster => Some(Trouble::ClusterNode),
+        "sentinel" => Some(Trouble::Sentinel),
+        _ => None,
     }
+}
+
+fn replica(hello: Option<&Value>) -> Option<String> {
+    let role = entry(hello?, "role")?;
+    let version = entry(hello?, "version").unwrap_or_default();
+    (role != "master").then(|| format!("the server (version {version}) is a replica"))
 }
 
 /// A server that evicts keys evicts locks. Where the ACL hides the policy there is no warning.

@@ -3,7 +3,7 @@
 //! | connection | a new command | ends with |
 //! |---|---|---|
 //! | none | one task connects, all wait for it up to the connect timeout | sound, or failed |
-//! | sound | goes out | an answer; a timeout: suspect; an end: none |
+//! | sound | goes out | an answer; a timeout: suspect; an end: none; a replica's answer: none, the second time failed |
 //! | suspect | one task connects; all wait for it, or for a sign of life of the old one, up to the response timeout | sound |
 //! | left behind: the locks are at another server | as with none, whether it answers or not | sound, or failed |
 //! | failed | is refused at once until the backoff has passed | the next attempt |
@@ -29,6 +29,8 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
 /// A refused client is mended by a person, not by a retry.
 const REFUSED_BACKOFF: Duration = Duration::from_secs(1);
+/// A server that turned out to be a replica sooner than this after the last time still is one.
+const STEADY: Duration = Duration::from_secs(2);
 /// A connection that has been asked for a sign of life is given up after so many response
 /// timeouts, also if nothing could replace it.
 const PROBE_PATIENCE: u32 = 10;
@@ -48,6 +50,9 @@ struct State {
     /// There was a connection before.
     connected: bool,
     failures: u32,
+    /// How often in a row the connection led to a replica, and when it last did.
+    demotions: u32,
+    demoted_at: Option<Instant>,
     failed: Option<(Instant, BackendError)>,
 }
 
@@ -116,9 +121,7 @@ impl Shard {
                     return Err(Fault::Died(BackendError::unknown(Trouble::NotPrimary)));
                 }
                 if is_demoted(&answer) {
-                    // What was the primary is a replica now; the way to the new one begins with a
-                    // new connection.
-                    self.discard(&link);
+                    self.demoted(&link);
                 }
                 let checked = check(answer);
                 self.observe(&checked);
@@ -239,13 +242,15 @@ impl Shard {
     }
 
     pub(super) fn discard(&self, link: &Arc<Link>) {
+        self.state().discard(link);
+    }
+
+    /// What was the primary is a replica now; the way to the new one begins with a new connection.
+    pub(super) fn demoted(&self, link: &Arc<Link>) {
         let mut state = self.state();
-        if state
-            .link
-            .as_ref()
-            .is_some_and(|now| Arc::ptr_eq(now, link))
-        {
-            state.link = None;
+        // Of all commands that were on it, the first one tells.
+        if state.discard(link) {
+            state.demoted();
         }
     }
 }
@@ -320,6 +325,25 @@ impl State {
         let pause = backoff(self.failures, FIRST_BACKOFF, longest);
         self.failed = Some((Instant::now() + pause, error));
         pause
+    }
+
+    /// Whether it was the connection of the moment.
+    fn discard(&mut self, link: &Arc<Link>) -> bool {
+        self.link.take_if(|now| Arc::ptr_eq(now, link)).is_some()
+    }
+
+    /// The link led to a replica. The first time the next one may lead to the primary; when it does
+    /// not, each of those that follow would be made as soon as the last one was told.
+    fn demoted(&mut self) {
+        let now = Instant::now();
+        let is_first = self.demoted_at.is_none_or(|last| now > last + STEADY);
+        self.demotions = if is_first { 0 } else { self.demotions + 1 };
+        self.demoted_at = Some(now);
+        if !is_first {
+            let pause = backoff(self.demotions, FIRST_BACKOFF, LONGEST_BACKOFF);
+            let error = Fault::unavailable(Trouble::NotPrimary).into();
+            self.failed = Some((now + pause, error));
+        }
     }
 }
 

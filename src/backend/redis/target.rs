@@ -47,6 +47,7 @@ impl Targets {
     ) -> Result<Self, ConfigError> {
         let invalid = |problem: &str| ConfigError::new(field, problem);
         let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid("not a URL"))?;
+        let scheme = scheme.to_ascii_lowercase();
         let Some((scheme @ ("redis" | "rediss" | "valkey" | "valkeys"), kind)) =
             scheme.split_once('+').filter(|(_, kind)| *kind != "unix")
         else {
@@ -107,14 +108,14 @@ impl Targets {
     }
 }
 
-/// Of a sentinel that is given without one. That of all other servers is 6379.
-const SENTINEL_PORT: &str = ":26379";
-
 /// What is in front of the character would be taken for the host, and be told as the address.
 const UNENCODED: &str =
     "an `@` behind the host: `/`, `?`, `#` and `%` in a user or a password must be percent-encoded";
 /// Without the scheme that was found: of a URL that has none, it is the user.
 const SCHEMES: &str = "the scheme is not supported: use `redis`, `rediss`, `redis+unix`, `redis+sentinel` or `redis+cluster`";
+
+/// Of a sentinel that is given without one. That of all other servers is 6379.
+const SENTINEL_PORT: &str = ":26379";
 
 impl Target {
     /// Reads the URL of one server.
@@ -128,7 +129,27 @@ impl Target {
         if url.has_host() && url[url::Position::BeforePath..].contains('@') {
             return Err(invalid(UNENCODED));
         }
+        let is_socket = url.host().is_none();
+        if !is_socket && url.host_str().is_some_and(|host| host.contains(',')) {
+            return Err(invalid(
+                "several hosts are for `redis+sentinel` and `redis+cluster`",
+            ));
+        }
+        if !url.username().is_empty() && url.password().is_none() {
+            // redis-rs would log in as nobody, and so be the default user.
+            return Err(invalid(
+                "a user needs a password: `redis://user:password@host`",
+            ));
+        }
+        if !is_socket && url.query_pairs().any(|(name, _)| name != "protocol") {
+            return Err(invalid(
+                "the database goes behind the host: `redis://host/1`",
+            ));
+        }
         match url.scheme() {
+            "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
+                return Err(invalid("one server is asked for here"));
+            }
             "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix" => {}
             "rediss" | "valkeys" if cfg!(feature = "redis-tls") => {
                 if url.fragment().is_some() {
@@ -271,6 +292,10 @@ mod tests {
             ("redis+sentinel://u:hunter2@h,,i/service", "hosts"),
             ("redis+sentinel://u:hunter2@h,i?hunter2/service", "hosts"),
             ("redis+sentinel://u:hunter2@h:hunter2/service", "not a URL"),
+            (
+                "redis+sentinel://u:hunter2/2@h:1/service",
+                "percent-encoded",
+            ),
             ("redis+sentinel://u:hunter2@h/%ff", "UTF-8"),
             (
                 "redis+sentinel://u:hunter2@h/service/hunter2",
@@ -282,6 +307,10 @@ mod tests {
             ("redis+cluster://u:hunter2@h/1", "no databases"),
             ("redis+hunter://u:hunter2@h", "use `redis`"),
             ("http://u:hunter2@h", "use `redis`"),
+            ("redis://hunter2@h", "needs a password"),
+            ("redis+cluster://hunter2@h", "needs a password"),
+            ("redis://h?db=hunter2", "behind the host"),
+            ("redis://hunter2,h", "several hosts"),
             ("redis://u:hunter2@h/hunter2", "cannot be used"),
             ("hunter2", "not a URL"),
         ] {
@@ -310,6 +339,13 @@ mod tests {
         };
         let addresses: Vec<_> = seeds.iter().map(|it| &*it.address).collect();
         assert_eq!(addresses, ["a:1", "b:6379"]);
+    }
+
+    #[test]
+    fn a_place_for_one_server_takes_no_list() {
+        let error = parse("redis+sentinel://h/service").err().unwrap();
+        assert!(error.to_string().contains("one server"), "{error}");
+        assert!(targets("REDIS+Cluster://h").is_ok());
     }
 
     #[test]

@@ -1,0 +1,165 @@
+//! From the settings to the parts of a backend.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::RedisConnectionInfo;
+
+use super::RedisBackendBuilder;
+use super::backend::Inner;
+use super::builder::Source;
+use super::cluster::{Cluster, Settings};
+use super::connect::{Connector, Network, Origin};
+use super::names::Names;
+use super::node::Node;
+use super::notify::{Ear, Notifier, Speech};
+use super::place::Topology;
+use super::recovery::Recovery;
+use super::script::{Publish, Scripts};
+use super::self_test::connect_error;
+use super::sentinel::Sentinels;
+use super::target::{Target, Targets, Transport};
+use crate::task::Spawner;
+use crate::{ConfigError, ConnectError};
+
+/// How long sent bytes may stay unacknowledged, at least: less is an ordinary hiccup.
+const MIN_USER_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl RedisBackendBuilder {
+    /// Opens nothing but, in a cluster, a connection to ask for its nodes.
+    pub(super) async fn assemble(mut self) -> Result<Inner, ConnectError> {
+        self.validate()?;
+        let connections = self.connections.get();
+        let names = Names::new(self.prefix)?;
+
+        let transport = Transport {
+            user_timeout: self.connect_timeout.max(MIN_USER_TIMEOUT),
+            #[cfg(feature = "redis-tls")]
+            certificates: self.certificates,
+        };
+        let network = Arc::new(Network {
+            connect_timeout: self.connect_timeout,
+            response_timeout: self.response_timeout,
+            spawner: Spawner::default(),
+            recovery: Recovery::default(),
+            min_replicas: self.min_replicas,
+        });
+        let notify = match &self.notify {
+            Some(url) => Some(Target::parse("notify", url, &transport)?),
+            None => None,
+        };
+        let mut watched = None;
+        let (origin, address, ear) = match self.source {
+            Source::Pool(pool) => {
+                #[cfg(feature = "redis-tls")]
+                if notify.is_none() {
+                    transport
+                        .certificates
+                        .refuse("connections are the pool's")?;
+                }
+                let address = "the given pool".to_owned();
+                (Origin::Given(pool), address, notify.map(Ear::Server))
+            }
+            Source::Url(url) => match Targets::parse("url", &url, &transport)? {
+                Targets::Server(target) => {
+                    let address = target.address.clone();
+                    let ear = Ear::Server(notify.unwrap_or_else(|| Target::clone(&target)));
+                    (Origin::Server(target), address, Some(ear))
+                }
+                Targets::Sentinel { sentinels, service } => {
+                    let sentinels = Arc::new(Sentinels::new(
+                        sentinels,
+                        service,
+                        self.sentinel_auth.take().unwrap_or_default(),
+                        Arc::clone(&network),
+                    ));
+                    watched = Some(Arc::clone(&sentinels));
+                    let address = sentinels.address();
+                    let ear =
+                        notify.map_or_else(|| Ear::Sentinel(Arc::clone(&sentinels)), Ear::Server);
+                    (Origin::Sentinel(sentinels), address, Some(ear))
+                }
+                Targets::Cluster { .. } if notify.is_some() => {
+                    let problem = "the releases in a cluster are heard at its nodes";
+                    return Err(ConfigError::new("notify", problem).into());
+                }
+                Targets::Cluster { seeds } => {
+                    unused_sentinel_auth(&self.sentinel_auth)?;
+                    let how = (self.publish, self.quarantine);
+                    return in_cluster(seeds, connections, network, names, how).await;
+                }
+            },
+        };
+        unused_sentinel_auth(&self.sentinel_auth)?;
+        let connector = Connector::new(origin, address.clone(), connections, Arc::clone(&network));
+        let publish = match self.publish {
+            Publish::Auto => Publish::Plain,
+            publish => publish,
+        };
+        let listen = |speech, ear| Notifier::new(Arc::clone(&network), ear, speech);
+        let plain = publish
+            .is_plain()
+            .then(|| listen(Speech::Plain, ear.clone()));
+        let node = Node::new(connector, connections, listen(Speech::Sharded, ear));
+        Ok(Inner {
+            names,
+            scripts: Scripts::new(publish, self.quarantine),
+            topology: Topology::Single(node),
+            sentinels: watched,
+            plain,
+            sharded: publish.is_sharded(),
+            network,
+            address,
+            warnings: Vec::new(),
+        })
+    }
+}
+
+/// A login that is shown to nobody was meant for somebody.
+fn unused_sentinel_auth(login: &Option<RedisConnectionInfo>) -> Result<(), ConfigError> {
+    match login {
+        None => Ok(()),
+        Some(_) => Err(ConfigError::new(
+            "sentinel_auth",
+            "the URL names no sentinels",
+        )),
+    }
+}
+
+async fn in_cluster(
+    seeds: Vec<Target>,
+    connections: usize,
+    network: Arc<Network>,
+    names: Names,
+    (publish, quarantine): (Publish, Option<Duration>),
+) -> Result<Inner, ConnectError> {
+    let addresses: Vec<_> = seeds.iter().map(|seed| seed.address.clone()).collect();
+    let address = addresses.join(",");
+    let cluster = Cluster::new(Settings {
+        seeds,
+        connections,
+        network: Arc::clone(&network),
+    });
+    let failed = |error| connect_error(&address, error);
+    cluster.refresh().await.map_err(failed)?;
+    let publish = match publish {
+        Publish::Auto if cluster.has_sharded_messages().await.map_err(failed)? => Publish::Sharded,
+        Publish::Auto => Publish::Plain,
+        publish => publish,
+    };
+    let plain = publish.is_plain().then(|| {
+        let ear = Ear::AnyNode(Arc::downgrade(&cluster));
+        Notifier::new(Arc::clone(&network), Some(ear), Speech::Plain)
+    });
+    Ok(Inner {
+        names,
+        scripts: Scripts::new(publish, quarantine),
+        topology: Topology::Cluster(cluster),
+        sentinels: None,
+        plain,
+        sharded: publish.is_sharded(),
+        network,
+        address,
+        warnings: Vec::new(),
+    })
+}

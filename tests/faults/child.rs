@@ -1,0 +1,126 @@
+//! Another process: this very program, started again to hold locks until it is stopped or killed.
+
+use std::io::{BufRead as _, BufReader, Lines};
+use std::process::{Child as Process, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use crate::support::engine::{MS, manager};
+
+/// The URL, the lease in milliseconds, and the keys.
+const ORDER: &str = "LOCKS_FOR_ANOTHER_PROCESS";
+
+/// What the other process does, if this is it. Each line it says begins with a word of its own.
+pub(crate) fn main() -> bool {
+    let Ok(order) = std::env::var(ORDER) else {
+        return false;
+    };
+    let mut order = order.split(' ');
+    let url = order.next().expect("a URL").to_owned();
+    let lease = order.next().and_then(|lease| lease.parse().ok());
+    let lease = Duration::from_millis(lease.expect("a lease"));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let guards: Vec<_> = runtime.block_on(async {
+        let locks = manager(url, lease).await;
+        let mut guards = Vec::new();
+        for key in order {
+            let guard = locks.acquire(key).wait_forever().await.expect("a lock");
+            println!("holds {key} {} {}", guard.fencing_token(), guard.owner());
+            guards.push(guard);
+        }
+        guards
+    });
+    println!("holds all");
+    // Looks all the time; when it was stopped, the first look afterwards is what matters.
+    loop {
+        let before = Instant::now();
+        std::thread::sleep(5 * MS);
+        let held = guards.iter().filter(|guard| guard.is_held()).count();
+        if before.elapsed() > lease {
+            println!("woke {held}");
+            break;
+        }
+        if held < guards.len() {
+            println!("lost {}", guards.len() - held);
+            break;
+        }
+    }
+    for guard in guards {
+        let told = runtime.block_on(async { timeout(50 * MS, guard.lost()).await.is_ok() });
+        let refused = runtime
+            .block_on(guard.release())
+            .is_err_and(|error| error.is_lost());
+        println!("told {told} {refused}");
+    }
+    println!("done");
+    // Stays until it is killed.
+    std::thread::sleep(Duration::from_secs(60));
+    true
+}
+
+pub(crate) struct Child {
+    process: Process,
+    says: Lines<BufReader<ChildStdout>>,
+}
+
+/// What the other process has.
+pub(crate) struct Holds {
+    pub(crate) key: String,
+    pub(crate) token: i64,
+    /// The name of its manager, with which all its leases begin.
+    pub(crate) manager: String,
+}
+
+impl Child {
+    pub(crate) fn start(url: &str, lease: Duration, keys: &[String]) -> Self {
+        let order = format!("{url} {} {}", lease.as_millis(), keys.join(" "));
+        let mut process = Command::new(std::env::current_exe().expect("this program"))
+            .env(ORDER, order)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it can be started again");
+        let out = process.stdout.take().expect("piped");
+        Self {
+            process,
+            says: BufReader::new(out).lines(),
+        }
+    }
+
+    /// What it says next, behind its first word; `None` when that is another word.
+    pub(crate) fn says(&mut self, word: &str) -> Option<String> {
+        let line = self.says.next().expect("it is alive").expect("a line");
+        let (first, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        (first == word).then(|| rest.to_owned())
+    }
+
+    /// The next lock it has; `None` when it has all.
+    pub(crate) fn holds(&mut self) -> Option<Holds> {
+        let said = self.says("holds").expect("it holds");
+        let mut said = said.split(' ');
+        Some(Holds {
+            key: said.next()?.to_owned(),
+            token: said.next()?.parse().ok()?,
+            manager: said.next()?.split(':').next()?.to_owned(),
+        })
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        let id = self.process.id().to_string();
+        let status = Command::new("kill").args([signal, &id]).status();
+        assert!(status.is_ok_and(|status| status.success()), "{signal}");
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().expect("it can be killed");
+        self.process.wait().expect("it has ended");
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}

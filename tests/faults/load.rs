@@ -1,0 +1,325 @@
+//! What callers do at random moments: all of it, all the time.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tower_lock::{Acquire, ErrorKind, LockGuard, LockManager};
+
+use crate::referee::{Grip, Referee};
+use crate::world::PROCESSES;
+
+/// The keys that everybody wants. Each process has a worker for each, so that they are never left
+/// alone.
+const HOT: usize = 3;
+/// Keys that are only taken in pairs: a first one is held while its owner waits for the second.
+const PAIRED: u64 = 3;
+
+pub(crate) fn hot() -> Vec<String> {
+    (0..HOT).map(|n| format!("hot:{n}")).collect()
+}
+
+/// The key that a process holds for as long as it can.
+pub(crate) fn kept(process: usize) -> String {
+    format!("own:{process}")
+}
+
+fn leased(process: usize) -> String {
+    format!("leased:{process}")
+}
+
+pub(crate) fn random(bound: u64) -> u64 {
+    RandomState::new().hash_one(0) % bound
+}
+
+pub(crate) fn millis(range: Range<u64>) -> Duration {
+    Duration::from_micros(range.start * 1_000 + random((range.end - range.start) * 1_000))
+}
+
+/// The workers of all processes, until they are stopped.
+pub(crate) struct Load {
+    workers: Vec<JoinHandle<()>>,
+    stop: watch::Sender<bool>,
+}
+
+impl Load {
+    pub(crate) fn new() -> Self {
+        Self {
+            workers: Vec::new(),
+            stop: watch::channel(false).0,
+        }
+    }
+
+    /// Everything that one process does.
+    pub(crate) fn add(
+        &mut self,
+        referee: &Arc<Referee>,
+        locks: &LockManager,
+        process: usize,
+        lease: Duration,
+    ) {
+        let worker = || Worker {
+            referee: Arc::clone(referee),
+            locks: locks.clone(),
+            process,
+            lease,
+            stop: self.stop.subscribe(),
+        };
+        let mut workers = Vec::new();
+        for key in hot() {
+            workers.push(tokio::spawn(worker().on_a_hot_key(key)));
+        }
+        workers.push(tokio::spawn(worker().on_pairs()));
+        workers.push(tokio::spawn(worker().for_good(kept(process))));
+        workers.push(tokio::spawn(
+            worker().about_a_third(format!("third:{process}")),
+        ));
+        workers.push(tokio::spawn(worker().without_renewal(leased(process))));
+        // Whoever loses such a lock has a rival in another process, at once.
+        let other = (process + 1) % PROCESSES;
+        workers.push(tokio::spawn(worker().in_turn(kept(other))));
+        workers.push(tokio::spawn(worker().in_turn(leased(other))));
+        self.workers.append(&mut workers);
+    }
+
+    /// Waits until all have let go. A worker that panicked is told as its panic.
+    pub(crate) async fn stop(&mut self) -> Vec<String> {
+        self.stop.send_replace(true);
+        let mut panics = Vec::new();
+        for worker in self.workers.drain(..) {
+            if let Err(error) = worker.await {
+                panics.push(error.to_string());
+            }
+        }
+        panics
+    }
+}
+
+struct Worker {
+    referee: Arc<Referee>,
+    locks: LockManager,
+    process: usize,
+    lease: Duration,
+    stop: watch::Receiver<bool>,
+}
+
+impl Worker {
+    fn is_over(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Whatever takes longer ends with the load.
+    async fn until_stopped<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            outcome = work => Some(outcome),
+            _ = self.stop.wait_for(|stop| *stop) => None,
+        }
+    }
+
+    async fn on_a_hot_key(mut self, key: String) {
+        while !self.is_over() {
+            let patience = match random(5) {
+                0 => Some(millis(0..30)),
+                _ => None,
+            };
+            let how = How::at_random(self.lease);
+            if let Some(mut grip) = self.take(&key, how, patience).await {
+                if random(4) == 0 {
+                    self.again(&mut grip, &key).await;
+                }
+                let time = if random(10) == 0 {
+                    millis(40..120)
+                } else {
+                    millis(0..30)
+                };
+                grip.keep(time).await;
+                self.let_go(grip).await;
+            }
+            sleep(millis(1..25)).await;
+        }
+    }
+
+    async fn on_pairs(mut self) {
+        while !self.is_over() {
+            let (a, b) = (random(PAIRED), 1 + random(PAIRED - 1));
+            let pair = [format!("pair:{a}"), format!("pair:{}", (a + b) % PAIRED)];
+            let asked = self.referee.asks();
+            let acquire = self.locks.acquire(pair).wait(millis(250..1_500));
+            let outcome = self.until_stopped(acquire.into_future()).await;
+            if let Some(Ok(guard)) = outcome {
+                let terms = (self.lease, true);
+                let grip = self.referee.granted(guard, self.process, asked, terms);
+                grip.keep(millis(0..60)).await;
+                self.let_go(grip).await;
+            }
+            sleep(millis(20..80)).await;
+        }
+    }
+
+    /// Held for as long as it is not lost, and then again.
+    async fn for_good(mut self, key: String) {
+        while !self.is_over() {
+            let how = How::renewed(self.lease, Some(Duration::from_secs(3)));
+            if let Some(grip) = self.take(&key, how, None).await {
+                let for_good = grip.keep(Duration::from_secs(3_600));
+                self.until_stopped(for_good).await;
+                self.let_go(grip).await;
+            }
+        }
+    }
+
+    /// Given back just when the first renewal is due.
+    async fn about_a_third(mut self, key: String) {
+        while !self.is_over() {
+            let how = How::renewed(self.lease, Some(Duration::from_secs(3)));
+            if let Some(grip) = self.take(&key, how, None).await {
+                let third = (self.lease / 3 + millis(0..8)).saturating_sub(millis(3..6));
+                self.until_stopped(grip.keep(third)).await;
+                self.let_go(grip).await;
+            }
+        }
+    }
+
+    /// Kept beyond the end of its lease.
+    async fn without_renewal(mut self, key: String) {
+        while !self.is_over() {
+            let how = How::leased(millis(200..400));
+            let time = how.lease.mul_f64(1.2);
+            if let Some(grip) = self.take(&key, how, None).await {
+                self.until_stopped(grip.keep(time)).await;
+                self.let_go(grip).await;
+            }
+            sleep(millis(1..40)).await;
+        }
+    }
+
+    /// Waits for what somebody else holds, and gives it back soon.
+    async fn in_turn(mut self, key: String) {
+        while !self.is_over() {
+            let how = How::renewed(self.lease, Some(Duration::from_secs(3)));
+            if let Some(grip) = self.take(&key, how, None).await {
+                grip.keep(millis(10..60)).await;
+                self.let_go(grip).await;
+                sleep(millis(10..40)).await;
+            }
+        }
+    }
+
+    async fn take(&mut self, key: &str, how: How, patience: Option<Duration>) -> Option<Grip> {
+        let asked = self.referee.asks();
+        let acquire = how.applied_to(self.locks.acquire(key)).into_future();
+        let patient = async {
+            match patience {
+                Some(patience) => timeout(patience, acquire).await.ok(),
+                None => Some(acquire.await),
+            }
+        };
+        match self.until_stopped(patient).await.flatten()? {
+            Ok(guard) => {
+                let terms = (how.lease, how.renewed);
+                Some(self.referee.granted(guard, self.process, asked, terms))
+            }
+            Err(error) => {
+                let terms = (how.wait, asked);
+                self.referee.refused(key, self.process, terms, &error);
+                if error.kind() != ErrorKind::Busy {
+                    sleep(millis(10..40)).await;
+                }
+                None
+            }
+        }
+    }
+
+    /// I4, I5: the same owner takes the lock once more, and one of the two guards goes.
+    async fn again(&mut self, grip: &mut Grip, key: &str) {
+        let acquire = self.locks.acquire(key).owner(grip.owner()).no_wait();
+        let outcome = acquire.await;
+        let is_held = grip.look();
+        let same = |again: &LockGuard| again.fencing_token() == grip.fencing_token();
+        match outcome {
+            Ok(again) if same(&again) => {
+                let counts = (again.hold_count(), grip.hold_count());
+                self.referee.expect(counts == (2, 2), "I5", || {
+                    format!("{key}: held twice, counted {counts:?}")
+                });
+                if random(2) == 0 {
+                    drop(again);
+                } else {
+                    grip.pass_to(again);
+                }
+                let count = grip.hold_count();
+                self.referee.expect(count == 1, "I5", || {
+                    format!("{key}: held once, counted {count}")
+                });
+            }
+            // A stranger to its own lost lock, and luckier this time; or not.
+            Ok(stranger) => {
+                self.referee.expect(!is_held, "I4", || {
+                    format!("{key}: another token for the same owner")
+                });
+                drop(stranger);
+            }
+            Err(error) => self.referee.expect(!is_held, "I5", || {
+                format!("{key}: refused its own owner: {error}")
+            }),
+        }
+    }
+
+    async fn let_go(&mut self, grip: Grip) {
+        match random(4) {
+            0 => drop(grip.release().await),
+            1 => drop(timeout(millis(0..2), grip.release()).await),
+            _ => drop(grip),
+        }
+    }
+}
+
+/// One of the ways to ask.
+struct How {
+    wait: Option<Duration>,
+    lease: Duration,
+    renewed: bool,
+}
+
+impl How {
+    fn renewed(lease: Duration, wait: Option<Duration>) -> Self {
+        Self {
+            wait,
+            lease,
+            renewed: true,
+        }
+    }
+
+    fn leased(lease: Duration) -> Self {
+        Self {
+            wait: Some(Duration::from_secs(3)),
+            lease,
+            renewed: false,
+        }
+    }
+
+    fn at_random(lease: Duration) -> Self {
+        match random(8) {
+            0 => Self::renewed(lease, None),
+            1 => Self::leased(lease),
+            2 | 3 => Self::renewed(lease, Some(millis(250..900))),
+            _ => Self::renewed(lease, Some(Duration::from_secs(3))),
+        }
+    }
+
+    fn applied_to(&self, acquire: Acquire) -> Acquire {
+        let acquire = match self.wait {
+            Some(wait) => acquire.wait(wait),
+            None => acquire.no_wait(),
+        };
+        if self.renewed {
+            acquire
+        } else {
+            acquire.lease(self.lease)
+        }
+    }
+}

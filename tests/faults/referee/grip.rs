@@ -1,0 +1,156 @@
+//! A guard whose holder writes down what it sees.
+
+use std::ops::{Deref, Range};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout};
+use tower_lock::{Error, Held, LockGuard};
+
+use super::{Hold, Referee};
+
+/// How often a holder looks whether it still holds.
+const LOOK: Duration = Duration::from_millis(20);
+/// An end that was read while the process stood still says nothing.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
+pub(crate) struct Grip {
+    referee: Arc<Referee>,
+    holds: Range<usize>,
+    /// Absent where somebody else releases.
+    guard: Option<LockGuard>,
+    held: Held,
+}
+
+impl Grip {
+    pub(super) fn new(
+        referee: Arc<Referee>,
+        holds: Range<usize>,
+        guard: Option<LockGuard>,
+        held: Held,
+    ) -> Self {
+        Self {
+            referee,
+            holds,
+            guard,
+            held,
+        }
+    }
+
+    fn each(&self, mut note: impl FnMut(&mut Hold)) {
+        let mut log = self.referee.log();
+        log.holds[self.holds.clone()].iter_mut().for_each(&mut note);
+    }
+
+    /// Whether the lock is held, by its own word.
+    pub(crate) fn look(&self) -> bool {
+        let before = Instant::now();
+        let (is_held, left) = (self.held.is_held(), self.held.remaining());
+        let after = Instant::now();
+        let mut contradicted = false;
+        self.each(|hold| {
+            if is_held {
+                // Between `before` and `after` it was so: at `before` for certain.
+                contradicted |= hold.denied.is_some() || hold.told.is_some();
+                hold.confirmed = before;
+                let end = before + left;
+                let is_news = end > hold.deadline() + AT_ONCE;
+                if !left.is_zero() && after - before < AT_ONCE && is_news {
+                    hold.deadlines.push(end);
+                }
+            } else {
+                hold.denied.get_or_insert(after);
+            }
+        });
+        let key = self.held.key();
+        self.referee
+            .expect(!contradicted, "I3", || format!("{key:?}: held again"));
+        is_held
+    }
+
+    /// Holds the lock for so long, or until it is lost. Whether it was held all the time.
+    pub(crate) async fn keep(&self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        let mut lost = pin!(self.held.lost());
+        loop {
+            let is_held = self.look();
+            let now = Instant::now();
+            if !is_held {
+                // It is told, too.
+                if timeout(Duration::from_secs(1), lost).await.is_err() {
+                    let key = self.held.key();
+                    self.referee
+                        .violation("I3", format!("{key:?}: lost() is silent"));
+                }
+                self.told();
+                return false;
+            }
+            if now >= end {
+                return true;
+            }
+            tokio::select! {
+                biased;
+                () = &mut lost => {
+                    self.told();
+                    self.look();
+                    return false;
+                }
+                () = sleep_until(end.min(now + LOOK)) => {}
+            }
+        }
+    }
+
+    fn told(&self) {
+        let now = Instant::now();
+        self.each(|hold| {
+            hold.told.get_or_insert(now);
+        });
+    }
+
+    /// The end of the hold, by its holder's will: before anything is sent.
+    fn ends(&self) {
+        self.look();
+        let now = Instant::now();
+        self.each(|hold| {
+            hold.released.get_or_insert(now);
+        });
+    }
+
+    /// Another guard of the same owner stands for the lock from now on.
+    pub(crate) fn pass_to(&mut self, guard: LockGuard) {
+        self.held = guard.held();
+        drop(self.guard.replace(guard));
+    }
+
+    pub(crate) async fn release(mut self) -> Result<(), Error> {
+        self.ends();
+        let mut was_lost = false;
+        self.each(|hold| was_lost |= hold.is_lost());
+        let key = self.held.key().clone();
+        let Some(guard) = self.guard.take() else {
+            return Ok(());
+        };
+        let outcome = guard.release().await;
+        self.referee
+            .expect(!(was_lost && outcome.is_ok()), "I3", || {
+                format!("{key:?}: lost, and released in good order")
+            });
+        outcome
+    }
+}
+
+impl Deref for Grip {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
+    }
+}
+
+impl Drop for Grip {
+    fn drop(&mut self) {
+        // The guard goes after this.
+        self.ends();
+    }
+}

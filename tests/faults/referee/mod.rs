@@ -1,0 +1,209 @@
+//! The referee: writes down what holders saw, and judges it without asking the crate.
+
+mod canary;
+mod grip;
+mod hold;
+mod verdict;
+pub(crate) mod wire;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+use tower_lock::{Error, FencingToken, Held, LockGuard};
+
+pub(crate) use canary::Canary;
+pub(crate) use grip::Grip;
+pub(crate) use hold::{Hold, Refusal};
+pub(crate) use verdict::{BACKSTOP, Verdict};
+
+/// Something that must not be.
+#[derive(Debug, Clone)]
+pub(crate) struct Violation {
+    /// `I1` to `I16`, or what else is asked of a row.
+    pub(crate) of: &'static str,
+    pub(crate) what: String,
+}
+
+/// A time in which the store, or the way to it, was not to be used by one process or by all.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outage {
+    pub(crate) begin: Instant,
+    pub(crate) usable: Instant,
+    /// The process it was about; `None` for all.
+    pub(crate) process: Option<usize>,
+}
+
+impl Outage {
+    pub(crate) fn concerns(&self, process: usize) -> bool {
+        self.process.is_none_or(|it| it == process)
+    }
+}
+
+pub(crate) struct Referee {
+    /// Both clocks at one moment: the wire has the second.
+    pub(crate) start: (Instant, SystemTime),
+    pub(crate) canary: Canary,
+    log: Mutex<Log>,
+}
+
+#[derive(Default)]
+pub(crate) struct Log {
+    pub(crate) holds: Vec<Hold>,
+    pub(crate) refusals: Vec<Refusal>,
+    pub(crate) outages: Vec<Outage>,
+    /// Until then two servers may have taken themselves for the one.
+    pub(crate) divided_until: Option<Instant>,
+    pub(crate) violations: Vec<Violation>,
+    /// Acquires begun, cancelled ones included.
+    pub(crate) asked: Vec<Instant>,
+}
+
+impl Referee {
+    /// Starts the canary in the runtime of the caller.
+    pub(crate) fn start() -> Arc<Self> {
+        Arc::new(Self {
+            start: (Instant::now(), SystemTime::now()),
+            canary: Canary::start(),
+            log: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Milliseconds since the start, for reports.
+    pub(crate) fn ms(&self, at: Instant) -> u128 {
+        at.saturating_duration_since(self.start.0).as_millis()
+    }
+
+    pub(crate) fn violation(&self, of: &'static str, what: impl Into<String>) {
+        let what = what.into();
+        self.log().violations.push(Violation { of, what });
+    }
+
+    /// Writes a violation down if it is not so.
+    pub(crate) fn expect(&self, is_so: bool, of: &'static str, what: impl FnOnce() -> String) {
+        if !is_so {
+            self.violation(of, what());
+        }
+    }
+
+    /// From now on there is one primary, and no other server that takes itself for it.
+    pub(crate) fn is_whole(&self) {
+        self.log().divided_until = Some(Instant::now());
+    }
+
+    pub(crate) fn outage(&self, outage: Outage) {
+        self.log().outages.push(outage);
+    }
+
+    pub(crate) fn asked_since(&self, moment: Instant) -> usize {
+        let log = self.log();
+        log.asked.iter().filter(|asked| **asked >= moment).count()
+    }
+
+    pub(crate) fn asks(&self) -> Instant {
+        let now = Instant::now();
+        self.log().asked.push(now);
+        now
+    }
+
+    /// Somebody has the lock now.
+    pub(crate) fn granted(
+        self: &Arc<Self>,
+        guard: LockGuard,
+        process: usize,
+        asked: Instant,
+        terms: (Duration, bool),
+    ) -> Grip {
+        let held = guard.held();
+        self.noted(held, Some(guard), process, asked, terms)
+    }
+
+    /// Somebody sees a lock that somebody else will release.
+    pub(crate) fn shown(
+        self: &Arc<Self>,
+        held: Held,
+        process: usize,
+        asked: Instant,
+        terms: (Duration, bool),
+    ) -> Grip {
+        self.noted(held, None, process, asked, terms)
+    }
+
+    fn noted(
+        self: &Arc<Self>,
+        held: Held,
+        guard: Option<LockGuard>,
+        process: usize,
+        asked: Instant,
+        (lease, renewed): (Duration, bool),
+    ) -> Grip {
+        let mut log = self.log();
+        let first = log.holds.len();
+        for key in held.keys() {
+            let token = held.fencing_token_for(key);
+            let token = token.map_or(0, FencingToken::get);
+            let hold = Hold::begins(key.as_str(), process, token, (lease, renewed));
+            log.holds.push(Hold { asked, ..hold });
+        }
+        let holds = first..log.holds.len();
+        drop(log);
+        let grip = Grip::new(Arc::clone(self), holds, guard, held);
+        grip.look();
+        grip
+    }
+
+    /// Another process says that it has the lock.
+    pub(crate) fn claimed(&self, key: &str, process: usize, token: i64, lease: Duration) {
+        let hold = Hold::begins(key, process, token, (lease, true));
+        self.log().holds.push(hold);
+    }
+
+    /// That process was killed, or stopped: until here it had what it claimed.
+    pub(crate) fn gone(&self, process: usize) {
+        let now = Instant::now();
+        let mut log = self.log();
+        let claimed = log.holds.iter_mut().filter(|hold| hold.process == process);
+        for hold in claimed {
+            (hold.confirmed, hold.released) = (now, Some(now));
+        }
+    }
+
+    pub(crate) fn refused(
+        &self,
+        key: &str,
+        process: usize,
+        (wait, asked): (Option<Duration>, Instant),
+        error: &Error,
+    ) {
+        let refusal = Refusal {
+            key: key.to_owned(),
+            process,
+            wait,
+            asked,
+            answered: Instant::now(),
+            kind: error.kind(),
+            why: chain(error),
+        };
+        self.log().refusals.push(refusal);
+    }
+
+    /// The first grant of the key after a moment.
+    pub(crate) fn next_grant(&self, key: &str, after: Instant) -> Option<Instant> {
+        let log = self.log();
+        let of_key = log.holds.iter().filter(|hold| hold.key == key);
+        of_key
+            .map(|hold| hold.granted)
+            .filter(|at| *at > after)
+            .min()
+    }
+}
+
+/// An error and its sources.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

@@ -1,0 +1,243 @@
+//! What the log of one run proves.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tower_lock::ErrorKind;
+
+use super::hold::drift;
+use super::{Hold, Log, Outage, Referee, Refusal, Violation};
+use crate::rows::Row;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+/// A waiter looks at least once a second, give or take a tenth; then comes a round trip.
+pub(crate) const BACKSTOP: Duration = Duration::from_millis(1_100 + 100);
+/// A release is heard of, and the key taken, on a machine that is busy.
+const HEARD_WITHIN: Duration = Duration::from_millis(100);
+/// When the machine did nothing for so long, an answer may be late without any fault.
+const STOOD_STILL: Duration = Duration::from_millis(150);
+/// A loss is told so late at most, and a wait overrun so far.
+const TOLD_WITHIN: Duration = Duration::from_millis(10);
+const OVERRUN: Duration = Duration::from_millis(50);
+
+/// The figures of one run, and what was wrong with it.
+#[derive(Default)]
+pub(crate) struct Verdict {
+    pub(crate) violations: Vec<Violation>,
+    pub(crate) longest_overlap: Duration,
+    pub(crate) recovery: Option<Duration>,
+    /// How late `lost()` was at most: by the clock, and less the delays of the runtime.
+    pub(crate) told_late: (Duration, Duration),
+    pub(crate) orphans: usize,
+    pub(crate) evidence: String,
+}
+
+impl Verdict {
+    fn expect(&mut self, is_so: bool, of: &'static str, what: impl FnOnce() -> String) {
+        if !is_so {
+            let what = what();
+            self.violations.push(Violation { of, what });
+        }
+    }
+
+    /// Judges the log of a run of this row, in which these keys were never left alone.
+    pub(crate) fn of(row: &Row, referee: &Referee, contended: &[String]) -> Self {
+        let log = referee.log();
+        let mut verdict = Self {
+            violations: log.violations.clone(),
+            ..Self::default()
+        };
+        let mut by_key: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
+        for hold in &log.holds {
+            by_key.entry(&hold.key).or_default().push(hold);
+        }
+        for holds in by_key.values_mut() {
+            holds.sort_by_key(|hold| hold.granted);
+            verdict.overlaps(row, referee, &log, holds);
+            verdict.tokens(holds);
+        }
+        verdict.losses(referee, &log);
+        let mut handed = Vec::new();
+        for key in contended {
+            let holds = by_key.get(key.as_str()).map_or(&[][..], |it| it);
+            handed.extend(verdict.gaps(row, referee, &log, holds));
+            verdict.recoveries(row, referee, &log, key, holds);
+        }
+        if row.hears {
+            verdict.messages(handed);
+        }
+        for refusal in &log.refusals {
+            verdict.refusal(row, referee, &log.outages, refusal);
+        }
+        verdict
+    }
+
+    /// I1.
+    fn overlaps(&mut self, row: &Row, referee: &Referee, log: &Log, holds: &[&Hold]) {
+        for (index, old) in holds.iter().enumerate() {
+            let end = old.end();
+            let rivals = holds[index + 1..]
+                .iter()
+                .take_while(|new| new.granted < end);
+            for new in rivals {
+                let until = end.min(new.end());
+                let overlap = until.saturating_duration_since(new.granted);
+                if overlap.is_zero() {
+                    continue;
+                }
+                self.longest_overlap = self.longest_overlap.max(overlap);
+                // Only the data that a fault destroyed excuses anything, and only until then.
+                let destroyed = |outage: &Outage| old.granted < outage.usable;
+                let divided = log.divided_until.is_some_and(|until| old.granted < until);
+                let excused = row.loses_data && (divided || log.outages.iter().any(destroyed));
+                let allowed = if excused {
+                    // A look at the clock takes a moment.
+                    old.deadline_as_of(new.granted) + MS
+                } else {
+                    new.granted
+                };
+                self.expect(until <= allowed, "I1", || {
+                    format!(
+                        "{}: {overlap:?} from {} ms on, of process {} (granted {} ms, deadline {} ms) and process {}",
+                        old.key,
+                        referee.ms(new.granted),
+                        old.process,
+                        referee.ms(old.granted),
+                        referee.ms(old.deadline()),
+                        new.process,
+                    )
+                });
+            }
+        }
+    }
+
+    /// I4.
+    fn tokens(&mut self, holds: &[&Hold]) {
+        for pair in holds.windows(2) {
+            let (old, new) = (pair[0], pair[1]);
+            self.expect(new.token > old.token, "I4", || {
+                format!("{}: token {} after {}", new.key, new.token, old.token)
+            });
+        }
+    }
+
+    /// I3.
+    fn losses(&mut self, referee: &Referee, log: &Log) {
+        for hold in log.holds.iter().filter(|hold| hold.is_lost()) {
+            let (deadline, Some(told)) = (hold.deadline(), hold.told) else {
+                continue;
+            };
+            let late = told.saturating_duration_since(deadline);
+            let net = late.saturating_sub(referee.canary.delay(deadline, told));
+            self.told_late.0 = self.told_late.0.max(late);
+            self.told_late.1 = self.told_late.1.max(net);
+            self.expect(net <= TOLD_WITHIN, "I3", || {
+                format!("{}: told {late:?} late, of which {net:?} its own", hold.key)
+            });
+        }
+    }
+
+    /// I6 and I7, apart from outages: from when the key was free, as far as can be seen, until the
+    /// one who was waiting for it had it. Returns how long that took those who waited in another
+    /// process than the one that gave it back.
+    fn gaps(&mut self, row: &Row, referee: &Referee, log: &Log, holds: &[&Hold]) -> Vec<Duration> {
+        let mut handed = Vec::new();
+        for pair in holds.windows(2) {
+            let (old, new) = (pair[0], pair[1]);
+            let after = |outage: &&Outage| {
+                let troubled = outage.begin.checked_sub(SECOND).unwrap_or(outage.begin);
+                old.end() < outage.usable + row.recovery && new.granted > troubled
+            };
+            // What comes after an outage is its recovery.
+            if log.outages.iter().any(|outage| after(&outage)) {
+                continue;
+            }
+            let free = if old.is_lost() {
+                old.deadline() + drift(old.lease)
+            } else {
+                old.end()
+            };
+            let since = free.max(new.asked);
+            let waited = new.granted.saturating_duration_since(since);
+            let net = waited.saturating_sub(referee.canary.delay(since, new.granted));
+            self.expect(net <= BACKSTOP, "I6", || {
+                let at = referee.ms(new.granted);
+                format!(
+                    "{}: free for {waited:?} before its grant at {at} ms",
+                    new.key
+                )
+            });
+            if new.asked < free && old.process != new.process && !old.is_lost() {
+                handed.push(net);
+            }
+        }
+        handed
+    }
+
+    /// I6, while releases are told: nobody waits for the backstop.
+    fn messages(&mut self, mut handed: Vec<Duration>) {
+        handed.sort_unstable();
+        let median = handed.get(handed.len() / 2).copied().unwrap_or_default();
+        let heard = median <= HEARD_WITHIN || handed.len() < 10;
+        self.expect(heard, "I6", || {
+            format!("{median:?} in the median of {} releases", handed.len())
+        });
+    }
+
+    fn recoveries(&mut self, row: &Row, referee: &Referee, log: &Log, key: &str, holds: &[&Hold]) {
+        for outage in &log.outages {
+            let next = holds.iter().map(|hold| hold.granted);
+            let Some(next) = next.filter(|at| *at > outage.usable).min() else {
+                self.expect(false, "recovery", || format!("{key}: never granted again"));
+                continue;
+            };
+            let took = next - outage.usable;
+            let net = took.saturating_sub(referee.canary.delay(outage.usable, next));
+            self.recovery = self.recovery.max(Some(took));
+            self.expect(net <= row.recovery, "recovery", || {
+                format!("{key}: {took:?} after {} ms", referee.ms(outage.usable))
+            });
+        }
+    }
+
+    /// I15, and that nobody gives up early or for another reason than there is.
+    fn refusal(&mut self, row: &Row, referee: &Referee, outages: &[Outage], refusal: &Refusal) {
+        let Refusal { key, kind, .. } = refusal;
+        let at = referee.ms(refusal.answered);
+        let waited = refusal.answered - refusal.asked;
+        let usual = [ErrorKind::Busy, ErrorKind::Unavailable];
+        self.expect(
+            usual.contains(kind) || row.errors.contains(kind),
+            "errors",
+            || format!("{key}: {kind:?} at {at} ms"),
+        );
+        if *kind == ErrorKind::Unavailable {
+            let concerned = |outage: &Outage| {
+                let over = outage.usable + row.recovery;
+                outage.concerns(refusal.process)
+                    && refusal.answered >= outage.begin
+                    && refusal.asked <= over
+            };
+            // Half a second is as long as a command waits for its answer.
+            let stood_still = referee.canary.delay(refusal.asked, refusal.answered) > STOOD_STILL;
+            let excused = stood_still || outages.iter().any(concerned);
+            self.expect(excused, "errors", || {
+                let why = &refusal.why;
+                format!("{key}: without an outage, at {at} ms, after {waited:?}: {why}")
+            });
+        }
+        let Some(wait) = refusal.wait else { return };
+        let late = waited.saturating_sub(wait);
+        let due = refusal.asked + wait;
+        let net = late.saturating_sub(referee.canary.delay(due, refusal.answered));
+        self.expect(net <= OVERRUN, "I15", || {
+            format!("{key}: a wait of {wait:?} took {waited:?}, until {at} ms")
+        });
+        if usual.contains(kind) {
+            self.expect(waited + MS >= wait, "I15", || {
+                format!("{key}: gave up after {waited:?} of {wait:?}: {kind:?} at {at} ms")
+            });
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What the server was sent, judged: I8 and I9.
+
+use std::collections::HashSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+use super::Referee;
+
+/// From the decision to renew to the server that has it, on a machine that is busy.
+const ON_THE_WAY: Duration = Duration::from_millis(150);
+
+/// A line of `MONITOR`.
+struct Line<'a> {
+    /// Since the epoch.
+    at: Duration,
+    from: &'a str,
+    args: Vec<&'a str>,
+}
+
+impl<'a> Line<'a> {
+    /// `seconds.micros [db address] "arg" "arg"…`; nothing here has quotes in it.
+    fn parse(line: &'a str) -> Option<Self> {
+        let (at, rest) = line.split_once(" [")?;
+        let (from, args) = rest.split_once("] ")?;
+        let (seconds, micros) = at.split_once('.')?;
+        Some(Self {
+            at: Duration::from_secs(seconds.parse().ok()?)
+                + Duration::from_micros(micros.parse().ok()?),
+            from: from.split_once(' ')?.1,
+            args: args.trim_matches('"').split("\" \"").collect(),
+        })
+    }
+
+    fn calls(&self) -> Call<'a> {
+        let is_script = self.args[0].eq_ignore_ascii_case("EVALSHA");
+        let Some(keys) = self.args.get(2).filter(|_| is_script) else {
+            return Call::Other;
+        };
+        let Some((keys, rest)) =
+            (keys.parse().ok()).and_then(|keys: usize| self.args[3..].split_at_checked(keys))
+        else {
+            return Call::Other;
+        };
+        // Whatever touches a counter grants.
+        if keys.iter().any(|key| is_counter(key)) {
+            return Call::Other;
+        }
+        let leases = || keys.iter().copied().zip(rest.iter().step_by(2).copied());
+        let is_number = |arg: &&str| arg.bytes().all(|byte| byte.is_ascii_digit());
+        match rest.get(1) {
+            Some(second) if rest.len() == 2 * keys.len() && is_number(second) => {
+                Call::Renew(leases().collect())
+            }
+            Some(channel) if rest.len() == 2 * keys.len() && channel.contains("channel") => {
+                Call::Release(leases().collect())
+            }
+            _ => Call::Other,
+        }
+    }
+}
+
+/// Keys and leases of what matters here.
+enum Call<'a> {
+    Renew(Vec<(&'a str, &'a str)>),
+    Release(Vec<(&'a str, &'a str)>),
+    Other,
+}
+
+/// The keys that may stay: no lock's name can be one of theirs.
+pub(crate) fn is_counter(key: &str) -> bool {
+    key.ends_with('%') || key.ends_with("{fencing-token}%quorum")
+}
+
+/// How many renewals and releases were seen.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Seen {
+    pub(crate) renewals: usize,
+    pub(crate) releases: usize,
+}
+
+/// Judges what one server was sent, in its order.
+///
+/// `alone`: it has the locks all by itself. A node of a quorum whose vote came too late is given its
+/// vote back, and is renewed with the others all the same.
+pub(crate) fn judge(referee: &Referee, alone: bool, lines: &[String]) -> Seen {
+    let mut seen = Seen::default();
+    let mut released = HashSet::new();
+    let mut in_a_renewal = false;
+    let mut violations = Vec::new();
+    for line in lines.iter().filter_map(|line| Line::parse(line)) {
+        if line.from == "lua" {
+            // A renewal never creates.
+            if in_a_renewal && line.args[0].eq_ignore_ascii_case("hset") {
+                violations.push(("I9", format!("a renewal wrote {:?}", line.args)));
+            }
+            continue;
+        }
+        let call = line.calls();
+        in_a_renewal = matches!(call, Call::Renew(_));
+        match call {
+            Call::Renew(leases) => {
+                seen.renewals += leases.len();
+                for (key, lease) in leases {
+                    // Only what one connection carried arrives in the order in which it was sent.
+                    if alone && released.contains(&(line.from, lease)) {
+                        violations
+                            .push(("I8", format!("{key}: {lease} renewed after its release")));
+                    }
+                    if is_without_a_guard(referee, key, line.at) {
+                        let at = line.at;
+                        violations.push(("I9", format!("{key}: renewed at {at:?} for no guard")));
+                    }
+                }
+            }
+            Call::Release(leases) => {
+                seen.releases += leases.len();
+                released.extend(leases.into_iter().map(|(_, lease)| (line.from, lease)));
+            }
+            Call::Other => {}
+        }
+    }
+    for (of, what) in violations {
+        referee.violation(of, what);
+    }
+    seen
+}
+
+/// When renewals of leases of this manager were sent.
+pub(crate) fn renewals_of(lines: &[String], manager: &str) -> Vec<SystemTime> {
+    let calls = lines.iter().filter_map(|line| Line::parse(line));
+    let of_manager = |call: &Line<'_>| match call.calls() {
+        Call::Renew(leases) => leases.iter().any(|(_, lease)| lease.starts_with(manager)),
+        _ => false,
+    };
+    let renewals = calls.filter(of_manager);
+    renewals.map(|call| UNIX_EPOCH + call.at).collect()
+}
+
+/// A key that one worker has for its own was renewed while that worker had no guard.
+fn is_without_a_guard(referee: &Referee, key: &str, at: Duration) -> bool {
+    let Some(key) = key
+        .strip_prefix("lock:")
+        .filter(|key| key.starts_with("own:"))
+    else {
+        return false;
+    };
+    let start = referee
+        .start
+        .1
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let at: Instant = referee.start.0 + at.saturating_sub(start);
+    let log = referee.log();
+    // What stands still keeps commands back for as long as it likes.
+    let troubled = log
+        .outages
+        .iter()
+        .any(|outage| at >= outage.begin && at <= outage.usable + Duration::from_secs(1));
+    let covers = |end: Instant| end + ON_THE_WAY + referee.canary.delay(end, at) >= at;
+    let guarded = (log.holds.iter())
+        .any(|hold| hold.key == key && hold.granted <= at + ON_THE_WAY && covers(hold.end()));
+    !troubled && !guarded
+}

@@ -1,0 +1,189 @@
+//! Clients that hang up and handlers that panic, through axum.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use futures_util::stream;
+use http::StatusCode;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tower_lock::{Held, LockLayer, LockManager};
+
+use super::Row;
+use crate::load::{millis, random};
+use crate::referee::{Grip, Referee};
+use crate::store::Topology::Single;
+use crate::support::engine::{MS, SECOND};
+use crate::world::World;
+
+pub(super) fn rows() -> Vec<Row> {
+    vec![Row::new(
+        Single(&[]),
+        "clients hang up, handlers panic",
+        |world| Box::pin(hung_up(world)),
+    )]
+}
+
+/// What was seen of each kind of end.
+#[derive(Default)]
+struct Seen {
+    panics: AtomicU64,
+    bodies: AtomicU64,
+    dropped: AtomicU64,
+    refused: AtomicU64,
+    hung_up: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) -> u64 {
+    counter.fetch_add(1, Ordering::SeqCst)
+}
+
+/// Counts a handler that is dropped before it is done.
+struct Unfinished(Option<Arc<Seen>>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(seen) = &self.0 {
+            count(&seen.dropped);
+        }
+    }
+}
+
+async fn handler(
+    referee: Arc<Referee>,
+    process: usize,
+    lease: Duration,
+    seen: Arc<Seen>,
+    held: Held,
+) -> Response {
+    let mut unfinished = Unfinished(Some(Arc::clone(&seen)));
+    let grip = referee.shown(held, process, Instant::now(), (lease, true));
+    // I14.
+    let is_held = grip.look();
+    referee.expect(is_held, "I14", || "a handler without its lock".to_owned());
+    grip.keep(millis(0..20)).await;
+    match random(5) {
+        0 => {
+            unfinished.0 = None;
+            count(&seen.panics);
+            // A panic that says nothing.
+            std::panic::resume_unwind(Box::new("of a handler"));
+        }
+        1 => {
+            unfinished.0 = None;
+            count(&seen.bodies);
+            Body::from_stream(stream::unfold((grip, 0), frame)).into_response()
+        }
+        2 => {
+            // Until the client hangs up, or not.
+            grip.keep(millis(0..200)).await;
+            unfinished.0 = None;
+            StatusCode::OK.into_response()
+        }
+        n => {
+            unfinished.0 = None;
+            let status = if n == 3 {
+                StatusCode::OK
+            } else {
+                StatusCode::INTERNAL_SERVER_ERROR
+            };
+            status.into_response()
+        }
+    }
+}
+
+/// A body of a few frames, all of it under the lock.
+async fn frame((grip, n): (Grip, u32)) -> Option<(Result<Bytes, std::io::Error>, (Grip, u32))> {
+    if n == 4 || !grip.keep(millis(0..10)).await {
+        return None;
+    }
+    Some((Ok(Bytes::from_static(b"frame")), (grip, n + 1)))
+}
+
+/// One process' server.
+async fn serve(
+    world: &World,
+    process: usize,
+    locks: LockManager,
+    seen: &Arc<Seen>,
+) -> (SocketAddr, JoinHandle<()>) {
+    let (referee, seen) = (Arc::clone(&world.referee), Arc::clone(seen));
+    let lease = world.row.lease;
+    let handler = move |held: Held| handler(referee, process, lease, seen, held);
+    let layer = LockLayer::by_path(locks).wait(300 * MS);
+    let app = Router::new()
+        .route("/{key}", post(handler))
+        .route_layer(layer);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("its number");
+    let server = tokio::spawn(async move { drop(axum::serve(listener, app).await) });
+    (address, server)
+}
+
+/// One request, to its end or not.
+async fn request(address: SocketAddr, seen: Arc<Seen>) -> std::io::Result<()> {
+    let mut connection = TcpStream::connect(address).await?;
+    let path = random(2);
+    let head = format!(
+        "POST /{path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+    );
+    connection.write_all(head.as_bytes()).await?;
+    let mut answer = Vec::new();
+    if random(2) == 0 {
+        if timeout(millis(0..40), connection.read_to_end(&mut answer))
+            .await
+            .is_err()
+        {
+            count(&seen.hung_up);
+        }
+        return Ok(());
+    }
+    connection.read_to_end(&mut answer).await?;
+    if answer.starts_with(b"HTTP/1.1 409") {
+        count(&seen.refused);
+    }
+    Ok(())
+}
+
+async fn hung_up(world: &mut World) {
+    let seen = Arc::new(Seen::default());
+    let mut servers = Vec::new();
+    for (process, locks) in world.managers.iter().enumerate() {
+        servers.push(serve(world, process, locks.clone(), &seen).await);
+    }
+    let end = Instant::now() + 2 * SECOND;
+    let mut clients = Vec::new();
+    while Instant::now() < end {
+        for (address, _) in &servers {
+            clients.push(tokio::spawn(request(*address, Arc::clone(&seen))));
+        }
+        sleep(millis(5..25)).await;
+    }
+    for client in clients {
+        // A reset by a handler that panicked is an answer, too.
+        drop(client.await);
+    }
+    // No connection is left, either: all clients are done.
+    servers.iter().for_each(|(_, server)| server.abort());
+    let Seen {
+        panics,
+        bodies,
+        dropped,
+        refused,
+        hung_up,
+    } = &*seen;
+    let counts = [panics, bodies, dropped, refused, hung_up].map(|it| it.load(Ordering::SeqCst));
+    let [panics, bodies, dropped, refused, hung_up] = counts;
+    world.proof(
+        counts.iter().all(|count| *count > 0),
+        format!("{panics} panics, {bodies} bodies, {dropped} handlers dropped, {refused} refused, {hung_up} clients gone"),
+    );
+}

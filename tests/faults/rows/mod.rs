@@ -1,0 +1,125 @@
+//! The table: one row per fault.
+
+mod cluster;
+mod http;
+mod limits;
+mod network;
+mod process;
+mod quorum;
+mod refusal;
+mod sentinel;
+mod server;
+
+use std::future::Future;
+use std::num::NonZeroUsize;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tower_lock::ErrorKind;
+
+use crate::referee::BACKSTOP;
+use crate::store::Topology;
+use crate::world::World;
+
+/// What happens to a world, from when its load runs until it can recover.
+pub(crate) type Fault = for<'a> fn(&'a mut World) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// A fault, and what must hold when it happens.
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) topology: Topology,
+    /// Assumption A0 does not hold: locks may overlap for as long as the old guard's deadline.
+    pub(crate) loses_data: bool,
+    pub(crate) lease: Duration,
+    /// How long each contended key may take to its next grant after the end of the outage.
+    pub(crate) recovery: Duration,
+    /// Errors that callers may see besides busy and, in an outage, unavailable.
+    pub(crate) errors: &'static [ErrorKind],
+    /// The ACL rules of a user, and its `name:password`.
+    pub(crate) login: Option<(&'static str, &'static str)>,
+    /// Whether waiters hear of releases.
+    pub(crate) hears: bool,
+    /// How many replicas have to acknowledge a grant.
+    pub(crate) min_replicas: Option<NonZeroUsize>,
+    /// It proves the same each time, and keeps a core busy for long: one run is enough.
+    pub(crate) once: bool,
+    pub(crate) fault: Fault,
+}
+
+impl Row {
+    /// A row with a lease of one and a half seconds that keeps its data.
+    pub(crate) fn new(topology: Topology, name: &'static str, fault: Fault) -> Self {
+        Self {
+            name,
+            topology,
+            loses_data: false,
+            lease: Duration::from_millis(1_500),
+            recovery: BACKSTOP,
+            errors: &[],
+            login: None,
+            hears: true,
+            min_replicas: None,
+            once: false,
+            fault,
+        }
+    }
+
+    pub(crate) fn loses_data(self) -> Self {
+        Self {
+            loses_data: true,
+            ..self
+        }
+    }
+
+    pub(crate) fn hears_nothing(self) -> Self {
+        Self {
+            hears: false,
+            ..self
+        }
+    }
+
+    pub(crate) fn acknowledged_by(self, replicas: usize) -> Self {
+        Self {
+            min_replicas: NonZeroUsize::new(replicas),
+            ..self
+        }
+    }
+
+    pub(crate) fn once(self) -> Self {
+        Self { once: true, ..self }
+    }
+
+    pub(crate) fn lease(self, lease: Duration) -> Self {
+        Self { lease, ..self }
+    }
+
+    pub(crate) fn recovers_within(self, recovery: Duration) -> Self {
+        Self { recovery, ..self }
+    }
+
+    pub(crate) fn may_fail_with(self, errors: &'static [ErrorKind]) -> Self {
+        Self { errors, ..self }
+    }
+
+    pub(crate) fn logs_in_as(self, rules: &'static str, login: &'static str) -> Self {
+        Self {
+            login: Some((rules, login)),
+            ..self
+        }
+    }
+}
+
+/// All rows, in the order in which they are printed.
+pub(crate) fn all() -> Vec<Row> {
+    let mut rows = Vec::new();
+    rows.extend(server::rows());
+    rows.extend(network::rows());
+    rows.extend(refusal::rows());
+    rows.extend(process::rows());
+    rows.extend(http::rows());
+    rows.extend(limits::rows());
+    rows.extend(sentinel::rows());
+    rows.extend(cluster::rows());
+    rows.extend(quorum::rows());
+    rows
+}

@@ -1,0 +1,216 @@
+//! A network that loses, delays or cuts what it carries.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::Row;
+use crate::store::Topology::Single;
+use crate::support::engine::{MS, SECOND};
+use crate::support::proxy::{Proxy, Swallow};
+use crate::world::World;
+
+pub(super) fn rows() -> Vec<Row> {
+    let row = |name, fault| Row::new(Single(&[]), name, fault);
+    vec![
+        row("one process cut off, commands swallowed", |world| {
+            Box::pin(swallowed(world, Swallow::Commands, Some(0)))
+        }),
+        row("one process cut off, answers swallowed", |world| {
+            Box::pin(swallowed(world, Swallow::Answers, Some(0)))
+        }),
+        row("one process cut off, half-open", |world| {
+            Box::pin(swallowed(world, Swallow::Both, Some(0)))
+        }),
+        row("all cut off, half-open", |world| {
+            Box::pin(swallowed(world, Swallow::Both, None))
+        })
+        .recovers_within(SILENT_ATTEMPT),
+        row("all connections refused", |world| Box::pin(refused(world))),
+        row("connections reset, again and again", |world| {
+            Box::pin(cut(world, Proxy::cut))
+        }),
+        row("commands truncated", |world| {
+            Box::pin(cut(world, |proxy| proxy.truncate_commands(random_length())))
+        }),
+        row("answers truncated", |world| {
+            Box::pin(cut(world, |proxy| proxy.truncate_answers(random_length())))
+        }),
+        row("connections held up, new ones pass", |world| {
+            Box::pin(held_up(world))
+        }),
+        row("answers late, but in time", |world| Box::pin(slow(world))).hears_nothing(),
+        row("answers later than the timeout", |world| {
+            Box::pin(delayed(world))
+        }),
+        row("subscriptions cut", |world| {
+            Box::pin(subscriptions_cut(world))
+        })
+        .hears_nothing(),
+        row("subscriptions half-open", |world| {
+            Box::pin(subscriptions_swallowed(world))
+        })
+        .hears_nothing(),
+        row("clients killed by the server", |world| {
+            Box::pin(clients_killed(world))
+        }),
+    ]
+}
+
+/// A connection that was made while all bytes disappeared stays silent for ever: it is given up
+/// after the connect timeout.
+const SILENT_ATTEMPT: Duration = Duration::from_millis(2_000 + 300);
+/// Longer than the lease.
+const LONG: Duration = Duration::from_millis(2_500);
+
+fn random_length() -> usize {
+    // Less than a command, and than the answers of a few.
+    usize::try_from(1 + crate::load::random(150)).unwrap_or(1)
+}
+
+impl World {
+    fn proxies(&self, process: Option<usize>) -> Vec<&Proxy> {
+        let gates = self.gates.iter().enumerate();
+        let gates = gates.filter(|(of, _)| process.is_none_or(|process| process == *of));
+        gates
+            .flat_map(|(_, gate)| [&gate.commands, &gate.messages])
+            .collect()
+    }
+}
+
+async fn swallowed(world: &mut World, what: Swallow, process: Option<usize>) {
+    world.has_silent_connections = true;
+    let begun = world.begin(process);
+    world
+        .proxies(process)
+        .iter()
+        .for_each(|proxy| proxy.swallow(what));
+    sleep(LONG).await;
+    let port = world.gates[0].commands.port();
+    world.proof(!World::answers(port, 100 * MS), "no answer");
+    world.proxies(process).iter().for_each(|proxy| proxy.heal());
+    world.end(&begun, 1);
+    world.expect_silence(0, begun.at + LONG - 500 * MS);
+}
+
+async fn refused(world: &mut World) {
+    let begun = world.begin(None);
+    for proxy in world.proxies(None) {
+        proxy.refuse();
+        proxy.cut();
+    }
+    sleep(LONG).await;
+    world.proxies(None).iter().for_each(|proxy| proxy.heal());
+    world.end(&begun, 1);
+    world.expect_silence(0, begun.at + LONG - 500 * MS);
+}
+
+async fn cut(world: &mut World, how: fn(&Proxy)) {
+    const TIMES: u64 = 12;
+    let begun = world.begin(None);
+    let made = |world: &World| {
+        world
+            .proxies(None)
+            .iter()
+            .map(|it| it.accepted())
+            .sum::<u64>()
+    };
+    let before = made(world);
+    for _ in 0..TIMES {
+        world.proxies(None).into_iter().for_each(how);
+        sleep(100 * MS).await;
+    }
+    let connections = made(world) - before;
+    let outage = world.end(&begun, TIMES);
+    world.proof(connections >= TIMES, "connected anew");
+    world.expect_all_kept(outage).await;
+}
+
+/// What they carry arrives in the end, out of order with what came through the new ones.
+async fn held_up(world: &mut World) {
+    let begun = world.begin(None);
+    world.proxies(None).iter().for_each(|proxy| proxy.freeze());
+    sleep(LONG).await;
+    world.proxies(None).iter().for_each(|proxy| proxy.thaw());
+    let outage = world.end(&begun, 1);
+    let made = world.connections_since(&begun);
+    world.proof(made >= 3, "connected anew");
+    world.expect_all_kept(outage).await;
+}
+
+/// What counts from the answer instead of the command is too late by half of this.
+async fn slow(world: &mut World) {
+    let begun = world.begin(None);
+    for proxy in world.proxies(None) {
+        proxy.delay(100 * MS);
+    }
+    sleep(LONG).await;
+    let port = world.gates[0].commands.port();
+    world.proof(!World::answers(port, 150 * MS), "slow");
+    world.proxies(None).iter().for_each(|proxy| proxy.heal());
+    let outage = world.end(&begun, 0);
+    world.expect_all_kept(outage).await;
+}
+
+async fn delayed(world: &mut World) {
+    let begun = world.begin(None);
+    // Twice that is more than the timeout of half a second.
+    world
+        .proxies(None)
+        .iter()
+        .for_each(|proxy| proxy.delay(300 * MS));
+    sleep(LONG).await;
+    let port = world.gates[0].commands.port();
+    world.proof(!World::answers(port, 500 * MS), "no answer in time");
+    world.proxies(None).iter().for_each(|proxy| proxy.heal());
+    world.end(&begun, 1);
+}
+
+async fn subscriptions_cut(world: &mut World) {
+    let made = |world: &World| {
+        world
+            .gates
+            .iter()
+            .map(|it| it.messages.accepted())
+            .sum::<u64>()
+    };
+    let before = made(world);
+    for _ in 0..20 {
+        world.gates.iter().for_each(|gate| gate.messages.cut());
+        sleep(100 * MS).await;
+    }
+    let made = made(world) - before;
+    world.proof(made >= 3, format!("{made} connections"));
+    let allowed = 3 * (20 + 6);
+    world.referee.expect(made <= allowed, "I15", || {
+        format!("{made} connections for messages")
+    });
+}
+
+async fn subscriptions_swallowed(world: &mut World) {
+    world.has_silent_connections = true;
+    for gate in &world.gates {
+        gate.messages.swallow(Swallow::Both);
+    }
+    sleep(3 * SECOND).await;
+    let port = world.gates[0].messages.port();
+    world.proof(!World::answers(port, 100 * MS), "no messages");
+    world.gates.iter().for_each(|gate| gate.messages.heal());
+}
+
+async fn clients_killed(world: &mut World) {
+    const TIMES: u64 = 10;
+    let begun = world.begin(None);
+    let mut killed = 0;
+    for _ in 0..TIMES {
+        for kind in ["normal", "pubsub"] {
+            let answer = world.cli(&format!("CLIENT KILL TYPE {kind}"));
+            killed += answer.parse().unwrap_or(0);
+        }
+        sleep(100 * MS).await;
+    }
+    let outage = world.end(&begun, TIMES);
+    world.watch_the_wire();
+    world.proof(killed >= TIMES, format!("{killed} killed"));
+    world.expect_all_kept(outage).await;
+}

@@ -1,0 +1,263 @@
+//! Processes that are killed, stopped, or end in good order, and tasks that do.
+
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, SystemTime};
+
+use futures_util::future::poll_fn;
+use tokio::time::{Instant, sleep};
+use tower_lock::ErrorKind;
+
+use super::Row;
+use crate::child::Child;
+use crate::load::{Load, hot, millis, random};
+use crate::referee::{BACKSTOP, wire};
+use crate::store::Topology::Single;
+use crate::support::engine::{MS, SECOND, eventually, manager};
+use crate::world::{PROCESSES, World};
+
+/// The process that is not one of the world's.
+const OTHER: usize = PROCESSES;
+const LEASE: Duration = Duration::from_millis(1_500);
+/// I7.
+const LEASE_AND_BACKSTOP: Duration = LEASE.saturating_add(BACKSTOP);
+
+pub(super) fn rows() -> Vec<Row> {
+    let row = |name, fault| Row::new(Single(&[]), name, fault).lease(LEASE);
+    vec![
+        row("process killed", |world| Box::pin(killed(world))).recovers_within(LEASE_AND_BACKSTOP),
+        row("process stopped for longer than the lease", |world| {
+            Box::pin(stopped(world))
+        })
+        .recovers_within(BACKSTOP),
+        row("tasks cancelled anywhere", |world| {
+            Box::pin(cancelled(world))
+        }),
+        row("runtime shut down", |world| Box::pin(runtime_gone(world)))
+            .recovers_within(LEASE_AND_BACKSTOP),
+        row("graceful shutdown", |world| Box::pin(shut_down(world)))
+            .may_fail_with(&[ErrorKind::ShuttingDown]),
+        row("forced open by another process", |world| {
+            Box::pin(forced(world))
+        })
+        .loses_data(),
+    ]
+}
+
+/// A process that holds these keys; the names of its leases.
+async fn another_process(world: &mut World, keys: &[String]) -> (Child, String) {
+    let url = world.server().url();
+    let mut child = Child::start(&url, LEASE, keys);
+    let mut name = String::new();
+    while let Some(holds) = child.holds() {
+        world.referee.claimed(&holds.key, OTHER, holds.token, LEASE);
+        name = holds.manager;
+    }
+    // It is renewed for as long as it is alive.
+    sleep(LEASE + 200 * MS).await;
+    (child, name)
+}
+
+async fn killed(world: &mut World) {
+    let keys = [&hot()[..2], &["other".to_owned()]].concat();
+    let (mut child, _) = another_process(world, &keys).await;
+    let begun = world.begin(Some(OTHER));
+    child.kill();
+    world.referee.gone(OTHER);
+    world.end(&begun, 0);
+    let left = world.cli("PTTL lock:other");
+    world.proof(
+        left.parse().is_ok_and(|left: i64| left > 0),
+        "its lock is left",
+    );
+    sleep(LEASE + 100 * MS).await;
+    let left = world.cli("EXISTS lock:other");
+    world
+        .referee
+        .expect(left == "0", "I7", || "held by nobody alive".to_owned());
+}
+
+async fn stopped(world: &mut World) {
+    // Taken together, and so renewed together.
+    let keys = ["other".to_owned(), "another".to_owned()];
+    let (mut child, name) = another_process(world, &keys).await;
+    // Right behind a renewal, so that none is between its decision and its wire.
+    let renewals = |world: &World| wire::renewals_of(&world.wire(), &name);
+    let just_now = |at: SystemTime| at.elapsed().is_ok_and(|ago| ago < 50 * MS);
+    eventually("it renews", || {
+        renewals(world).last().copied().is_some_and(just_now)
+    })
+    .await;
+    sleep(50 * MS).await;
+    let before = renewals(world).len();
+    let begun = world.begin(Some(OTHER));
+    child.signal("-STOP");
+    world.referee.gone(OTHER);
+    let waiting = Instant::now();
+    let taken = world.holder(0, "other", 2 * SECOND).await;
+    let waited = waiting.elapsed();
+    let delay = world.referee.canary.delay(waiting, waiting + waited);
+    world
+        .referee
+        .expect(waited < LEASE_AND_BACKSTOP + delay, "I7", || {
+            format!("taken after {waited:?}")
+        });
+    sleep(LEASE.saturating_sub(waited) + 200 * MS).await;
+    world.end(&begun, 0);
+    child.signal("-CONT");
+    let held = child.says("woke").expect("it was stopped");
+    world
+        .referee
+        .expect(held == "0", "I3", || format!("woke up with {held} locks"));
+    for _ in &keys {
+        let told = child.says("told").expect("what it was told");
+        world.referee.expect(told == "true true", "I3", || {
+            format!("told, refused: {told}")
+        });
+    }
+    let is_held = taken.await.expect("no panic");
+    world
+        .referee
+        .expect(is_held, "I1", || "taken back by who woke up".to_owned());
+    let after = renewals(world).len();
+    world.proof(before > 0, format!("{before} renewals before"));
+    world.referee.expect(after == before, "I9", || {
+        format!("{} renewals after it woke up", after - before)
+    });
+}
+
+/// The futures are dropped after a number of polls, the tasks aborted after a time.
+async fn cancelled(world: &mut World) {
+    let end = Instant::now() + 2 * SECOND;
+    let mut dropped = 0;
+    while Instant::now() < end {
+        let locks = &world.managers[usize::try_from(random(3)).unwrap_or(0)];
+        let keys = hot();
+        let acquire = match random(3) {
+            0 => locks.acquire(keys),
+            n => locks.acquire(keys[usize::try_from(n).unwrap_or(0)].clone()),
+        };
+        let task = tokio::spawn(async move {
+            let mut polls = random(6);
+            let work = async {
+                let guard = acquire.await;
+                sleep(millis(0..5)).await;
+                if let Ok(guard) = guard {
+                    drop(guard.release().await);
+                }
+            };
+            let mut work = pin!(work);
+            poll_fn(|context| {
+                polls = polls.saturating_sub(1);
+                match work.as_mut().poll(context) {
+                    Poll::Pending if polls > 0 => Poll::Pending,
+                    _ => Poll::Ready(()),
+                }
+            })
+            .await;
+        });
+        sleep(millis(0..6)).await;
+        if !task.is_finished() {
+            dropped += 1;
+            task.abort();
+        }
+    }
+    world.proof(dropped > 20, format!("{dropped} tasks aborted"));
+}
+
+async fn runtime_gone(world: &mut World) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let url = world.server().url();
+    let referee = std::sync::Arc::clone(&world.referee);
+    let (load, locks) = runtime
+        .spawn(async move {
+            let locks = manager(url, LEASE).await;
+            let mut load = Load::new();
+            load.add(&referee, &locks, OTHER, LEASE);
+            (load, locks)
+        })
+        .await
+        .expect("a load");
+    let kept = crate::load::kept(OTHER);
+    let start = world.referee.start.0;
+    let granted = || world.referee.next_grant(&kept, start).is_some();
+    eventually("it holds", granted).await;
+    sleep(LEASE / 2).await;
+    let begun = world.begin(Some(OTHER));
+    let begin = Instant::now();
+    // Not here: a runtime must not be dropped inside of another.
+    let (gone, is_gone) = std::sync::mpsc::channel();
+    drop(std::thread::spawn(move || {
+        drop(runtime);
+        gone.send(()).expect("somebody waits");
+    }));
+    let ended = is_gone.recv_timeout(5 * SECOND).is_ok();
+    world
+        .referee
+        .expect(ended, "drop", || "the runtime hangs".to_owned());
+    world.end(&begun, 0);
+    let held = locks.snapshot();
+    world.proof(
+        !held.is_idle(),
+        format!("{:?} to end, {held:?}", begin.elapsed()),
+    );
+    drop((load, locks));
+}
+
+async fn shut_down(world: &mut World) {
+    let locks = world.managers[0].clone();
+    let begun = world.begin(Some(0));
+    let start = Instant::now();
+    let left = locks.shutdown(2 * LEASE).await;
+    let took = start.elapsed();
+    // One of its workers never lets go; it is renewed to the end, and told about.
+    let late = took.saturating_sub(2 * LEASE);
+    let net = late.saturating_sub(world.referee.canary.delay(start, start + took));
+    world
+        .referee
+        .expect(net < 50 * MS, "shutdown", || format!("{late:?} late"));
+    let others = (left.held, left.waiting, left.lanes);
+    world.referee.expect(others == (1, 0, 1), "shutdown", || {
+        format!("left: {left:?}")
+    });
+    let after = start + 100 * MS;
+    let granted = world.grants(0, after);
+    world.referee.expect(granted == 0, "shutdown", || {
+        format!("{granted} grants after it")
+    });
+    let outage = world.end(&begun, 0);
+    let refused = world.refusals(ErrorKind::ShuttingDown);
+    world.proof(refused > 10, format!("{refused} refused"));
+    let kept = world.held_from(&crate::load::kept(0), outage.begin);
+    world
+        .referee
+        .expect(kept, "shutdown", || "its holder was lost".to_owned());
+}
+
+/// The old holder learns of it at its next renewal.
+async fn forced(world: &mut World) {
+    let begun = world.begin(None);
+    let mut forced = 0;
+    for _ in 0..4 {
+        let first = world.holder(0, "prize", 3 * LEASE).await;
+        let waits = world.managers[1].acquire("prize").wait_forever();
+        let asked = world.referee.asks();
+        let second = tokio::spawn(waits.into_future());
+        sleep(millis(20..400)).await;
+        let outcome = world.managers[2].force_release("prize").await;
+        forced += usize::from(outcome.is_ok_and(|released| released));
+        let guard = second.await.expect("no panic").expect("it waits for ever");
+        let second = world.referee.granted(guard, 1, asked, (LEASE, true));
+        let was_lost = !first.await.expect("no panic");
+        world
+            .referee
+            .expect(was_lost, "I9", || "forced open, and renewed".to_owned());
+        drop(second.release().await);
+    }
+    world.end(&begun, 0);
+    world.proof(forced > 1, format!("{forced} times"));
+}

@@ -1,0 +1,75 @@
+//! Five servers, of which any three are enough.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::Row;
+use crate::store::{Store, Topology};
+use crate::support::engine::{MS, SECOND};
+use crate::support::redis_server::RedisServer;
+use crate::world::World;
+
+pub(super) fn rows() -> Vec<Row> {
+    let row = |name, fault| Row::new(Topology::Quorum, name, fault).lease(3 * SECOND);
+    vec![
+        row("two of five killed", |world| Box::pin(killed(world))),
+        row("two of five stopped, and back", |world| {
+            Box::pin(stopped(world, 2))
+        }),
+        row("three of five stopped, and back", |world| {
+            Box::pin(stopped(world, 3))
+        }),
+        // What two others never had, and this one lost, is not there.
+        row("one of five restarted empty", |world| {
+            Box::pin(restarted_empty(world))
+        })
+        .loses_data(),
+    ]
+}
+
+const A_WHILE: Duration = Duration::from_millis(1_200);
+
+fn servers(world: &mut World) -> &mut Vec<RedisServer> {
+    match &mut world.store {
+        Store::Quorum(servers) => servers,
+        _ => panic!("not a row on a quorum"),
+    }
+}
+
+async fn killed(world: &mut World) {
+    let begun = world.begin(None);
+    for server in &mut servers(world)[..2] {
+        server.kill();
+    }
+    let outage = world.end(&begun, 1);
+    world.proof(true, "two killed");
+    world.expect_all_kept(outage).await;
+}
+
+async fn stopped(world: &mut World, count: usize) {
+    let begun = world.begin(None);
+    let servers = servers(world);
+    let port = servers[0].port();
+    servers[..count].iter().for_each(RedisServer::stop_process);
+    sleep(A_WHILE).await;
+    let is_silent = !World::answers(port, 100 * MS);
+    servers[..count]
+        .iter()
+        .for_each(RedisServer::continue_process);
+    let outage = world.end(&begun, 1);
+    world.proof(is_silent, "no answer");
+    if count == 3 {
+        world.expect_silence(0, outage.begin + A_WHILE * 2 / 3);
+    }
+    world.expect_all_kept(outage).await;
+}
+
+async fn restarted_empty(world: &mut World) {
+    let begun = world.begin(None);
+    servers(world)[0].restart_empty();
+    let outage = world.end(&begun, 1);
+    world.watch_the_wire();
+    world.proof(true, "one restarted");
+    world.expect_all_kept(outage).await;
+}

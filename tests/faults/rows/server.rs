@@ -1,0 +1,80 @@
+//! A single server that dies, stands still or is busy.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::Row;
+use crate::store::Topology::Single;
+use crate::support::engine::{MS, SECOND};
+use crate::world::World;
+
+/// What a server has answered outlives its process, if not its machine: `no` leaves out the sync, but
+/// not the write before each answer.
+const KEEPS_ALL: &[&str] = &["--appendonly", "yes", "--appendfsync", "no"];
+
+pub(super) fn rows() -> Vec<Row> {
+    vec![
+        Row::new(Single(&[]), "killed, restarted empty", |world| {
+            Box::pin(restarted_empty(world))
+        })
+        .lease(3 * SECOND)
+        .loses_data(),
+        Row::new(
+            Single(KEEPS_ALL),
+            "killed, restarted with its data",
+            |world| Box::pin(restarted_with_data(world)),
+        )
+        .lease(3 * SECOND),
+        Row::new(Single(&[]), "stopped for less than the lease", |world| {
+            Box::pin(stopped(world, 1_200 * MS))
+        })
+        .lease(3 * SECOND),
+        Row::new(Single(&[]), "stopped for longer than the lease", |world| {
+            Box::pin(stopped(world, 2_500 * MS))
+        }),
+    ]
+}
+
+async fn restarted_empty(world: &mut World) {
+    let before = world.cli("INFO server");
+    let begun = world.begin(None);
+    world.server().kill();
+    sleep(300 * MS).await;
+    world.server().launch_again();
+    let outage = world.end(&begun, 1);
+    world.expect_all_lost(outage);
+    world.watch_the_wire();
+    let run = |info: &str| {
+        info.lines()
+            .find(|it| it.starts_with("run_id"))
+            .map(String::from)
+    };
+    let after = world.cli("INFO server");
+    world.proof(run(&before) != run(&after), "another server");
+}
+
+async fn restarted_with_data(world: &mut World) {
+    let begun = world.begin(None);
+    world.server().kill();
+    sleep(300 * MS).await;
+    let is_silent = world.is_silent();
+    world.proof(is_silent, "no answer");
+    world.server().launch_again();
+    let outage = world.end(&begun, 1);
+    world.watch_the_wire();
+    world.expect_all_kept(outage).await;
+}
+
+async fn stopped(world: &mut World, time: Duration) {
+    let begun = world.begin(None);
+    world.server().stop_process();
+    sleep(time - 100 * MS).await;
+    let is_silent = world.is_silent();
+    world.proof(is_silent, "no answer");
+    world.server().continue_process();
+    let outage = world.end(&begun, 1);
+    if time < world.row.lease / 2 {
+        world.expect_all_kept(outage).await;
+    }
+}

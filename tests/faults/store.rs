@@ -1,0 +1,94 @@
+//! The servers under the locks of one run.
+
+use crate::referee::wire::is_counter;
+use crate::support::cluster::Cluster;
+use crate::support::redis_server::RedisServer;
+use crate::support::sentinel::SentinelSet;
+
+/// What a row wants to run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Topology {
+    /// One server, each process behind proxies of its own; with more options.
+    Single(&'static [&'static str]),
+    Sentinel,
+    Cluster,
+    /// Five servers that know nothing of each other.
+    Quorum,
+    /// The row brings its own.
+    Own,
+}
+
+impl Topology {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Single(_) => "single",
+            Self::Sentinel => "sentinel",
+            Self::Cluster => "cluster",
+            Self::Quorum => "quorum",
+            Self::Own => "-",
+        }
+    }
+}
+
+// One per run.
+#[allow(clippy::large_enum_variant)]
+pub(crate) enum Store {
+    Single(RedisServer),
+    Sentinel(SentinelSet),
+    Cluster(Cluster),
+    Quorum(Vec<RedisServer>),
+    Own,
+}
+
+impl Store {
+    pub(crate) fn start(topology: Topology) -> Self {
+        match topology {
+            Topology::Single(options) => Self::Single(RedisServer::start_with(options)),
+            Topology::Sentinel => Self::Sentinel(SentinelSet::start()),
+            Topology::Cluster => Self::Cluster(Cluster::start()),
+            Topology::Quorum => Self::Quorum((0..5).map(|_| RedisServer::start()).collect()),
+            Topology::Own => Self::Own,
+        }
+    }
+
+    /// Those that may have locks and subscriptions.
+    fn servers(&self) -> Vec<&RedisServer> {
+        match self {
+            Self::Single(server) => vec![server],
+            Self::Sentinel(set) => vec![set.node(set.primary())],
+            Self::Cluster(cluster) => {
+                let primaries = cluster.primaries().into_iter();
+                primaries.map(|node| cluster.node(node)).collect()
+            }
+            Self::Quorum(servers) => servers.iter().filter(|it| it.runs()).collect(),
+            Self::Own => Vec::new(),
+        }
+    }
+
+    /// All keys but the counters.
+    pub(crate) fn locks(&self) -> Vec<String> {
+        let keys = self
+            .servers()
+            .into_iter()
+            .map(|server| server.cli(&["KEYS", "*"]));
+        let keys: Vec<_> = keys.collect();
+        let keys = keys.iter().flat_map(|keys| keys.lines());
+        keys.filter(|key| !is_counter(key))
+            .map(ToOwned::to_owned)
+            .collect()
+    }
+
+    /// All channels that anybody listens to, but for those of the Sentinels.
+    pub(crate) fn channels(&self) -> Vec<String> {
+        let asked = self.servers().into_iter().flat_map(|server| {
+            ["CHANNELS", "SHARDCHANNELS"].map(|what| {
+                // Servers before 7.0 have no sharded ones.
+                server.command(&["PUBSUB", what]).unwrap_or_default()
+            })
+        });
+        let asked: Vec<_> = asked.collect();
+        let channels = asked.iter().flat_map(|channels| channels.lines());
+        let ours = channels.filter(|channel| channel.starts_with("redisson"));
+        ours.map(ToOwned::to_owned).collect()
+    }
+}

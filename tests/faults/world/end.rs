@@ -1,0 +1,103 @@
+//! The end of a run: nothing may be left.
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+use tower_lock::{LockManager, Snapshot};
+
+use super::{AFTERMATH, World};
+use crate::load::hot;
+use crate::referee::{Referee, Verdict, wire};
+use crate::rows::Row;
+use crate::store::Store;
+use crate::support::engine::{MS, SECOND};
+
+impl World {
+    /// Lets the load go on for a while, ends it, and looks at what is left.
+    pub(crate) async fn finish(mut self) -> Verdict {
+        let contended = if self.managers.is_empty() {
+            Vec::new()
+        } else {
+            self.granted(&hot(), Instant::now()).await;
+            sleep(AFTERMATH).await;
+            hot()
+        };
+        for panic in self.load.stop().await {
+            self.referee.violation("panic", panic);
+        }
+        let orphans = left_over(&self.store, &self.managers, &self.referee, self.row).await;
+        if self.has_silent_connections {
+            // The server takes them, and the subscriptions on them, for alive.
+            self.gates.iter().for_each(|gate| gate.messages.cut());
+        }
+        no_subscription_is_left(&self.store, &self.referee).await;
+        let (mut renewals, mut releases) = (0, 0);
+        for monitor in &self.monitors {
+            let alone = matches!(self.store, Store::Single(_));
+            let seen = wire::judge(&self.referee, alone, &monitor.all_lines());
+            renewals += seen.renewals;
+            releases += seen.releases;
+        }
+        if !self.monitors.is_empty() {
+            // Otherwise I8 and I9 were not looked at.
+            let seen = format!("{renewals} renewals, {releases} releases on the wire");
+            self.proof(renewals > 3 && releases > 10, seen);
+        }
+        for expectation in &self.expectations {
+            self.check(*expectation);
+        }
+        self.managers.clear();
+        self.gates.clear();
+        no_task_is_left(&self.referee).await;
+        let mut verdict = Verdict::of(self.row, &self.referee, &contended);
+        verdict.orphans = orphans;
+        verdict.evidence = self.evidence.join("; ");
+        verdict
+    }
+}
+
+/// I10, and how many keys outlive everybody who might want them.
+async fn left_over(store: &Store, managers: &[LockManager], referee: &Referee, row: &Row) -> usize {
+    let limit = Instant::now() + row.lease + SECOND;
+    loop {
+        let late = Instant::now() > limit;
+        let snapshots: Vec<Snapshot> = managers.iter().map(LockManager::snapshot).collect();
+        let keys = store.locks();
+        let is_idle = snapshots.iter().all(Snapshot::is_idle);
+        if is_idle && keys.is_empty() {
+            break;
+        }
+        if late {
+            referee.expect(is_idle, "I10", || format!("left: {snapshots:?}"));
+            referee.expect(keys.is_empty(), "I10", || format!("orphans: {keys:?}"));
+            return keys.len();
+        }
+        sleep(5 * MS).await;
+    }
+    0
+}
+
+async fn no_subscription_is_left(store: &Store, referee: &Referee) {
+    // They linger for a second, and are looked for four times a second.
+    let limit = Instant::now() + 3 * SECOND;
+    while !store.channels().is_empty() {
+        if Instant::now() > limit {
+            let channels = store.channels();
+            referee.violation("I10", format!("subscriptions: {channels:?}"));
+            return;
+        }
+        sleep(20 * MS).await;
+    }
+}
+
+async fn no_task_is_left(referee: &Referee) {
+    let alive = || Handle::current().metrics().num_alive_tasks();
+    let limit = Instant::now() + 5 * SECOND;
+    // The canary.
+    while alive() > 1 {
+        if Instant::now() > limit {
+            referee.violation("I10", format!("{} tasks", alive() - 1));
+            return;
+        }
+        sleep(5 * MS).await;
+    }
+}

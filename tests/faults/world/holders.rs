@@ -1,0 +1,125 @@
+//! What is asked of holders: that they keep their locks, or that they do not.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tower_lock::ErrorKind;
+
+use super::World;
+use crate::load::kept;
+use crate::referee::{Hold, Outage};
+use crate::support::engine::{Monitor, SECOND};
+
+/// What can be judged only at the end.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Expectation {
+    /// All locks of before the outage are lost within a second of its end.
+    AllLost(Outage),
+    /// The lock that each process holds for good is held all through the outage.
+    AllKept(Outage),
+}
+
+impl World {
+    pub(crate) fn expect_all_lost(&mut self, outage: Outage) {
+        self.expectations.push(Expectation::AllLost(outage));
+    }
+
+    /// All that processes hold for good is kept; lets them renew twice more.
+    pub(crate) async fn expect_all_kept(&mut self, outage: Outage) {
+        self.expectations.push(Expectation::AllKept(outage));
+        sleep(self.row.lease).await;
+    }
+
+    /// Judged when the load has ended.
+    pub(super) fn check(&self, expectation: Expectation) {
+        let log = self.referee.log();
+        let mut violations = Vec::new();
+        match expectation {
+            Expectation::AllLost(outage) => {
+                let limit = outage.usable + SECOND;
+                let limit = limit + self.referee.canary.delay(outage.usable, limit);
+                let of_old = |hold: &&Hold| hold.renewed && hold.granted < outage.begin;
+                let held = log
+                    .holds
+                    .iter()
+                    .filter(of_old)
+                    .filter(|it| it.end() > limit);
+                for hold in held {
+                    let end = hold.end() - outage.usable;
+                    violations.push(format!("{} held for {end:?} without its data", hold.key));
+                }
+            }
+            Expectation::AllKept(outage) => {
+                for key in (0..self.managers.len()).map(kept) {
+                    let kept = log.holds.iter().any(|hold| {
+                        hold.key == key
+                            && hold.granted < outage.begin
+                            && hold.end() > outage.usable + self.row.lease / 2
+                    });
+                    if !kept {
+                        violations.push(format!("{key} was lost"));
+                    }
+                }
+            }
+        }
+        drop(log);
+        for what in violations {
+            self.referee.violation("holders", what);
+        }
+    }
+
+    /// Of what processes hold for good, these keys are held all the time up to now.
+    pub(crate) fn expect_kept(&mut self, keys: &[String], outage: Outage) {
+        for key in keys {
+            let kept = self.held_from(key, outage.begin);
+            self.referee
+                .expect(kept, "holders", || format!("{key} was lost"));
+        }
+    }
+
+    /// By how much the renewals of these keys were later than after a third of their lease, at
+    /// most, since the outage began.
+    pub(crate) fn renewals_late(&self, keys: &[String], outage: Outage) -> Duration {
+        let log = self.referee.log();
+        let of_keys = log.holds.iter().filter(|hold| keys.contains(&hold.key));
+        let gaps = of_keys.flat_map(|hold| {
+            let since = hold.deadlines.windows(2).filter(move |pair| {
+                // The deadlines lie a lease behind what moved them.
+                pair[1] > outage.begin + hold.lease
+            });
+            since.map(|pair| (pair[1] - pair[0]).saturating_sub(hold.lease / 3))
+        });
+        gaps.max().unwrap_or_default()
+    }
+
+    /// How many grants a process got after a moment.
+    pub(crate) fn grants(&self, process: usize, after: Instant) -> usize {
+        let log = self.referee.log();
+        let granted = |hold: &&Hold| hold.process == process && hold.granted > after;
+        log.holds.iter().filter(granted).count()
+    }
+
+    pub(crate) fn refusals(&self, kind: ErrorKind) -> usize {
+        let log = self.referee.log();
+        log.refusals.iter().filter(|it| it.kind == kind).count()
+    }
+
+    /// Whether the key is held now, by whom it was before a moment.
+    pub(crate) fn held_from(&self, key: &str, moment: Instant) -> bool {
+        let log = self.referee.log();
+        let now = Instant::now();
+        let held = |it: &&Hold| it.key == key && it.granted < moment && it.end() > now;
+        log.holds.iter().any(|hold| held(&hold))
+    }
+
+    /// All that the server was sent so far.
+    pub(crate) fn wire(&self) -> Vec<String> {
+        self.monitors.iter().flat_map(Monitor::all_lines).collect()
+    }
+
+    /// The process got nothing from this moment on until now, or it had no outage.
+    pub(crate) fn expect_silence(&mut self, process: usize, since: Instant) {
+        let granted = self.grants(process, since);
+        self.proof(granted == 0, format!("{granted} grants"));
+    }
+}

@@ -1,0 +1,204 @@
+//! One run: servers, the processes that lock there, and their load.
+
+mod end;
+mod holders;
+mod outage;
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tower_lock::{LockManager, LockManagerBuilder, Quorum, RedisBackend};
+
+use crate::load::{Load, hot, kept};
+use crate::referee::Referee;
+use crate::rows::Row;
+use crate::store::{Store, Topology};
+use crate::support::engine::{MS, Monitor};
+use crate::support::proxy::Proxy;
+use crate::support::redis_server::RedisServer;
+use holders::Expectation;
+
+/// So many processes share the locks.
+pub(crate) const PROCESSES: usize = 3;
+/// For what comes after a fault.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long the load goes on when all is well again.
+const AFTERMATH: Duration = Duration::from_millis(400);
+
+/// One process' ways to the server.
+pub(crate) struct Gate {
+    pub(crate) commands: Proxy,
+    pub(crate) messages: Proxy,
+}
+
+pub(crate) struct World {
+    pub(crate) row: &'static Row,
+    pub(crate) store: Store,
+    pub(crate) gates: Vec<Gate>,
+    pub(crate) managers: Vec<LockManager>,
+    pub(crate) referee: Arc<Referee>,
+    load: Load,
+    monitors: Vec<Monitor>,
+    evidence: Vec<String>,
+    expectations: Vec<Expectation>,
+    /// Connections have lost bytes, and neither side will ever know.
+    pub(crate) has_silent_connections: bool,
+}
+
+impl World {
+    pub(crate) async fn start(row: &'static Row) -> Self {
+        let mut world = Self {
+            row,
+            store: Store::start(row.topology),
+            gates: Vec::new(),
+            managers: Vec::new(),
+            referee: Referee::start(),
+            load: Load::new(),
+            monitors: Vec::new(),
+            evidence: Vec::new(),
+            expectations: Vec::new(),
+            has_silent_connections: false,
+        };
+        if row.topology != Topology::Own {
+            world.watch_the_wire();
+            if let Some((rules, _)) = row.login {
+                world.cli(rules);
+            }
+            for process in 0..PROCESSES {
+                world.add_process(process).await;
+            }
+            let all: Vec<_> = hot().into_iter().chain((0..PROCESSES).map(kept)).collect();
+            world.granted(&all, world.referee.start.0).await;
+            sleep(AFTERMATH).await;
+        }
+        world
+    }
+
+    async fn add_process(&mut self, process: usize) {
+        let builder = match &self.store {
+            Store::Single(server) => {
+                let gate = Gate {
+                    commands: Proxy::start(server.port()).await,
+                    messages: Proxy::start(server.port()).await,
+                };
+                let login = |url: String| match self.row.login {
+                    Some((_, login)) => url.replace("://", &format!("://{login}@")),
+                    None => url,
+                };
+                let builder = RedisBackend::builder(login(gate.commands.url()))
+                    .notify(login(gate.messages.url()));
+                self.gates.push(gate);
+                builder
+            }
+            Store::Sentinel(set) => RedisBackend::builder(set.url(set.service())),
+            Store::Cluster(cluster) => RedisBackend::builder(cluster.url()),
+            Store::Quorum(servers) => {
+                let mut quorum = Quorum::builder();
+                for server in servers {
+                    let node = RedisBackend::builder(server.url()).connect().await;
+                    quorum = quorum.node(node.expect("the server is there"));
+                }
+                let quorum = quorum.build().expect("valid settings");
+                return self.load(LockManager::builder(quorum), process);
+            }
+            Store::Own => return,
+        };
+        let builder = match self.row.min_replicas {
+            Some(replicas) => builder.min_replicas(replicas, 450 * MS),
+            None => builder,
+        };
+        let backend = builder.connect().await.expect("the servers are there");
+        self.load(LockManager::builder(backend), process);
+    }
+
+    fn load(&mut self, builder: LockManagerBuilder, process: usize) {
+        let locks = builder
+            .watchdog_timeout(self.row.lease)
+            .build()
+            .expect("valid settings");
+        self.load
+            .add(&self.referee, &locks, process, self.row.lease);
+        self.managers.push(locks);
+    }
+
+    /// The one server of this row.
+    pub(crate) fn server(&mut self) -> &mut RedisServer {
+        match &mut self.store {
+            Store::Single(server) => server,
+            _ => panic!("not a row on a single server"),
+        }
+    }
+
+    pub(crate) fn port(&mut self) -> u16 {
+        self.server().port()
+    }
+
+    pub(crate) fn is_silent(&mut self) -> bool {
+        !Self::answers(self.port(), 100 * MS)
+    }
+
+    pub(crate) fn cli(&mut self, command: &str) -> String {
+        let args: Vec<_> = command.split(' ').collect();
+        self.server().cli(&args)
+    }
+
+    /// Writes down what servers without a failover are sent; once more after one was started anew.
+    pub(crate) fn watch_the_wire(&mut self) {
+        match &self.store {
+            Store::Single(server) => self.monitors.push(Monitor::start(server)),
+            Store::Quorum(servers) => self.monitors.extend(servers.iter().map(Monitor::start)),
+            _ => {}
+        }
+    }
+
+    /// Whether a server, or what is behind a proxy, answers within so long.
+    pub(crate) fn answers(port: u16, within: Duration) -> bool {
+        let ping = || {
+            let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+            stream.set_read_timeout(Some(within))?;
+            stream.write_all(b"PING\r\n")?;
+            stream.read(&mut [0; 64])
+        };
+        ping().is_ok_and(|length| length > 0)
+    }
+
+    /// The fault happened, or the row proves nothing.
+    pub(crate) fn proof(&mut self, happened: bool, what: impl Into<String>) {
+        let what = what.into();
+        self.referee.expect(happened, "vacuous", || what.clone());
+        self.evidence.push(what);
+    }
+
+    /// One process takes a lock and keeps it for so long, or until it is lost; tells which.
+    pub(crate) async fn holder(
+        &self,
+        process: usize,
+        key: &str,
+        time: Duration,
+    ) -> JoinHandle<bool> {
+        let asked = self.referee.asks();
+        let guard = self.managers[process].acquire(key).await;
+        let guard = guard.expect("it is free");
+        let terms = (self.row.lease, true);
+        let grip = self.referee.granted(guard, process, asked, terms);
+        tokio::spawn(async move { grip.keep(time).await })
+    }
+
+    /// Waits until each of the keys was granted after this moment.
+    async fn granted(&self, keys: &[String], after: Instant) {
+        let limit = Instant::now() + PATIENCE;
+        while !keys
+            .iter()
+            .all(|key| self.referee.next_grant(key, after).is_some())
+        {
+            if Instant::now() > limit {
+                return;
+            }
+            sleep(5 * MS).await;
+        }
+    }
+}
