@@ -272,3 +272,38 @@ async fn a_process_starts_while_a_minority_is_down_and_needs_it_later() {
     let second = locks.acquire("k").wait(10 * SECOND).await.unwrap();
     assert!(second.fencing_token() > token);
 }
+
+/// Without the quarantine the vote of a node that forgot would make a second majority.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_came_back_empty_votes_for_nobody_in_its_quarantine() {
+    let mut server = RedisServer::start();
+    let builder = RedisBackend::builder(server.url());
+    let node = builder.quarantine(SECOND).connect().await.unwrap();
+    let key = LockKey::new("k");
+    let vote = async |number| {
+        let lease = LeaseId::new(Uuid::from_u128(7), number);
+        node.vote(&key, lease, 5 * SECOND, Fence::Propose(1)).await
+    };
+    // The first start looks like a loss.
+    assert!(vote(1).await.is_err());
+    sleep(SECOND + 50 * MS).await;
+    assert!(matches!(vote(2).await, Ok(Acquired::Granted { .. })));
+    assert!(matches!(vote(3).await, Ok(Acquired::Busy { .. })));
+    server.restart_empty();
+    let back = tokio::time::Instant::now();
+    let first = loop {
+        match vote(4).await {
+            Ok(Acquired::Granted { counter, .. }) => break counter,
+            _ => sleep(20 * MS).await,
+        }
+    };
+    assert!(
+        back.elapsed() > 900 * MS,
+        "granted after {:?}",
+        back.elapsed()
+    );
+    assert_eq!(
+        first, 0,
+        "the quarantine does not make up what the node forgot"
+    );
+}

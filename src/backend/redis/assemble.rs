@@ -85,7 +85,8 @@ impl RedisBackendBuilder {
                 }
                 Targets::Cluster { seeds } => {
                     unused_sentinel_auth(&self.sentinel_auth)?;
-                    return in_cluster(seeds, connections, network, names, self.publish).await;
+                    let how = (self.publish, self.quarantine);
+                    return in_cluster(seeds, connections, network, names, how).await;
                 }
             },
         };
@@ -102,7 +103,7 @@ impl RedisBackendBuilder {
         let node = Node::new(connector, connections, listen(Speech::Sharded, ear));
         Ok(Inner {
             names,
-            scripts: Scripts::new(publish),
+            scripts: Scripts::new(publish, self.quarantine),
             topology: Topology::Single(node),
             sentinels: watched,
             plain,
@@ -130,7 +131,7 @@ async fn in_cluster(
     connections: usize,
     network: Arc<Network>,
     names: Names,
-    publish: Publish,
+    (publish, quarantine): (Publish, Option<Duration>),
 ) -> Result<Inner, ConnectError> {
     let addresses: Vec<_> = seeds.iter().map(|seed| seed.address.clone()).collect();
     let address = addresses.join(",");
@@ -152,7 +153,7 @@ async fn in_cluster(
     });
     Ok(Inner {
         names,
-        scripts: Scripts::new(publish),
+        scripts: Scripts::new(publish, quarantine),
         topology: Topology::Cluster(cluster),
         sentinels: None,
         plain,

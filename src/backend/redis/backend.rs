@@ -13,6 +13,7 @@ use super::fault::{Fault, Trouble};
 use super::names::Names;
 use super::notify::Notifier;
 use super::place::{Place, Topology};
+use super::quarantine;
 use super::script::{Answers, At, MAX_BATCH, Scripts};
 use super::sentinel::Sentinels;
 use crate::LockKey;
@@ -240,10 +241,12 @@ impl Backend for RedisBackend {
             ));
         }
         let place = inner.place(key)?;
-        inner
-            .scripts
-            .acquire(inner.at(&place, key), lease, ttl)
-            .await
+        let at = inner.at(&place, key);
+        let outcome = inner.scripts.acquire(at, lease, ttl).await;
+        if let Err(refusal) = &outcome {
+            quarantine::spread(&self.inner, key, refusal);
+        }
+        outcome
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
@@ -332,10 +335,12 @@ impl Node for RedisBackend {
     ) -> Result<Acquired, BackendError> {
         let inner = &*self.inner;
         let place = inner.place(key)?;
-        inner
-            .scripts
-            .vote(inner.at(&place, key), lease, ttl, fence)
-            .await
+        let at = inner.at(&place, key);
+        let outcome = inner.scripts.vote(at, lease, ttl, fence).await;
+        if let Err(refusal) = &outcome {
+            quarantine::spread(&self.inner, key, refusal);
+        }
+        outcome
     }
 }
 

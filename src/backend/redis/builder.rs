@@ -17,6 +17,8 @@ use crate::{ConfigError, ConnectError};
 
 const MAX_CONNECTIONS: usize = 256;
 const MAX_REPLICAS: usize = 256;
+/// As long as a lease may be.
+const MAX_QUARANTINE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
@@ -36,6 +38,7 @@ pub struct RedisBackendBuilder {
     #[cfg(feature = "redis-tls")]
     pub(super) certificates: Certificates,
     pub(super) min_replicas: Option<MinReplicas>,
+    pub(super) quarantine: Option<Duration>,
 }
 
 pub(super) enum Source {
@@ -65,6 +68,7 @@ impl RedisBackendBuilder {
             #[cfg(feature = "redis-tls")]
             certificates: Certificates::default(),
             min_replicas: None,
+            quarantine: None,
         }
     }
 
@@ -194,6 +198,29 @@ impl RedisBackendBuilder {
         self
     }
 
+    /// After Redis came back without its data, grants no lock for so long. Default: off; 1 ms to 366
+    /// days.
+    ///
+    /// Whoever held a lock before does not know at once that it is gone. `max_lease` is the longest
+    /// time that it may think so: the longest lease that any process takes there, which is the
+    /// manager's watchdog timeout or a longer fixed lease. Callers get *unavailable* meanwhile.
+    ///
+    /// The loss is noticed by the fencing counter, which is missing then: so the very first start
+    /// looks the same, and so does `FLUSHALL`. [`RedisBackend::warnings`] tells of a quarantine that
+    /// is in force when the backend connects.
+    ///
+    /// All processes that share the server have to set it, to the same time. One that does not grants
+    /// locks all the same, and writes a new counter, which hides the loss from the others. A Java
+    /// service that shares the names knows nothing of it.
+    ///
+    /// In a cluster each slot has a counter. Connecting looks at all 16 384 of them, and creates
+    /// those that are missing, about 5 MB in all. After a loss those of its node have their
+    /// quarantine together.
+    pub fn quarantine(mut self, max_lease: Duration) -> Self {
+        self.quarantine = Some(max_lease);
+        self
+    }
+
     /// Opens the connections and tries out every script on a key of its own.
     ///
     /// # Errors
@@ -243,15 +270,17 @@ impl RedisBackendBuilder {
 impl RedisBackendBuilder {
     /// What can be told from a setting alone.
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let for_replicas = self.min_replicas.map(|it| ("min_replicas", it.timeout));
-        let timeouts = [
-            ("connect_timeout", self.connect_timeout),
-            ("response_timeout", self.response_timeout),
-        ];
-        for (field, timeout) in timeouts.into_iter().chain(for_replicas) {
-            if !(MIN_TIMEOUT..=MAX_TIMEOUT).contains(&timeout) {
-                let problem =
-                    format!("{timeout:?} is not within {MIN_TIMEOUT:?} to {MAX_TIMEOUT:?}");
+        let for_replicas = self.min_replicas.map(|it| it.timeout);
+        for (field, time, max) in [
+            ("connect_timeout", Some(self.connect_timeout), MAX_TIMEOUT),
+            ("response_timeout", Some(self.response_timeout), MAX_TIMEOUT),
+            ("min_replicas", for_replicas, MAX_TIMEOUT),
+            ("quarantine", self.quarantine, MAX_QUARANTINE),
+        ] {
+            if let Some(time) = time
+                && !(MIN_TIMEOUT..=max).contains(&time)
+            {
+                let problem = format!("{time:?} is not within {MIN_TIMEOUT:?} to {max:?}");
                 return Err(ConfigError::new(field, problem));
             }
         }

@@ -56,6 +56,8 @@ pub(super) enum Trouble {
     NotPrimary,
     #[error("{acknowledged} of {asked} replicas acknowledged the grant")]
     TooFewReplicas { acknowledged: i64, asked: usize },
+    #[error("the server came back without its data; no lock is granted for another {0:?}")]
+    Quarantine(Duration),
     #[error("too many acquires wait for replicas")]
     Crowded,
 }
@@ -77,6 +79,13 @@ impl Trouble {
 impl Fault {
     pub(super) fn unavailable(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Refused(BackendError::refused(BackendErrorKind::Unavailable, source))
+    }
+}
+
+impl Trouble {
+    /// The trouble behind an error, if it is one of ours.
+    pub(super) fn behind(error: &BackendError) -> Option<&Self> {
+        std::error::Error::source(error)?.downcast_ref()
     }
 }
 
@@ -141,6 +150,11 @@ pub(super) fn is_demoted(answer: &Value) -> bool {
 
 /// An error the server answered with: the command did not take effect.
 pub(super) fn refusal(error: ServerError) -> BackendError {
+    if error.code() == "QUARANTINE" {
+        let left = error.details().and_then(|left| left.trim().parse().ok());
+        let left = Duration::from_millis(left.unwrap_or(0));
+        return BackendError::refused(BackendErrorKind::Unavailable, Trouble::Quarantine(left));
+    }
     BackendError::refused(
         kind_of(error.code(), error.details().unwrap_or_default()),
         RedisError::from(error),

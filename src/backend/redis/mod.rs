@@ -38,6 +38,7 @@ mod node;
 mod notify;
 mod outage;
 mod place;
+mod quarantine;
 mod recovery;
 mod replicas;
 mod script;

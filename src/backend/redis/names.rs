@@ -46,6 +46,11 @@ impl Names {
         Name([&self.prefix, slot.map_or(FENCE, fence_of), "", ""])
     }
 
+    /// The key of the quarantine after a loss of the counter: no encoded key has a bare `%`.
+    pub(super) fn quarantine(&self, slot: Option<u16>) -> Name<'_> {
+        Name([&self.prefix, slot.map_or(FENCE, fence_of), "quarantine", ""])
+    }
+
     /// The slot of a lock, of its channel and of its fencing counter.
     pub(super) fn slot(&self, key: &LockKey) -> u16 {
         // The prefix holds no braces: a key with a tag has the slot of the tag.
@@ -140,18 +145,25 @@ mod tests {
     }
 
     #[test]
-    fn no_key_is_the_counter() {
+    fn no_key_is_the_counter_or_the_quarantine() {
         let names = names("");
-        let fence = names.fence(None).to_text();
-        for key in ["{fencing-token}%", "{fencing-token}", "{fencing-token}%25"] {
-            assert_ne!(names.body(&LockKey::new(key)).to_text(), fence);
+        let taken = [names.fence(None), names.quarantine(None)].map(Name::to_text);
+        for key in [
+            "{fencing-token}%",
+            "{fencing-token}",
+            "{fencing-token}%25",
+            "{fencing-token}%quarantine",
+            "{fencing-token}quarantine",
+            "{fencing-token}%25quarantine",
+        ] {
+            assert!(!taken.contains(&names.body(&LockKey::new(key)).to_text()));
         }
         let quorum = names.quorum_fence(None).to_text();
         assert_ne!(names.body(&LockKey::new(&quorum)).to_text(), quorum);
     }
 
     #[test]
-    fn lock_channel_and_counter_share_a_slot() {
+    fn lock_channel_counter_and_quarantine_share_a_slot() {
         for prefix in ["lock:", ""] {
             let names = names(prefix);
             for key in ["a", "{a}:b", "order 7", "x{y}{z}", "a{"] {
@@ -162,6 +174,7 @@ mod tests {
                     names.channel(&key),
                     names.fence(Some(slot)),
                     names.quorum_fence(Some(slot)),
+                    names.quarantine(Some(slot)),
                 ] {
                     assert_eq!(slot_of(&name.to_text()), slot, "{}", name.to_text());
                 }

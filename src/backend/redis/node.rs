@@ -1,6 +1,7 @@
 //! One server and the connections to it.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use super::connect::Connector;
 use super::notify::Notifier;
@@ -11,6 +12,8 @@ pub(super) struct Node {
     pub(super) shards: Vec<Arc<Shard>>,
     /// The subscriptions at this server.
     pub(super) notifier: Notifier,
+    /// Somebody looks at all of its slots.
+    pub(super) preparing: AtomicBool,
     address: String,
 }
 
@@ -24,6 +27,7 @@ impl Node {
         Self {
             shards,
             notifier,
+            preparing: AtomicBool::new(false),
             address,
         }
     }

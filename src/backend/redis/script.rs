@@ -8,6 +8,7 @@ use redis::{Arg, Cmd, Value};
 use super::fault::{Fault, no_end, refusal, unexpected};
 use super::names::{Lease, Name, Names, millis};
 use super::place::Place;
+use super::quarantine::Quarantine;
 use super::replicas::Acquire;
 use super::shard::Shard;
 use crate::LockKey;
@@ -21,7 +22,7 @@ pub(super) const MAX_BATCH: usize = 100;
 /// Room for `*n`, `$n` and line ends of an argument, and for a number.
 const OVERHEAD: usize = 16;
 
-struct Script {
+pub(super) struct Script {
     source: String,
     sha: String,
 }
@@ -65,13 +66,30 @@ pub(super) struct Scripts {
     pass: Script,
     inspect: Script,
     force_release: Script,
+    pub(super) quarantine: Option<Quarantine>,
     /// `PUBLISH`, `SPUBLISH`: what a release is told by.
     publish: &'static [&'static str],
 }
 
 impl Scripts {
-    pub(super) fn new(publish: Publish) -> Self {
+    pub(super) fn new(publish: Publish, quarantine: Option<Duration>) -> Self {
         const FENCE: &str = include_str!("scripts/fence.lua");
+        const NOTICE: &str = include_str!("scripts/quarantine.lua");
+        const ACQUIRE: &str = include_str!("scripts/acquire.lua");
+        const VOTE: &str = include_str!("scripts/vote.lua");
+        const GUARD: &str = include_str!("scripts/guard.lua");
+        let (acquire, vote): (&[_], &[_]) = match quarantine {
+            None => (&[FENCE, ACQUIRE], &[VOTE]),
+            Some(_) => (
+                &[FENCE, NOTICE, GUARD, ACQUIRE],
+                &[FENCE, NOTICE, GUARD, VOTE],
+            ),
+        };
+        let prepare = || Script::new(&[FENCE, NOTICE, include_str!("scripts/prepare.lua")]);
+        let quarantine = quarantine.map(|period| Quarantine {
+            period,
+            prepare: prepare(),
+        });
         let (tell, publish): (_, &[_]) = match publish {
             Publish::Auto | Publish::Plain => (include_str!("scripts/tell.lua"), &["PUBLISH"]),
             Publish::Sharded => (include_str!("scripts/tell_sharded.lua"), &["SPUBLISH"]),
@@ -81,8 +99,9 @@ impl Scripts {
             ),
         };
         Self {
-            acquire: Script::new(&[FENCE, include_str!("scripts/acquire.lua")]),
-            vote: Script::new(&[include_str!("scripts/vote.lua")]),
+            acquire: Script::new(acquire),
+            vote: Script::new(vote),
+            quarantine,
             renew: Script::new(&[include_str!("scripts/renew.lua")]),
             release: Script::new(&[tell, include_str!("scripts/release.lua")]),
             pass: Script::new(&[FENCE, tell, include_str!("scripts/pass.lua")]),
@@ -101,7 +120,7 @@ impl Script {
     }
 
     /// The head of a call with `keys` keys; `size` bytes of arguments will follow.
-    fn evalsha(&self, keys: usize, args: usize, size: usize) -> Cmd {
+    pub(super) fn evalsha(&self, keys: usize, args: usize, size: usize) -> Cmd {
         let mut command = Cmd::with_capacity(3 + keys + args, size + 64);
         command.arg("EVALSHA").arg(&self.sha).arg(keys);
         command
@@ -125,7 +144,7 @@ impl Script {
     /// # Cancel safety
     ///
     /// As [`Place::send`].
-    async fn call(&self, place: &Place, command: &Cmd) -> Result<Value, Fault> {
+    pub(super) async fn call(&self, place: &Place, command: &Cmd) -> Result<Value, Fault> {
         match place.send(command).await {
             Err(Fault::NoScript) => place.send(&self.eval(command)).await,
             outcome => outcome,
@@ -153,6 +172,10 @@ impl<'a> At<'a> {
     fn fence(self) -> Name<'a> {
         self.names.fence(self.place.slot())
     }
+
+    fn quarantine(self) -> Name<'a> {
+        self.names.quarantine(self.place.slot())
+    }
 }
 
 impl Scripts {
@@ -162,11 +185,37 @@ impl Scripts {
         lease: LeaseId,
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
+        let quarantine = self.quarantine.as_ref();
+        let period = quarantine.map(|quarantine| millis(quarantine.period));
+        self.acquire_outside(period, at, lease, ttl).await
+    }
+
+    /// The same for a key of a trial, also in a quarantine.
+    pub(super) async fn try_out(
+        &self,
+        at: At<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Acquired, BackendError> {
+        let period = self.quarantine.as_ref().map(|_| 0);
+        self.acquire_outside(period, at, lease, ttl).await
+    }
+
+    /// `period`: of the quarantine in ms, if there is to be one after a loss of data.
+    async fn acquire_outside(
+        &self,
+        period: Option<u64>,
+        at: At<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Acquired, BackendError> {
         let (body, fence) = (at.body(), at.fence());
-        let size = body.len() + fence.len() + Lease::MAX_LEN + OVERHEAD;
-        let mut command = self.acquire.evalsha(2, 2, size);
-        command.arg(body).arg(fence);
-        command.arg(Lease(lease)).arg(millis(ttl));
+        let quarantine = period.map(|_| at.quarantine());
+        let more = usize::from(period.is_some());
+        let size = body.len() + 2 * fence.len() + Lease::MAX_LEN + 2 * OVERHEAD;
+        let mut command = self.acquire.evalsha(2 + more, 2 + more, size);
+        command.arg(body).arg(fence).arg(quarantine);
+        command.arg(Lease(lease)).arg(millis(ttl)).arg(period);
         let undo = || self.undo(at, lease);
         let acquire = |command| {
             let undo = &undo;
@@ -191,12 +240,19 @@ impl Scripts {
             Fence::Propose(counter) => (counter, 0),
             Fence::Confirm(counter) => (counter, 1),
         };
-        let (body, fence) = (at.body(), at.names.quorum_fence(at.place.slot()));
-        let size = body.len() + fence.len() + Lease::MAX_LEN + 3 * OVERHEAD;
-        let mut command = self.vote.evalsha(2, 4, size);
-        command.arg(body).arg(fence);
+        let period = self.quarantine.as_ref().map(|it| millis(it.period));
+        // What a loss of data is seen by is not what the nodes agree on.
+        let guard = period.map(|_| (at.fence(), at.quarantine()));
+        let (body, agreed) = (at.body(), at.names.quorum_fence(at.place.slot()));
+        let size = body.len() + 4 * agreed.len() + Lease::MAX_LEN + 4 * OVERHEAD;
+        let more = usize::from(period.is_some());
+        let mut command = self.vote.evalsha(2 + 2 * more, 4 + more, size);
+        command.arg(body).arg(agreed);
+        if let Some((fence, quarantine)) = guard {
+            command.arg(fence).arg(quarantine);
+        }
         command.arg(Lease(lease)).arg(millis(ttl));
-        command.arg(counter).arg(confirmed);
+        command.arg(counter).arg(confirmed).arg(period);
         let outcome = self.vote.call(at.place, &command).await;
         self.acquired(outcome, at, lease, ttl)
     }
@@ -354,7 +410,7 @@ fn batch<'a>(
 }
 
 /// For commands that need no undoing: after a missing answer, a sign of life is asked for.
-fn answered(outcome: Result<Value, Fault>) -> Result<Value, Fault> {
+pub(super) fn answered(outcome: Result<Value, Fault>) -> Result<Value, Fault> {
     if let Err(Fault::NoAnswer(silence)) = &outcome {
         silence.probe();
     }
@@ -390,7 +446,7 @@ fn counter(answer: Value) -> Result<u64, BackendError> {
     number.ok_or_else(|| unexpected(&answer))
 }
 
-fn remaining(millis: i64) -> Duration {
+pub(super) fn remaining(millis: i64) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(0))
 }
 

@@ -12,6 +12,7 @@ use super::cluster::Cluster;
 use super::fault::Trouble;
 use super::node::Node;
 use super::place::{Place, Topology};
+use super::quarantine::prepare;
 use super::script::{self, At};
 use super::shard::Shard;
 use crate::backend::{BackendError, BackendErrorKind, LeaseId, Renewal};
@@ -77,12 +78,21 @@ async fn test_node(
         key: &key,
     };
     let mut warnings = Vec::new();
-    let tried = try_scripts(inner, node, at).await;
+    let tried = async {
+        let left = prepare(inner, node, cluster).await?;
+        try_scripts(inner, node, at).await?;
+        Ok(left)
+    };
+    let tried = tried.await;
     if let Some(problem) = tried.as_ref().err().and_then(|error| shortage(node, error)) {
         return Err(ConfigError::new("min_replicas", problem).into());
     }
     match tried {
-        Ok(()) => {}
+        Ok(Duration::ZERO) => {}
+        Ok(left) => warnings.push(format!(
+            "the server {} came back without its data, or is new; no lock is granted for another {left:?}",
+            node.address()
+        )),
         Err(error)
             if error.kind() == BackendErrorKind::Unavailable && !error.may_have_taken_effect() =>
         {
@@ -109,11 +119,10 @@ async fn test_node(
 }
 
 fn shortage(node: &Node, error: &BackendError) -> Option<String> {
-    let trouble = std::error::Error::source(error)?.downcast_ref()?;
     let Trouble::TooFewReplicas {
         acknowledged,
         asked,
-    } = trouble
+    } = Trouble::behind(error)?
     else {
         return None;
     };
@@ -140,7 +149,7 @@ async fn try_scripts(inner: &Inner, node: &Node, at: At<'_>) -> Result<(), Backe
     let (key, lease) = (at.key.clone(), LeaseId::new(Uuid::new_v4(), 1));
     // Reads first: a permission that is missing here costs nothing yet.
     scripts.inspect(at).await?;
-    scripts.acquire(at, lease, TRIAL_TTL).await?;
+    scripts.try_out(at, lease, TRIAL_TTL).await?;
     let renewal = Renewal::new(key.clone(), lease, TRIAL_TTL);
     let renewed = scripts.renew_all(at.place, at.names, &[&renewal]).await;
     // Asked to keep, then asked to release: both of its branches.

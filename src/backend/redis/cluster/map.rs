@@ -22,6 +22,14 @@ impl Map {
         self.nodes.get(usize::from(place.checked_sub(1)?))
     }
 
+    pub(super) fn slots_of(&self, node: &Node) -> Vec<u16> {
+        let owns = |slot: &u16| {
+            self.owner(*slot)
+                .is_some_and(|it| std::ptr::eq(&**it, node))
+        };
+        (0..SLOTS).filter(owns).collect()
+    }
+
     pub(super) fn node_at(&self, address: &str) -> Option<&Arc<Node>> {
         self.nodes.iter().find(|node| node.address() == address)
     }

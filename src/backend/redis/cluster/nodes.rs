@@ -79,6 +79,14 @@ impl Cluster {
         self.map().nodes.clone()
     }
 
+    pub(in super::super) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
+        self.map().owner(slot).cloned()
+    }
+
+    pub(in super::super) fn slots_of(&self, node: &Node) -> Vec<u16> {
+        self.map().slots_of(node)
+    }
+
     pub(in super::super) fn serves(&self, node: &Node, slot: u16) -> bool {
         let map = self.map();
         map.owner(slot)
