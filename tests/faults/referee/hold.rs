@@ -15,7 +15,9 @@ pub(crate) struct Hold {
     /// Whether the watchdog renews it.
     pub(crate) renewed: bool,
     pub(crate) asked: Instant,
+    /// When its holder had it; with several keys this one may have been taken long before.
     pub(crate) granted: Instant,
+    pub(crate) is_one_of_several: bool,
     /// When the holder began to give it back.
     pub(crate) released: Option<Instant>,
     /// When `lost()` fired.
@@ -50,11 +52,21 @@ impl Hold {
             renewed,
             asked: now,
             granted: now,
+            is_one_of_several: false,
             released: None,
             told: None,
             denied: None,
             confirmed: now,
             deadlines: Vec::new(),
+        }
+    }
+
+    /// The first moment at which the store may have granted it.
+    pub(crate) fn taken_after(&self) -> Instant {
+        if self.is_one_of_several {
+            self.asked
+        } else {
+            self.granted
         }
     }
 

@@ -147,7 +147,12 @@ impl Referee {
             let token = held.fencing_token_for(key);
             let token = token.map_or(0, FencingToken::get);
             let hold = Hold::begins(key.as_str(), process, token, (lease, renewed));
-            log.holds.push(Hold { asked, ..hold });
+            let is_one_of_several = held.keys().len() > 1;
+            log.holds.push(Hold {
+                asked,
+                is_one_of_several,
+                ..hold
+            });
         }
         let holds = first..log.holds.len();
         drop(log);

@@ -30,6 +30,11 @@ pub(super) fn rows() -> Vec<Row> {
         row("connections reset, again and again", |world| {
             Box::pin(cut(world, Proxy::cut))
         }),
+        row(
+            "answers lost, then a short outage, again and again",
+            |world| Box::pin(lost_in_between(world)),
+        )
+        .lease(3 * SECOND),
         row("commands truncated", |world| {
             Box::pin(cut(world, |proxy| proxy.truncate_commands(random_length())))
         }),
@@ -124,6 +129,29 @@ async fn cut(world: &mut World, how: fn(&Proxy)) {
     let outage = world.end(&begun, TIMES);
     world.proof(connections >= TIMES, "connected anew");
     world.expect_all_kept(outage).await;
+}
+
+/// Acquires take effect unheard of, and cannot be sent again at once: each is given back, long before
+/// its lease is over.
+async fn lost_in_between(world: &mut World) {
+    const TIMES: u64 = 4;
+    let begun = world.begin(None);
+    for _ in 0..TIMES {
+        for proxy in world.proxies(None) {
+            proxy.swallow(Swallow::Answers);
+        }
+        sleep(100 * MS).await;
+        for proxy in world.proxies(None) {
+            proxy.refuse();
+            proxy.cut();
+        }
+        sleep(200 * MS).await;
+        world.proxies(None).iter().for_each(|proxy| proxy.heal());
+        sleep(100 * MS).await;
+    }
+    world.end(&begun, 3 * TIMES);
+    let made = world.connections_since(&begun);
+    world.proof(made > 2 * TIMES, "connected anew");
 }
 
 /// What they carry arrives in the end, out of order with what came through the new ones.

@@ -83,7 +83,7 @@ async fn stopped(world: &mut World) {
     let (mut child, name) = another_process(world, &keys).await;
     // Right behind a renewal, so that none is between its decision and its wire.
     let renewals = |world: &World| wire::renewals_of(&world.wire(), &name);
-    let just_now = |at: SystemTime| at.elapsed().is_ok_and(|ago| ago < 50 * MS);
+    let just_now = |at: SystemTime| at.elapsed().is_ok_and(|ago| ago < 100 * MS);
     eventually("it renews", || {
         renewals(world).last().copied().is_some_and(just_now)
     })

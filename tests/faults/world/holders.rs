@@ -68,6 +68,14 @@ impl World {
         }
     }
 
+    /// Whether the process has the lock that it holds for good.
+    pub(super) fn keeps(&self, process: usize) -> bool {
+        let (key, log) = (kept(process), self.referee.log());
+        let now = Instant::now();
+        let held = |hold: &&Hold| hold.process == process && hold.key == key && hold.end() > now;
+        log.holds.iter().any(|hold| held(&hold))
+    }
+
     /// Of what processes hold for good, these keys are held all the time up to now.
     pub(crate) fn expect_kept(&mut self, keys: &[String], outage: Outage) {
         for key in keys {

@@ -13,11 +13,11 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tower_lock::{LockManager, LockManagerBuilder, Quorum, RedisBackend};
 
-use crate::load::{Load, hot, kept};
+use crate::load::{Load, hot};
 use crate::referee::Referee;
 use crate::rows::Row;
 use crate::store::{Store, Topology};
-use crate::support::engine::{MS, Monitor};
+use crate::support::engine::{MS, Monitor, eventually};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 use holders::Expectation;
@@ -71,8 +71,10 @@ impl World {
             for process in 0..PROCESSES {
                 world.add_process(process).await;
             }
-            let all: Vec<_> = hot().into_iter().chain((0..PROCESSES).map(kept)).collect();
-            world.granted(&all, world.referee.start.0).await;
+            let start = world.referee.start.0;
+            world.granted(&hot(), start).await;
+            let all_kept = || (0..PROCESSES).all(|process| world.keeps(process));
+            eventually("all hold what they hold for good", all_kept).await;
             sleep(AFTERMATH).await;
         }
         world
