@@ -41,6 +41,8 @@ pub(crate) struct Row {
     pub(crate) hears: bool,
     /// How many replicas have to acknowledge a grant.
     pub(crate) min_replicas: Option<NonZeroUsize>,
+    /// Whether a server that lost its data grants nothing for a lease.
+    pub(crate) quarantine: bool,
     /// It proves the same each time, and keeps a core busy for long: one run is enough.
     pub(crate) once: bool,
     pub(crate) fault: Fault,
@@ -59,6 +61,7 @@ impl Row {
             login: None,
             hears: true,
             min_replicas: None,
+            quarantine: false,
             once: false,
             fault,
         }
@@ -81,6 +84,13 @@ impl Row {
     pub(crate) fn acknowledged_by(self, replicas: usize) -> Self {
         Self {
             min_replicas: NonZeroUsize::new(replicas),
+            ..self
+        }
+    }
+
+    pub(crate) fn in_quarantine(self) -> Self {
+        Self {
+            quarantine: true,
             ..self
         }
     }

@@ -25,6 +25,10 @@ pub(super) fn rows() -> Vec<Row> {
             Box::pin(restarted_empty(world))
         })
         .loses_data(),
+        row("one of five restarted empty, with a quarantine", |world| {
+            Box::pin(restarted_empty(world))
+        })
+        .in_quarantine(),
     ]
 }
 

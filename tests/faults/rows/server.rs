@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
+use tower_lock::ErrorKind;
 
 use super::Row;
+use crate::referee::BACKSTOP;
 use crate::store::Topology::Single;
 use crate::support::engine::{MS, SECOND};
-use crate::world::World;
+use crate::world::{PROCESSES, World};
 
+const LEASE: Duration = Duration::from_millis(1_500);
 /// What a server has answered outlives its process, if not its machine: `no` leaves out the sync, but
 /// not the write before each answer.
 const KEEPS_ALL: &[&str] = &["--appendonly", "yes", "--appendfsync", "no"];
@@ -20,6 +23,14 @@ pub(super) fn rows() -> Vec<Row> {
         })
         .lease(3 * SECOND)
         .loses_data(),
+        Row::new(
+            Single(&[]),
+            "killed, restarted empty, with a quarantine",
+            |world| Box::pin(quarantined(world)),
+        )
+        .lease(LEASE)
+        .in_quarantine()
+        .recovers_within(LEASE + BACKSTOP),
         Row::new(
             Single(KEEPS_ALL),
             "killed, restarted with its data",
@@ -52,6 +63,25 @@ async fn restarted_empty(world: &mut World) {
     };
     let after = world.cli("INFO server");
     world.proof(run(&before) != run(&after), "another server");
+}
+
+/// The guards of before have their time: nobody else is let in.
+async fn quarantined(world: &mut World) {
+    let begun = world.begin(None);
+    world.server().kill();
+    world.server().launch_again();
+    let outage = world.end(&begun, 1);
+    world.watch_the_wire();
+    world.expect_all_lost(outage);
+    sleep(LEASE - 300 * MS).await;
+    let granted: usize = (0..PROCESSES)
+        .map(|process| world.grants(process, outage.usable))
+        .sum();
+    world.referee.expect(granted == 0, "I1", || {
+        format!("{granted} grants in quarantine")
+    });
+    let refused = world.refusals(ErrorKind::Unavailable);
+    world.proof(refused > 0, format!("{refused} refused"));
 }
 
 async fn restarted_with_data(world: &mut World) {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
+use tower_lock::backend::redis::RedisBackendBuilder;
 use tower_lock::{LockManager, LockManagerBuilder, Quorum, RedisBackend};
 
 use crate::load::{Load, hot};
@@ -68,6 +69,9 @@ impl World {
             if let Some((rules, _)) = row.login {
                 world.cli(rules);
             }
+            if row.quarantine {
+                world.sit_out_the_first_quarantine().await;
+            }
             for process in 0..PROCESSES {
                 world.add_process(process).await;
             }
@@ -78,6 +82,32 @@ impl World {
             sleep(AFTERMATH).await;
         }
         world
+    }
+
+    /// A backend as this row wants it.
+    fn backend(&self, url: String) -> RedisBackendBuilder {
+        let mut builder = RedisBackend::builder(url);
+        if let Some(replicas) = self.row.min_replicas {
+            builder = builder.min_replicas(replicas, 450 * MS);
+        }
+        if self.row.quarantine {
+            builder = builder.quarantine(self.row.lease);
+        }
+        builder
+    }
+
+    /// Servers that never had any data look as if they had lost it.
+    async fn sit_out_the_first_quarantine(&self) {
+        let urls = match &self.store {
+            Store::Single(server) => vec![server.url()],
+            Store::Quorum(servers) => servers.iter().map(RedisServer::url).collect(),
+            _ => panic!("no row has a quarantine there"),
+        };
+        for url in urls {
+            let backend = self.backend(url).connect().await;
+            drop(backend.expect("the server is there"));
+        }
+        sleep(self.row.lease + 50 * MS).await;
     }
 
     async fn add_process(&mut self, process: usize) {
@@ -91,27 +121,23 @@ impl World {
                     Some((_, login)) => url.replace("://", &format!("://{login}@")),
                     None => url,
                 };
-                let builder = RedisBackend::builder(login(gate.commands.url()))
-                    .notify(login(gate.messages.url()));
+                let builder = self.backend(login(gate.commands.url()));
+                let builder = builder.notify(login(gate.messages.url()));
                 self.gates.push(gate);
                 builder
             }
-            Store::Sentinel(set) => RedisBackend::builder(set.url(set.service())),
-            Store::Cluster(cluster) => RedisBackend::builder(cluster.url()),
+            Store::Sentinel(set) => self.backend(set.url(set.service())),
+            Store::Cluster(cluster) => self.backend(cluster.url()),
             Store::Quorum(servers) => {
                 let mut quorum = Quorum::builder();
                 for server in servers {
-                    let node = RedisBackend::builder(server.url()).connect().await;
+                    let node = self.backend(server.url()).connect().await;
                     quorum = quorum.node(node.expect("the server is there"));
                 }
                 let quorum = quorum.build().expect("valid settings");
                 return self.load(LockManager::builder(quorum), process);
             }
             Store::Own => return,
-        };
-        let builder = match self.row.min_replicas {
-            Some(replicas) => builder.min_replicas(replicas, 450 * MS),
-            None => builder,
         };
         let backend = builder.connect().await.expect("the servers are there");
         self.load(LockManager::builder(backend), process);
