@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -10,6 +9,7 @@ use super::fault;
 use super::flight::Flight;
 use super::inner::Inner;
 use super::node::ErasedNode;
+use super::release::release;
 use crate::LockKey;
 use crate::backend::{BackendError, BoxFuture, ForceReleased, Holder, Renewal, Renewed};
 
@@ -78,19 +78,21 @@ pub(super) async fn renew(
     }
     // A node that is slow keeps the lease, too, when it gets there.
     inner.finish(flight);
-    let outcomes = tallies.into_iter().zip(renewals);
-    let outcomes = outcomes.map(|(tally, renewal)| match tally.outcome(nodes) {
-        Some(Renewed::NotHeld) => {
-            // Nobody will release it. Nodes that hold it still were just told to for another while,
-            // and would not say until then what they know of tokens.
-            let (claims, _) = inner.ledger.disown(&renewal.key, renewal.lease, None);
-            inner.settle(claims, Duration::ZERO);
-            Ok(Renewed::NotHeld)
-        }
+    let outcomes = tallies.into_iter().map(|tally| match tally.outcome(nodes) {
         Some(outcome) => Ok(outcome),
         None => Err(fault::no_majority(tally.failures, nodes, true)),
     });
-    outcomes.collect()
+    let outcomes: Vec<_> = outcomes.collect();
+    // Nobody will release what is lost. Nodes that hold it still were just told to for another while,
+    // and would not say until then what they know of tokens.
+    let lost = outcomes.iter().zip(renewals);
+    let lost = lost.filter(|(outcome, _)| matches!(outcome, Ok(Renewed::NotHeld)));
+    let lost: Vec<_> = lost.map(|(_, it)| (it.key.clone(), it.lease)).collect();
+    if !lost.is_empty() {
+        // What fails goes on by itself.
+        drop(release(inner, &lost).await);
+    }
+    outcomes
 }
 
 /// Whom a majority names.
