@@ -147,7 +147,7 @@ impl Sentinels {
         // For those that are silent. There has to be time left to connect without them.
         let network = &self.network;
         let patience = network.response_timeout.min(network.connect_timeout / 4);
-        let deadline = Instant::now() + patience;
+        let mut deadline = Instant::now() + patience;
         let mut answers: FuturesUnordered<_> = self
             .sentinels
             .iter()
@@ -158,6 +158,11 @@ impl Sentinels {
             && let Ok(Some(answer)) = timeout_at(deadline, answers.next()).await
         {
             votes.count(answer);
+            if votes.are_most_in() {
+                // They disagree, as in a failover: one that is silent must not keep us from asking
+                // them again.
+                deadline = deadline.min(Instant::now() + LOOK_AGAIN);
+            }
         }
         if let Some((host, port)) = votes.majority() {
             let primary = self.login.at(host, port);

@@ -45,6 +45,12 @@ impl Votes {
         }
     }
 
+    /// Whether more than half of the sentinels have named a server, the same or not.
+    pub(super) fn are_most_in(&self) -> bool {
+        let votes: usize = self.named.iter().map(|(_, votes)| votes).sum();
+        2 * votes > self.sentinels
+    }
+
     pub(super) fn majority(&self) -> Option<(&str, u16)> {
         let mut named = self.named.iter();
         let ((host, port), _) = named.find(|(_, votes)| 2 * votes > self.sentinels)?;
