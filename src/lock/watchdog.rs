@@ -20,8 +20,9 @@ use crate::backend::{BackendError, BackendErrorKind, Renewal, Renewed};
 /// The most leases of one command.
 const BATCH: usize = 100;
 
-/// The most commands of one group of keys at a time. Each has only so long for its answer: a thousand at once would wait
-/// for each other in the backend until their time is up, and then all be sent again.
+/// The most commands of one group of keys, in one round, at a time. Each has only so long for its
+/// answer: a thousand at once would wait for each other in the backend until their time is up, and
+/// then all be sent again.
 const IN_FLIGHT: usize = 16;
 
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! The nodes of a cluster, and the way to the one that serves a slot.
 //!
-//! The map is what some node said last. It is asked for again when an answer says that it is wrong
+//! The map is what two nodes said alike, or else the one that knew of the most slots: one that was cut
+//! off tells of the past, or of a part. It is asked for again when an answer says that it is wrong
 //! (`MOVED`) or may be (no answer, no connection, `CLUSTERDOWN`), and then for a while at short
 //! intervals: a failover is over when a node says so, not before.
 
@@ -156,7 +157,7 @@ impl Cluster {
         self.doubted().is_some_and(|at| at.elapsed() < DOUBT)
     }
 
-    /// Asks for the map, until somebody answers or nobody does.
+    /// Asks for the map, until two say the same, the rest had their time, or nobody answers.
     pub(in super::super) async fn refresh(&self) -> Result<(), BackendError> {
         let now = self.map();
         let mut nodes = now.nodes.clone();
