@@ -5,7 +5,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tower_lock::{Error, Held, LockGuard};
 
 use super::{Hold, Referee};
@@ -21,6 +22,7 @@ pub(crate) struct Grip {
     /// Absent where somebody else releases.
     guard: Option<LockGuard>,
     held: Held,
+    control: JoinHandle<()>,
 }
 
 impl Grip {
@@ -30,11 +32,13 @@ impl Grip {
         guard: Option<LockGuard>,
         held: Held,
     ) -> Self {
+        let control = tokio::spawn(control(Arc::clone(&referee), holds.clone(), held.clone()));
         Self {
             referee,
             holds,
             guard,
             held,
+            control,
         }
     }
 
@@ -108,13 +112,17 @@ impl Grip {
         });
     }
 
-    /// The end of the hold, by its holder's will: before anything is sent.
-    fn ends(&self) {
+    /// The end of the hold, by its holder's will: before anything is sent. Whether it was lost by
+    /// then.
+    fn ends(&self) -> bool {
         self.look();
         let now = Instant::now();
+        let mut was_lost = false;
         self.each(|hold| {
             hold.released.get_or_insert(now);
+            was_lost |= hold.is_lost();
         });
+        was_lost
     }
 
     /// Another guard of the same owner stands for the lock from now on.
@@ -124,9 +132,7 @@ impl Grip {
     }
 
     pub(crate) async fn release(mut self) -> Result<(), Error> {
-        self.ends();
-        let mut was_lost = false;
-        self.each(|hold| was_lost |= hold.is_lost());
+        let was_lost = self.ends();
         let key = self.held.key().clone();
         let Some(guard) = self.guard.take() else {
             return Ok(());
@@ -137,6 +143,22 @@ impl Grip {
                 format!("{key:?}: lost, and released in good order")
             });
         outcome
+    }
+}
+
+/// A timer that nobody but the runtime can delay, set to the end of the hold: what comes no later
+/// than this is not late.
+async fn control(referee: Arc<Referee>, holds: Range<usize>, held: Held) {
+    loop {
+        let left = held.remaining();
+        if left.is_zero() {
+            break;
+        }
+        sleep(left).await;
+    }
+    let now = Instant::now();
+    for hold in &mut referee.log().holds[holds] {
+        hold.timer = Some(now);
     }
 }
 
@@ -151,6 +173,8 @@ impl Deref for Grip {
 impl Drop for Grip {
     fn drop(&mut self) {
         // The guard goes after this.
-        self.ends();
+        if !self.ends() {
+            self.control.abort();
+        }
     }
 }

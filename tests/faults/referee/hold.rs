@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::Canary;
+
 /// A fresh grant of one key, from when its holder had it until it had not.
 #[derive(Debug, Clone)]
 pub(crate) struct Hold {
@@ -22,6 +24,8 @@ pub(crate) struct Hold {
     pub(crate) released: Option<Instant>,
     /// When `lost()` fired.
     pub(crate) told: Option<Instant>,
+    /// When a bare timer fired that was set to its end.
+    pub(crate) timer: Option<Instant>,
     /// When `is_held()` first said no.
     pub(crate) denied: Option<Instant>,
     /// When `is_held()` last said yes.
@@ -55,6 +59,7 @@ impl Hold {
             is_one_of_several: false,
             released: None,
             told: None,
+            timer: None,
             denied: None,
             confirmed: now,
             deadlines: Vec::new(),
@@ -86,6 +91,16 @@ impl Hold {
     pub(crate) fn is_lost(&self) -> bool {
         let gone = [self.told, self.denied].into_iter().flatten().min();
         gone.is_some_and(|gone| self.released.is_none_or(|released| gone <= released))
+    }
+
+    /// How late it was told: by the clock, and less what this runtime itself was late.
+    pub(crate) fn told_late(&self, canary: &Canary) -> Option<(Duration, Duration)> {
+        let (deadline, told) = (self.deadline(), self.told?);
+        let late = told.saturating_duration_since(deadline);
+        let timer = self.timer.map_or(deadline, |timer| timer.min(told));
+        let timer_late = timer.saturating_duration_since(deadline);
+        let runtime_late = canary.delay(deadline, told).max(timer_late);
+        Some((late, late.saturating_sub(runtime_late)))
     }
 
     /// The end that the guard may claim when somebody else was granted the key at `moment`: that of

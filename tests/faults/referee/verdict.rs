@@ -129,11 +129,9 @@ impl Verdict {
     /// I3.
     fn losses(&mut self, referee: &Referee, log: &Log) {
         for hold in log.holds.iter().filter(|hold| hold.is_lost()) {
-            let (deadline, Some(told)) = (hold.deadline(), hold.told) else {
+            let Some((late, net)) = hold.told_late(&referee.canary) else {
                 continue;
             };
-            let late = told.saturating_duration_since(deadline);
-            let net = late.saturating_sub(referee.canary.delay(deadline, told));
             self.told_late.0 = self.told_late.0.max(late);
             self.told_late.1 = self.told_late.1.max(net);
             self.expect(net <= TOLD_WITHIN, "I3", || {
