@@ -74,16 +74,16 @@ async fn a_server_that_became_a_replica_is_left_by_renewals_too() {
     let before = server.clients("normal");
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     // `CLIENT LIST` begins with the number of the client.
-    within(LONG, "another connection", || {
+    let number = |client: &String| client.split(' ').next().map(ToOwned::to_owned);
+    let before: Vec<_> = before.iter().map(number).collect();
+    within(LONG, "the connection is left", || {
         let now = server.clients("normal");
-        !now.is_empty()
-            && now.iter().all(|it| {
-                !before
-                    .iter()
-                    .any(|old| old.split(' ').next() == it.split(' ').next())
-            })
+        now.iter().all(|it| !before.contains(&number(it)))
     })
     .await;
+    let end = end_of(&guard);
+    server.cli(&["REPLICAOF", "NO", "ONE"]);
+    renewed_beyond(end, &guard).await;
     drop(guard);
 }
 
