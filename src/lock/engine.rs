@@ -1,6 +1,7 @@
 //! What all handles, guards and tasks of one manager share, and how the lanes' orders are
 //! carried out.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -65,6 +66,20 @@ impl Engine {
 
     pub(super) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::SeqCst)
+    }
+
+    /// Sorts what is about keys by the groups of the backend, which go in commands of their own.
+    pub(super) fn in_groups<T>(
+        &self,
+        items: Vec<T>,
+        key: impl Fn(&T) -> &LockKey,
+    ) -> impl Iterator<Item = Vec<T>> {
+        let mut groups = BTreeMap::<u64, Vec<T>>::new();
+        for item in items {
+            let group = self.backend.group(key(&item));
+            groups.entry(group).or_default().push(item);
+        }
+        groups.into_values()
     }
 
     /// Refuses what comes from now on, and whoever waits.

@@ -168,15 +168,12 @@ async fn run(running: Running) {
 
 /// Sends one batch, each group of keys by itself, and waits for its end, while others gather for the
 /// next one; but not for long: one that hangs delays no other.
-async fn send(engine: &Arc<Engine>, mut leases: Vec<(LockKey, Surrender)>) {
+async fn send(engine: &Arc<Engine>, leases: Vec<(LockKey, Surrender)>) {
     if leases.is_empty() {
         return;
     }
     let (on_the_wire, mut done) = mpsc::channel::<()>(1);
-    while !leases.is_empty() {
-        let group = engine.backend.group(&leases[0].0);
-        let is_in_group = |(key, _): &mut (LockKey, _)| engine.backend.group(key) == group;
-        let group: Vec<_> = leases.extract_if(.., is_in_group).collect();
+    for group in engine.in_groups(leases, |(key, _)| key) {
         let (batch, on_the_wire) = (Arc::clone(engine), on_the_wire.clone());
         engine.spawner.spawn(async move {
             release(&batch, group, false).await;

@@ -167,10 +167,7 @@ fn round(engine: &Arc<Engine>) -> Option<Instant> {
     });
     // No renewal may be sent after a release: a lane that has a renewal on the wire, as these have
     // from here on, holds its release back until the answer.
-    renewals.sort_by_cached_key(|renewal| engine.backend.group(&renewal.key));
-    for group in renewals
-        .chunk_by(|one, other| engine.backend.group(&one.key) == engine.backend.group(&other.key))
-    {
+    for group in engine.in_groups(renewals, |renewal| &renewal.key) {
         let turns = Arc::new(Semaphore::new(IN_FLIGHT));
         for batch in group.chunks(BATCH) {
             let renewal = renew(Arc::clone(engine), batch.to_vec(), Arc::clone(&turns));
