@@ -12,7 +12,7 @@ use super::cluster::{Cluster, Settings};
 use super::connect::{Connector, Network, Origin};
 use super::names::Names;
 use super::node::Node;
-use super::notify::{Ear, Notifier, Speech};
+use super::notify::{Endpoint, Notifier, PubSub};
 use super::place::Topology;
 use super::recovery::Recovery;
 use super::script::{Publish, Scripts};
@@ -49,7 +49,7 @@ impl RedisBackendBuilder {
             None => None,
         };
         let mut watched = None;
-        let (origin, address, ear) = match self.source {
+        let (origin, address, endpoint) = match self.source {
             Source::Pool(pool) => {
                 #[cfg(feature = "redis-tls")]
                 if notify.is_none() {
@@ -58,13 +58,14 @@ impl RedisBackendBuilder {
                         .refuse("connections are the pool's")?;
                 }
                 let address = "the given pool".to_owned();
-                (Origin::Given(pool), address, notify.map(Ear::Server))
+                (Origin::Given(pool), address, notify.map(Endpoint::Server))
             }
             Source::Url(url) => match Targets::parse("url", &url, &transport)? {
                 Targets::Server(target) => {
                     let address = target.address.clone();
-                    let ear = Ear::Server(notify.unwrap_or_else(|| Target::clone(&target)));
-                    (Origin::Server(target), address, Some(ear))
+                    let endpoint =
+                        Endpoint::Server(notify.unwrap_or_else(|| Target::clone(&target)));
+                    (Origin::Server(target), address, Some(endpoint))
                 }
                 Targets::Sentinel { sentinels, service } => {
                     let sentinels = Arc::new(Sentinels::new(
@@ -75,9 +76,11 @@ impl RedisBackendBuilder {
                     ));
                     watched = Some(Arc::clone(&sentinels));
                     let address = sentinels.address();
-                    let ear =
-                        notify.map_or_else(|| Ear::Sentinel(Arc::clone(&sentinels)), Ear::Server);
-                    (Origin::Sentinel(sentinels), address, Some(ear))
+                    let endpoint = notify.map_or_else(
+                        || Endpoint::Sentinel(Arc::clone(&sentinels)),
+                        Endpoint::Server,
+                    );
+                    (Origin::Sentinel(sentinels), address, Some(endpoint))
                 }
                 Targets::Cluster { .. } if notify.is_some() => {
                     let problem = "the releases in a cluster are heard at its nodes";
@@ -96,11 +99,11 @@ impl RedisBackendBuilder {
             Publish::Auto => Publish::Plain,
             publish => publish,
         };
-        let listen = |speech, ear| Notifier::new(Arc::clone(&network), ear, speech);
+        let listen = |pub_sub, endpoint| Notifier::new(Arc::clone(&network), endpoint, pub_sub);
         let plain = publish
             .is_plain()
-            .then(|| listen(Speech::Plain, ear.clone()));
-        let node = Node::new(connector, connections, listen(Speech::Sharded, ear));
+            .then(|| listen(PubSub::Plain, endpoint.clone()));
+        let node = Node::new(connector, connections, listen(PubSub::Sharded, endpoint));
         Ok(Inner {
             names,
             scripts: Scripts::new(publish, self.quarantine),
@@ -148,8 +151,8 @@ async fn in_cluster(
         publish => publish,
     };
     let plain = publish.is_plain().then(|| {
-        let ear = Ear::AnyNode(Arc::downgrade(&cluster));
-        Notifier::new(Arc::clone(&network), Some(ear), Speech::Plain)
+        let endpoint = Endpoint::AnyNode(Arc::downgrade(&cluster));
+        Notifier::new(Arc::clone(&network), Some(endpoint), PubSub::Plain)
     });
     Ok(Inner {
         names,

@@ -66,12 +66,14 @@ impl Connector {
         connections: usize,
         network: Arc<Network>,
     ) -> Self {
-        let lent = match &origin {
+        let checked_out = match &origin {
             // Those that are taken out for good must find room in it, too.
             Origin::Given(pool) => pool.status().max_size.saturating_sub(connections),
             _ => Replicas::CONNECTIONS,
         };
-        let replicas = network.min_replicas.map(|asked| Replicas::new(asked, lent));
+        let replicas = network
+            .min_replicas
+            .map(|asked| Replicas::new(asked, checked_out));
         Self {
             origin,
             pool: Mutex::default(),
@@ -121,14 +123,14 @@ impl Connector {
     /// # Cancel safety
     ///
     /// A connection that was about to open is closed.
-    pub(super) async fn lend(&self, shared: &Link) -> Result<Connection, BackendError> {
+    pub(super) async fn checkout(&self, shared: &Link) -> Result<Connection, BackendError> {
         match &self.origin {
-            Origin::Given(pool) => lent(pool).await,
-            Origin::Server(target) => lent(&self.pool(target)?).await,
+            Origin::Given(pool) => checkout(pool).await,
+            Origin::Server(target) => checkout(&self.pool(target)?).await,
             // Those for good look for the primary when it moves, and to ask the sentinels for every
             // grant would be too much.
             Origin::Sentinel(_) => match self.last_pool(&shared.address) {
-                Some(pool) => lent(&pool).await,
+                Some(pool) => checkout(&pool).await,
                 None => Err(Fault::unavailable(Trouble::NotPrimary).into()),
             },
         }
@@ -147,10 +149,10 @@ impl Connector {
         {
             return Ok(pool.clone());
         }
-        let lent = self.replicas.as_ref().map_or(0, |_| Replicas::CONNECTIONS);
+        let checked_out = self.replicas.as_ref().map_or(0, |_| Replicas::CONNECTIONS);
         let pool = pool(
             target,
-            self.connections + lent,
+            self.connections + checked_out,
             self.network.connect_timeout,
         )
         .map_err(|error| BackendError::refused(BackendErrorKind::Misconfigured, error))?;
@@ -160,7 +162,7 @@ impl Connector {
 }
 
 async fn taken(pool: &Pool) -> Result<MultiplexedConnection, BackendError> {
-    let connection = Connection::take(lent(pool).await?);
+    let connection = Connection::take(checkout(pool).await?);
     Ok(without_timeout(connection))
 }
 
@@ -170,7 +172,7 @@ pub(super) fn without_timeout(mut connection: MultiplexedConnection) -> Multiple
     connection
 }
 
-async fn lent(pool: &Pool) -> Result<Connection, BackendError> {
+async fn checkout(pool: &Pool) -> Result<Connection, BackendError> {
     match pool.get().await {
         Ok(connection) => Ok(connection),
         Err(PoolError::Backend(error)) => Err(not_connected(error)),
@@ -241,7 +243,7 @@ impl fmt::Debug for Connector {
 /// A pool for `connections` connections to `target`.
 ///
 /// Most are taken out of it and kept, so its size bounds how many of those open at a time, besides
-/// those that are lent.
+/// those that are checked out.
 fn pool(target: &Target, connections: usize, connect_timeout: Duration) -> Result<Pool, BoxError> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(connect_timeout))

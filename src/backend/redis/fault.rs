@@ -52,6 +52,10 @@ pub(super) enum Trouble {
     EmptyKey,
     #[error("the sentinels do not know the service {0:?}")]
     UnknownService(String),
+    #[error("no sentinel could be asked for the primary")]
+    SentinelsFail(#[source] RedisError),
+    #[error("no sentinel named the primary within {0:?}")]
+    SentinelsSilent(Duration),
     #[error("the server is a node of a cluster: the URL must begin with `redis+cluster`")]
     ClusterNode,
     #[error("the server is a sentinel: the URL must begin with `redis+sentinel`")]

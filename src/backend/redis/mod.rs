@@ -16,22 +16,22 @@
 //! | where a key's commands go | `place`: one server, or the `cluster`'s node for the slot (`node`) |
 //! | what is said | `script` and `scripts/`, under the names of `names`; refusals are told apart in `fault` |
 //! | over which connection | `shard` (one place for a connection), `link` (the connection), `connect` (a new one), `sentinel` (to whom) |
-//! | grants that replicas have to acknowledge | `replicas`, `lent` |
+//! | grants that replicas have to acknowledge | `replicas`, `checkout` |
 //! | who hears of releases, and of recoveries | `notify`, `recovery` |
 //! | before the first lock | `self_test` |
 //!
 //! A new topology is a case of `Targets` (`target`), `Topology` (`place`), `Origin` (`connect`) and
-//! `Ear` (`notify`). A new script stands in `scripts/` and `script`, is tried in `self_test`, and what
+//! `Endpoint` (`notify`). A new script stands in `scripts/` and `script`, is tried in `self_test`, and what
 //! it calls is in the permissions of [`RedisBackend`].
 
 mod assemble;
 mod backend;
 mod backoff;
 mod builder;
+mod checkout;
 mod cluster;
 mod connect;
 mod fault;
-mod lent;
 mod link;
 mod names;
 mod node;

@@ -24,8 +24,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::backoff::backoff;
+use super::checkout::Checkout;
 use super::fault::{Fault, Trouble, check, is_demoted, unexpected};
-use super::lent::Lent;
 use super::names::millis;
 use super::outage::Outage;
 use super::shard::Shard;
@@ -44,7 +44,7 @@ pub(super) struct MinReplicas {
 /// What the acquires at one node have in common.
 pub(super) struct Replicas {
     asked: MinReplicas,
-    /// A permit for each connection that may be lent at a time.
+    /// A permit for each connection that may be checked out at a time.
     connections: Arc<Semaphore>,
     shortage: Mutex<Shortage>,
     outage: Outage,
@@ -100,8 +100,8 @@ impl Replicas {
             timeout: patience,
         } = self.asked;
         let response_timeout = shard.connector.network.response_timeout;
-        let lent = self.lend(shard).await?;
-        let link = Arc::clone(&lent.link);
+        let checkout = self.checkout(shard).await?;
+        let link = Arc::clone(&checkout.link);
         let mut wait = redis::cmd("WAIT");
         wait.arg(least).arg(millis(patience));
 
@@ -118,14 +118,14 @@ impl Replicas {
             }
         };
         let Ok((answer, waited)) = timeout_at(sent_at + response_timeout, answers).await else {
-            return Err(lent.silent(acquire, asking, response_timeout));
+            return Err(checkout.silent(acquire, asking, response_timeout));
         };
         let answer = match answer {
             Ok(answer) => answer,
-            Err(error) => return Err(lent.died(error)),
+            Err(error) => return Err(checkout.died(error)),
         };
         if is_demoted(&answer) {
-            shard.demoted(&lent.shared);
+            shard.demoted(&checkout.shared);
         }
         let answer = check(answer);
         shard.observe(&answer);
@@ -136,10 +136,10 @@ impl Replicas {
                 // There is nothing for replicas to acknowledge, so nobody waits for that: without
                 // replicas, `WAIT` takes all of its time also for this.
                 match waited.now_or_never() {
-                    Some(_over) => lent.give_back(),
+                    Some(_over) => checkout.give_back(),
                     None => {
                         let ping = redis::cmd("PING");
-                        lent.settle(ping, false, response_timeout + patience);
+                        checkout.settle(ping, false, response_timeout + patience);
                     }
                 }
                 return answer;
@@ -148,16 +148,16 @@ impl Replicas {
 
         let limit = response_timeout + patience;
         let Ok(count) = timeout_at(sent_at + limit, waited).await else {
-            return Err(lent.silent(acquire, asking, limit));
+            return Err(checkout.silent(acquire, asking, limit));
         };
         let error = match count.map(check) {
             Ok(Ok(Value::Int(count))) => {
                 if usize::try_from(count).is_ok_and(|count| count >= least) {
-                    if shard.connector.is_left_behind(&lent.link) {
-                        return Err(lent.left_behind());
+                    if shard.connector.is_left_behind(&checkout.link) {
+                        return Err(checkout.left_behind());
                     }
                     self.sufficed(shard.address());
-                    lent.give_back();
+                    checkout.give_back();
                     return answer;
                 }
                 self.fell_short(count, shard.address());
@@ -165,30 +165,30 @@ impl Replicas {
             }
             Ok(Ok(answer)) => unexpected(&answer),
             Ok(Err(refused)) => refused.into(),
-            Err(error) => return Err(lent.died(error)),
+            Err(error) => return Err(checkout.died(error)),
         };
         if !is_first {
             // Not ours to take back; whoever asked twice knows whether it is to be released.
-            lent.give_back();
+            checkout.give_back();
             return Err(Fault::Died(BackendError::unknown(error)));
         }
         let undo = (acquire.undo)();
         match timeout(response_timeout, link.send(&undo, asking)).await {
             Ok(Ok(Value::Array(released))) if matches!(released[..], [Value::Int(_)]) => {
-                lent.give_back();
+                checkout.give_back();
                 Err(Fault::Refused(error))
             }
             Ok(Ok(_refused)) => {
-                lent.close();
+                checkout.close();
                 Err(Fault::Died(BackendError::unknown(error)))
             }
-            Ok(Err(error)) => Err(lent.died(error)),
-            Err(_elapsed) => Err(lent.silent(acquire, asking, response_timeout)),
+            Ok(Err(error)) => Err(checkout.died(error)),
+            Err(_elapsed) => Err(checkout.silent(acquire, asking, response_timeout)),
         }
     }
 
     /// A connection for one acquire, within the connect timeout.
-    async fn lend(&self, shard: &Arc<Shard>) -> Result<Lent, Fault> {
+    async fn checkout(&self, shard: &Arc<Shard>) -> Result<Checkout, Fault> {
         self.admit()?;
         // Free of cost while the shared connection is sound. While it is not, its backoff holds
         // here, too, and so does what it finds out about where the primary is.
@@ -201,10 +201,10 @@ impl Replicas {
         };
         // Those ahead may have found that it is no use.
         self.admit()?;
-        let opened = timeout_at(deadline, shard.connector.lend(&shared)).await;
+        let opened = timeout_at(deadline, shard.connector.checkout(&shared)).await;
         let no_connection = || Fault::unavailable(Trouble::NoConnection(limit)).into();
         match opened.unwrap_or_else(|_elapsed| Err(no_connection())) {
-            Ok(connection) => Ok(Lent::new(connection, shard, shared, permit)),
+            Ok(connection) => Ok(Checkout::new(connection, shard, shared, permit)),
             Err(error) => {
                 shard.doubt(&shared);
                 Err(Fault::Refused(error))

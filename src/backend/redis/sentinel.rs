@@ -177,9 +177,9 @@ impl Sentinels {
             let trouble = Trouble::UnknownService(self.service.clone());
             BackendError::refused(BackendErrorKind::Misconfigured, trouble)
         } else if let Some(error) = votes.failure {
-            BackendError::refused(kind_of_connecting(&error), error)
+            BackendError::refused(kind_of_connecting(&error), Trouble::SentinelsFail(error))
         } else {
-            let trouble = Trouble::NoConnection(patience);
+            let trouble = Trouble::SentinelsSilent(patience);
             BackendError::refused(BackendErrorKind::Unavailable, trouble)
         })
     }

@@ -23,7 +23,7 @@ use crate::LockKey;
 use crate::backend::redis::connect::{Connector, Network, Origin};
 use crate::backend::redis::fault::{Fault, Trouble, unexpected};
 use crate::backend::redis::node::Node;
-use crate::backend::redis::notify::{Ear, Notifier, Speech};
+use crate::backend::redis::notify::{Endpoint, Notifier, PubSub};
 use crate::backend::redis::place::Place;
 use crate::backend::redis::script::plain;
 use crate::backend::redis::self_test::entry;
@@ -260,8 +260,8 @@ impl Cluster {
             network,
             ..
         } = &self.settings;
-        let ear = Ear::Node(target.clone(), Weak::clone(&self.myself));
-        let notifier = Notifier::new(Arc::clone(network), Some(ear), Speech::Sharded);
+        let endpoint = Endpoint::Node(target.clone(), Weak::clone(&self.myself));
+        let notifier = Notifier::new(Arc::clone(network), Some(endpoint), PubSub::Sharded);
         let origin = Origin::Server(Box::new(target.clone()));
         let connector = Connector::new(
             origin,

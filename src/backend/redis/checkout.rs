@@ -17,7 +17,7 @@ use super::shard::Shard;
 use crate::backend::BackendError;
 
 /// Nobody else's meanwhile. Closed when it is dropped without being given back.
-pub(super) struct Lent {
+pub(super) struct Checkout {
     pub(super) link: Arc<Link>,
     /// The shared connection of the moment.
     pub(super) shared: Arc<Link>,
@@ -28,7 +28,7 @@ pub(super) struct Lent {
     _permit: OwnedSemaphorePermit,
 }
 
-impl Lent {
+impl Checkout {
     pub(super) fn new(
         connection: Connection,
         shard: &Arc<Shard>,
@@ -94,7 +94,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for Checkout {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             drop(Connection::take(connection));

@@ -1,0 +1,236 @@
+//! The handle of a subscription connection.
+//!
+//! A background task owns the connection: started by the first watch, gone some seconds after the
+//! last watcher left, restarted by the next watch if it died with its runtime.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use redis::aio::MultiplexedConnection;
+use tokio::sync::Notify;
+
+use super::pub_sub::{PubSub, ask};
+use super::task::Task;
+use super::topics::Topics;
+use crate::backend::redis::cluster::Cluster;
+use crate::backend::redis::connect::{Messages, Network, listen, within};
+use crate::backend::redis::fault::{Fault, Trouble};
+use crate::backend::redis::outage::Outage;
+use crate::backend::redis::sentinel::{Sentinels, require_primary};
+use crate::backend::redis::target::Target;
+use crate::backend::{BackendError, HintSender, Hints};
+
+/// Tells watchers when to try. Dropping it ends the task, whoever still watches.
+pub(in crate::backend::redis) struct Notifier {
+    shared: Arc<Shared>,
+}
+
+/// Where releases are heard.
+#[derive(Clone)]
+pub(in crate::backend::redis) enum Endpoint {
+    Server(Target),
+    /// At the primary of the moment.
+    Sentinel(Arc<Sentinels>),
+    /// At a node of a cluster, which has some of the channels.
+    Node(Target, Weak<Cluster>),
+    /// At any node of a cluster: each repeats what is published at another.
+    AnyNode(Weak<Cluster>),
+}
+
+pub(super) struct Shared {
+    pub(super) network: Arc<Network>,
+    /// `None`: nothing to subscribe to, watchers are told at intervals.
+    pub(super) endpoint: Option<Endpoint>,
+    pub(super) pub_sub: PubSub,
+    /// For the logs.
+    pub(super) address: String,
+    topics: Mutex<Topics>,
+    /// There is a new topic, or the notifier was dropped.
+    pub(super) changed: Notify,
+    pub(super) outage: Outage,
+}
+
+impl Notifier {
+    pub(in crate::backend::redis) fn new(
+        network: Arc<Network>,
+        endpoint: Option<Endpoint>,
+        pub_sub: PubSub,
+    ) -> Self {
+        let address = match &endpoint {
+            Some(Endpoint::Server(target) | Endpoint::Node(target, _)) => target.address.clone(),
+            Some(Endpoint::Sentinel(sentinels)) => sentinels.address(),
+            Some(Endpoint::AnyNode(_)) => "any node".to_owned(),
+            None => String::new(),
+        };
+        Self {
+            shared: Arc::new(Shared {
+                network,
+                endpoint,
+                pub_sub,
+                address,
+                topics: Mutex::default(),
+                changed: Notify::new(),
+                outage: Outage::default(),
+            }),
+        }
+    }
+
+    /// Watches a channel.
+    pub(in crate::backend::redis) fn watch(&self, channel: String, watchers: Vec<HintSender>) {
+        let mut topics = self.shared.topics();
+        topics.watch(channel, watchers);
+        let start = !std::mem::replace(&mut topics.running, true);
+        drop(topics);
+        if start {
+            self.shared
+                .network
+                .spawner
+                .spawn(Task::new(&self.shared).run());
+        } else {
+            self.shared.changed.notify_one();
+        }
+    }
+
+    /// Takes away the watchers of all channels that do not live here, and wants those again that
+    /// do and have been refused.
+    pub(in crate::backend::redis) fn evict(
+        &self,
+        lives_here: impl Fn(&str) -> bool,
+    ) -> Vec<(String, Vec<HintSender>)> {
+        let mut topics = self.shared.topics();
+        let evicted = topics.evict(lives_here);
+        let wanted = topics.are_wanted();
+        drop(topics);
+        if wanted {
+            self.shared.changed.notify_one();
+        }
+        evicted
+    }
+
+    /// How many of the channel's subscribers the server counts are this notifier's; `None` if the
+    /// server cannot know who watches.
+    pub(in crate::backend::redis) fn own_subscribers(&self, channel: &str) -> Option<u8> {
+        match self.shared.endpoint.as_ref()? {
+            Endpoint::Server(_) | Endpoint::Sentinel(_) | Endpoint::Node(..) => {}
+            // The node that is asked does not count the subscribers of the others.
+            Endpoint::AnyNode(_) => return None,
+        }
+        let confirmed = self.shared.topics().is_confirmed(channel);
+        Some(confirmed.into())
+    }
+
+    /// Where it subscribes.
+    pub(in crate::backend::redis) fn address(&self) -> &str {
+        &self.shared.address
+    }
+
+    /// Opens a connection, sends once whatever will be sent over such a one and closes it, within the
+    /// connect timeout: what a self-test can learn.
+    pub(in crate::backend::redis) async fn try_out(
+        &self,
+        channel: &str,
+    ) -> Result<(), BackendError> {
+        if self.shared.endpoint.is_none() {
+            return Ok(());
+        }
+        let pub_sub = self.shared.pub_sub;
+        let trial = async {
+            let messages = self.shared.listen().await?;
+            let ping = redis::cmd("PING");
+            for command in [
+                pub_sub.subscribe(channel),
+                ping,
+                pub_sub.unsubscribe(channel),
+            ] {
+                ask(&messages.connection, &command).await?;
+            }
+            Ok(())
+        };
+        within(self.shared.network.connect_timeout, trial).await
+    }
+}
+
+impl Drop for Notifier {
+    fn drop(&mut self) {
+        self.shared.topics().closed = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl fmt::Debug for Notifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notifier")
+            .field("channels", &self.shared.topics().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(super) fn topics(&self) -> MutexGuard<'_, Topics> {
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn told_again(&self) {
+        self.outage.end("releases are heard again", &self.address);
+    }
+
+    pub(super) async fn within<T>(
+        &self,
+        answer: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        within(self.network.connect_timeout, answer).await
+    }
+
+    /// A new connection to where releases are heard. Bounded by the caller.
+    pub(super) async fn listen(&self) -> Result<Messages, BackendError> {
+        let nowhere = || BackendError::from(Fault::unavailable(Trouble::Nowhere));
+        match self.endpoint.as_ref().ok_or_else(nowhere)? {
+            Endpoint::Server(target) | Endpoint::Node(target, _) => listen(target).await,
+            Endpoint::Sentinel(sentinels) => {
+                let open = |primary| async move {
+                    let messages = listen(&primary).await?;
+                    require_primary(messages.connection.clone()).await?;
+                    Ok(messages)
+                };
+                sentinels.primary(open).await
+            }
+            Endpoint::AnyNode(cluster) => {
+                let target = cluster.upgrade().and_then(|cluster| cluster.any_target());
+                listen(&target.ok_or_else(nowhere)?).await
+            }
+        }
+    }
+
+    /// Waits until the connection turns out to be dead, or to lead to a server that was replaced.
+    ///
+    /// Commands find out by themselves, and tell when they found their way again. A subscription
+    /// has no reason to expect an answer, and would be silent until its next `PING`.
+    pub(super) async fn left_behind(
+        &self,
+        recoveries: &mut Hints,
+        (connection, address): (MultiplexedConnection, String),
+    ) -> BackendError {
+        loop {
+            recoveries.next().await;
+            if let Some(Endpoint::Sentinel(sentinels)) = &self.endpoint
+                && sentinels.have_left(&address)
+            {
+                return Fault::unavailable(Trouble::NotPrimary).into();
+            }
+            let ping = redis::cmd("PING");
+            let alive = async { ask(&connection, &ping).await.map_err(Into::into) };
+            if let Err(error) = within(self.network.response_timeout, alive).await {
+                return error;
+            }
+        }
+    }
+
+    /// A node says that it does not have a channel.
+    pub(super) fn doubt(&self) {
+        if let Some(Endpoint::Node(_, cluster)) = &self.endpoint
+            && let Some(cluster) = cluster.upgrade()
+        {
+            cluster.doubt();
+        }
+    }
+}

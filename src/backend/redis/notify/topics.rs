@@ -1,0 +1,163 @@
+//! The channels that are watched. A topic is *confirmed* while the server is known to deliver its
+//! messages.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::backend::HintSender;
+
+/// How long a subscription outlives its last watcher: a busy key is watched again and again.
+const LINGER: Duration = Duration::from_secs(1);
+/// How many channels are subscribed to at a time.
+pub(super) const MAX_BATCH: usize = 500;
+
+#[derive(Default)]
+pub(super) struct Topics {
+    topics: HashMap<String, Topic>,
+    /// Channels to subscribe to: all that are not confirmed, and perhaps some that are not watched
+    /// any more. Kept apart so that a new watch does not cost a look at every topic.
+    wanted: Vec<String>,
+    /// There is a task that serves them.
+    pub(super) running: bool,
+    /// The notifier was dropped.
+    pub(super) closed: bool,
+}
+
+#[derive(Default)]
+struct Topic {
+    watchers: Vec<HintSender>,
+    confirmed: bool,
+    /// When the last watcher was found gone.
+    abandoned: Option<Instant>,
+}
+
+impl Topics {
+    pub(super) fn len(&self) -> usize {
+        self.topics.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.topics.is_empty()
+    }
+
+    /// Whether there is anything to subscribe to, perhaps.
+    pub(super) fn are_wanted(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    pub(super) fn is_confirmed(&self, channel: &str) -> bool {
+        self.topics
+            .get(channel)
+            .is_some_and(|topic| topic.confirmed)
+    }
+
+    /// Adds watchers to a channel, and wants it if it is new.
+    pub(super) fn watch(&mut self, channel: String, watchers: Vec<HintSender>) {
+        let topic = match self.topics.entry(channel) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                self.wanted.push(new.key().clone());
+                new.insert(Topic::default())
+            }
+        };
+        if topic.confirmed {
+            watchers.iter().for_each(HintSender::hint);
+        }
+        topic.watchers.retain(|watcher| !watcher.is_closed());
+        topic.watchers.extend(watchers);
+        topic.abandoned = None;
+    }
+
+    /// Takes away the watchers of all channels that do not live here, and wants those again that
+    /// do and are not confirmed.
+    pub(super) fn evict(
+        &mut self,
+        lives_here: impl Fn(&str) -> bool,
+    ) -> Vec<(String, Vec<HintSender>)> {
+        let mut evicted = Vec::new();
+        self.wanted.clear();
+        self.topics.retain(|channel, topic| {
+            let stays = lives_here(channel);
+            if !stays {
+                evicted.push((channel.clone(), std::mem::take(&mut topic.watchers)));
+            } else if !topic.confirmed {
+                self.wanted.push(channel.clone());
+            }
+            stays
+        });
+        evicted
+    }
+
+    /// There is nobody to subscribe for any more.
+    pub(super) fn clear(&mut self) {
+        self.topics.clear();
+    }
+
+    /// Where there is nothing to subscribe to.
+    pub(super) fn want_nothing(&mut self) {
+        self.wanted.clear();
+    }
+
+    /// Forgets watchers that left, and topics that nobody came back to; returns the latter.
+    pub(super) fn sweep(&mut self, now: Instant) -> Vec<String> {
+        let mut left = Vec::new();
+        self.topics.retain(|channel, topic| {
+            topic.watchers.retain(|watcher| !watcher.is_closed());
+            if !topic.watchers.is_empty() {
+                return true;
+            }
+            let keep = now < *topic.abandoned.get_or_insert(now) + LINGER;
+            if !keep && topic.confirmed {
+                left.push(channel.clone());
+            }
+            keep
+        });
+        left
+    }
+
+    /// Takes the next channels to subscribe to.
+    pub(super) fn next_wanted(&mut self) -> Vec<String> {
+        let rest = self.wanted.len().saturating_sub(MAX_BATCH);
+        let mut batch = self.wanted.split_off(rest);
+        batch.retain(|channel| {
+            let topic = self.topics.get(channel);
+            topic.is_some_and(|topic| !topic.confirmed)
+        });
+        batch
+    }
+
+    pub(super) fn confirm(&mut self, channels: &[String]) {
+        for channel in channels {
+            if let Some(topic) = self.topics.get_mut(channel) {
+                topic.confirmed = true;
+                topic.watchers.iter().for_each(HintSender::hint);
+            }
+        }
+    }
+
+    /// The server dropped a subscription by itself: true if it was not asked to.
+    pub(super) fn dropped(&mut self, channel: &str) -> bool {
+        let topic = self.topics.get_mut(channel);
+        topic.is_some_and(|topic| std::mem::replace(&mut topic.confirmed, false))
+    }
+
+    pub(super) fn disconnected(&mut self) {
+        self.wanted = self.topics.keys().cloned().collect();
+        let topics = self.topics.values_mut();
+        topics.for_each(|topic| topic.confirmed = false);
+    }
+
+    pub(super) fn hint(&mut self, channel: &str) {
+        if let Some(topic) = self.topics.get(channel) {
+            topic.watchers.iter().for_each(HintSender::hint);
+        }
+    }
+
+    pub(super) fn hint_all(&mut self) {
+        let watchers = self.topics.values().flat_map(|topic| &topic.watchers);
+        watchers.for_each(HintSender::hint);
+    }
+}
