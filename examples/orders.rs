@@ -61,8 +61,10 @@ fn app(orders: Orders, locks: LockManager) -> Router {
         .writes_only()
         .wait(Duration::from_secs(2));
     Router::new()
-        .route("/orders/{order}", get(show).put(add_one))
-        .route_layer(one_at_a_time)
+        .route(
+            "/orders/{order}",
+            get(show).put(add_one).route_layer(one_at_a_time),
+        )
         .with_state(orders)
 }
 

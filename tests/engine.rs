@@ -261,6 +261,9 @@ async fn queues_are_bounded_per_key_and_per_manager() {
     }
     let full = locks.acquire("b").await.unwrap_err();
     assert_eq!(full.kind(), ErrorKind::Overloaded);
+    // Its own queue says more.
+    let full = locks.acquire("a").await.unwrap_err();
+    assert_eq!(full.kind(), ErrorKind::TooManyWaiters);
     waiting.pop().unwrap().abort();
     tokio::task::yield_now().await;
     let full = locks.acquire("a").await.unwrap_err();

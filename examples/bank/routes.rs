@@ -40,9 +40,9 @@ pub(crate) fn app(bank: Arc<Bank>, locks: LockManager) -> Router {
         .route("/accounts", get(accounts))
         .route(
             "/accounts/{account}/deposit",
-            post(deposit).layer(account.clone()),
+            post(deposit).route_layer(account.clone()),
         )
-        .route("/accounts/{account}/audit", post(audit).layer(account))
+        .route("/accounts/{account}/audit", post(audit).route_layer(account))
         .route("/transfers", post(transfer))
         .route("/unlocked/transfers", post(unlocked_transfer))
         .with_state(App { bank, locks })

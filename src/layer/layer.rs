@@ -66,7 +66,8 @@ use crate::{ConfigError, LockManager};
 ///   head of the request is there, and a client that sends its body slowly holds it meanwhile, for
 ///   at most [`max_hold`](Self::max_hold). [`Locked<Json<T>>`](crate::Locked) locks after the body.
 /// - *Short waits for large requests*: over HTTP/1.1 a server learns that a client has gone only when
-///   it reads on, so a request whose body is still unread keeps its place in the queue.
+///   it reads on, so a request keeps its place in the queue while a part of its body, or what the
+///   client sent behind it, is still unread.
 /// - *Timeouts outside of it, and longer than [`wait`](Self::wait)*: then a busy resource answers
 ///   409 and not 408, and a handler that takes too long is dropped before its lock is given back.
 ///   A timeout inside works too and covers the handler only.
@@ -109,10 +110,11 @@ impl LockLayer<ByPath> {
     /// One lock per path, as the client asked for it: inside a nested axum router it is the
     /// original path. The key is `LockKey::from_parts([path])`.
     ///
-    /// The path is normalised by RFC 3986 §6.2.2: `%41` is `A`, an empty path is `/`. Case, a trailing slash, and `%2F` against `/` make different locks. Query and host are
-    /// no part of it. Reserved characters are not decoded: if clients spell `@` also `%40`, lock
-    /// by the decoded value, as `by_path_param` does. A `%` without two hex digits is answered
-    /// with 400.
+    /// The path is normalised by RFC 3986 §6.2.2: `%41` is `A`, an empty path is `/`. Case, a trailing
+    /// slash, and `%2F` against `/` make different locks. Query and host are no part of it. Reserved
+    /// characters are not decoded: if clients spell `@` also `%40`, lock by the decoded value, as
+    /// `by_path_param` does. A `%` without two hex digits is answered with 400, and so are the
+    /// segments `.` and `..`, of which nobody knows what the handler makes of them.
     pub fn by_path(locks: LockManager) -> Self {
         Self::new(locks, ByPath)
     }
@@ -283,6 +285,9 @@ impl<K> LockLayer<K> {
 
     /// The longest time that one request may hold the lock, its body included; after it the lock
     /// is lost. Default: 5 minutes. Without effect on a layer that re-enters the lock of another.
+    ///
+    /// A body that a client does not take, over HTTP/2, is not asked for its next part, and so is
+    /// dropped only when the client reads on or leaves; the lock is given back before.
     ///
     /// # Panics
     ///

@@ -16,7 +16,8 @@ use crate::{AcquireFuture, LockKeys, LockManager, Owner};
 #[non_exhaustive]
 pub enum OnLost {
     /// The handler's future is dropped and the client gets a 500 `lock-lost`; a body that is
-    /// already under way ends with an error. No success leaves that was made under a lost lock.
+    /// already under way ends with an error. No success leaves that was made under a lost lock, but
+    /// for a body without a length over HTTP/1.0, which has no way to end with an error.
     #[default]
     Abort,
     /// The handler goes on and its answer passes. It learns of the loss from

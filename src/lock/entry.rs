@@ -51,23 +51,24 @@ pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: Claim, now: Inst
 
 /// Enters the lane, or joins its queue.
 fn join(engine: &Arc<Engine>, key: &LockKey, claim: Claim, deadline: Option<Instant>) -> Step {
-    let (waiter, answer) = match seat(engine, claim, deadline) {
-        Ok(seated) => seated,
-        Err(error) => return Step::Done(Err(error)),
-    };
+    let seated = seat(engine, claim, deadline);
     let now = Instant::now();
     let max_waiters = engine.options.max_waiters_per_key;
     let joined = engine
         .lanes
         .with(key, |lane| match admit(engine, lane, key, claim, now) {
+            // Of two bounds, the one that says more.
             Entered::Occupied if lane.seats_taken() >= max_waiters => Err(Entered::Refused(
                 lane.why_not(now).into_kind(ErrorKind::TooManyWaiters),
             )),
-            Entered::Occupied => Ok(lane.enqueue(waiter)),
+            Entered::Occupied => match seated {
+                Ok((waiter, answer)) => Ok((lane.enqueue(waiter), answer)),
+                Err(error) => Err(Entered::Refused(error)),
+            },
             entered => Err(entered),
         });
     match joined {
-        Ok(next) => {
+        Ok((next, answer)) => {
             let queued = Queued::new(engine, key, claim.ticket, answer);
             engine.follow(key, next);
             Step::Slow(Slow::Queued(queued))
