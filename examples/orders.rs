@@ -5,6 +5,9 @@
 //! cargo run --example orders -- --locks redis://127.0.0.1:6379 --port 3001
 //! ```
 //!
+//! With `--features tracing` it also says when locks are lost or cannot be taken, and what looks
+//! unsafe about a server.
+//!
 //! What to copy: `app` puts the lock around the handler, and `claim` and `write` show its token to
 //! the storage. The lock keeps requests from working in vain; the token keeps the orders right even
 //! when a process stands still for longer than its lease and goes on as if nothing had happened.
@@ -29,6 +32,8 @@ use rusqlite::{Connection, OptionalExtension as _};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::ctrl_c;
+#[cfg(unix)]
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{sleep, timeout};
@@ -251,6 +256,10 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: Options) -> Result<(), Box<dyn Error>> {
+    // What the locks have to say goes through the crate's feature `tracing`.
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .init();
     let locks = LockManager::builder_at(&options.locks)
         .await?
         .watchdog_timeout(options.lease)
@@ -265,7 +274,7 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let mut server = pin!(server.into_future());
     tokio::select! {
         ended = &mut server => return Ok(ended?),
-        interrupted = ctrl_c() => interrupted?,
+        stopping = told_to_stop() => stopping?,
     }
     // Both at once: the server takes no new connections and lets its requests finish; the manager
     // refuses those that still wait for a lock, and gives back what the others held.
@@ -275,6 +284,20 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
         eprintln!("orders: still at work after {GRACE:?}: {left:?}");
     }
     Ok(served??)
+}
+
+/// By Ctrl-C, or by whoever runs it as a service.
+async fn told_to_stop() -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        let mut terminated = signal(SignalKind::terminate())?;
+        tokio::select! {
+            interrupted = ctrl_c() => interrupted,
+            _ = terminated.recv() => Ok(()),
+        }
+    }
+    #[cfg(not(unix))]
+    ctrl_c().await
 }
 
 struct Options {

@@ -42,7 +42,10 @@ pub(crate) fn app(bank: Arc<Bank>, locks: LockManager) -> Router {
             "/accounts/{account}/deposit",
             post(deposit).route_layer(account.clone()),
         )
-        .route("/accounts/{account}/audit", post(audit).route_layer(account))
+        .route(
+            "/accounts/{account}/audit",
+            post(audit).route_layer(account),
+        )
         .route("/transfers", post(transfer))
         .route("/unlocked/transfers", post(unlocked_transfer))
         .with_state(App { bank, locks })
