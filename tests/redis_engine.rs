@@ -126,7 +126,8 @@ async fn a_lease_not_given_back_admits_a_waiter_and_its_guard_says_lost() {
     });
     let mut admitted = join_all(rounds).await;
     let median = percentile(&mut admitted, 50);
-    assert!(median <= 2_050 * MS, "{admitted:?}");
+    // Without the lease given back they would be found free by a poll, half a second later.
+    assert!(median <= 2_200 * MS, "{admitted:?}");
     nothing_is_left(&server, &[here, there], SECOND, "the end").await;
 }
 
