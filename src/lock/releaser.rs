@@ -17,6 +17,10 @@ use crate::{Error, ErrorKind, LockKey};
 /// The most keys of one command.
 const BATCH: usize = 100;
 
+/// The most commands at a time. With fewer, releases would fall behind the acquires of a busy
+/// process, and keys stay taken that nobody holds.
+const IN_FLIGHT: usize = 8;
+
 /// How long a batch may hold up the next one.
 const PATIENCE: Duration = Duration::from_millis(20);
 
@@ -147,9 +151,9 @@ async fn run(running: Running) {
             return;
         }
         while !keys.is_empty() {
-            let batch = keys.drain(..keys.len().min(BATCH));
-            let mut releases = Vec::with_capacity(batch.len());
-            for key in batch {
+            let round = keys.drain(..keys.len().min(IN_FLIGHT * BATCH));
+            let mut releases = Vec::with_capacity(round.len());
+            for key in round {
                 let now = Instant::now();
                 match engine.lanes.with(&key, |lane| lane.take_return(now)) {
                     Some(Return::Release(surrender)) => releases.push((key, surrender)),
@@ -166,19 +170,22 @@ async fn run(running: Running) {
     }
 }
 
-/// Sends one batch, each group of keys by itself, and waits for its end, while others gather for the
+/// Sends one round, each group of keys by itself, and waits for its end, while others gather for the
 /// next one; but not for long: one that hangs delays no other.
 async fn send(engine: &Arc<Engine>, leases: Vec<(LockKey, Surrender)>) {
     if leases.is_empty() {
         return;
     }
     let (on_the_wire, mut done) = mpsc::channel::<()>(1);
-    for group in engine.in_groups(leases, |(key, _)| key) {
-        let (batch, on_the_wire) = (Arc::clone(engine), on_the_wire.clone());
-        engine.spawner.spawn(async move {
-            release(&batch, group, false).await;
-            drop(on_the_wire);
-        });
+    for mut group in engine.in_groups(leases, |(key, _)| key) {
+        while !group.is_empty() {
+            let batch = group.drain(..group.len().min(BATCH)).collect();
+            let (engine, on_the_wire) = (Arc::clone(engine), on_the_wire.clone());
+            engine.clone().spawner.spawn(async move {
+                release(&engine, batch, false).await;
+                drop(on_the_wire);
+            });
+        }
     }
     drop(on_the_wire);
     // Nothing is ever sent: it ends when all have dropped their end.
