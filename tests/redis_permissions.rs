@@ -18,7 +18,7 @@ use support::redis_server::RedisServer;
 
 /// What the manual says, word for word.
 const LOCKER: &str = "ACL SETUSER locker reset on >SECRET ~lock:* resetchannels \
-    &redisson_lock__channel:* +ping +time +eval +evalsha +get +set +del +hset +hlen +hexists \
+    &redisson_lock__channel:* +ping +time +eval +evalsha +get +set +del +exists +hset +hdel +hlen +hexists \
     +pttl +pexpire +publish +subscribe +unsubscribe +pubsub|numsub";
 /// What it says of a cluster.
 const IN_CLUSTER: &str =
@@ -31,11 +31,13 @@ const EVERYBODY: [&str; 4] = ["auth", "hello", "quit", "reset"];
 const KEY: &str = "lock:a";
 const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
 /// Everything that touches a key or a channel.
-const WITH_NAMES: [&str; 15] = [
+const WITH_NAMES: [&str; 17] = [
     "get KEY",
     "set KEY v",
     "del KEY",
+    "exists KEY",
     "hset KEY f v",
+    "hdel KEY f",
     "hlen KEY",
     "hexists KEY f",
     "pttl KEY",

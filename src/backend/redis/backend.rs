@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use super::RedisBackendBuilder;
 use super::connect::Network;
 use super::fault::{Fault, Trouble};
+use super::gather;
 use super::names::Names;
 use super::notify::Notifier;
 use super::place::{Place, Topology};
@@ -45,7 +46,7 @@ use crate::backend::{
 ///
 /// ```text
 /// ACL SETUSER locker reset on >SECRET ~lock:* resetchannels &redisson_lock__channel:*
-///     +ping +time +eval +evalsha +get +set +del +hset +hlen +hexists +pttl +pexpire
+///     +ping +time +eval +evalsha +get +set +del +exists +hset +hdel +hlen +hexists +pttl +pexpire
 ///     +publish +subscribe +unsubscribe +pubsub|numsub
 /// ```
 ///
@@ -84,6 +85,9 @@ pub(super) struct Inner {
     /// Whether sharded messages are heard, at the nodes.
     pub(super) sharded: bool,
     pub(super) network: Arc<Network>,
+    /// Acquires that are wanted at the same moment go in one call: not in a cluster, where few share
+    /// a slot, nor where each has to be acknowledged or may be in a quarantine.
+    pub(super) gathers: bool,
     pub(super) address: String,
     pub(super) warnings: Vec<String>,
 }
@@ -138,7 +142,7 @@ impl Inner {
         }
     }
 
-    fn at<'a>(&'a self, place: &'a Place, key: &'a LockKey) -> At<'a> {
+    pub(super) fn at<'a>(&'a self, place: &'a Place, key: &'a LockKey) -> At<'a> {
         At {
             place,
             names: &self.names,
@@ -216,7 +220,7 @@ impl Inner {
 }
 
 /// A failure of the whole call is the failure of each of its keys.
-fn spread<O>(answers: Answers<O>, items: usize) -> Vec<Result<O, BackendError>> {
+pub(super) fn spread<O>(answers: Answers<O>, items: usize) -> Vec<Result<O, BackendError>> {
     answers.unwrap_or_else(|fault| {
         let error = BackendError::from(fault);
         (0..items).map(|_| Err(error.clone())).collect()
@@ -241,6 +245,9 @@ impl Backend for RedisBackend {
             ));
         }
         let place = inner.place(key)?;
+        if inner.gathers {
+            return gather::acquire(&self.inner, place.shard(), key, lease, ttl).await;
+        }
         let at = inner.at(&place, key);
         let outcome = inner.scripts.acquire(at, lease, ttl).await;
         if let Err(refusal) = &outcome {

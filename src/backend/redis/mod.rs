@@ -16,6 +16,7 @@
 //! | where a key's commands go | `place`: one server, or the `cluster`'s node for the slot (`node`) |
 //! | what is said | `script` and `scripts/`, under the names of `names`; refusals are told apart in `fault` |
 //! | over which connection | `shard` (one place for a connection), `link` (the connection), `connect` (a new one), `sentinel` (to whom) |
+//! | how acquires share a call | `gather` |
 //! | grants that replicas have to acknowledge | `replicas`, `checkout` |
 //! | who hears of releases, and of recoveries | `notify`, `recovery` |
 //! | before the first lock | `self_test` |
@@ -32,6 +33,7 @@ mod checkout;
 mod cluster;
 mod connect;
 mod fault;
+mod gather;
 mod link;
 mod names;
 mod node;

@@ -70,6 +70,10 @@ impl Place {
         (self.connection(), self.slot().unwrap_or(0))
     }
 
+    pub(super) fn shard(&self) -> &Arc<Shard> {
+        &self.shard
+    }
+
     /// Which connection it is.
     pub(super) fn connection(&self) -> u64 {
         Arc::as_ptr(&self.shard) as u64

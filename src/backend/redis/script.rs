@@ -19,6 +19,8 @@ use crate::backend::{
 
 /// How many keys one call renews or releases: Redis does nothing else during a script.
 pub(super) const MAX_BATCH: usize = 100;
+/// What `acquire_all` answers in place of a counter.
+const GRANTED: i64 = -3;
 /// Room for `*n`, `$n` and line ends of an argument, and for a number.
 const OVERHEAD: usize = 16;
 
@@ -60,6 +62,7 @@ impl Publish {
 /// The scripts, made for one way to publish.
 pub(super) struct Scripts {
     acquire: Script,
+    acquire_all: Script,
     vote: Script,
     renew: Script,
     release: Script,
@@ -100,6 +103,7 @@ impl Scripts {
         };
         Self {
             acquire: Script::new(acquire),
+            acquire_all: Script::new(&[FENCE, include_str!("scripts/acquire_all.lua")]),
             vote: Script::new(vote),
             quarantine,
             renew: Script::new(&[include_str!("scripts/renew.lua")]),
@@ -271,9 +275,7 @@ impl Scripts {
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
         match outcome {
-            Ok(Value::Int(-1)) => Err(no_end()),
-            Ok(Value::Int(left)) => Ok(Acquired::busy(remaining(left))),
-            Ok(answer) => counter(answer).map(Acquired::granted),
+            Ok(answer) => acquired(answer),
             Err(fault) => {
                 if let Fault::NoAnswer(silence) = &fault {
                     // The acquire may still reach the server, or its answer may still be on the
@@ -301,6 +303,35 @@ impl Scripts {
         })
     }
 
+    /// Several at once, of one slot, where there is no quarantine.
+    pub(super) async fn acquire_all(
+        &self,
+        place: &Place,
+        names: &Names,
+        acquires: &[(LockKey, LeaseId, Duration)],
+    ) -> Answers<Acquired> {
+        let fence = names.fence(place.slot());
+        let bodies = std::iter::once(fence).chain(acquires.iter().map(|(key, ..)| names.body(key)));
+        let mut command = batch(&self.acquire_all, bodies, Lease::MAX_LEN + OVERHEAD);
+        for (_, lease, ttl) in acquires {
+            command.arg(Lease(*lease)).arg(millis(*ttl));
+        }
+        let outcome = self.acquire_all.call(place, &command).await;
+        if let Err(Fault::NoAnswer(silence)) = &outcome {
+            // As for one.
+            let leases: Vec<_> = acquires
+                .iter()
+                .map(|(key, lease, _)| (key.clone(), *lease))
+                .collect();
+            let longest = acquires.iter().map(|(.., ttl)| *ttl).max();
+            let undo = self
+                .release
+                .eval(&self.release(names, &leases.iter().collect::<Vec<_>>()));
+            silence.settle(undo, longest.unwrap_or_default());
+        }
+        grants(outcome?, acquires.len())
+    }
+
     pub(super) async fn renew_all(
         &self,
         place: &Place,
@@ -313,10 +344,8 @@ impl Scripts {
             command.arg(Lease(renewal.lease)).arg(millis(renewal.ttl));
         }
         let answer = self.renew.call(place, &command).await;
-        each(answer, renewals.len(), |held| match held {
-            true => Renewed::Renewed,
-            false => Renewed::NotHeld,
-        })
+        let outcome = |answer| held(answer, Renewed::Renewed, Renewed::NotHeld);
+        Ok(each(list(answered(answer)?, renewals.len())?, outcome))
     }
 
     pub(super) async fn release_all(
@@ -326,10 +355,8 @@ impl Scripts {
         leases: &[&(LockKey, LeaseId)],
     ) -> Answers<Released> {
         let answer = self.release.call(place, &self.release(names, leases)).await;
-        each(answer, leases.len(), |held| match held {
-            true => Released::Released,
-            false => Released::NotHeld,
-        })
+        let outcome = |answer| held(answer, Released::Released, Released::NotHeld);
+        Ok(each(list(answered(answer)?, leases.len())?, outcome))
     }
 
     fn release(&self, names: &Names, leases: &[&(LockKey, LeaseId)]) -> Cmd {
@@ -401,12 +428,8 @@ impl Scripts {
 pub(super) type Answers<T> = Result<Vec<Result<T, BackendError>>, Fault>;
 
 /// A call over many keys; `extra` is how long the arguments of one of them get.
-fn batch<'a>(
-    script: &Script,
-    bodies: impl ExactSizeIterator<Item = Name<'a>> + Clone,
-    extra: usize,
-) -> Cmd {
-    let keys = bodies.len();
+fn batch<'a>(script: &Script, bodies: impl Iterator<Item = Name<'a>> + Clone, extra: usize) -> Cmd {
+    let keys = bodies.clone().count();
     let size: usize = bodies.clone().map(|body| body.len() + extra).sum();
     let mut command = script.evalsha(keys, 2 * keys, size);
     for body in bodies {
@@ -423,20 +446,58 @@ pub(super) fn answered(outcome: Result<Value, Fault>) -> Result<Value, Fault> {
     outcome
 }
 
+fn list(answer: Value, items: usize) -> Result<Vec<Value>, Fault> {
+    match answer {
+        Value::Array(answers) if answers.len() == items => Ok(answers),
+        answer => Err(Fault::Refused(unexpected(&answer))),
+    }
+}
+
 /// Spreads the answer of a batch over its items.
-fn each<T>(answer: Result<Value, Fault>, items: usize, outcome: impl Fn(bool) -> T) -> Answers<T> {
-    let answers = match answered(answer)? {
-        Value::Array(answers) if answers.len() == items => answers,
-        answer => return Err(Fault::Refused(unexpected(&answer))),
+fn each<T>(
+    answers: impl IntoIterator<Item = Value>,
+    mut outcome: impl FnMut(Value) -> Result<T, BackendError>,
+) -> Vec<Result<T, BackendError>> {
+    let outcome = |answer| match answer {
+        Value::ServerError(error) => Err(refusal(error)),
+        answer => outcome(answer),
     };
-    Ok(answers
-        .into_iter()
-        .map(|answer| match answer {
-            Value::Int(held) => Ok(outcome(held == 1)),
-            Value::ServerError(error) => Err(refusal(error)),
-            answer => Err(unexpected(&answer)),
-        })
-        .collect())
+    answers.into_iter().map(outcome).collect()
+}
+
+/// The same for acquires: those that are granted have the counters from the first on, in their order.
+fn grants(answer: Value, acquires: usize) -> Answers<Acquired> {
+    let mut answers = list(answer, 1 + acquires)?.into_iter();
+    let mut next = match answers.next() {
+        None | Some(Value::Nil) => 0,
+        Some(first) => counter(first).map_err(Fault::Refused)?,
+    };
+    let mut granted = || {
+        let counter = next;
+        next += 1;
+        Ok(Acquired::granted(counter))
+    };
+    Ok(each(answers, |answer| match answer {
+        Value::Int(GRANTED) => granted(),
+        Value::Int(_) => acquired(answer),
+        answer => Err(unexpected(&answer)),
+    }))
+}
+
+fn held<T>(answer: Value, held: T, not_held: T) -> Result<T, BackendError> {
+    match answer {
+        Value::Int(1) => Ok(held),
+        Value::Int(_) => Ok(not_held),
+        answer => Err(unexpected(&answer)),
+    }
+}
+
+fn acquired(answer: Value) -> Result<Acquired, BackendError> {
+    match answer {
+        Value::Int(-1) => Err(no_end()),
+        Value::Int(left) => Ok(Acquired::busy(remaining(left))),
+        answer => counter(answer).map(Acquired::granted),
+    }
 }
 
 fn counter(answer: Value) -> Result<u64, BackendError> {

@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::backoff::backoff;
 use super::connect::Connector;
 use super::fault::{Fault, Trouble, check, is_demoted};
+use super::gather::Gather;
 use super::link::Link;
 use super::outage::Outage;
 use crate::backend::{BackendError, BackendErrorKind};
@@ -37,6 +38,8 @@ const PROBE_PATIENCE: u32 = 10;
 
 pub(super) struct Shard {
     pub(super) connector: Arc<Connector>,
+    /// Acquires that wait for a call.
+    pub(super) gather: Gather,
     state: Mutex<State>,
     /// A connection came, failed, or answered again.
     changed: Notify,
@@ -66,6 +69,7 @@ impl Shard {
     pub(super) fn new(connector: Arc<Connector>) -> Self {
         Self {
             connector,
+            gather: Gather::default(),
             state: Mutex::default(),
             changed: Notify::new(),
             outage: Outage::default(),

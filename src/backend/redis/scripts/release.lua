@@ -3,12 +3,12 @@
 -- KEYS[i] lock bodies; ARGV[2i-1] lease id, ARGV[2i] channel
 -- Answer: per key 1 released, 0 not held, or the error of that key alone.
 --
--- Idempotent, so no latch is needed: a second call finds no own field.
+-- Idempotent, so no latch is needed: a second call finds no own field. It is the only one, so the
+-- body goes with it.
 local answers = {}
 for i = 1, #KEYS do
-  local held = redis.pcall('hexists', KEYS[i], ARGV[2 * i - 1])
+  local held = redis.pcall('hdel', KEYS[i], ARGV[2 * i - 1])
   if held == 1 then
-    redis.call('del', KEYS[i])
     tell(ARGV[2 * i])
   end
   answers[i] = held

@@ -22,7 +22,7 @@ if last or ARGV[4] == '1' then
   end
   redis.call('set', KEYS[2], counter)
 end
-redis.call('hset', KEYS[1], ARGV[1], 1)
+redis.call('hset', KEYS[1], ARGV[1], '1')
 -- A body without an end would block its key for ever: if PEXPIRE is refused, take the body back.
 local armed = redis.pcall('pexpire', KEYS[1], ARGV[2])
 if armed ~= 1 then

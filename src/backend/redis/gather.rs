@@ -1,0 +1,196 @@
+//! Acquires that are wanted at the same moment go in one call.
+//!
+//! A script call costs the server more than the commands in it. An acquire that finds none under way
+//! goes straight out, by itself. One that comes meanwhile goes with all others that are asked for in
+//! the same turn of the runtime. It never waits for company that is still to come; for an answer it
+//! waits only where [`SENDERS`] tasks wait for theirs, or where it would be a call for a few.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+
+use super::backend::{Inner, spread};
+use super::fault::Trouble;
+use super::place::Place;
+use super::script::MAX_BATCH;
+use super::shard::Shard;
+use crate::LockKey;
+use crate::backend::{Acquired, BackendError, LeaseId};
+
+/// How many tasks send, on one connection.
+const SENDERS: usize = 2;
+
+/// A second one is worth it only for so many.
+const WORTH_A_CALL: usize = 16;
+
+/// The acquires of one connection.
+#[derive(Default)]
+pub(super) struct Gather {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// One is under way by itself.
+    alone: bool,
+    senders: usize,
+    waiting: Vec<Wanted>,
+}
+
+struct Wanted {
+    acquire: (LockKey, LeaseId, Duration),
+    answer: oneshot::Sender<Sent>,
+}
+
+enum Sent {
+    Answered(Result<Acquired, BackendError>),
+    /// And the task that was to do it is gone.
+    Never,
+}
+
+enum Turn {
+    Alone,
+    /// `send`: by a task that is to be started.
+    Together {
+        answer: oneshot::Receiver<Sent>,
+        send: bool,
+    },
+}
+
+impl Gather {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, key: &LockKey, lease: LeaseId, ttl: Duration) -> Turn {
+        let mut state = self.state();
+        if !state.alone && state.senders == 0 {
+            state.alone = true;
+            return Turn::Alone;
+        }
+        let (sender, answer) = oneshot::channel();
+        state.waiting.push(Wanted {
+            acquire: (key.clone(), lease, ttl),
+            answer: sender,
+        });
+        let many = state.waiting.len() >= WORTH_A_CALL && state.senders < SENDERS;
+        let send = state.senders == 0 || many;
+        state.senders += usize::from(send);
+        Turn::Together { answer, send }
+    }
+}
+
+/// # Cancel safety
+///
+/// As [`Backend::try_acquire`](crate::backend::Backend::try_acquire), it must not be dropped.
+pub(super) async fn acquire(
+    inner: &Arc<Inner>,
+    shard: &Arc<Shard>,
+    key: &LockKey,
+    lease: LeaseId,
+    ttl: Duration,
+) -> Result<Acquired, BackendError> {
+    let by_itself = async || {
+        let place = Place::alone(shard);
+        let at = inner.at(&place, key);
+        inner.scripts.acquire(at, lease, ttl).await
+    };
+    let (answer, send) = match shard.gather.enter(key, lease, ttl) {
+        Turn::Alone => {
+            let _alone = Alone(&shard.gather);
+            return by_itself().await;
+        }
+        Turn::Together { answer, send } => (answer, send),
+    };
+    if send {
+        let sender = Sender {
+            inner: Arc::clone(inner),
+            shard: Arc::clone(shard),
+            over: false,
+        };
+        inner.network.spawner.spawn(sender.run());
+    }
+    match answer.await {
+        Ok(Sent::Answered(outcome)) => outcome,
+        Ok(Sent::Never) => by_itself().await,
+        // The task went down with its runtime while it was under way.
+        Err(_) => Err(BackendError::unknown(Trouble::NoRuntime)),
+    }
+}
+
+/// Also dropped with its runtime: the next one goes by itself again.
+struct Alone<'a>(&'a Gather);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.state().alone = false;
+    }
+}
+
+/// A task that sends what waits until nothing does.
+struct Sender {
+    inner: Arc<Inner>,
+    shard: Arc<Shard>,
+    over: bool,
+}
+
+impl Sender {
+    async fn run(mut self) {
+        loop {
+            // Behind all tasks that can run now, and that may ask for something.
+            yield_now().await;
+            let mut waiting = {
+                let mut state = self.shard.gather.state();
+                if state.waiting.is_empty() {
+                    // Under the same mutex as the look: whoever comes now starts another.
+                    state.senders -= 1;
+                    drop(state);
+                    self.over = true;
+                    return;
+                }
+                std::mem::take(&mut state.waiting)
+            };
+            let mut calls = Vec::with_capacity(waiting.len().div_ceil(MAX_BATCH));
+            while !waiting.is_empty() {
+                let batch = waiting.drain(..waiting.len().min(MAX_BATCH));
+                calls.push(self.send(batch.collect()));
+            }
+            join_all(calls).await;
+        }
+    }
+
+    async fn send(&self, batch: Vec<Wanted>) {
+        let place = Place::alone(&self.shard);
+        let Inner { scripts, names, .. } = &*self.inner;
+        let (acquires, answers): (Vec<_>, Vec<_>) =
+            batch.into_iter().map(|it| (it.acquire, it.answer)).unzip();
+        let outcomes = scripts.acquire_all(&place, names, &acquires).await;
+        for (answer, outcome) in answers.into_iter().zip(spread(outcomes, acquires.len())) {
+            // Who does not listen any more is gone with its runtime.
+            drop(answer.send(Sent::Answered(outcome)));
+        }
+    }
+}
+
+/// Went down with its runtime.
+impl Drop for Sender {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        let mut state = self.shard.gather.state();
+        state.senders -= 1;
+        // The other sender takes them along. Or each goes by itself, if its runtime is another.
+        let forsaken = match state.senders {
+            0 => std::mem::take(&mut state.waiting),
+            _ => Vec::new(),
+        };
+        drop(state);
+        for wanted in forsaken {
+            drop(wanted.answer.send(Sent::Never));
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Acquires that are wanted at the same moment share calls, and nothing else.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tower_lock::LockKey;
+use tower_lock::backend::redis::RedisBackend;
+use tower_lock::backend::{Acquired, Backend, BackendError, BackendErrorKind, LeaseId};
+use uuid::Uuid;
+
+use support::engine::{MS, SECOND, eventually};
+use support::redis_server::RedisServer;
+
+const TTL: Duration = Duration::from_secs(30);
+
+type Outcome = Result<Acquired, BackendError>;
+
+/// Patient: a busy machine is not what these tests are about.
+async fn connect(server: &RedisServer) -> RedisBackend {
+    let builder = RedisBackend::builder(server.url()).response_timeout(10 * SECOND);
+    builder.connect().await.unwrap()
+}
+
+/// Each key for another lease, behind one that goes out by itself.
+async fn acquire_all(backend: &RedisBackend, names: &[&str]) -> Vec<Outcome> {
+    let keys = std::iter::once("the first").chain(names.iter().copied());
+    let acquires = keys.map(|name| async move {
+        let lease = LeaseId::new(Uuid::new_v4(), 1);
+        let key = LockKey::new(name);
+        backend.try_acquire(&key, lease, TTL).await
+    });
+    join_all(acquires).await.split_off(1)
+}
+
+fn counter(outcome: &Outcome) -> u64 {
+    match outcome {
+        Ok(Acquired::Granted { counter, .. }) => *counter,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("k{n}")).collect()
+}
+
+fn each(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
+fn exist(server: &RedisServer, names: &[String]) -> usize {
+    let is_there = |name: &&String| server.cli(&["EXISTS", &format!("lock:{name}")]) == "1";
+    names.iter().filter(is_there).count()
+}
+
+#[tokio::test]
+async fn many_go_in_few_calls_and_each_has_a_token_of_its_own() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    let calls = server.calls("evalsha");
+    let names = names(450);
+    let outcomes = acquire_all(&backend, &each(&names)).await;
+    let counters: BTreeSet<_> = outcomes.iter().map(counter).collect();
+    assert_eq!(counters.len(), 450);
+    let calls = server.calls("evalsha") - calls;
+    assert!(calls <= 1 + 5, "{calls} calls");
+    assert_eq!(exist(&server, &names), 450);
+    for name in &names {
+        let left: u64 = server
+            .cli(&["PTTL", &format!("lock:{name}")])
+            .parse()
+            .unwrap();
+        assert!(left > 20_000, "{name} ends in {left} ms");
+    }
+    // What comes later has the larger token.
+    let later = acquire_all(&backend, &["later"]).await;
+    assert!(counters.last().unwrap() < &counter(&later[0]));
+}
+
+#[tokio::test]
+async fn each_has_the_answer_for_its_own_key() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    counter(&acquire_all(&backend, &["taken"]).await[0]);
+    server.cli(&["DEL", "lock:the first"]);
+    server.cli(&["SET", "lock:text", "precious", "EX", "100"]);
+    server.cli(&["HSET", "lock:endless", "field", "precious"]);
+    let outcomes = acquire_all(
+        &backend,
+        &["a", "taken", "text", "endless", "twice", "twice", "b"],
+    )
+    .await;
+    let [a, taken, text, endless, twice, again, b] = &outcomes[..] else {
+        panic!("{outcomes:?}");
+    };
+    let counters = [a, twice, b].map(counter);
+    assert!(
+        counters.is_sorted_by(|one, other| one < other),
+        "{counters:?}"
+    );
+    match taken {
+        Ok(Acquired::Busy { ttl, .. }) => assert!(*ttl > 20 * SECOND && *ttl <= TTL),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(again, Ok(Acquired::Busy { .. })), "{again:?}");
+    assert_eq!(server.cli(&["HLEN", "lock:twice"]), "1");
+    for foreign in [text, endless] {
+        let error = foreign.as_ref().unwrap_err();
+        assert_eq!(error.kind(), BackendErrorKind::Conflict);
+        assert!(!error.may_have_taken_effect());
+    }
+    assert_eq!(server.cli(&["GET", "lock:text"]), "precious");
+    assert_eq!(server.cli(&["HGET", "lock:endless", "field"]), "precious");
+}
+
+#[tokio::test]
+async fn an_acquire_that_is_sent_again_is_granted_again() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    let lease = LeaseId::new(Uuid::new_v4(), 1);
+    let (first, key) = (LockKey::new("the first"), LockKey::new("k"));
+    let stranger = LeaseId::new(Uuid::new_v4(), 1);
+    let mut counters = Vec::new();
+    for _ in 0..2 {
+        let first = backend.try_acquire(&first, stranger, TTL);
+        let (_, outcome) = tokio::join!(first, backend.try_acquire(&key, lease, TTL));
+        counters.push(counter(&outcome));
+    }
+    assert!(counters[0] < counters[1]);
+    assert_eq!(server.cli(&["HVALS", "lock:k"]), "1");
+}
+
+#[tokio::test]
+async fn with_full_memory_none_is_granted_and_nothing_is_left() {
+    let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
+    let backend = connect(&server).await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let names = names(10);
+    for outcome in acquire_all(&backend, &each(&names)).await {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), BackendErrorKind::Unavailable);
+        assert!(!error.may_have_taken_effect());
+    }
+    assert_eq!(exist(&server, &names), 0);
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    let outcomes = acquire_all(&backend, &each(&names)).await;
+    outcomes.iter().map(counter).for_each(drop);
+}
+
+#[tokio::test]
+async fn lost_scripts_are_nobodys_business() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    server.cli(&["SCRIPT", "FLUSH"]);
+    let outcomes = acquire_all(&backend, &["a", "b", "c"]).await;
+    outcomes.iter().map(counter).for_each(drop);
+}
+
+#[tokio::test]
+async fn those_that_arrive_late_are_given_back_by_themselves() {
+    let server = RedisServer::start();
+    let backend = RedisBackend::builder(server.url());
+    let backend = backend.connect().await.unwrap();
+    counter(&acquire_all(&backend, &["before"]).await[0]);
+    let granted = server.calls("hset");
+    server.cli(&["CLIENT", "PAUSE", "1500", "ALL"]);
+    let names = names(150);
+    for outcome in acquire_all(&backend, &each(&names)).await {
+        let error = outcome.unwrap_err();
+        assert!(error.may_have_taken_effect(), "{error:?}");
+    }
+    eventually("they were granted", || {
+        server.calls("hset") >= granted + 150
+    })
+    .await;
+    eventually("they were given back", || exist(&server, &names) == 0).await;
+    assert_eq!(server.cli(&["EXISTS", "lock:before"]), "1");
+    let outcomes = acquire_all(&backend, &each(&names)).await;
+    outcomes.iter().map(counter).for_each(drop);
+}
+
+#[test]
+fn a_runtime_that_shuts_down_leaves_the_way_to_others() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all().build().unwrap()
+    };
+    let server = RedisServer::start();
+    let (first, second) = (runtime(), runtime());
+    // The connection belongs to the second, which stays.
+    let backend = second.block_on(connect(&server));
+    server.cli(&["CLIENT", "PAUSE", "300", "ALL"]);
+    let forsaken = backend.clone();
+    drop(first.spawn(async move { acquire_all(&forsaken, &["a", "b"]).await }));
+    std::thread::sleep(50 * MS);
+    first.shutdown_background();
+    let outcomes = second.block_on(acquire_all(&backend, &["c", "d"]));
+    outcomes.iter().map(counter).for_each(drop);
+}
