@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::engine::Engine;
@@ -170,32 +170,31 @@ async fn run(running: Running) {
     }
 }
 
-/// Sends one round, each group of keys by itself, and waits for its end, while others gather for the
-/// next one; but not for long: one that hangs delays no other.
+/// Sends one round, each group of keys by itself, and waits for the end of one of its batches, while
+/// others gather for the next round; but not for long: one that hangs delays no other.
 async fn send(engine: &Arc<Engine>, leases: Vec<(LockKey, Surrender)>) {
-    if leases.is_empty() {
-        return;
-    }
-    let (on_the_wire, mut done) = mpsc::channel::<()>(1);
+    let mut batches = Vec::new();
     for mut group in engine.in_groups(leases, |(key, _)| key) {
         while !group.is_empty() {
             let batch = group.drain(..group.len().min(BATCH)).collect();
-            let (engine, on_the_wire) = (Arc::clone(engine), on_the_wire.clone());
-            engine.clone().spawner.spawn(async move {
-                release(&engine, batch, false).await;
-                drop(on_the_wire);
-            });
+            batches.push(release(Arc::clone(engine), batch, false));
         }
     }
-    drop(on_the_wire);
-    // Nothing is ever sent: it ends when all have dropped their end.
-    drop(timeout(PATIENCE, done.recv()).await);
+    let Some(last) = batches.pop() else { return };
+    for batch in batches {
+        engine.spawner.spawn(batch);
+    }
+    // Mostly the only one: a task of its own would cost as much as all the rest.
+    let mut last = Box::pin(last);
+    if timeout(PATIENCE, &mut last).await.is_err() {
+        engine.spawner.spawn(last);
+    }
 }
 
 /// Releases one batch. Whatever the answer, each lane goes on: what failed is tried again beside it.
 ///
 /// `again`: an earlier command may have released them already, which is as good.
-async fn release(engine: &Arc<Engine>, leases: Vec<(LockKey, Surrender)>, again: bool) {
+async fn release(engine: Arc<Engine>, leases: Vec<(LockKey, Surrender)>, again: bool) {
     let ids: Vec<_> = leases
         .iter()
         .map(|(key, surrender)| (key.clone(), surrender.lease.id()))
@@ -206,7 +205,7 @@ async fn release(engine: &Arc<Engine>, leases: Vec<(LockKey, Surrender)>, again:
         if again && outcome.is_ok() && Instant::now() < surrender.lease.valid_until() {
             outcome = Ok(Released::Released);
         }
-        settle(engine, key, surrender, outcome);
+        settle(&engine, key, surrender, outcome);
     }
 }
 
@@ -276,7 +275,7 @@ async fn pass(engine: Arc<Engine>, key: LockKey, mut surrender: Surrender) {
             returned(&engine, &key, surrender, lost, false);
         }
         // It may have been renewed or released; the plain release settles it either way.
-        Err(_) => release(&engine, vec![(key, surrender)], true).await,
+        Err(_) => release(engine, vec![(key, surrender)], true).await,
     }
 }
 
