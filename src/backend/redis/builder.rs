@@ -191,7 +191,8 @@ impl RedisBackendBuilder {
     /// own should have room for the 32 besides the shared ones; with less, fewer acquire at a time.
     ///
     /// Connecting fails where too few replicas acknowledge. It takes more
-    /// [permissions](RedisBackend#permissions).
+    /// [permissions](RedisBackend#permissions). As a node of a [`Quorum`](crate::Quorum) its votes do
+    /// not wait for replicas: there the other nodes are what a lost vote is made up by.
     pub fn min_replicas(mut self, replicas: NonZeroUsize, timeout: Duration) -> Self {
         let replicas = replicas.get();
         self.min_replicas = Some(MinReplicas { replicas, timeout });
