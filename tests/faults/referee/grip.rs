@@ -147,14 +147,16 @@ impl Grip {
 }
 
 /// A timer that nobody but the runtime can delay, set to the end of the hold: what comes no later
-/// than this is not late.
+/// than this is not late. It is set anew shortly before, so that the runtime comes to it after all
+/// that were set to the same moment long ago.
 async fn control(referee: Arc<Referee>, holds: Range<usize>, held: Held) {
+    const SHORTLY: Duration = Duration::from_millis(3);
     loop {
         let left = held.remaining();
         if left.is_zero() {
             break;
         }
-        sleep(left).await;
+        sleep(left.checked_sub(SHORTLY).unwrap_or(left)).await;
     }
     let now = Instant::now();
     for hold in &mut referee.log().holds[holds] {
