@@ -100,7 +100,8 @@ impl Hold {
         let timer = self.timer.map_or(deadline, |timer| timer.min(told));
         let timer_late = timer.saturating_duration_since(deadline);
         let runtime_late = canary.delay(deadline, told).max(timer_late);
-        Some((late, late.saturating_sub(runtime_late)))
+        // The way from a timer to its task, and from there to the holder: two turns of the runtime.
+        Some((late, late.saturating_sub(2 * runtime_late)))
     }
 
     /// The end that the guard may claim when somebody else was granted the key at `moment`: that of
