@@ -13,7 +13,10 @@ impl Outage {
             return;
         }
         #[cfg(feature = "tracing")]
-        tracing::warn!(address, cause, "{what}");
+        {
+            let cause = crate::error::with_causes(cause);
+            tracing::warn!(address, %cause, "{what}");
+        }
         let _unused_without_the_feature = (what, address, cause);
     }
 
