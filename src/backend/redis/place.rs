@@ -8,6 +8,7 @@ use redis::{Cmd, Value};
 use super::cluster::Cluster;
 use super::fault::{Fault, Trouble};
 use super::node::Node;
+use super::outage::Outage;
 use super::replicas::Acquire;
 use super::shard::Shard;
 use crate::LockKey;
@@ -68,6 +69,11 @@ impl Place {
     /// What can go in one call: the same connection, and in a cluster the same slot.
     pub(super) fn group(&self) -> (u64, u16) {
         (self.connection(), self.slot().unwrap_or(0))
+    }
+
+    /// That the server of the place grants nothing.
+    pub(super) fn outage(&self) -> &Outage {
+        &self.shard.connector.outage
     }
 
     /// Which connection it is.
@@ -145,7 +151,9 @@ impl Place {
 /// Whether it may be that another node serves the slot by now.
 fn is_doubtful(outcome: &Result<Value, Fault>) -> bool {
     match outcome {
-        Err(Fault::Refused(error)) => error.kind() == BackendErrorKind::Unavailable,
+        Err(Fault::Refused(error) | Fault::Unsent(error)) => {
+            error.kind() == BackendErrorKind::Unavailable
+        }
         Err(Fault::Died(_) | Fault::NoAnswer(_)) => true,
         _ => false,
     }

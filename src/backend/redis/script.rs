@@ -13,8 +13,8 @@ use super::replicas::Acquire;
 use super::shard::Shard;
 use crate::LockKey;
 use crate::backend::{
-    Acquired, BackendError, Fence, ForceReleased, Holder, LeaseId, Passed, Released, Renewal,
-    Renewed,
+    Acquired, BackendError, BackendErrorKind, Fence, ForceReleased, Holder, LeaseId, Passed,
+    Released, Renewal, Renewed,
 };
 
 /// How many keys one call renews or releases: Redis does nothing else during a script.
@@ -270,16 +270,27 @@ impl Scripts {
         lease: LeaseId,
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
+        // Only a grant shows that locks can be taken: with its memory full, a server goes on with
+        // all the rest.
+        let outage = at.place.outage();
         match outcome {
             Ok(Value::Int(-1)) => Err(no_end()),
             Ok(Value::Int(left)) => Ok(Acquired::busy(remaining(left))),
-            Ok(answer) => counter(answer).map(Acquired::granted),
+            Ok(answer) => {
+                let counter = counter(answer)?;
+                outage.end();
+                Ok(Acquired::granted(counter))
+            }
             Err(fault) => {
-                if let Fault::NoAnswer(silence) = &fault {
+                match &fault {
                     // The acquire may still reach the server, or its answer may still be on the
                     // way. The release goes behind it on the same connection, with its source:
                     // whether the server knows the script is not known either.
-                    silence.settle(self.undo(at, lease), ttl);
+                    Fault::NoAnswer(silence) => silence.settle(self.undo(at, lease), ttl),
+                    Fault::Refused(error) if error.kind() != BackendErrorKind::Conflict => {
+                        outage.begin(error);
+                    }
+                    _ => {}
                 }
                 Err(fault.into())
             }

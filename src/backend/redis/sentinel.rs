@@ -37,6 +37,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 pub(super) struct Sentinels {
     sentinels: Vec<Sentinel>,
     service: String,
+    /// What to call the service in errors and logs.
+    pub(super) address: String,
     /// The login of the primary, wherever that is.
     login: Target,
     network: Arc<Network>,
@@ -68,22 +70,22 @@ impl Sentinels {
             },
             connection: Mutex::default(),
         };
+        let address = address(&targets, &service);
+        let outage = Outage::new(
+            "failovers go unnoticed",
+            "the sentinels answer again",
+            &address,
+        );
         Self {
             sentinels: targets.iter().map(sentinel).collect(),
             login: targets[0].clone(),
             service,
+            address,
             network,
             primary: Mutex::default(),
             looking: AtomicBool::new(false),
-            outage: Outage::default(),
+            outage,
         }
-    }
-
-    /// What to call the service in errors and logs.
-    pub(super) fn address(&self) -> String {
-        let sentinels = self.sentinels.iter();
-        let sentinels: Vec<_> = sentinels.map(|it| it.target.address.as_str()).collect();
-        format!("{} (service {:?})", sentinels.join(","), self.service)
     }
 
     /// Opens a connection to the primary, and to the next one if the primary moves meanwhile.
@@ -185,8 +187,7 @@ impl Sentinels {
     }
 
     fn note(&self, address: &str) {
-        self.outage
-            .end("the sentinels answer again", &self.address());
+        self.outage.end();
         let mut primary = self.last_primary();
         if primary.as_deref() == Some(address) {
             return;
@@ -238,10 +239,7 @@ impl Lookout {
         let recovery = &sentinels.network.recovery;
         loop {
             if let Err(error) = sentinels.locate().await {
-                let address = sentinels.address();
-                sentinels
-                    .outage
-                    .begin("failovers go unnoticed", &address, &error);
+                sentinels.outage.begin(&error);
             }
             sleep(jittered(LOOK_AGAIN)).await;
             if !recovery.is_awaited() {
@@ -260,6 +258,11 @@ impl Drop for Lookout {
     fn drop(&mut self) {
         self.0.looking.store(false, Ordering::SeqCst);
     }
+}
+
+fn address(sentinels: &[Target], service: &str) -> String {
+    let sentinels: Vec<_> = sentinels.iter().map(|it| it.address.as_str()).collect();
+    format!("{} (service {service:?})", sentinels.join(","))
 }
 
 fn not_primary() -> BackendError {

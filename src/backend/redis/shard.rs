@@ -40,6 +40,7 @@ pub(super) struct Shard {
     state: Mutex<State>,
     /// A connection came, failed, or answered again.
     changed: Notify,
+    /// That there is no answer.
     outage: Outage,
 }
 
@@ -64,11 +65,16 @@ enum Demand {
 
 impl Shard {
     pub(super) fn new(connector: Arc<Connector>) -> Self {
+        let outage = Outage::new(
+            "the lock store cannot be reached",
+            "the lock store can be reached again",
+            &connector.address,
+        );
         Self {
             connector,
             state: Mutex::default(),
             changed: Notify::new(),
-            outage: Outage::default(),
+            outage,
         }
     }
 
@@ -109,7 +115,7 @@ impl Shard {
     async fn attempt(self: &Arc<Self>, command: &Cmd, asking: bool) -> Result<Value, Fault> {
         let link = match self.sound_link() {
             Some(link) => link,
-            None => self.await_link().await.map_err(Fault::Refused)?,
+            None => self.await_link().await.map_err(Fault::Unsent)?,
         };
         let waited = self.connector.network.response_timeout;
         match timeout(waited, link.send(command, asking)).await {
@@ -123,9 +129,7 @@ impl Shard {
                 if is_demoted(&answer) {
                     self.demoted(&link);
                 }
-                let checked = check(answer);
-                self.observe(&checked);
-                checked
+                check(answer)
             }
             Ok(Err(error)) => {
                 self.discard(&link);
@@ -133,9 +137,7 @@ impl Shard {
             }
             Err(_elapsed) => {
                 link.distrust();
-                let cause = Trouble::NoAnswer(waited);
-                let address = &self.connector.address;
-                self.outage.begin("locks cannot be taken", address, &cause);
+                self.outage.begin(&Trouble::NoAnswer(waited));
                 Err(Fault::NoAnswer(Silence {
                     shard: Arc::clone(self),
                     link,
@@ -143,18 +145,6 @@ impl Shard {
                     waited,
                 }))
             }
-        }
-    }
-
-    /// Tells when the server begins, and when it ends, to refuse what locks need.
-    pub(super) fn observe(&self, answer: &Result<Value, Fault>) {
-        let address = &self.connector.address;
-        match answer {
-            Ok(_) => self.outage.end("locks can be taken again", address),
-            Err(Fault::Refused(error)) if error.kind() != BackendErrorKind::Conflict => {
-                self.outage.begin("locks cannot be taken", address, error);
-            }
-            Err(_) => {}
         }
     }
 
@@ -210,6 +200,7 @@ impl Shard {
     }
 
     fn answered(&self, link: &Link) {
+        self.outage.end();
         if link.trust() {
             self.changed.notify_waiters();
         }
@@ -270,6 +261,7 @@ impl Connecting {
             let pause = match shard.connector.connect().await {
                 Ok(link) => {
                     self.over = true;
+                    shard.outage.end();
                     let again = shard.state().connected(link, &shard.connector);
                     drop(self);
                     if again {
@@ -279,8 +271,7 @@ impl Connecting {
                     return;
                 }
                 Err(error) => {
-                    let address = &shard.connector.address;
-                    shard.outage.begin("locks cannot be taken", address, &error);
+                    shard.outage.begin(&error);
                     let pause = shard.state().failed(error);
                     shard.changed.notify_waiters();
                     pause
