@@ -11,6 +11,7 @@
 //! The next attempt is made when a command asks for one, or by itself while anybody listens for the
 //! recovery: who waits or holds may send nothing for a long time.
 
+use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -40,8 +41,8 @@ pub(super) struct Shard {
     state: Mutex<State>,
     /// A connection came, failed, or answered again.
     changed: Notify,
-    /// That there is no answer.
-    outage: Outage,
+    /// That there is no answer, which only who is asked in passing does not tell.
+    outage: Option<Outage>,
 }
 
 #[derive(Default)]
@@ -71,10 +72,18 @@ impl Shard {
             &connector.address,
         );
         Self {
+            outage: Some(outage),
+            ..Self::quiet(connector)
+        }
+    }
+
+    /// To a server that is asked in passing, again and again, and tells no outage each time.
+    pub(super) fn quiet(connector: Arc<Connector>) -> Self {
+        Self {
             connector,
             state: Mutex::default(),
             changed: Notify::new(),
-            outage,
+            outage: None,
         }
     }
 
@@ -137,7 +146,7 @@ impl Shard {
             }
             Err(_elapsed) => {
                 link.distrust();
-                self.outage.begin(&Trouble::NoAnswer(waited));
+                self.unreached(&Trouble::NoAnswer(waited));
                 Err(Fault::NoAnswer(Silence {
                     shard: Arc::clone(self),
                     link,
@@ -199,8 +208,20 @@ impl Shard {
         Demand::Wait
     }
 
+    fn reached(&self) {
+        if let Some(outage) = &self.outage {
+            outage.end();
+        }
+    }
+
+    fn unreached(&self, cause: &(dyn Error + 'static)) {
+        if let Some(outage) = &self.outage {
+            outage.begin(cause);
+        }
+    }
+
     fn answered(&self, link: &Link) {
-        self.outage.end();
+        self.reached();
         if link.trust() {
             self.changed.notify_waiters();
         }
@@ -261,7 +282,7 @@ impl Connecting {
             let pause = match shard.connector.connect().await {
                 Ok(link) => {
                     self.over = true;
-                    shard.outage.end();
+                    shard.reached();
                     let again = shard.state().connected(link, &shard.connector);
                     drop(self);
                     if again {
@@ -271,7 +292,7 @@ impl Connecting {
                     return;
                 }
                 Err(error) => {
-                    shard.outage.begin(&error);
+                    shard.unreached(&error);
                     let pause = shard.state().failed(error);
                     shard.changed.notify_waiters();
                     pause
