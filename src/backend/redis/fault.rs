@@ -62,6 +62,11 @@ pub(super) enum Trouble {
     ClusterNode,
     #[error("the server is a sentinel: the URL must begin with `redis+sentinel`")]
     Sentinel,
+    #[error("the primary {address} cannot be used")]
+    Primary {
+        address: String,
+        source: BackendError,
+    },
     #[error("the server is not the primary")]
     NotPrimary,
     #[error("{acknowledged} of {asked} replicas acknowledged the grant")]

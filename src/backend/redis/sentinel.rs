@@ -114,11 +114,11 @@ impl Sentinels {
                 opened = open(primary.clone()) => {
                     // Meanwhile it may have been replaced; and where most sentinels are silent, the
                     // others may name the one of before.
-                    return if self.have_left(&primary.address) {
-                        Err(not_primary())
-                    } else {
-                        opened
+                    let opened = match self.have_left(&primary.address) {
+                        true => Err(not_primary()),
+                        false => opened,
                     };
+                    return opened.map_err(|error| unusable(primary.address, error));
                 }
                 now = moved => primary = now,
             }
@@ -195,6 +195,12 @@ impl Sentinels {
         let before = primary.replace(address.to_owned());
         drop(primary);
         if before.is_some() {
+            #[cfg(feature = "tracing")]
+            tracing::info!(
+                address = self.address,
+                primary = address,
+                "the primary is another server now"
+            );
             // Who holds must know whether the new one knows of it, who waits asks there, and the
             // subscription follows.
             self.network.recovery.tell();
@@ -263,6 +269,12 @@ impl Drop for Lookout {
 fn address(sentinels: &[Target], service: &str) -> String {
     let sentinels: Vec<_> = sentinels.iter().map(|it| it.address.as_str()).collect();
     format!("{} (service {service:?})", sentinels.join(","))
+}
+
+/// Names the server: the log knows no more than the service. No error of opening a connection may
+/// have taken effect.
+fn unusable(address: String, source: BackendError) -> BackendError {
+    BackendError::refused(source.kind(), Trouble::Primary { address, source })
 }
 
 fn not_primary() -> BackendError {
