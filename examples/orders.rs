@@ -15,6 +15,7 @@
 
 use std::error::Error;
 use std::future::IntoFuture as _;
+use std::iter::successors;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -331,13 +332,15 @@ impl Options {
     }
 }
 
-/// An error and what caused it, each of which says its own level only.
-fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
+/// An error and what caused it, each of which says its own level only. What was said before is left
+/// out: some errors are their own cause.
+fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let mut levels: Vec<String> = Vec::new();
+    for level in successors(Some(error), |&error| error.source()) {
+        let level = level.to_string();
+        if !levels.contains(&level) {
+            levels.push(level);
+        }
     }
-    text
+    levels.join(": ")
 }

@@ -158,6 +158,20 @@ impl std::error::Error for Error {
     }
 }
 
+/// For the log: an error and what caused it, each of which says its own level only. What was said
+/// before is left out: an error of Redis is its own cause.
+#[cfg(any(feature = "redis", feature = "tracing"))]
+pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut levels: Vec<String> = Vec::new();
+    for level in std::iter::successors(Some(error), |&error| error.source()) {
+        let level = level.to_string();
+        if !levels.contains(&level) {
+            levels.push(level);
+        }
+    }
+    levels.join(": ")
+}
+
 /// A setting that cannot be used: says which one, what was wrong with it and what is allowed.
 ///
 /// Never holds a password.

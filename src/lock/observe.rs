@@ -16,8 +16,13 @@ pub(super) fn acquired(outcome: &Result<LockGuard, Error>, waiting_since: Option
     }
     #[cfg(feature = "tracing")]
     if let Err(error) = outcome {
-        let cause = std::error::Error::source(error);
-        tracing::debug!(outcome = name(outcome), cause, "no lock");
+        // Only made where somebody listens.
+        let cause = || std::error::Error::source(error).map(crate::error::with_causes);
+        tracing::debug!(
+            outcome = name(outcome),
+            cause = cause().map(display),
+            "no lock"
+        );
     }
     let _unused_without_features = (outcome, waiting_since);
 }

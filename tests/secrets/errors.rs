@@ -150,7 +150,7 @@ fn no_error_of_connecting_shows_a_login() {
         let stranger = stranger.sentinel_auth(USER, PASSWORD);
         assert!(refused(fails(&mut canary, stranger).await));
     });
-    assert!(told.contains("locks cannot be taken"), "{told}");
+    assert!(told.contains("the lock store cannot be reached"), "{told}");
     assert_no_login(&told);
 }
 
@@ -216,6 +216,8 @@ fn no_error_of_a_lock_and_nothing_that_is_told_of_it_names_anybody() {
         canary
     });
     for expected in [
+        "the lock store cannot be reached",
+        "the lock store can be reached again",
         "locks cannot be taken",
         "locks can be taken again",
         "releases are not heard",

@@ -75,7 +75,7 @@ impl RedisBackendBuilder {
                         Arc::clone(&network),
                     ));
                     watched = Some(Arc::clone(&sentinels));
-                    let address = sentinels.address();
+                    let address = sentinels.address.clone();
                     let endpoint = notify.map_or_else(
                         || Endpoint::Sentinel(Arc::clone(&sentinels)),
                         Endpoint::Server,

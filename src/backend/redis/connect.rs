@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::fault::{Fault, Trouble, kind_of_connecting};
 use super::link::Link;
+use super::outage::Outage;
 use super::recovery::Recovery;
 use super::replicas::{MinReplicas, Replicas};
 use super::sentinel::{Sentinels, require_primary};
@@ -56,6 +57,8 @@ pub(super) struct Connector {
     connections: usize,
     /// Where grants wait for replicas.
     pub(super) replicas: Option<Replicas>,
+    /// That it grants nothing, over any of its connections.
+    pub(super) outage: Outage,
     pub(super) network: Arc<Network>,
 }
 
@@ -74,12 +77,18 @@ impl Connector {
         let replicas = network
             .min_replicas
             .map(|asked| Replicas::new(asked, checked_out));
+        let outage = Outage::new(
+            "locks cannot be taken",
+            "locks can be taken again",
+            &address,
+        );
         Self {
             origin,
             pool: Mutex::default(),
             address,
             connections,
             replicas,
+            outage,
             network,
         }
     }

@@ -9,8 +9,10 @@ use crate::backend::{BackendError, BackendErrorKind};
 
 /// Why a command has no answer that can be used.
 pub(super) enum Fault {
-    /// It did not take effect.
+    /// It was refused, and did not take effect.
     Refused(BackendError),
+    /// There was no connection for it.
+    Unsent(BackendError),
     /// The server does not know the script (any more). It did not take effect.
     NoScript { resent: bool },
     /// Another node of the cluster has the slot, at this address, or will have it soon.
@@ -60,6 +62,11 @@ pub(super) enum Trouble {
     ClusterNode,
     #[error("the server is a sentinel: the URL must begin with `redis+sentinel`")]
     Sentinel,
+    #[error("the primary {address} cannot be used")]
+    Primary {
+        address: String,
+        source: BackendError,
+    },
     #[error("the server is not the primary")]
     NotPrimary,
     #[error("{acknowledged} of {asked} replicas acknowledged the grant")]
@@ -90,7 +97,7 @@ impl Fault {
     pub(super) fn after(self, resent: bool) -> Self {
         match self {
             fault if !resent => fault,
-            Self::Refused(error) | Self::Scattered(error) => {
+            Self::Refused(error) | Self::Unsent(error) | Self::Scattered(error) => {
                 Self::Died(BackendError::unknown(error))
             }
             Self::NoScript { .. } => Self::NoScript { resent: true },
@@ -120,7 +127,10 @@ impl Trouble {
 impl From<Fault> for BackendError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Refused(error) | Fault::Scattered(error) | Fault::Died(error) => error,
+            Fault::Refused(error)
+            | Fault::Unsent(error)
+            | Fault::Scattered(error)
+            | Fault::Died(error) => error,
             Fault::NoScript { .. } => {
                 Self::refused(BackendErrorKind::Unavailable, Trouble::ScriptLost)
             }

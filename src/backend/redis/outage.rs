@@ -3,27 +3,56 @@
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the outage of the moment has been told.
-#[derive(Debug, Default)]
-pub(super) struct Outage(AtomicBool);
+/// What of a server may be out of order, and whether that has been told.
+#[derive(Debug)]
+pub(super) struct Outage {
+    begins: &'static str,
+    ends: &'static str,
+    address: String,
+    told: AtomicBool,
+}
 
 impl Outage {
-    pub(super) fn begin(&self, what: &'static str, address: &str, cause: &(dyn Error + 'static)) {
-        if self.0.swap(true, Ordering::Relaxed) {
-            return;
+    /// The texts for its beginning and for its end.
+    pub(super) fn new(begins: &'static str, ends: &'static str, address: &str) -> Self {
+        Self {
+            begins,
+            ends,
+            address: address.to_owned(),
+            told: AtomicBool::new(false),
         }
-        #[cfg(feature = "tracing")]
-        tracing::warn!(address, cause, "{what}");
-        let _unused_without_the_feature = (what, address, cause);
     }
 
-    pub(super) fn end(&self, what: &'static str, address: &str) {
-        // The load keeps the usual case free of writes.
-        if !self.0.load(Ordering::Relaxed) || !self.0.swap(false, Ordering::Relaxed) {
+    pub(super) fn begin(&self, cause: &(dyn Error + 'static)) {
+        if self.told.swap(true, Ordering::Relaxed) {
             return;
         }
         #[cfg(feature = "tracing")]
-        tracing::info!(address, "{what}");
-        let _unused_without_the_feature = (what, address);
+        {
+            let cause = crate::error::with_causes(cause);
+            tracing::warn!(address = self.address, %cause, "{}", self.begins);
+        }
+        let _unused_without_the_feature = (self.begins, &self.address, cause);
+    }
+
+    pub(super) fn end(&self) {
+        self.over(self.ends);
+    }
+
+    fn over(&self, how: &str) {
+        // The load keeps the usual case free of writes.
+        if !self.told.load(Ordering::Relaxed) || !self.told.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        #[cfg(feature = "tracing")]
+        tracing::info!(address = self.address, "{how}");
+        let _unused_without_the_feature = how;
+    }
+}
+
+/// Nobody would ever tell its end: a node that left the cluster would stay down in the log.
+impl Drop for Outage {
+    fn drop(&mut self) {
+        self.over("the server is not asked any more");
     }
 }

@@ -8,6 +8,7 @@ use redis::{Cmd, Value};
 use super::cluster::Cluster;
 use super::fault::{Fault, Trouble};
 use super::node::Node;
+use super::outage::Outage;
 use super::replicas::Acquire;
 use super::shard::Shard;
 use crate::LockKey;
@@ -72,6 +73,11 @@ impl Place {
 
     pub(super) fn shard(&self) -> &Arc<Shard> {
         &self.shard
+    }
+
+    /// That the server of the place grants nothing.
+    pub(super) fn outage(&self) -> &Outage {
+        &self.shard.connector.outage
     }
 
     /// Which connection it is.
@@ -149,7 +155,9 @@ impl Place {
 /// Whether it may be that another node serves the slot by now.
 fn is_doubtful(outcome: &Result<Value, Fault>) -> bool {
     match outcome {
-        Err(Fault::Refused(error)) => error.kind() == BackendErrorKind::Unavailable,
+        Err(Fault::Refused(error) | Fault::Unsent(error)) => {
+            error.kind() == BackendErrorKind::Unavailable
+        }
         Err(Fault::Died(_) | Fault::NoAnswer(_)) => true,
         _ => false,
     }

@@ -27,7 +27,6 @@ use super::backoff::backoff;
 use super::checkout::Checkout;
 use super::fault::{Fault, Trouble, check, is_demoted, unexpected};
 use super::names::millis;
-use super::outage::Outage;
 use super::shard::Shard;
 use crate::backend::{BackendError, BackendErrorKind};
 
@@ -47,7 +46,6 @@ pub(super) struct Replicas {
     /// A permit for each connection that may be checked out at a time.
     connections: Arc<Semaphore>,
     shortage: Mutex<Shortage>,
-    outage: Outage,
 }
 
 /// Too few replicas acknowledged. Until the backoff has passed nobody tries: each try takes a key and
@@ -78,7 +76,6 @@ impl Replicas {
             asked,
             connections: Arc::new(Semaphore::new(connections)),
             shortage: Mutex::default(),
-            outage: Outage::default(),
         }
     }
 
@@ -128,7 +125,6 @@ impl Replicas {
             shard.demoted(&checkout.shared);
         }
         let answer = check(answer);
-        shard.observe(&answer);
         let is_first = match &answer {
             Ok(Value::BulkString(_)) => true,
             Ok(Value::Array(_)) => false,
@@ -156,12 +152,12 @@ impl Replicas {
                     if shard.connector.is_left_behind(&checkout.link) {
                         return Err(checkout.left_behind());
                     }
-                    self.sufficed(shard.address());
+                    self.sufficed();
                     checkout.give_back();
                     return answer;
                 }
-                self.fell_short(count, shard.address());
-                BackendError::refused(BackendErrorKind::Unavailable, self.too_few(count))
+                self.fell_short(count);
+                unavailable(self.too_few(count))
             }
             Ok(Ok(answer)) => unexpected(&answer),
             Ok(Err(refused)) => refused.into(),
@@ -192,22 +188,22 @@ impl Replicas {
         self.admit()?;
         // Free of cost while the shared connection is sound. While it is not, its backoff holds
         // here, too, and so does what it finds out about where the primary is.
-        let shared = shard.await_link().await.map_err(Fault::Refused)?;
+        let shared = shard.await_link().await.map_err(Fault::Unsent)?;
         let limit = shard.connector.network.connect_timeout;
         let deadline = Instant::now() + limit;
         let permit = Arc::clone(&self.connections).acquire_owned();
         let Ok(Ok(permit)) = timeout_at(deadline, permit).await else {
-            return Err(Fault::unavailable(Trouble::Crowded));
+            return Err(Fault::Unsent(unavailable(Trouble::Crowded)));
         };
         // Those ahead may have found that it is no use.
         self.admit()?;
         let opened = timeout_at(deadline, shard.connector.checkout(&shared)).await;
-        let no_connection = || Fault::unavailable(Trouble::NoConnection(limit)).into();
+        let no_connection = || unavailable(Trouble::NoConnection(limit));
         match opened.unwrap_or_else(|_elapsed| Err(no_connection())) {
             Ok(connection) => Ok(Checkout::new(connection, shard, shared, permit)),
             Err(error) => {
                 shard.doubt(&shared);
-                Err(Fault::Refused(error))
+                Err(Fault::Unsent(error))
             }
         }
     }
@@ -235,7 +231,7 @@ impl Replicas {
         }
     }
 
-    fn fell_short(&self, acknowledged: i64, address: &str) {
+    fn fell_short(&self, acknowledged: i64) {
         let mut shortage = self.shortage();
         shortage.acknowledged = acknowledged;
         let now = Instant::now();
@@ -245,17 +241,16 @@ impl Replicas {
             let pause = backoff(shortage.failures, FIRST_BACKOFF, LONGEST_BACKOFF);
             shortage.until = Some(now + pause);
         }
-        drop(shortage);
-        let cause = self.too_few(acknowledged);
-        self.outage.begin("locks cannot be taken", address, &cause);
     }
 
-    fn sufficed(&self, address: &str) {
+    fn sufficed(&self) {
         let mut shortage = self.shortage();
         if shortage.failures > 0 {
             *shortage = Shortage::default();
         }
-        drop(shortage);
-        self.outage.end("locks can be taken again", address);
     }
+}
+
+fn unavailable(trouble: Trouble) -> BackendError {
+    BackendError::refused(BackendErrorKind::Unavailable, trouble)
 }

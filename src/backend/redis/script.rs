@@ -7,14 +7,15 @@ use redis::{Arg, Cmd, Value};
 
 use super::fault::{Fault, no_end, refusal, unexpected};
 use super::names::{Lease, Name, Names, millis};
+use super::outage::Outage;
 use super::place::Place;
 use super::quarantine::Quarantine;
 use super::replicas::Acquire;
 use super::shard::Shard;
 use crate::LockKey;
 use crate::backend::{
-    Acquired, BackendError, Fence, ForceReleased, Holder, LeaseId, Passed, Released, Renewal,
-    Renewed,
+    Acquired, BackendError, BackendErrorKind, Fence, ForceReleased, Holder, LeaseId, Passed,
+    Released, Renewal, Renewed,
 };
 
 /// How many keys one call renews or releases: Redis does nothing else during a script.
@@ -274,14 +275,21 @@ impl Scripts {
         lease: LeaseId,
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
+        let outage = at.place.outage();
         match outcome {
-            Ok(answer) => acquired(answer),
+            Ok(answer) => {
+                let outcome = acquired(answer);
+                note(outage, outcome.as_ref());
+                outcome
+            }
             Err(fault) => {
-                if let Fault::NoAnswer(silence) = &fault {
+                match &fault {
                     // The acquire may still reach the server, or its answer may still be on the
                     // way. The release goes behind it on the same connection, with its source:
                     // whether the server knows the script is not known either.
-                    silence.settle(self.undo(at, lease), ttl);
+                    Fault::NoAnswer(silence) => silence.settle(self.undo(at, lease), ttl),
+                    Fault::Refused(error) => note(outage, Err(error)),
+                    _ => {}
                 }
                 Err(fault.into())
             }
@@ -317,19 +325,25 @@ impl Scripts {
             command.arg(Lease(*lease)).arg(millis(*ttl));
         }
         let outcome = self.acquire_all.call(place, &command).await;
-        if let Err(Fault::NoAnswer(silence)) = &outcome {
-            // As for one.
-            let leases: Vec<_> = acquires
-                .iter()
-                .map(|(key, lease, _)| (key.clone(), *lease))
-                .collect();
-            let longest = acquires.iter().map(|(.., ttl)| *ttl).max();
-            let undo = self
-                .release
-                .eval(&self.release(names, &leases.iter().collect::<Vec<_>>()));
-            silence.settle(undo, longest.unwrap_or_default());
+        // As for one.
+        let outage = place.outage();
+        match &outcome {
+            Err(Fault::NoAnswer(silence)) => {
+                let leases: Vec<_> = acquires
+                    .iter()
+                    .map(|(key, lease, _)| (key.clone(), *lease))
+                    .collect();
+                let leases: Vec<_> = leases.iter().collect();
+                let longest = acquires.iter().map(|(.., ttl)| *ttl).max();
+                let undo = self.release.eval(&self.release(names, &leases));
+                silence.settle(undo, longest.unwrap_or_default());
+            }
+            Err(Fault::Refused(error)) => note(outage, Err(error)),
+            _ => {}
         }
-        grants(outcome?, acquires.len())
+        let outcomes = grants(outcome?, acquires.len())?;
+        outcomes.iter().for_each(|it| note(outage, it.as_ref()));
+        Ok(outcomes)
     }
 
     pub(super) async fn renew_all(
@@ -421,6 +435,16 @@ impl Scripts {
             Value::Int(-1) => Err(no_end()),
             answer => Err(unexpected(&answer)),
         }
+    }
+}
+
+/// Tells when a server begins to grant nothing, and when that is over. Only a grant shows it: with its
+/// memory full, a server goes on with all the rest.
+fn note(outage: &Outage, outcome: Result<&Acquired, &BackendError>) {
+    match outcome {
+        Ok(Acquired::Granted { .. }) => outage.end(),
+        Err(error) if error.kind() != BackendErrorKind::Conflict => outage.begin(error),
+        _ => {}
     }
 }
 

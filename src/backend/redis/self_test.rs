@@ -16,6 +16,7 @@ use super::quarantine::prepare;
 use super::script::{self, At};
 use super::shard::Shard;
 use crate::backend::{BackendError, BackendErrorKind, LeaseId, Renewal};
+use crate::error::with_causes;
 use crate::{ConfigError, ConnectError, LockKey};
 
 /// Long enough for the trial; a process that dies in it leaves nothing behind.
@@ -96,7 +97,7 @@ async fn test_node(
         Err(error)
             if error.kind() == BackendErrorKind::Unavailable && !error.may_have_taken_effect() =>
         {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            let cause = std::error::Error::source(&error).map(with_causes);
             warnings.push(format!(
                 "the server {} cannot take locks at the moment: {}",
                 node.address(),

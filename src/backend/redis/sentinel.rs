@@ -37,6 +37,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 pub(super) struct Sentinels {
     sentinels: Vec<Sentinel>,
     service: String,
+    /// What to call the service in errors and logs.
+    pub(super) address: String,
     /// The login of the primary, wherever that is.
     login: Target,
     network: Arc<Network>,
@@ -68,22 +70,22 @@ impl Sentinels {
             },
             connection: Mutex::default(),
         };
+        let address = address(&targets, &service);
+        let outage = Outage::new(
+            "failovers go unnoticed",
+            "the sentinels answer again",
+            &address,
+        );
         Self {
             sentinels: targets.iter().map(sentinel).collect(),
             login: targets[0].clone(),
             service,
+            address,
             network,
             primary: Mutex::default(),
             looking: AtomicBool::new(false),
-            outage: Outage::default(),
+            outage,
         }
-    }
-
-    /// What to call the service in errors and logs.
-    pub(super) fn address(&self) -> String {
-        let sentinels = self.sentinels.iter();
-        let sentinels: Vec<_> = sentinels.map(|it| it.target.address.as_str()).collect();
-        format!("{} (service {:?})", sentinels.join(","), self.service)
     }
 
     /// Opens a connection to the primary, and to the next one if the primary moves meanwhile.
@@ -112,11 +114,11 @@ impl Sentinels {
                 opened = open(primary.clone()) => {
                     // Meanwhile it may have been replaced; and where most sentinels are silent, the
                     // others may name the one of before.
-                    return if self.have_left(&primary.address) {
-                        Err(not_primary())
-                    } else {
-                        opened
+                    let opened = match self.have_left(&primary.address) {
+                        true => Err(not_primary()),
+                        false => opened,
                     };
+                    return opened.map_err(|error| unusable(primary.address, error));
                 }
                 now = moved => primary = now,
             }
@@ -185,8 +187,7 @@ impl Sentinels {
     }
 
     fn note(&self, address: &str) {
-        self.outage
-            .end("the sentinels answer again", &self.address());
+        self.outage.end();
         let mut primary = self.last_primary();
         if primary.as_deref() == Some(address) {
             return;
@@ -194,6 +195,12 @@ impl Sentinels {
         let before = primary.replace(address.to_owned());
         drop(primary);
         if before.is_some() {
+            #[cfg(feature = "tracing")]
+            tracing::info!(
+                address = self.address,
+                primary = address,
+                "the primary is another server now"
+            );
             // Who holds must know whether the new one knows of it, who waits asks there, and the
             // subscription follows.
             self.network.recovery.tell();
@@ -238,10 +245,7 @@ impl Lookout {
         let recovery = &sentinels.network.recovery;
         loop {
             if let Err(error) = sentinels.locate().await {
-                let address = sentinels.address();
-                sentinels
-                    .outage
-                    .begin("failovers go unnoticed", &address, &error);
+                sentinels.outage.begin(&error);
             }
             sleep(jittered(LOOK_AGAIN)).await;
             if !recovery.is_awaited() {
@@ -260,6 +264,17 @@ impl Drop for Lookout {
     fn drop(&mut self) {
         self.0.looking.store(false, Ordering::SeqCst);
     }
+}
+
+fn address(sentinels: &[Target], service: &str) -> String {
+    let sentinels: Vec<_> = sentinels.iter().map(|it| it.address.as_str()).collect();
+    format!("{} (service {service:?})", sentinels.join(","))
+}
+
+/// Names the server: the log knows no more than the service. No error of opening a connection may
+/// have taken effect.
+fn unusable(address: String, source: BackendError) -> BackendError {
+    BackendError::refused(source.kind(), Trouble::Primary { address, source })
 }
 
 fn not_primary() -> BackendError {

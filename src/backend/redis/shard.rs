@@ -11,6 +11,7 @@
 //! The next attempt is made when a command asks for one, or by itself while anybody listens for the
 //! recovery: who waits or holds may send nothing for a long time.
 
+use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -43,7 +44,8 @@ pub(super) struct Shard {
     state: Mutex<State>,
     /// A connection came, failed, or answered again.
     changed: Notify,
-    outage: Outage,
+    /// That there is no answer, which only who is asked in passing does not tell.
+    outage: Option<Outage>,
 }
 
 #[derive(Default)]
@@ -67,12 +69,25 @@ enum Demand {
 
 impl Shard {
     pub(super) fn new(connector: Arc<Connector>) -> Self {
+        let outage = Outage::new(
+            "the lock store cannot be reached",
+            "the lock store can be reached again",
+            &connector.address,
+        );
+        Self {
+            outage: Some(outage),
+            ..Self::quiet(connector)
+        }
+    }
+
+    /// To a server that is asked in passing, again and again, and tells no outage each time.
+    pub(super) fn quiet(connector: Arc<Connector>) -> Self {
         Self {
             connector,
             gather: Gather::default(),
             state: Mutex::default(),
             changed: Notify::new(),
-            outage: Outage::default(),
+            outage: None,
         }
     }
 
@@ -113,7 +128,7 @@ impl Shard {
     async fn attempt(self: &Arc<Self>, command: &Cmd, asking: bool) -> Result<Value, Fault> {
         let link = match self.sound_link() {
             Some(link) => link,
-            None => self.await_link().await.map_err(Fault::Refused)?,
+            None => self.await_link().await.map_err(Fault::Unsent)?,
         };
         let waited = self.connector.network.response_timeout;
         match timeout(waited, link.send(command, asking)).await {
@@ -127,9 +142,7 @@ impl Shard {
                 if is_demoted(&answer) {
                     self.demoted(&link);
                 }
-                let checked = check(answer);
-                self.observe(&checked);
-                checked
+                check(answer)
             }
             Ok(Err(error)) => {
                 self.discard(&link);
@@ -137,9 +150,7 @@ impl Shard {
             }
             Err(_elapsed) => {
                 link.distrust();
-                let cause = Trouble::NoAnswer(waited);
-                let address = &self.connector.address;
-                self.outage.begin("locks cannot be taken", address, &cause);
+                self.unreached(&Trouble::NoAnswer(waited));
                 Err(Fault::NoAnswer(Silence {
                     shard: Arc::clone(self),
                     link,
@@ -147,18 +158,6 @@ impl Shard {
                     waited,
                 }))
             }
-        }
-    }
-
-    /// Tells when the server begins, and when it ends, to refuse what locks need.
-    pub(super) fn observe(&self, answer: &Result<Value, Fault>) {
-        let address = &self.connector.address;
-        match answer {
-            Ok(_) => self.outage.end("locks can be taken again", address),
-            Err(Fault::Refused(error)) if error.kind() != BackendErrorKind::Conflict => {
-                self.outage.begin("locks cannot be taken", address, error);
-            }
-            Err(_) => {}
         }
     }
 
@@ -213,7 +212,20 @@ impl Shard {
         Demand::Wait
     }
 
+    fn reached(&self) {
+        if let Some(outage) = &self.outage {
+            outage.end();
+        }
+    }
+
+    fn unreached(&self, cause: &(dyn Error + 'static)) {
+        if let Some(outage) = &self.outage {
+            outage.begin(cause);
+        }
+    }
+
     fn answered(&self, link: &Link) {
+        self.reached();
         if link.trust() {
             self.changed.notify_waiters();
         }
@@ -274,6 +286,7 @@ impl Connecting {
             let pause = match shard.connector.connect().await {
                 Ok(link) => {
                     self.over = true;
+                    shard.reached();
                     let again = shard.state().connected(link, &shard.connector);
                     drop(self);
                     if again {
@@ -283,8 +296,7 @@ impl Connecting {
                     return;
                 }
                 Err(error) => {
-                    let address = &shard.connector.address;
-                    shard.outage.begin("locks cannot be taken", address, &error);
+                    shard.unreached(&error);
                     let pause = shard.state().failed(error);
                     shard.changed.notify_waiters();
                     pause

@@ -46,7 +46,7 @@ impl Targets {
         transport: &Transport,
     ) -> Result<Self, ConfigError> {
         let invalid = |problem: &str| ConfigError::new(field, problem);
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid("not a URL"))?;
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid(NO_URL))?;
         let scheme = scheme.to_ascii_lowercase();
         let Some((scheme @ ("redis" | "rediss" | "valkey" | "valkeys"), kind)) =
             scheme.split_once('+').filter(|(_, kind)| *kind != "unix")
@@ -108,6 +108,9 @@ impl Targets {
     }
 }
 
+/// Where a character cuts the password off, what is left of it stands for the port.
+const NO_URL: &str = "not a URL; in a user or a password, `#`, `/`, `?` and `@` must be \
+    percent-encoded, and a port is at most 65535";
 /// What is in front of the character would be taken for the host, and be told as the address.
 const UNENCODED: &str =
     "an `@` behind the host: `/`, `?`, `#` and `%` in a user or a password must be percent-encoded";
@@ -125,7 +128,7 @@ impl Target {
         transport: &Transport,
     ) -> Result<Self, ConfigError> {
         let invalid = |problem: &str| ConfigError::new(field, problem);
-        let url = url::Url::parse(url).map_err(|_| invalid("not a URL"))?;
+        let url = url::Url::parse(url).map_err(|_| invalid(NO_URL))?;
         if url.has_host() && url[url::Position::BeforePath..].contains('@') {
             return Err(invalid(UNENCODED));
         }
@@ -284,6 +287,9 @@ mod tests {
                 "name of the service",
             ),
             ("redis://hunter2#@h", "percent-encoded"),
+            ("redis://u:hunter2#@h", "percent-encoded"),
+            ("redis://u:hunter2/2@h", "percent-encoded"),
+            ("redis://u:hunter2@h:65536", "65535"),
             ("redis://u:1234?hunter2@h", "percent-encoded"),
             ("redis+sentinel://u:1234/hunter2@h/s", "percent-encoded"),
             ("redis+sentinel://u:1234#hunter2@h/s", "percent-encoded"),

@@ -27,6 +27,7 @@ use crate::backend::redis::notify::{Endpoint, Notifier, PubSub};
 use crate::backend::redis::place::Place;
 use crate::backend::redis::script::plain;
 use crate::backend::redis::self_test::entry;
+use crate::backend::redis::shard::Shard;
 use crate::backend::redis::target::Target;
 use crate::backend::{BackendError, HintSender};
 use crate::jitter::jittered;
@@ -160,16 +161,17 @@ impl Cluster {
     /// Asks for the map, until two say the same, the rest had their time, or nobody answers.
     pub(in super::super) async fn refresh(&self) -> Result<(), BackendError> {
         let now = self.map();
-        let mut nodes = now.nodes.clone();
+        let known = now.nodes.iter().map(|node| &node.shards[0]);
+        let mut shards: Vec<_> = known.map(Arc::clone).collect();
         // Another one each time: what a node says may be old.
-        let first = Uuid::new_v4().as_u128() % nodes.len().max(1) as u128;
-        nodes.rotate_left(usize::try_from(first).unwrap_or(0));
+        let first = Uuid::new_v4().as_u128() % shards.len().max(1) as u128;
+        shards.rotate_left(usize::try_from(first).unwrap_or(0));
         let seeds = self.settings.seeds.iter();
         // Their names may lead elsewhere by now.
         let seeds = seeds.filter(|seed| now.node_at(&seed.address).is_none());
-        nodes.extend(seeds.map(|seed| self.node(seed)));
+        shards.extend(seeds.map(|seed| Arc::new(Shard::quiet(self.connector(seed).into()))));
 
-        let mut rest = nodes.iter();
+        let mut rest = shards.iter();
         let mut answers: FuturesUnordered<_> = rest.by_ref().take(ASKED).map(ask).collect();
         let mut views: Vec<Vec<Range>> = Vec::new();
         let mut failure = Fault::unavailable(Trouble::Nowhere).into();
@@ -187,7 +189,7 @@ impl Cluster {
             match answer {
                 // A node that was cut off, or has just come back, tells of the past, or of a part.
                 Ok(view) if views.contains(&view) => {
-                    self.learn(&view, &nodes);
+                    self.learn(&view);
                     return Ok(());
                 }
                 Ok(view) => views.push(view),
@@ -200,22 +202,21 @@ impl Cluster {
         // No two agree, or there is only one: then whoever knows of the most slots.
         match views.iter().max_by_key(|view| covered(view)) {
             Some(view) => {
-                self.learn(view, &nodes);
+                self.learn(view);
                 Ok(())
             }
             None => Err(failure),
         }
     }
 
-    /// Takes over what was said; `known` are nodes with connections that may be used again.
-    fn learn(&self, view: &[Range], known: &[Arc<Node>]) {
+    /// Takes over what was said.
+    fn learn(&self, view: &[Range]) {
+        let known = self.map();
         let mut map = Map::default();
         for range in view {
             let target = self.target(&range.host, range.port);
-            let node = map.node_at(&target.address).cloned().or_else(|| {
-                let mut known = known.iter();
-                known.find(|node| node.address() == target.address).cloned()
-            });
+            let node = map.node_at(&target.address);
+            let node = node.or_else(|| known.node_at(&target.address)).cloned();
             let node = node.unwrap_or_else(|| self.node(&target));
             map.assign(range.first..=range.last, &node);
         }
@@ -255,21 +256,18 @@ impl Cluster {
     }
 
     fn node(&self, target: &Target) -> Arc<Node> {
-        let Settings {
-            connections,
-            network,
-            ..
-        } = &self.settings;
+        let network = Arc::clone(&self.settings.network);
         let endpoint = Endpoint::Node(target.clone(), Weak::clone(&self.myself));
-        let notifier = Notifier::new(Arc::clone(network), Some(endpoint), PubSub::Sharded);
+        let notifier = Notifier::new(network, Some(endpoint), PubSub::Sharded);
+        let connections = self.settings.connections;
+        Arc::new(Node::new(self.connector(target), connections, notifier))
+    }
+
+    fn connector(&self, target: &Target) -> Connector {
+        let network = Arc::clone(&self.settings.network);
         let origin = Origin::Server(Box::new(target.clone()));
-        let connector = Connector::new(
-            origin,
-            target.address.clone(),
-            *connections,
-            Arc::clone(network),
-        );
-        Arc::new(Node::new(connector, *connections, notifier))
+        let address = target.address.clone();
+        Connector::new(origin, address, self.settings.connections, network)
     }
 
     /// Watches a channel at the node that serves its slot, now and after each change.
@@ -320,11 +318,11 @@ impl Cluster {
     }
 }
 
-async fn ask(node: &Arc<Node>) -> Result<Vec<Range>, BackendError> {
+async fn ask(shard: &Arc<Shard>) -> Result<Vec<Range>, BackendError> {
     let mut question = redis::cmd("CLUSTER");
     question.arg("SLOTS");
-    let answer = plain(&node.shards[0], &question).await?;
-    let told = node.address().rsplit_once(':');
+    let answer = plain(shard, &question).await?;
+    let told = shard.address().rsplit_once(':');
     let own_host = told.map_or("", |(host, _)| host.trim_matches(['[', ']']));
     parse(&answer, own_host).ok_or_else(|| unexpected(&answer))
 }

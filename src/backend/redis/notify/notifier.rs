@@ -58,10 +58,16 @@ impl Notifier {
     ) -> Self {
         let address = match &endpoint {
             Some(Endpoint::Server(target) | Endpoint::Node(target, _)) => target.address.clone(),
-            Some(Endpoint::Sentinel(sentinels)) => sentinels.address(),
+            Some(Endpoint::Sentinel(sentinels)) => sentinels.address.clone(),
             Some(Endpoint::AnyNode(_)) => "any node".to_owned(),
             None => String::new(),
         };
+        // Waiters fall back to polling.
+        let outage = Outage::new(
+            "releases are not heard",
+            "releases are heard again",
+            &address,
+        );
         Self {
             shared: Arc::new(Shared {
                 network,
@@ -70,7 +76,7 @@ impl Notifier {
                 address,
                 topics: Mutex::default(),
                 changed: Notify::new(),
-                outage: Outage::default(),
+                outage,
             }),
         }
     }
@@ -168,10 +174,6 @@ impl fmt::Debug for Notifier {
 impl Shared {
     pub(super) fn topics(&self) -> MutexGuard<'_, Topics> {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn told_again(&self) {
-        self.outage.end("releases are heard again", &self.address);
     }
 
     pub(super) async fn within<T>(

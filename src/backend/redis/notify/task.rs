@@ -26,8 +26,6 @@ const SWEEP: Duration = Duration::from_millis(250);
 const PING: Duration = Duration::from_secs(3);
 /// How often watchers are told to try where there are no notifications.
 const POLL: Duration = Duration::from_millis(500);
-/// What an outage of the subscription means: waiters fall back to polling.
-const UNHEARD: &str = "releases are not heard";
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(500);
 /// A server that hung up sooner than this after the last time is failing.
@@ -104,8 +102,7 @@ impl Task {
                 Ok(_) => Fault::unavailable(Trouble::HungUp).into(),
                 Err(error) => error,
             };
-            let address = &self.shared.address;
-            self.shared.outage.begin(UNHEARD, address, &error);
+            self.shared.outage.begin(&error);
             let pause = match error.kind() {
                 BackendErrorKind::Unavailable => backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF),
                 _ => backoff(failures, STEADY, REFUSED_BACKOFF),
@@ -176,7 +173,7 @@ impl Task {
                 let wanted = self.shared.topics().next_wanted();
                 if !wanted.is_empty() {
                     self.subscribe(&messages, wanted).await?;
-                    self.shared.told_again();
+                    self.shared.outage.end();
                     last_heard = Instant::now();
                 }
             }

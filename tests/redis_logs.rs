@@ -1,0 +1,312 @@
+//! What the log says of outages: each once when it begins and once when it is over.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::future::IntoFuture as _;
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tower_lock::backend::LeaseId;
+use tower_lock::{Backend as _, Error, ErrorKind, LockGuard, LockKey, LockManager, RedisBackend};
+use tracing_subscriber::filter::LevelFilter;
+use uuid::Uuid;
+
+use support::cluster::Cluster;
+use support::engine::{MS, PATIENCE, eventually, manager};
+use support::redis_server::RedisServer;
+use support::sentinel::SentinelSet;
+
+const LEASE: Duration = Duration::from_secs(12);
+
+const UNREACHED: &str = "WARN the lock store cannot be reached";
+const REACHED: &str = "INFO the lock store can be reached again";
+const REFUSED: &str = "WARN locks cannot be taken";
+const GRANTED: &str = "INFO locks can be taken again";
+const LEFT: &str = "INFO the server is not asked any more";
+const MOVED: &str = "INFO the primary is another server now";
+
+/// Everything that is worth a line in production.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    /// Level and message of each line, and the address in it.
+    fn told(&self) -> Vec<(String, String)> {
+        let text = self.text();
+        let lines = text.lines().map(|line| {
+            let (message, fields) = line.trim_start().split_once(" address=\"").unwrap();
+            let (address, _) = fields.split_once('"').unwrap();
+            (message.to_owned(), address.to_owned())
+        });
+        lines.collect()
+    }
+
+    fn messages(&self) -> Vec<String> {
+        let told = self.told().into_iter();
+        told.map(|(message, _)| message).collect()
+    }
+
+    fn count(&self, message: &str) -> usize {
+        self.messages().iter().filter(|it| *it == message).count()
+    }
+
+    /// The addresses whose outages are not all over.
+    fn troubled(&self) -> Vec<String> {
+        let mut open = BTreeMap::<_, i32>::new();
+        for (message, address) in self.told() {
+            let change = if message.starts_with("WARN") { 1 } else { -1 };
+            *open.entry(address).or_default() += change;
+        }
+        open.retain(|_, open| *open != 0);
+        open.into_keys().collect()
+    }
+}
+
+/// Runs `work` and all its tasks on this thread, and shows it what they tell.
+fn logged<F: Future>(work: impl FnOnce(Log) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(LevelFilter::INFO)
+        .without_time()
+        .with_target(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, || runtime.block_on(work(log)));
+}
+
+async fn is_unavailable(locks: &LockManager) {
+    let error = locks.acquire("k").no_wait().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+#[test]
+fn a_full_memory_is_told_once_though_releases_succeed() {
+    logged(|log| async move {
+        let server = RedisServer::start();
+        let locks = manager(server.url(), LEASE).await;
+        let mut held = Vec::new();
+        for key in ["a", "b", "c"] {
+            held.push(locks.acquire(key).await.unwrap());
+        }
+        server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+        for guard in held {
+            is_unavailable(&locks).await;
+            guard.release().await.unwrap();
+        }
+        is_unavailable(&locks).await;
+        assert_eq!(log.messages(), [REFUSED]);
+        server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+        for _ in 0..2 {
+            drop(locks.acquire("k").wait(PATIENCE).await.unwrap());
+        }
+        assert_eq!(log.messages(), [REFUSED, GRANTED]);
+        let text = log.text();
+        let cause = text.matches("'maxmemory'").count();
+        assert_eq!(cause, 1, "a cause is told once: {text}");
+    });
+}
+
+/// What it may not ask for, it can do without.
+#[test]
+fn the_user_of_the_manual_starts_without_a_word() {
+    let manual = include_str!("../README.md");
+    let (_, rules) = manual.split_once("ACL SETUSER locker ").unwrap();
+    let (rules, _) = rules.split_once("```").unwrap();
+    logged(|log| async move {
+        let server = RedisServer::start();
+        let rules: Vec<_> = rules.split_ascii_whitespace().collect();
+        server.cli(&[&["ACL", "SETUSER", "locker"], &rules[..]].concat());
+        let locks = manager(server.url_of("locker", "SECRET"), LEASE).await;
+        let guard = locks.acquire("k").await.unwrap();
+        locks.inspect("k").await.unwrap();
+        guard.release().await.unwrap();
+        assert_eq!(log.text(), "");
+    });
+}
+
+#[test]
+fn a_server_that_is_gone_is_told_once_and_so_is_its_return() {
+    logged(|log| async move {
+        let mut server = RedisServer::start();
+        let locks = manager(server.url(), LEASE).await;
+        server.kill();
+        for _ in 0..3 {
+            is_unavailable(&locks).await;
+        }
+        assert_eq!(log.messages(), [UNREACHED]);
+        server.launch_again();
+        let again = async { while locks.acquire("k").no_wait().await.is_err() {} };
+        tokio::time::timeout(PATIENCE, again).await.unwrap();
+        assert_eq!(log.messages(), [UNREACHED, REACHED]);
+    });
+}
+
+/// One try, with nothing behind it that would try again.
+async fn fails(backend: &RedisBackend) {
+    let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::new_v4(), 1));
+    let acquired = backend.try_acquire(&key, lease, LEASE).await;
+    acquired.unwrap_err();
+}
+
+#[test]
+fn a_server_that_stands_still_is_told_once_and_so_is_its_next_answer() {
+    logged(|log| async move {
+        let server = RedisServer::start();
+        let backend = RedisBackend::builder(server.url()).connect();
+        let backend = backend.await.unwrap();
+        server.stop_process();
+        fails(&backend).await;
+        assert_eq!(log.messages(), [UNREACHED]);
+        server.continue_process();
+        // Of the release that went behind the acquire, on the same connection.
+        eventually("an answer", || log.messages() == [UNREACHED, REACHED]).await;
+    });
+}
+
+/// Nobody could tell how it goes on.
+#[test]
+fn an_outage_ends_with_the_backend() {
+    logged(|log| async move {
+        let mut server = RedisServer::start();
+        let backend = RedisBackend::builder(server.url()).connect();
+        let backend = backend.await.unwrap();
+        server.kill();
+        fails(&backend).await;
+        assert_eq!(log.messages(), [UNREACHED]);
+        drop(backend);
+        eventually("its end", || log.messages() == [UNREACHED, LEFT]).await;
+    });
+}
+
+#[test]
+fn replicas_that_stand_still_are_told_once_and_so_is_the_next_grant() {
+    logged(|log| async move {
+        let server = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
+        let port = server.port().to_string();
+        let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
+        eventually("a replica in sync", || {
+            let replication = server.cli(&["INFO", "replication"]);
+            replication.contains("state=online")
+        })
+        .await;
+        let builder = RedisBackend::builder(server.url());
+        let builder = builder.min_replicas(NonZeroUsize::MIN, 500 * MS);
+        let locks = LockManager::builder(builder.connect().await.unwrap());
+        let locks = locks.build().unwrap();
+        replica.stop_process();
+        for _ in 0..3 {
+            is_unavailable(&locks).await;
+        }
+        assert_eq!(log.messages(), [REFUSED]);
+        replica.continue_process();
+        let again = async { while locks.acquire("k").no_wait().await.is_err() {} };
+        tokio::time::timeout(PATIENCE, again).await.unwrap();
+        assert_eq!(log.messages(), [REFUSED, GRANTED]);
+    });
+}
+
+/// A lock of `here` that `there` waits for.
+async fn contended(
+    here: &LockManager,
+    there: &LockManager,
+    key: &str,
+) -> (LockGuard, JoinHandle<Result<LockGuard, Error>>) {
+    let guard = here.acquire(key).wait(PATIENCE).await.unwrap();
+    let before = there.snapshot().waiting;
+    let waiting = tokio::spawn(there.acquire(key).wait_forever().into_future());
+    eventually("it waits", || there.snapshot().waiting > before).await;
+    (guard, waiting)
+}
+
+#[test]
+fn every_outage_of_a_node_of_a_cluster_is_over_when_the_cluster_is_in_order() {
+    logged(|log| async move {
+        let mut cluster = Cluster::start();
+        // Asked again and again, and never there.
+        let seed = "127.0.0.1:1";
+        let url = cluster.url().replace("//", &format!("//{seed},"));
+        let (here, there) = (manager(&url, LEASE).await, manager(&url, LEASE).await);
+        let keys = cluster.primaries().into_iter().map(|primary| {
+            let mut keys = (0..).map(|n| format!("key {n}"));
+            let key = keys.find(|key| cluster.node_of(&format!("lock:{key}")) == primary);
+            key.unwrap()
+        });
+        let keys: Vec<_> = keys.collect();
+        let mut held = Vec::new();
+        for key in &keys {
+            held.push(contended(&here, &there, key).await);
+        }
+        assert_eq!(log.text(), "");
+
+        let killed = cluster.node_of(&format!("lock:{}", keys[0]));
+        let address = cluster.node(killed).address();
+        let slot = cluster.slot(&format!("lock:{}", keys[0]));
+        cluster.kill(killed);
+        cluster.failover(slot, killed).await;
+        cluster.restart(killed).await;
+        for (guard, waiting) in held {
+            drop(guard);
+            drop(waiting.await.unwrap().unwrap());
+        }
+        let mut held = Vec::new();
+        for key in &keys {
+            held.push(contended(&here, &there, key).await);
+        }
+        eventually("all outages are over", || log.troubled().is_empty()).await;
+        let text = log.text();
+        let told = log.told();
+        assert!(told.contains(&(UNREACHED.to_owned(), address)), "{text}");
+        assert!(told.iter().all(|(_, address)| address != seed), "{text}");
+    });
+}
+
+#[test]
+fn a_failover_is_told_once_and_names_the_servers() {
+    logged(|log| async move {
+        let mut set = SentinelSet::start();
+        let locks = manager(set.url(set.service()), LEASE).await;
+        let guard = locks.acquire("held").await.unwrap();
+        assert_eq!(log.text(), "");
+        let old = set.node(set.primary()).address();
+        let killed = set.kill_primary();
+        is_unavailable(&locks).await;
+        set.failover().await;
+        drop(locks.acquire("other").wait(PATIENCE).await.unwrap());
+        set.restart(killed).await;
+        drop(locks.acquire("another").wait(PATIENCE).await.unwrap());
+        let text = log.text();
+        assert_eq!(log.count(MOVED), 1, "{text}");
+        let new = set.node(set.primary()).address();
+        assert!(text.contains(&format!("primary=\"{new}\"")), "{text}");
+        assert_eq!(log.count(UNREACHED), 1, "{text}");
+        assert_eq!(log.count(REACHED), 1, "{text}");
+        let cause = format!("the primary {old} cannot be used: ");
+        assert!(text.contains(&cause), "{text}");
+        drop(guard);
+    });
+}
