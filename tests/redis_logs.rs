@@ -18,7 +18,7 @@ use tracing_subscriber::filter::LevelFilter;
 use uuid::Uuid;
 
 use support::cluster::Cluster;
-use support::engine::{MS, PATIENCE, eventually, manager};
+use support::engine::{MS, PATIENCE, SECOND, eventually, manager};
 use support::redis_server::RedisServer;
 use support::sentinel::SentinelSet;
 
@@ -50,13 +50,13 @@ impl Log {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 
-    /// Level and message of each line, and the address in it.
+    /// Level and message of each line about a server, and its address.
     fn told(&self) -> Vec<(String, String)> {
         let text = self.text();
-        let lines = text.lines().map(|line| {
-            let (message, fields) = line.trim_start().split_once(" address=\"").unwrap();
-            let (address, _) = fields.split_once('"').unwrap();
-            (message.to_owned(), address.to_owned())
+        let lines = text.lines().filter_map(|line| {
+            let (message, fields) = line.trim_start().split_once(" address=\"")?;
+            let (address, _) = fields.split_once('"')?;
+            Some((message.to_owned(), address.to_owned()))
         });
         lines.collect()
     }
@@ -214,8 +214,9 @@ fn replicas_that_stand_still_are_told_once_and_so_is_the_next_grant() {
             replication.contains("state=online")
         })
         .await;
+        // Longer than the second after which a replica that is new tells by itself how far it is.
         let builder = RedisBackend::builder(server.url());
-        let builder = builder.min_replicas(NonZeroUsize::MIN, 500 * MS);
+        let builder = builder.min_replicas(NonZeroUsize::MIN, 2 * SECOND);
         let locks = LockManager::builder(builder.connect().await.unwrap());
         let locks = locks.build().unwrap();
         replica.stop_process();
