@@ -1,0 +1,94 @@
+//! Whose locks are compared.
+
+mod bare;
+mod checkout;
+mod distributed_lock;
+mod ours;
+mod redisson;
+mod rslock;
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::work::{Failure, serve};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Contender {
+    Ours,
+    OursAwaited,
+    Bare,
+    Checkout,
+    Rslock,
+    DistributedLock,
+    Redisson,
+}
+
+impl Contender {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Ours,
+        Self::OursAwaited,
+        Self::Bare,
+        Self::Checkout,
+        Self::Rslock,
+        Self::DistributedLock,
+        Self::Redisson,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "tower-lock",
+            Self::OursAwaited => "tower-lock, release awaited",
+            Self::Bare => "bare `EVALSHA`",
+            Self::Checkout => "bare, a checkout per command",
+            Self::Rslock => "rslock",
+            Self::DistributedLock => "distributed-lock",
+            Self::Redisson => "Redisson `RLock`",
+        }
+    }
+
+    /// The commands that its client sends and its scripts do not call: Redis counts both as one.
+    pub(crate) fn commands(self) -> &'static [&'static str] {
+        match self {
+            Self::Ours | Self::OursAwaited | Self::Redisson => {
+                &["evalsha", "eval", "subscribe", "unsubscribe", "ping"]
+            }
+            Self::Bare => &["evalsha"],
+            Self::Checkout => &["evalsha", "ping"],
+            Self::Rslock => &["set", "evalsha"],
+            Self::DistributedLock => &["set", "eval"],
+        }
+    }
+
+    /// What must have run before the first figure counts. A JVM compiles what it runs often.
+    pub(crate) fn warm_up(self) -> Duration {
+        match self {
+            Self::Redisson => Duration::from_secs(4),
+            _ => Duration::from_millis(200),
+        }
+    }
+
+    /// The program that works for it: this one, except where the locks are Java's.
+    pub(crate) fn program(self, url: &str) -> Result<Command, String> {
+        if self == Self::Redisson {
+            return redisson::program(url);
+        }
+        let this = std::env::current_exe().expect("this program has a path");
+        let mut command = Command::new(this);
+        command.args(["work", &format!("{self:?}"), url]);
+        Ok(command)
+    }
+
+    /// As that program.
+    pub(crate) async fn work(name: &str, url: &str) -> Result<(), Failure> {
+        let named = Self::ALL.into_iter().find(|it| format!("{it:?}") == name);
+        match named.ok_or("no such contender")? {
+            Self::Ours => serve(ours::connect(url, ours::Release::Background).await?).await,
+            Self::OursAwaited => serve(ours::connect(url, ours::Release::Awaited).await?).await,
+            Self::Bare => serve(bare::connect(url).await?).await,
+            Self::Checkout => serve(checkout::connect(url)?).await,
+            Self::Rslock => serve(rslock::connect(url)?).await,
+            Self::DistributedLock => serve(distributed_lock::connect(url).await?).await,
+            Self::Redisson => Err("a program of its own".into()),
+        }
+    }
+}

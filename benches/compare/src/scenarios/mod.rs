@@ -1,0 +1,37 @@
+//! What is compared.
+
+mod hot;
+mod uncontended;
+
+use std::str::FromStr;
+
+use crate::bench::Bench;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Scenario {
+    Uncontended,
+    Hot,
+}
+
+impl Scenario {
+    pub(crate) const ALL: [Self; 2] = [Self::Uncontended, Self::Hot];
+
+    pub(crate) fn run(self, bench: &mut Bench) {
+        match self {
+            Self::Uncontended => uncontended::run(bench),
+            Self::Hot => hot::run(bench),
+        }
+    }
+}
+
+impl FromStr for Scenario {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let named = |scenario: &Self| format!("{scenario:?}").eq_ignore_ascii_case(name);
+        Self::ALL
+            .into_iter()
+            .find(named)
+            .ok_or_else(|| format!("no scenario `{name}`; there are {:?}", Self::ALL))
+    }
+}
