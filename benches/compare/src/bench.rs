@@ -72,6 +72,12 @@ impl Bench {
     }
 }
 
+/// In which order so many are measured in a round: another one starts in each, so that none always
+/// follows the same one.
+pub(crate) fn turns(round: usize, count: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |at| (at + round) % count)
+}
+
 /// Where tables and plots go.
 pub(crate) fn result(name: &str) -> PathBuf {
     let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../results"));

@@ -1,7 +1,9 @@
 //! tower-lock beside other locks, on the same Redis server: `make bench`.
 
 mod bench;
+mod child;
 mod contenders;
+mod contention;
 mod job;
 mod keys;
 mod knobs;
@@ -12,9 +14,11 @@ mod process;
 #[path = "../../../tests/support/redis_server.rs"]
 #[allow(dead_code)]
 mod redis_server;
+mod scaling;
 mod scenarios;
 #[path = "../../speed/scripts.rs"]
 mod scripts;
+mod serving;
 mod table;
 mod team;
 mod waits;
@@ -33,6 +37,8 @@ fn main() -> Result {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[1..] {
         // How this program starts itself, for what must be processes of their own.
         ["work", contender, url] => run(Contender::work(contender, url)),
+        ["serve", locks] => run(serving::serve(locks)),
+        ["scale", what, url] => run(scaling::scale(what, url)),
         _ => compare(&Knobs::parse(arguments.into_iter())?),
     }
 }

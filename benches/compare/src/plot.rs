@@ -3,15 +3,16 @@
 use std::error::Error;
 use std::path::Path;
 
-use plotters::chart::{ChartBuilder, ChartContext};
-use plotters::coord::ranged1d::{Ranged, ValueFormatter};
+use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use crate::contenders::Contender;
 use crate::table::Series;
 use crate::waits::Waits;
 
-const SIZE: (u32, u32) = (860, 480);
+const SIZE: (u32, u32) = (1_000, 480);
+/// Right of the curves, so that their names hide none of them.
+const LEGEND: u32 = 210;
 const WIDTH: u32 = 2;
 
 /// What one contender's curve is drawn from.
@@ -67,10 +68,9 @@ fn draw_waits(path: &Path, title: &str, lines: &[Line<'_, Waits>]) -> Result<(),
     let longest = all()
         .map(|waits| waits.at(share(NINES)))
         .fold(0.0, f64::max);
-    let area = SVGBackend::new(path, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let mut chart = builder(&area, title)
-        .build_cartesian_2d(0.0..NINES, (shortest.max(1e-7)..longest * 1.2).log_scale())?;
+    let seconds = (shortest.max(1e-7)..longest * 1.2).log_scale();
+    let area = area(path, lines)?;
+    let mut chart = builder(&area, title).build_cartesian_2d(0.0..NINES, seconds)?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
@@ -82,15 +82,9 @@ fn draw_waits(path: &Path, title: &str, lines: &[Line<'_, Waits>]) -> Result<(),
     for line in lines {
         let points = (0..=400).map(|step| f64::from(step) / 400.0 * NINES);
         let curve = points.map(|nines| (nines, line.data.at(share(nines))));
-        let style = line.style();
-        chart
-            .draw_series(LineSeries::new(curve, style))?
-            .label(line.label())
-            .legend(move |at| key(at, style));
+        chart.draw_series(LineSeries::new(curve, line.style()))?;
     }
-    legend(&mut chart)?;
-    area.present()?;
-    Ok(())
+    Ok(area.present()?)
 }
 
 fn draw_throughput(
@@ -99,11 +93,10 @@ fn draw_throughput(
     levels: &[usize],
     lines: &[Line<'_, [Series]>],
 ) -> Result<(), Box<dyn Error>> {
-    let measured = || lines.iter().flat_map(|line| line.data);
-    let most = measured().map(|pairs| pairs.range().1).fold(0.0, f64::max);
+    let measured = lines.iter().flat_map(|line| line.data);
+    let most = measured.map(|pairs| pairs.range().1).fold(0.0, f64::max);
     let last = (levels.len() - 1) as f64;
-    let area = SVGBackend::new(path, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
+    let area = area(path, lines)?;
     let mut chart = builder(&area, title).build_cartesian_2d(-0.1..last + 0.1, 0.0..most * 1.05)?;
     chart
         .configure_mesh()
@@ -117,53 +110,44 @@ fn draw_throughput(
         .draw()?;
     for line in lines {
         let style = line.style();
-        let at = |level: usize| level as f64;
-        let medians = line.data.iter().enumerate();
-        let medians = medians.map(|(level, pairs)| (at(level), pairs.median()));
-        chart
-            .draw_series(LineSeries::new(medians, style))?
-            .label(line.label())
-            .legend(move |at| key(at, style));
-        chart.draw_series(line.data.iter().enumerate().map(|(level, pairs)| {
+        let pairs = || (0..).map(f64::from).zip(line.data);
+        let medians = pairs().map(|(at, pairs)| (at, pairs.median()));
+        chart.draw_series(LineSeries::new(medians, style))?;
+        chart.draw_series(pairs().map(|(at, pairs)| {
             let (min, max) = pairs.range();
-            ErrorBar::new_vertical(at(level), min, pairs.median(), max, style.filled(), 6)
+            ErrorBar::new_vertical(at, min, pairs.median(), max, style.filled(), 6)
         }))?;
     }
-    legend(&mut chart)?;
-    area.present()?;
-    Ok(())
+    Ok(area.present()?)
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+/// For the curves. Their names stand beside it already.
+fn area<'a, T: ?Sized>(
+    path: &'a Path,
+    lines: &[Line<'_, T>],
+) -> Result<DrawingArea<SVGBackend<'a>, Shift>, Box<dyn Error>> {
+    let whole = SVGBackend::new(path, SIZE).into_drawing_area();
+    whole.fill(&WHITE)?;
+    let (curves, names) = whole.split_horizontally(SIZE.0 - LEGEND);
+    for (y, line) in (60..).step_by(24).zip(lines) {
+        names.draw(&PathElement::new([(0, y), (18, y)], line.style()))?;
+        names.draw(&Text::new(line.label(), (26, y - 7), ("sans-serif", 16)))?;
+    }
+    Ok(curves)
+}
 
-fn builder<'a, 'b>(area: &'a Area<'b>, title: &str) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
+fn builder<'a, 'b>(
+    area: &'a DrawingArea<SVGBackend<'b>, Shift>,
+    title: &str,
+) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
     let mut builder = ChartBuilder::on(area);
     builder
-        .caption(title, ("sans-serif", 18))
+        .caption(title, ("sans-serif", 20))
         .margin(12)
+        .margin_right(36)
         .x_label_area_size(44)
         .y_label_area_size(72);
     builder
-}
-
-fn key((x, y): (i32, i32), style: ShapeStyle) -> PathElement<(i32, i32)> {
-    PathElement::new(vec![(x, y), (x + 18, y)], style)
-}
-
-fn legend<'a, X, Y>(
-    chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>,
-) -> Result<(), Box<dyn Error>>
-where
-    X: Ranged + ValueFormatter<X::ValueType>,
-    Y: Ranged + ValueFormatter<Y::ValueType>,
-{
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.2))
-        .draw()?;
-    Ok(())
 }
 
 /// With the unit in which it is a small number.

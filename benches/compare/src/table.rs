@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::team::Team;
+
 /// One figure, once per round.
 #[derive(Default)]
 pub(crate) struct Series(Vec<f64>);
@@ -29,10 +31,6 @@ impl Series {
         let (median, (min, max)) = (self.median(), self.range());
         let space = if unit.is_empty() { "" } else { " " };
         format!("{median:.decimals$}{space}{unit} ({min:.decimals$}–{max:.decimals$})")
-    }
-
-    pub(crate) fn per_second(&self) -> String {
-        self.text(0, "/s")
     }
 }
 
@@ -67,10 +65,27 @@ impl Table {
         self.0.push(row);
     }
 
-    /// In place of figures, why there are none.
-    pub(crate) fn left_out(&mut self, scenario: &str, contender: &str, reason: &str) {
-        let note = format!("left out: {reason}");
-        self.row(scenario, contender, String::new(), String::new(), note);
+    /// A rate of a team, compared with tower-lock's; or why there is none.
+    pub(crate) fn rate(
+        &mut self,
+        scenario: &str,
+        team: &Team,
+        rate: &Series,
+        ours: &Series,
+        note: impl FnOnce() -> String,
+    ) {
+        let figure = match rate.is_empty() {
+            true => [String::new(), String::new(), String::new()],
+            false => [rate.text(0, "/s"), ratio(rate, ours, "tower-lock"), note()],
+        };
+        let [figure, ratio, mut note] = figure;
+        if let Some(failure) = team.failure() {
+            note = [note, failure]
+                .join("; ")
+                .trim_start_matches("; ")
+                .to_owned();
+        }
+        self.row(scenario, team.contender.name(), figure, ratio, note);
     }
 
     pub(crate) fn markdown(&self) -> String {

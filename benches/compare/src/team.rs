@@ -1,52 +1,70 @@
 //! The processes that work for one contender in a scenario.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-
+use crate::child::Speaker;
 use crate::contenders::Contender;
 use crate::job::{Done, Job};
 use crate::waits::Waits;
 
+/// After so many failures nothing more is asked of a contender.
+const MOST_FAILURES: usize = 3;
+
 pub(crate) struct Team {
     pub(crate) contender: Contender,
-    /// Or why there are none: the first failure is the last, and goes into the table.
-    workers: Result<Vec<Worker>, String>,
+    workers: Vec<Speaker>,
+    failures: Vec<String>,
 }
 
 impl Team {
-    /// So many processes, ready to work.
+    /// So many processes, ready to work; or none, and the reason why.
     pub(crate) fn start(contender: Contender, size: usize, url: &str) -> Self {
-        let start = |_| Worker::start(contender.program(url)?);
+        let start = |_| {
+            let mut worker = Speaker::start(contender.program(url)?)?;
+            worker.expect("ready")?;
+            Ok(worker)
+        };
+        let (workers, failures) = match (0..size).map(start).collect() {
+            Ok(workers) => (workers, Vec::new()),
+            Err(reason) => (Vec::new(), vec![reason]),
+        };
         Self {
             contender,
-            workers: (0..size).map(start).collect(),
+            workers,
+            failures,
         }
     }
 
-    /// All do the job at the same time. `None` if one of them cannot, now or before.
+    /// All do the job at the same time. `None` if one of them could not.
     pub(crate) fn run(&mut self, job: &Job) -> Option<Report> {
-        let workers = self.workers.as_mut().ok()?;
-        match all_at_once(workers, job) {
-            Ok(done) => Some(Report(done)),
-            Err(reason) => {
-                eprintln!("{}: {reason}", self.contender.name());
-                self.workers = Err(reason);
-                None
-            }
+        if self.workers.is_empty() || self.failures.len() == MOST_FAILURES {
+            return None;
         }
+        let done = all_at_once(&mut self.workers, &job.to_string());
+        done.map_err(|reason| self.failures.push(reason)).ok()
     }
 
-    /// Nothing unless it has failed.
-    pub(crate) fn failure(&self) -> String {
-        self.workers.as_ref().err().cloned().unwrap_or_default()
+    /// For the table; nothing if nothing has failed.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let last = self.failures.last()?;
+        Some(match self.workers.len() {
+            0 => format!("left out: {last}"),
+            _ => format!("failed {} ×: {last}", self.failures.len()),
+        })
     }
 }
 
-fn all_at_once(workers: &mut [Worker], job: &Job) -> Result<Vec<Done>, String> {
+fn all_at_once(workers: &mut [Speaker], job: &str) -> Result<Report, String> {
     for worker in &mut *workers {
-        worker.ask(job)?;
+        // One that takes no job has ended, which is heard when it does not answer.
+        drop(worker.say(job));
     }
-    workers.iter_mut().map(Worker::answer).collect()
+    // All are heard before a failure counts: an answer left unread would pass for the next one.
+    let answers: Vec<Result<Done, String>> = workers.iter_mut().map(answer).collect();
+    answers.into_iter().collect::<Result<_, _>>().map(Report)
+}
+
+fn answer(worker: &mut Speaker) -> Result<Done, String> {
+    let done = worker.expect("done")?;
+    done.parse().map_err(|error| format!("{error}"))
 }
 
 /// What each process of a team has done.
@@ -55,85 +73,31 @@ pub(crate) struct Report(Vec<Done>);
 impl Report {
     /// Pairs, until the server had confirmed the last release.
     pub(crate) fn pairs_per_second(&self) -> f64 {
-        let pairs: u64 = self.0.iter().map(|done| done.pairs).sum();
         let seconds = self.0.iter().map(|done| done.seconds);
-        pairs as f64 / seconds.fold(0.0, f64::max)
+        self.pairs() as f64 / seconds.fold(0.0, f64::max)
     }
 
+    /// Also those of who still waited when the window was over.
+    pub(crate) fn pairs(&self) -> u64 {
+        self.0.iter().map(|done| done.pairs).sum()
+    }
+
+    /// Within the window: after it, fewer and fewer contend.
     pub(crate) fn grants(&self) -> u64 {
         self.0.iter().map(|done| done.in_window).sum()
     }
 
-    /// Of the grants, that of the process that got the least.
+    /// What the process that got the least got of the grants.
     pub(crate) fn smallest_share(&self) -> f64 {
         let least = self.0.iter().map(|done| done.in_window).min();
-        least.unwrap_or(0) as f64 / self.grants() as f64
-    }
-
-    /// Also of those who still waited when the window was over, and then got the lock.
-    pub(crate) fn all_pairs(&self) -> u64 {
-        self.0.iter().map(|done| done.pairs).sum()
+        least.unwrap_or(0) as f64 / self.grants().max(1) as f64
     }
 
     pub(crate) fn waits(&self) -> Waits {
-        let mut all = Waits::new();
+        let mut all = Waits::default();
         for done in &self.0 {
             all.add(&done.waits);
         }
         all
-    }
-}
-
-struct Worker {
-    process: Child,
-    jobs: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Worker {
-    fn start(mut command: Command) -> Result<Self, String> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command
-            .spawn()
-            .map_err(|error| format!("cannot be run: {error}"))?;
-        let mut worker = Self {
-            jobs: process.stdin.take().expect("it is piped"),
-            answers: BufReader::new(process.stdout.take().expect("it is piped")),
-            process,
-        };
-        match worker.line()?.as_str() {
-            "ready" => Ok(worker),
-            line => Err(line.to_owned()),
-        }
-    }
-
-    fn ask(&mut self, job: &Job) -> Result<(), String> {
-        writeln!(self.jobs, "{job}").map_err(|error| format!("takes no job: {error}"))
-    }
-
-    fn answer(&mut self) -> Result<Done, String> {
-        let line = self.line()?;
-        match line.split_once(' ') {
-            Some(("done", done)) => done.parse().map_err(|error| format!("{error}")),
-            Some(("failed", reason)) => Err(reason.to_owned()),
-            _ => Err(format!("answers `{line}`")),
-        }
-    }
-
-    fn line(&mut self) -> Result<String, String> {
-        let mut line = String::new();
-        match self.answers.read_line(&mut line) {
-            Ok(0) => Err("the process has ended; it may have said why on its way".to_owned()),
-            Ok(_) => Ok(line.trim_end().to_owned()),
-            Err(error) => Err(format!("no answer: {error}")),
-        }
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // One that has ended needs no kill.
-        drop(self.process.kill());
-        drop(self.process.wait());
     }
 }

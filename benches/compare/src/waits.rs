@@ -12,11 +12,13 @@ use hdrhistogram::serialization::{Deserializer, Serializer as _, V2Serializer};
 #[derive(Clone)]
 pub(crate) struct Waits(Histogram<u64>);
 
-impl Waits {
-    pub(crate) fn new() -> Self {
+impl Default for Waits {
+    fn default() -> Self {
         Self(Histogram::new(3).expect("three digits are allowed"))
     }
+}
 
+impl Waits {
     pub(crate) fn record(&mut self, wait: Duration) {
         let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         self.0.record(nanos).expect("the histogram grows");

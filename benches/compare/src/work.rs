@@ -98,7 +98,7 @@ async fn pairs(
 
 /// After the work, so that filling the histogram takes nothing from it.
 fn sum(parts: &[Part], elapsed: Duration) -> Done {
-    let mut waits = Waits::new();
+    let mut waits = Waits::default();
     for wait in parts.iter().flat_map(|part| &part.waits) {
         waits.record(*wait);
     }

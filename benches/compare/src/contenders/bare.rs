@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use redis::AsyncConnectionConfig;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use tokio::time::sleep;
 
@@ -22,12 +23,21 @@ pub(crate) struct Bare {
     scripts: Arc<Scripts>,
 }
 
+/// Longer than by default: one slow moment of the machine must not end the contender.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+
 pub(crate) async fn connect(url: &str) -> Result<Bare, Failure> {
     let client = redis::Client::open(url)?;
     Ok(Bare {
-        connection: client.get_multiplexed_async_connection().await?,
+        connection: client
+            .get_multiplexed_async_connection_with_config(&connection_config())
+            .await?,
         scripts: Arc::new(Scripts::new()),
     })
+}
+
+pub(crate) fn connection_config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_response_timeout(Some(RESPONSE_TIMEOUT))
 }
 
 impl Locks for Bare {

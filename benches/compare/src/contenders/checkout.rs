@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use deadpool_redis::{Config, Pool, Runtime};
+use deadpool_redis::{Manager, Pool};
 
-use super::bare::{Held, Scripts, pause};
+use super::bare::{Held, Scripts, connection_config, pause};
 use crate::work::{Failure, Locks};
 
 const CONNECTIONS: usize = 64;
@@ -17,11 +17,8 @@ pub(crate) struct Checkout {
 }
 
 pub(crate) fn connect(url: &str) -> Result<Checkout, Failure> {
-    let pool = Config::from_url(url)
-        .builder()?
-        .max_size(CONNECTIONS)
-        .runtime(Runtime::Tokio1)
-        .build()?;
+    let manager = Manager::new_with_config(url, connection_config())?;
+    let pool = Pool::builder(manager).max_size(CONNECTIONS).build()?;
     let scripts = Arc::new(Scripts::new());
     Ok(Checkout { pool, scripts })
 }

@@ -10,6 +10,7 @@ mod rslock;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::child::this_program;
 use crate::work::{Failure, serve};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +35,16 @@ impl Contender {
         Self::Redisson,
     ];
 
+    /// Where keys are contended: tower-lock once, as the layer uses it.
+    pub(crate) const WAITING: [Self; 6] = [
+        Self::Ours,
+        Self::Bare,
+        Self::Checkout,
+        Self::Rslock,
+        Self::DistributedLock,
+        Self::Redisson,
+    ];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ours => "tower-lock",
@@ -46,14 +57,15 @@ impl Contender {
         }
     }
 
-    /// The commands that its client sends and its scripts do not call: Redis counts both as one.
+    /// The commands that its client sends in this comparison. None of them is called by its
+    /// scripts: Redis counts that as one and the same.
     pub(crate) fn commands(self) -> &'static [&'static str] {
         match self {
             Self::Ours | Self::OursAwaited | Self::Redisson => {
                 &["evalsha", "eval", "subscribe", "unsubscribe", "ping"]
             }
             Self::Bare => &["evalsha"],
-            Self::Checkout => &["evalsha", "ping"],
+            Self::Checkout => &["evalsha", "ping", "unwatch"],
             Self::Rslock => &["set", "evalsha"],
             Self::DistributedLock => &["set", "eval"],
         }
@@ -72,10 +84,7 @@ impl Contender {
         if self == Self::Redisson {
             return redisson::program(url);
         }
-        let this = std::env::current_exe().expect("this program has a path");
-        let mut command = Command::new(this);
-        command.args(["work", &format!("{self:?}"), url]);
-        Ok(command)
+        Ok(this_program(&["work", &format!("{self:?}"), url]))
     }
 
     /// As that program.

@@ -23,14 +23,18 @@ fn folder() -> PathBuf {
 }
 
 fn build() -> Result<(), String> {
-    let status = Command::new("mvn")
-        .args(["--quiet", "--batch-mode", "-Dstyle.color=never", "package"])
+    let output = Command::new("mvn")
+        .args(["--quiet", "--batch-mode", "package"])
         .current_dir(folder())
         .stdin(Stdio::null())
-        .status()
+        .output()
         .map_err(|error| format!("`mvn` cannot be run ({error}); it takes a JDK and Maven"))?;
-    match status.success() {
+    let said = String::from_utf8_lossy(&output.stdout);
+    match output.status.success() {
         true => Ok(()),
-        false => Err("`mvn package` fails".to_owned()),
+        false => {
+            let first = said.lines().find(|line| line.contains("ERROR"));
+            Err(format!("`mvn package`: {}", first.unwrap_or("fails")))
+        }
     }
 }

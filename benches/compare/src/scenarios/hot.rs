@@ -2,98 +2,51 @@
 
 use std::time::Duration;
 
-use crate::bench::{Bench, result};
+use crate::bench::{Bench, result, turns};
 use crate::contenders::Contender;
+use crate::contention::Contention;
 use crate::job::Keys;
 use crate::plot::{self, Line};
-use crate::table::{Series, ratio};
-use crate::waits::Waits;
+use crate::team::Team;
 
 const WAITERS: [usize; 3] = [8, 64, 512];
 /// Whose waits are drawn.
 const DRAWN: usize = 64;
 const WINDOW: Duration = Duration::from_millis(1_500);
 
-pub(crate) const CONTENDERS: [Contender; 6] = [
-    Contender::Ours,
-    Contender::Bare,
-    Contender::Checkout,
-    Contender::Rslock,
-    Contender::DistributedLock,
-    Contender::Redisson,
-];
-
-/// What one contender has reached with so many waiters.
-struct Figures {
-    contender: Contender,
-    failure: String,
-    grants: Series,
-    spread: Series,
-    waits: Waits,
-}
-
 pub(crate) fn run(bench: &mut Bench) {
     let key = Keys::Shared(1);
-    let mut teams = bench.teams(&CONTENDERS, 1, key, DRAWN);
-    let mut all = WAITERS.map(|_| CONTENDERS.map(Figures::new));
-    for _ in 0..bench.rounds {
-        for (waiters, figures) in WAITERS.into_iter().zip(&mut all) {
-            for (team, figures) in teams.iter_mut().zip(figures) {
-                if let Some(report) = team.run(&bench.job(key, waiters, WINDOW)) {
-                    figures.add(report.grants(), &report.waits());
+    let mut teams = bench.teams(&Contender::WAITING, 1, key, DRAWN);
+    let mut all = WAITERS.map(|_| Contender::WAITING.map(|_| Contention::over(WINDOW)));
+    for round in 0..bench.rounds {
+        for (waiters, contentions) in WAITERS.into_iter().zip(&mut all) {
+            for at in turns(round, teams.len()) {
+                if let Some(report) = teams[at].run(&bench.job(key, waiters, WINDOW)) {
+                    contentions[at].add(&report);
                 }
-                figures.failure = team.failure();
             }
         }
     }
-    for (waiters, figures) in WAITERS.into_iter().zip(&all) {
-        tell(bench, waiters, figures);
+    for (waiters, contentions) in WAITERS.into_iter().zip(&all) {
+        let scenario = format!("one hot key, {waiters} waiters in one process: grants");
+        for (team, contention) in teams.iter().zip(contentions) {
+            let (grants, ours) = (&contention.grants, &contentions[0].grants);
+            let note = || contention.longest_wait();
+            bench.table.rate(&scenario, team, grants, ours, note);
+        }
         if waiters == DRAWN {
-            draw(figures);
+            draw(&teams, contentions);
         }
     }
 }
 
-impl Figures {
-    fn new(contender: Contender) -> Self {
-        Self {
-            contender,
-            failure: String::new(),
-            grants: Series::default(),
-            spread: Series::default(),
-            waits: Waits::new(),
-        }
-    }
-
-    fn add(&mut self, grants: u64, waits: &Waits) {
-        self.grants.add(grants as f64 / WINDOW.as_secs_f64());
-        self.spread.add(waits.longest() / waits.at(0.5));
-        self.waits.add(waits);
-    }
-}
-
-fn tell(bench: &mut Bench, waiters: usize, all: &[Figures]) {
-    let scenario = format!("one hot key, {waiters} waiters in one process, grants");
-    for figures in all {
-        let name = figures.contender.name();
-        if figures.grants.is_empty() {
-            bench.table.left_out(&scenario, name, &figures.failure);
-            continue;
-        }
-        let ratio = ratio(&figures.grants, &all[0].grants, "tower-lock");
-        let note = format!("longest wait {} × the median", figures.spread.text(0, ""));
-        bench
-            .table
-            .row(&scenario, name, figures.grants.per_second(), ratio, note);
-    }
-}
-
-fn draw(all: &[Figures]) {
-    let drawn = all.iter().filter(|figures| !figures.grants.is_empty());
-    let lines: Vec<_> = drawn.map(|it| Line::new(it.contender, &it.waits)).collect();
+fn draw(teams: &[Team], all: &[Contention]) {
+    let lines = teams.iter().zip(all);
+    let lines = lines.filter(|(_, contention)| !contention.grants.is_empty());
+    let lines = lines.map(|(team, contention)| Line::new(team.contender, &contention.waits));
     plot::waits(
         &result("hot.svg"),
         &format!("Wait for one hot key, {DRAWN} waiters in one process"),
-        &lines,
+        &lines.collect::<Vec<_>>(),
     );
 }

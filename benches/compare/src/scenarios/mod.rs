@@ -1,7 +1,11 @@
 //! What is compared.
 
 mod hot;
+mod http;
+mod processes;
+mod scale;
 mod uncontended;
+mod zipf;
 
 use std::str::FromStr;
 
@@ -11,15 +15,30 @@ use crate::bench::Bench;
 pub(crate) enum Scenario {
     Uncontended,
     Hot,
+    Processes,
+    Zipf,
+    Http,
+    Scale,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 2] = [Self::Uncontended, Self::Hot];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Uncontended,
+        Self::Hot,
+        Self::Processes,
+        Self::Zipf,
+        Self::Http,
+        Self::Scale,
+    ];
 
     pub(crate) fn run(self, bench: &mut Bench) {
         match self {
             Self::Uncontended => uncontended::run(bench),
             Self::Hot => hot::run(bench),
+            Self::Processes => processes::run(bench),
+            Self::Zipf => zipf::run(bench),
+            Self::Http => http::run(bench),
+            Self::Scale => scale::run(bench),
         }
     }
 }

@@ -2,21 +2,20 @@
 
 use std::time::Duration;
 
-use crate::bench::{Bench, result};
+use crate::bench::{Bench, result, turns};
 use crate::contenders::Contender;
 use crate::job::Keys;
 use crate::plot::{self, Line};
 use crate::table::{Series, ratio};
-use crate::team::Report;
+use crate::team::{Report, Team};
 use crate::waits::Waits;
 
 const IN_FLIGHT: [usize; 4] = [1, 16, 64, 256];
 const WINDOW: Duration = Duration::from_millis(700);
 
 /// What one contender has reached.
+#[derive(Default)]
 struct Figures {
-    contender: Contender,
-    failure: String,
     /// For each of `IN_FLIGHT`.
     pairs: [Series; IN_FLIGHT.len()],
     /// Of an acquire when nothing else is in flight, in microseconds.
@@ -27,37 +26,22 @@ struct Figures {
 
 pub(crate) fn run(bench: &mut Bench) {
     let mut teams = bench.teams(&Contender::ALL, 1, Keys::New, 64);
-    let mut all: Vec<_> = teams
-        .iter()
-        .map(|team| Figures::new(team.contender))
-        .collect();
-    for _ in 0..bench.rounds {
+    let mut all: Vec<_> = teams.iter().map(|_| Figures::default()).collect();
+    for round in 0..bench.rounds {
         for (level, in_flight) in IN_FLIGHT.into_iter().enumerate() {
-            for (team, figures) in teams.iter_mut().zip(&mut all) {
-                if let Some(report) = team.run(&bench.job(Keys::New, in_flight, WINDOW)) {
-                    figures.add(level, &report);
+            for at in turns(round, teams.len()) {
+                if let Some(report) = teams[at].run(&bench.job(Keys::New, in_flight, WINDOW)) {
+                    all[at].add(level, &report);
                 }
-                figures.failure = team.failure();
             }
         }
     }
-    tell_pairs(bench, &all);
-    tell_latency(bench, &all);
-    draw(&all);
+    tell_pairs(bench, &teams, &all);
+    tell_latency(bench, &teams, &all);
+    draw(&teams, &all);
 }
 
 impl Figures {
-    fn new(contender: Contender) -> Self {
-        Self {
-            contender,
-            failure: String::new(),
-            pairs: Default::default(),
-            p50: Series::default(),
-            p99: Series::default(),
-            alone: Waits::new(),
-        }
-    }
-
     fn add(&mut self, level: usize, report: &Report) {
         self.pairs[level].add(report.pairs_per_second());
         if IN_FLIGHT[level] == 1 {
@@ -69,57 +53,50 @@ impl Figures {
     }
 }
 
-fn tell_pairs(bench: &mut Bench, all: &[Figures]) {
+fn tell_pairs(bench: &mut Bench, teams: &[Team], all: &[Figures]) {
     for (level, in_flight) in IN_FLIGHT.into_iter().enumerate() {
-        let scenario = format!("uncontended, {in_flight} in flight, pairs");
-        let ours = &all[0].pairs[level];
-        for figures in all {
-            let name = figures.contender.name();
-            let series = &figures.pairs[level];
-            if series.is_empty() {
-                bench.table.left_out(&scenario, name, &figures.failure);
-            } else {
-                let ratio = ratio(series, ours, "tower-lock");
-                bench
-                    .table
-                    .row(&scenario, name, series.per_second(), ratio, "");
-            }
+        let scenario = format!("uncontended, {in_flight} in flight: pairs");
+        for (team, figures) in teams.iter().zip(all) {
+            let (pairs, ours) = (&figures.pairs[level], &all[0].pairs[level]);
+            bench.table.rate(&scenario, team, pairs, ours, String::new);
         }
     }
 }
 
-fn tell_latency(bench: &mut Bench, all: &[Figures]) {
-    let bare = all.iter().find(|it| it.contender == Contender::Bare);
-    let bare = bare.expect("it is a contender");
-    for figures in all.iter().filter(|figures| !figures.p50.is_empty()) {
-        let name = figures.contender.name();
-        let ratio = ratio(&figures.p50, &bare.p50, "bare");
-        let note = format!("p99 {}", figures.p99.text(0, "µs"));
-        let p50 = figures.p50.text(1, "µs");
+fn tell_latency(bench: &mut Bench, teams: &[Team], all: &[Figures]) {
+    let bare = teams
+        .iter()
+        .position(|team| team.contender == Contender::Bare);
+    let bare = &all[bare.expect("it is a contender")];
+    for (team, figures) in teams.iter().zip(all) {
+        if figures.p50.is_empty() {
+            continue;
+        }
         bench.table.row(
-            "uncontended, 1 in flight, acquire p50",
-            name,
-            p50,
-            ratio,
-            note,
+            "uncontended, 1 in flight: p50 of an acquire",
+            team.contender.name(),
+            figures.p50.text(1, "µs"),
+            ratio(&figures.p50, &bare.p50, "bare"),
+            format!("p99 {}", figures.p99.text(0, "µs")),
         );
     }
 }
 
-fn draw(all: &[Figures]) {
-    let drawn: Vec<_> = all
-        .iter()
-        .filter(|figures| !figures.p50.is_empty())
-        .collect();
-    let waits = drawn.iter().map(|it| Line::new(it.contender, &it.alone));
+fn draw(teams: &[Team], all: &[Figures]) {
+    let complete = |figures: &Figures| figures.pairs.iter().all(|pairs| !pairs.is_empty());
+    let drawn = || {
+        teams
+            .iter()
+            .zip(all)
+            .filter(|(_, figures)| complete(figures))
+    };
+    let alone = drawn().map(|(team, figures)| Line::new(team.contender, &figures.alone));
     plot::waits(
         &result("latency.svg"),
         "Acquire of a free lock, 1 in flight",
-        &waits.collect::<Vec<_>>(),
+        &alone.collect::<Vec<_>>(),
     );
-    let pairs = drawn
-        .iter()
-        .map(|it| Line::new(it.contender, &it.pairs[..]));
+    let pairs = drawn().map(|(team, figures)| Line::new(team.contender, &figures.pairs[..]));
     plot::throughput(
         &result("throughput.svg"),
         "Locks taken and given back, keys that nobody else wants",
