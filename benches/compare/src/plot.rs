@@ -12,7 +12,7 @@ use crate::waits::Waits;
 
 const SIZE: (u32, u32) = (1_000, 480);
 /// Right of the curves, so that their names hide none of them.
-const LEGEND: u32 = 210;
+const LEGEND: u32 = 230;
 const WIDTH: u32 = 2;
 
 /// What one contender's curve is drawn from.
@@ -108,9 +108,11 @@ fn draw_throughput(
         .y_label_formatter(&|pairs| format!("{pairs:.0}"))
         .y_desc("pairs per second")
         .draw()?;
-    for line in lines {
+    for (nth, line) in lines.iter().enumerate() {
         let style = line.style();
-        let pairs = || (0..).map(f64::from).zip(line.data);
+        // Beside each other, or one bar would hide another.
+        let shift = (nth as f64 - lines.len() as f64 / 2.0) * 0.015;
+        let pairs = || (0..).map(|at| f64::from(at) + shift).zip(line.data);
         let medians = pairs().map(|(at, pairs)| (at, pairs.median()));
         chart.draw_series(LineSeries::new(medians, style))?;
         chart.draw_series(pairs().map(|(at, pairs)| {

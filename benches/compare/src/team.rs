@@ -71,10 +71,13 @@ fn answer(worker: &mut Speaker) -> Result<Done, String> {
 pub(crate) struct Report(Vec<Done>);
 
 impl Report {
-    /// Pairs, until the server had confirmed the last release.
     pub(crate) fn pairs_per_second(&self) -> f64 {
-        let seconds = self.0.iter().map(|done| done.seconds);
-        self.pairs() as f64 / seconds.fold(0.0, f64::max)
+        self.pairs() as f64 / self.seconds()
+    }
+
+    /// Until the server had confirmed the last release.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.0.iter().map(|done| done.seconds).fold(0.0, f64::max)
     }
 
     /// Also those of who still waited when the window was over.

@@ -48,13 +48,11 @@ pub(crate) fn run(bench: &mut Bench) {
 
 /// With how many commands the team sent.
 fn counted(bench: &Bench, team: &mut Team, job: &Job) -> (Option<Report>, u64) {
-    let sent = |contender: Contender| -> u64 {
-        let commands = contender.commands().iter();
-        commands.map(|command| bench.server.calls(command)).sum()
-    };
-    let before = sent(team.contender);
+    let contender = team.contender;
+    let sent = || contender.sent(|command| bench.server.calls(command));
+    let before = sent();
     let report = team.run(job);
-    (report, sent(team.contender) - before)
+    (report, sent() - before)
 }
 
 impl Figures {

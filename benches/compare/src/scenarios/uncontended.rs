@@ -18,6 +18,8 @@ const WINDOW: Duration = Duration::from_millis(700);
 struct Figures {
     /// For each of `IN_FLIGHT`.
     pairs: [Series; IN_FLIGHT.len()],
+    /// How long after the window the last release was confirmed, in milliseconds.
+    late: [Series; IN_FLIGHT.len()],
     /// Of an acquire when nothing else is in flight, in microseconds.
     p50: Series,
     p99: Series,
@@ -44,6 +46,7 @@ pub(crate) fn run(bench: &mut Bench) {
 impl Figures {
     fn add(&mut self, level: usize, report: &Report) {
         self.pairs[level].add(report.pairs_per_second());
+        self.late[level].add((report.seconds() - WINDOW.as_secs_f64()) * 1e3);
         if IN_FLIGHT[level] == 1 {
             let waits = report.waits();
             self.p50.add(waits.at(0.5) * 1e6);
@@ -58,7 +61,8 @@ fn tell_pairs(bench: &mut Bench, teams: &[Team], all: &[Figures]) {
         let scenario = format!("uncontended, {in_flight} in flight: pairs");
         for (team, figures) in teams.iter().zip(all) {
             let (pairs, ours) = (&figures.pairs[level], &all[0].pairs[level]);
-            bench.table.rate(&scenario, team, pairs, ours, String::new);
+            let note = || format!("last release {} late", figures.late[level].text(0, "ms"));
+            bench.table.rate(&scenario, team, pairs, ours, note);
         }
     }
 }
