@@ -50,19 +50,24 @@ impl Table {
         &mut self,
         scenario: &str,
         contender: &str,
-        figure: String,
-        ratio: String,
+        figure: impl Into<String>,
+        ratio: impl Into<String>,
         note: impl Into<String>,
     ) {
         let row = [
             scenario.to_owned(),
             contender.to_owned(),
-            figure,
-            ratio,
+            figure.into(),
+            ratio.into(),
             note.into(),
         ];
         eprintln!("{}", row.join(" | "));
         self.0.push(row);
+    }
+
+    /// Why there are no figures.
+    pub(crate) fn left_out(&mut self, scenario: &str, contender: &str, reason: &str) {
+        self.row(scenario, contender, "", "", format!("left out: {reason}"));
     }
 
     /// A rate of a team, compared with tower-lock's; or why there is none.
@@ -80,10 +85,8 @@ impl Table {
         };
         let [figure, ratio, mut note] = figure;
         if let Some(failure) = team.failure() {
-            note = [note, failure]
-                .join("; ")
-                .trim_start_matches("; ")
-                .to_owned();
+            let apart = if note.is_empty() { "" } else { "; " };
+            note = format!("{note}{apart}{failure}");
         }
         self.row(scenario, team.contender.name(), figure, ratio, note);
     }

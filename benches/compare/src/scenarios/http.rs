@@ -23,47 +23,35 @@ pub(crate) fn run(bench: &mut Bench) {
         ("axum and tower-lock on memory", "memory"),
         ("axum and tower-lock on Redis", url.as_str()),
     ];
-    match servers
-        .map(|(_, locks)| Served::start(locks))
-        .into_iter()
-        .collect()
-    {
-        Ok(served) => measure(bench, &servers.map(|(name, _)| name), served),
-        Err(reason) => left_out(bench, &reason),
+    let served = servers.map(|(name, locks)| Served::start(name, locks));
+    let measured = served.into_iter().collect::<Result<Vec<_>, _>>();
+    match measured.and_then(|served| measure(bench.rounds, served)) {
+        Ok(served) => tell(bench, &served),
+        Err(reason) => bench.table.left_out(SCENARIO, "axum", &reason),
     }
 }
 
-fn measure(bench: &mut Bench, names: &[&str], mut all: Vec<Served>) {
-    for round in 0..bench.rounds {
+fn measure(rounds: usize, mut all: Vec<Served>) -> Result<Vec<Served>, String> {
+    for round in 0..rounds {
         for at in turns(round, all.len()) {
-            match requests_per_second(&all[at].address) {
-                Ok(rate) => all[at].rate.add(rate),
-                Err(reason) => return left_out(bench, &reason),
-            }
+            let rate = requests_per_second(&all[at].address)?;
+            all[at].rate.add(rate);
         }
     }
-    let without = &all[0].rate;
-    for (name, served) in names.iter().zip(&all) {
-        let (rate, ratio) = (
-            served.rate.text(0, "/s"),
-            ratio(&served.rate, without, "no lock"),
-        );
-        bench.table.row(SCENARIO, name, rate, ratio, String::new());
-    }
+    Ok(all)
 }
 
-fn left_out(bench: &mut Bench, reason: &str) {
-    let note = format!("left out: {reason}");
-    bench.table.row(
-        SCENARIO,
-        "axum and tower-lock",
-        String::new(),
-        String::new(),
-        note,
-    );
+fn tell(bench: &mut Bench, all: &[Served]) {
+    for Served { name, rate, .. } in all {
+        let ratio = ratio(rate, &all[0].rate, "no lock");
+        bench
+            .table
+            .row(SCENARIO, name, rate.text(0, "/s"), ratio, "");
+    }
 }
 
 struct Served {
+    name: &'static str,
     address: String,
     rate: Series,
     /// Serves until it is dropped.
@@ -71,9 +59,10 @@ struct Served {
 }
 
 impl Served {
-    fn start(locks: &str) -> Result<Self, String> {
+    fn start(name: &'static str, locks: &str) -> Result<Self, String> {
         let mut process = Speaker::start(this_program(&["serve", locks]))?;
         Ok(Self {
+            name,
             address: process.expect("ready")?,
             rate: Series::default(),
             _process: process,

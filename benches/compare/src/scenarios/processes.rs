@@ -72,7 +72,7 @@ impl Figures {
     }
 
     fn note(&self) -> String {
-        let (share, commands) = (self.smallest_share.text(0, "%"), self.commands.text(2, ""));
+        let (share, commands) = (self.smallest_share.text(0, "%"), self.commands.text(3, ""));
         let longest = self.contention.longest_wait();
         format!(
             "smallest share of a process {share}; {commands} commands for each grant; {longest}"
