@@ -39,7 +39,9 @@ pub(crate) fn ratio(this: &Series, that: &Series, name: &str) -> String {
     if this.is_empty() || that.is_empty() {
         return String::new();
     }
-    format!("{:.2} × {name}", this.median() / that.median())
+    let ratio = this.median() / that.median();
+    let decimals = if ratio < 0.1 { 3 } else { 2 };
+    format!("{ratio:.decimals$} × {name}")
 }
 
 #[derive(Default)]
