@@ -12,6 +12,10 @@ export SERVER
 RUNS ?= 20
 ROWS ?=
 
+# How often `make bench` measures each figure, and which scenarios: without any, all.
+ROUNDS ?= 5
+SCENARIOS ?=
+
 .DEFAULT_GOAL := help
 .PHONY: help test faults server lint features bench
 
@@ -20,7 +24,7 @@ help:
 	@echo 'make faults    every fault $(RUNS) times under load, as one table (RUNS=n, ROWS="words of names")'
 	@echo 'make lint      format, clippy and documentation, warnings are errors'
 	@echo 'make features  each feature alone, and none'
-	@echo 'make bench     benchmarks'
+	@echo 'make bench     beside other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot")'
 	@echo 'SERVER=name    the Redis server that the tests start (now: $(SERVER))'
 	@echo 'PROCESSES_SECONDS=n  how long the test over many processes runs (60 unless set)'
 	@echo
@@ -52,5 +56,6 @@ features:
 		echo 'without features the crate must not depend on these'; exit 1; \
 	fi
 
+# Beside other locks; `cargo bench` has the small one.
 bench: server
-	$(CARGO) bench --all-features
+	$(CARGO) run --release --manifest-path benches/compare/Cargo.toml -- --rounds $(ROUNDS) $(SCENARIOS)

@@ -14,6 +14,7 @@ mod redis;
 #[path = "../../tests/support/redis_server.rs"]
 #[allow(dead_code)]
 mod redis_server;
+mod scripts;
 mod table;
 
 fn main() {

@@ -9,23 +9,8 @@ use tokio::time::Instant;
 use tower_lock::{LockManager, RedisBackend};
 
 use crate::redis_server::RedisServer;
+use crate::scripts::{ACQUIRE, RELEASE};
 use crate::table::{Series, Table, ratio};
-
-/// What any lock needs: no token, no notification, no watchdog.
-const BARE_ACQUIRE: &str = "
-if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
-  redis.call('hincrby', KEYS[1], ARGV[1], 1)
-  redis.call('pexpire', KEYS[1], ARGV[2])
-  return nil
-end
-return redis.call('pttl', KEYS[1])";
-const BARE_RELEASE: &str = "
-if redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
-  redis.call('del', KEYS[1])
-  redis.call('publish', KEYS[2], '0')
-  return 1
-end
-return 0";
 
 const PAIRS: usize = 40_000;
 const ROUNDS: usize = 7;
@@ -38,8 +23,8 @@ struct Bare {
 impl Bare {
     fn new() -> Self {
         Self {
-            acquire: redis::Script::new(BARE_ACQUIRE),
-            release: redis::Script::new(BARE_RELEASE),
+            acquire: redis::Script::new(ACQUIRE),
+            release: redis::Script::new(RELEASE),
         }
     }
 

@@ -1,0 +1,33 @@
+package compare;
+
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.util.Base64;
+import java.util.List;
+
+import org.HdrHistogram.Histogram;
+
+/** What became of a job. As text it is the answer. */
+record Done(long pairs, long inWindow, double seconds, Histogram waits) {
+    static Done of(List<Part> parts, double seconds) {
+        Histogram waits = new Histogram(3);
+        waits.setAutoResize(true);
+        long inWindow = 0;
+        for (Part part : parts) {
+            inWindow += part.inWindow();
+            for (long wait : part.waits()) {
+                waits.recordValue(wait);
+            }
+        }
+        return new Done(waits.getTotalCount(), inWindow, seconds, waits);
+    }
+
+    @Override
+    public String toString() {
+        ByteBuffer bytes = ByteBuffer.allocate(waits.getNeededByteBufferCapacity());
+        int length = waits.encodeIntoByteBuffer(bytes);
+        ByteBuffer text = Base64.getEncoder().encode(bytes.flip().slice(0, length));
+        return pairs + " " + inWindow + " " + seconds + " "
+                + StandardCharsets.US_ASCII.decode(text);
+    }
+}

@@ -1,0 +1,73 @@
+package compare;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+import org.redisson.Redisson;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+
+/**
+ * Reads jobs from its input, a line each, does them with Redisson's {@code RLock}, and answers on
+ * its output. The same protocol as the workers in Rust, see {@code job.rs}.
+ */
+public final class Worker {
+    /** How long after its window a job may take. */
+    private static final long PATIENCE_SECONDS = 30;
+
+    private final RedissonClient redisson;
+    /** Threads are kept: Redisson knows an owner by its thread. */
+    private final ExecutorService threads = Executors.newCachedThreadPool();
+
+    private Worker(RedissonClient redisson) {
+        this.redisson = redisson;
+    }
+
+    public static void main(String[] arguments) throws IOException {
+        Config config = new Config();
+        config.useSingleServer().setAddress(arguments[0]);
+        Worker worker = new Worker(Redisson.create(config));
+        System.out.println("ready");
+        BufferedReader jobs =
+                new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = jobs.readLine(); line != null; line = jobs.readLine()) {
+            System.out.println(worker.answer(line));
+        }
+        // Without waiting for what may still hang.
+        System.exit(0);
+    }
+
+    private String answer(String line) {
+        try {
+            return "done " + run(Job.parse(line));
+        } catch (Exception failure) {
+            return "failed " + failure.toString().replace('\n', ' ');
+        }
+    }
+
+    private Done run(Job job) throws ExecutionException, InterruptedException, TimeoutException {
+        Keys keys = new Keys(job);
+        List<Future<Part>> parts = new ArrayList<>();
+        long start = System.nanoTime();
+        long end = start + TimeUnit.MILLISECONDS.toNanos(job.windowMillis());
+        for (int thread = 0; thread < job.inFlight(); thread++) {
+            parts.add(threads.submit(new Pairs(redisson, keys, thread, end)));
+        }
+        long last = end + TimeUnit.SECONDS.toNanos(PATIENCE_SECONDS);
+        List<Part> finished = new ArrayList<>();
+        for (Future<Part> part : parts) {
+            finished.add(part.get(last - System.nanoTime(), TimeUnit.NANOSECONDS));
+        }
+        return Done.of(finished, (System.nanoTime() - start) / 1e9);
+    }
+}

@@ -1,0 +1,86 @@
+//! What all scenarios use.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::contenders::Contender;
+use crate::job::{Job, Keys};
+use crate::redis_server::RedisServer;
+use crate::table::Table;
+use crate::team::Team;
+
+pub(crate) struct Bench {
+    pub(crate) server: RedisServer,
+    pub(crate) rounds: usize,
+    pub(crate) table: Table,
+    jobs: usize,
+}
+
+impl Bench {
+    pub(crate) fn new(rounds: usize) -> Self {
+        Self {
+            server: RedisServer::start(),
+            rounds,
+            table: Table::default(),
+            jobs: 0,
+        }
+    }
+
+    /// With keys that no job before has had.
+    pub(crate) fn job(&mut self, keys: Keys, in_flight: usize, window: Duration) -> Job {
+        self.jobs += 1;
+        Job {
+            keys,
+            name: format!("order{}", self.jobs),
+            in_flight,
+            window,
+        }
+    }
+
+    /// A team of so many processes for each contender, warmed up with such a job.
+    pub(crate) fn teams(
+        &mut self,
+        contenders: &[Contender],
+        size: usize,
+        keys: Keys,
+        in_flight: usize,
+    ) -> Vec<Team> {
+        let url = self.server.url();
+        let mut teams = Vec::new();
+        for &contender in contenders {
+            let mut team = Team::start(contender, size, &url);
+            drop(team.run(&self.job(keys, in_flight, contender.warm_up())));
+            teams.push(team);
+        }
+        teams
+    }
+
+    /// The table, under what one must know to read it.
+    pub(crate) fn markdown(&self) -> String {
+        let info = self.server.cli(&["INFO", "server"]);
+        let version = info
+            .lines()
+            .find_map(|line| line.strip_prefix("redis_version:"));
+        let cores = std::thread::available_parallelism().map_or(0, usize::from);
+        format!(
+            "{} rounds, interleaved; {cores} cores, shared by clients and server; Redis {} on \
+             loopback.\n\n{}",
+            self.rounds,
+            version.unwrap_or("of an unknown version").trim_end(),
+            self.table.markdown()
+        )
+    }
+}
+
+/// In which order so many are measured in a round: another one starts in each, so that none always
+/// follows the same one.
+pub(crate) fn turns(round: usize, count: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |at| (at + round) % count)
+}
+
+/// Where tables and plots go.
+pub(crate) fn result(name: &str) -> PathBuf {
+    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../results"));
+    std::fs::create_dir_all(&folder).expect("a folder for the results");
+    folder.join(name)
+}

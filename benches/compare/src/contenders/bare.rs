@@ -1,0 +1,122 @@
+//! What any lock on Redis needs, and nothing else: two scripts on one multiplexed connection. No
+//! token, no watchdog, and nobody listens for releases: the limit, not a lock to use.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::AsyncConnectionConfig;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use tokio::time::sleep;
+
+use crate::scripts::{ACQUIRE, RELEASE};
+use crate::work::{Failure, Locks};
+
+const LEASE_MILLIS: u32 = 30_000;
+
+/// How long a loop that finds the key taken sleeps at most before it tries again.
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+
+#[derive(Clone)]
+pub(crate) struct Bare {
+    connection: MultiplexedConnection,
+    scripts: Arc<Scripts>,
+}
+
+/// Longer than by default: one slow moment of the machine must not end the contender.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(crate) async fn connect(url: &str) -> Result<Bare, Failure> {
+    let client = redis::Client::open(url)?;
+    Ok(Bare {
+        connection: client
+            .get_multiplexed_async_connection_with_config(&connection_config())
+            .await?,
+        scripts: Arc::new(Scripts::new()),
+    })
+}
+
+pub(crate) fn connection_config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_response_timeout(Some(RESPONSE_TIMEOUT))
+}
+
+impl Locks for Bare {
+    type Held = Held;
+
+    async fn lock(&self, key: &str) -> Result<Held, Failure> {
+        let mut connection = self.connection.clone();
+        let wanted = self.scripts.want(key);
+        while !self.scripts.try_lock(&mut connection, &wanted).await? {
+            pause().await;
+        }
+        Ok(wanted)
+    }
+
+    async fn unlock(&self, held: Held) -> Result<(), Failure> {
+        self.scripts
+            .unlock(&mut self.connection.clone(), &held)
+            .await
+    }
+}
+
+/// By chance, so that those who wait do not try all at once.
+pub(crate) async fn pause() {
+    sleep(LONGEST_PAUSE.mul_f64(fastrand::f64())).await;
+}
+
+pub(crate) struct Held {
+    key: String,
+    owner: String,
+}
+
+pub(crate) struct Scripts {
+    acquire: redis::Script,
+    release: redis::Script,
+    process: u32,
+    owners: AtomicU64,
+}
+
+impl Scripts {
+    pub(crate) fn new() -> Self {
+        Self {
+            acquire: redis::Script::new(ACQUIRE),
+            release: redis::Script::new(RELEASE),
+            process: std::process::id(),
+            owners: AtomicU64::new(0),
+        }
+    }
+
+    /// An owner that no other acquire has: the script lets the same one in twice.
+    pub(crate) fn want(&self, key: &str) -> Held {
+        let owner = self.owners.fetch_add(1, Ordering::Relaxed);
+        Held {
+            key: format!("lock:{key}"),
+            owner: format!("7ee9e9e5-56b8-4b3c-9d0b-{:012x}:{owner}", self.process),
+        }
+    }
+
+    pub(crate) async fn try_lock(
+        &self,
+        connection: &mut impl ConnectionLike,
+        wanted: &Held,
+    ) -> Result<bool, Failure> {
+        let mut call = self.acquire.key(&wanted.key);
+        call.arg(&wanted.owner).arg(LEASE_MILLIS);
+        let left: Option<i64> = call.invoke_async(connection).await?;
+        Ok(left.is_none())
+    }
+
+    pub(crate) async fn unlock(
+        &self,
+        connection: &mut impl ConnectionLike,
+        held: &Held,
+    ) -> Result<(), Failure> {
+        let mut call = self.release.key(&held.key);
+        call.key(format!("redisson_lock__channel:{{{}}}", held.key));
+        call.arg(&held.owner);
+        match call.invoke_async(connection).await? {
+            1 => Ok(()),
+            _ => Err("the lock was not held".into()),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! tower-lock beside other locks, on the same Redis server: `make bench`.
+
+mod bench;
+mod child;
+mod contenders;
+mod contention;
+mod job;
+mod keys;
+mod knobs;
+mod plot;
+#[path = "../../../tests/support/process.rs"]
+#[allow(dead_code)]
+mod process;
+#[path = "../../../tests/support/redis_server.rs"]
+#[allow(dead_code)]
+mod redis_server;
+mod scaling;
+mod scenarios;
+#[path = "../../speed/scripts.rs"]
+mod scripts;
+mod serving;
+mod table;
+mod team;
+mod waits;
+mod work;
+
+use std::error::Error;
+
+use bench::{Bench, result};
+use contenders::Contender;
+use knobs::Knobs;
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+fn main() -> Result {
+    let arguments: Vec<_> = std::env::args().collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[1..] {
+        // How this program starts itself, for what must be processes of their own.
+        ["work", contender, url] => run(Contender::work(contender, url)),
+        ["serve", locks] => run(serving::serve(locks)),
+        ["scale", what, url] => run(scaling::scale(what, url)),
+        _ => compare(&Knobs::parse(arguments.into_iter())?),
+    }
+}
+
+#[tokio::main]
+async fn run(work: impl Future<Output = Result>) -> Result {
+    work.await
+}
+
+fn compare(knobs: &Knobs) -> Result {
+    let mut bench = Bench::new(knobs.rounds);
+    for scenario in &knobs.scenarios {
+        scenario.run(&mut bench);
+    }
+    std::fs::write(result("table.md"), bench.markdown())?;
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! tower-lock with very many locks, waiters and keys, each in a process of its own: memory that one
+//! has used would be there for the next. Each says what it measured, and ends.
+
+use std::time::Duration;
+
+use memory_stats::memory_stats;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tower_lock::{LockGuard, LockManager, RedisBackend};
+
+use crate::work::Failure;
+
+pub(crate) const HELD: usize = 100_000;
+/// Renewed at each third of it, so five times in the window.
+pub(crate) const LEASE: Duration = Duration::from_secs(12);
+pub(crate) const WINDOW: Duration = Duration::from_secs(20);
+pub(crate) const WAITERS: usize = 10_000;
+pub(crate) const KEYS: usize = 1_000_000;
+
+const IN_FLIGHT: usize = 64;
+
+pub(crate) async fn scale(what: &str, url: &str) -> Result<(), Failure> {
+    match what {
+        "held" => held(url).await,
+        "waiting" => waiting(url).await,
+        "passed" => passed(url).await,
+        _ => Err("nothing of that name".into()),
+    }
+}
+
+async fn manager(url: &str) -> Result<LockManager, Failure> {
+    let backend = RedisBackend::builder(url).connect().await?;
+    let locks = LockManager::builder(backend)
+        .watchdog_timeout(LEASE)
+        .max_waiters_per_key(WAITERS)
+        .build()?;
+    // What is set up once is no cost of the many.
+    drop(locks.acquire("first").await?);
+    Ok(locks)
+}
+
+/// Bytes for each held lock; the share of a core that renewing them takes; how many were lost.
+async fn held(url: &str) -> Result<(), Failure> {
+    let locks = manager(url).await?;
+    let before = resident();
+    let mut tasks = JoinSet::new();
+    for task in 0..IN_FLIGHT {
+        tasks.spawn(take(locks.clone(), task));
+    }
+    let mut guards = Vec::with_capacity(HELD);
+    while let Some(taken) = tasks.join_next().await {
+        guards.append(&mut taken??);
+    }
+    let bytes = resident().saturating_sub(before) / guards.len();
+    let busy = processor_time();
+    sleep(WINDOW).await;
+    let share = (processor_time() - busy).as_secs_f64() / WINDOW.as_secs_f64();
+    let lost = guards.iter().filter(|guard| !guard.is_held()).count();
+    println!("done {bytes} {share} {lost}");
+    Ok(())
+}
+
+async fn take(locks: LockManager, task: usize) -> Result<Vec<LockGuard>, Failure> {
+    let mut guards = Vec::new();
+    for n in (task..HELD).step_by(IN_FLIGHT) {
+        guards.push(locks.acquire(format!("held:{n}")).await?);
+    }
+    Ok(guards)
+}
+
+/// Bytes for each of those who wait for one key, with the tasks that do.
+async fn waiting(url: &str) -> Result<(), Failure> {
+    let locks = manager(url).await?;
+    let guard = locks.acquire("wanted").await?;
+    let before = resident();
+    let mut tasks = JoinSet::new();
+    for _ in 0..WAITERS {
+        tasks.spawn(locks.acquire("wanted").wait_forever().into_future());
+    }
+    while locks.snapshot().waiting < WAITERS {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let bytes = resident().saturating_sub(before) / WAITERS;
+    println!("done {bytes}");
+    drop(guard);
+    Ok(())
+}
+
+/// Bytes that are more after very many keys than after a few.
+async fn passed(url: &str) -> Result<(), Failure> {
+    let locks = manager(url).await?;
+    pass(&locks, "few", KEYS / 20).await?;
+    let before = resident();
+    pass(&locks, "many", KEYS).await?;
+    let more = resident().saturating_sub(before);
+    println!("done {more}");
+    Ok(())
+}
+
+async fn pass(locks: &LockManager, name: &'static str, keys: usize) -> Result<(), Failure> {
+    let mut tasks = JoinSet::new();
+    for task in 0..IN_FLIGHT {
+        let locks = locks.clone();
+        tasks.spawn(async move {
+            for n in (task..keys).step_by(IN_FLIGHT) {
+                drop(locks.acquire(format!("{name}:{n}")).await?);
+            }
+            Ok::<_, tower_lock::Error>(())
+        });
+    }
+    while let Some(passed) = tasks.join_next().await {
+        passed??;
+    }
+    while !locks.snapshot().is_idle() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
+
+/// What the process has in memory, in bytes.
+fn resident() -> usize {
+    memory_stats().expect("this system tells").physical_mem
+}
+
+fn processor_time() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("this system tells");
+    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    Duration::from_micros(micros.unsigned_abs())
+}

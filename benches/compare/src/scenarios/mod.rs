@@ -1,0 +1,56 @@
+//! What is compared.
+
+mod hot;
+mod http;
+mod processes;
+mod scale;
+mod uncontended;
+mod zipf;
+
+use std::str::FromStr;
+
+use crate::bench::Bench;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Scenario {
+    Uncontended,
+    Hot,
+    Processes,
+    Zipf,
+    Http,
+    Scale,
+}
+
+impl Scenario {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Uncontended,
+        Self::Hot,
+        Self::Processes,
+        Self::Zipf,
+        Self::Http,
+        Self::Scale,
+    ];
+
+    pub(crate) fn run(self, bench: &mut Bench) {
+        match self {
+            Self::Uncontended => uncontended::run(bench),
+            Self::Hot => hot::run(bench),
+            Self::Processes => processes::run(bench),
+            Self::Zipf => zipf::run(bench),
+            Self::Http => http::run(bench),
+            Self::Scale => scale::run(bench),
+        }
+    }
+}
+
+impl FromStr for Scenario {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let named = |scenario: &Self| format!("{scenario:?}").eq_ignore_ascii_case(name);
+        Self::ALL
+            .into_iter()
+            .find(named)
+            .ok_or_else(|| format!("no scenario `{name}`; there are {:?}", Self::ALL))
+    }
+}

@@ -1,0 +1,81 @@
+//! One key that everybody in four processes wants.
+
+use std::time::Duration;
+
+use crate::bench::{Bench, turns};
+use crate::contenders::Contender;
+use crate::contention::Contention;
+use crate::job::{Job, Keys};
+use crate::table::Series;
+use crate::team::{Report, Team};
+
+const PROCESSES: usize = 4;
+/// In each process.
+const WAITERS: usize = 16;
+const WINDOW: Duration = Duration::from_secs(2);
+const CONTENDERS: [Contender; 3] = [Contender::Ours, Contender::Rslock, Contender::Redisson];
+
+struct Figures {
+    contention: Contention,
+    /// Of the process that got the least, in per cent.
+    smallest_share: Series,
+    /// That clients sent, for each grant.
+    commands: Series,
+}
+
+pub(crate) fn run(bench: &mut Bench) {
+    let key = Keys::Shared(1);
+    let mut teams = bench.teams(&CONTENDERS, PROCESSES, key, WAITERS);
+    let mut all = CONTENDERS.map(|_| Figures::new());
+    for round in 0..bench.rounds {
+        for at in turns(round, teams.len()) {
+            let job = bench.job(key, WAITERS, WINDOW);
+            if let (Some(report), commands) = counted(bench, &mut teams[at], &job) {
+                all[at].add(&report, commands);
+            }
+        }
+    }
+    for (team, figures) in teams.iter().zip(&all) {
+        bench.table.rate(
+            "one hot key, 4 processes of 16 waiters: grants",
+            team,
+            &figures.contention.grants,
+            &all[0].contention.grants,
+            || figures.note(),
+        );
+    }
+}
+
+/// With how many commands the team sent.
+fn counted(bench: &Bench, team: &mut Team, job: &Job) -> (Option<Report>, u64) {
+    let contender = team.contender;
+    let sent = || contender.sent(|command| bench.server.calls(command));
+    let before = sent();
+    let report = team.run(job);
+    (report, sent() - before)
+}
+
+impl Figures {
+    fn new() -> Self {
+        Self {
+            contention: Contention::over(WINDOW),
+            smallest_share: Series::default(),
+            commands: Series::default(),
+        }
+    }
+
+    fn add(&mut self, report: &Report, commands: u64) {
+        self.contention.add(report);
+        self.smallest_share.add(report.smallest_share() * 100.0);
+        // Commands were counted until the last waiter was through, so the grants are, too.
+        self.commands.add(commands as f64 / report.pairs() as f64);
+    }
+
+    fn note(&self) -> String {
+        let (share, commands) = (self.smallest_share.text(0, "%"), self.commands.text(3, ""));
+        let longest = self.contention.longest_wait();
+        format!(
+            "smallest share of a process {share}; {commands} commands for each grant; {longest}"
+        )
+    }
+}

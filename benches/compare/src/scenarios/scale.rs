@@ -1,0 +1,94 @@
+//! Very many locks, waiters and keys in one manager: what they cost, and that nothing is lost.
+
+use crate::bench::Bench;
+use crate::child::{Speaker, this_program};
+use crate::scaling::{HELD, KEYS, LEASE, WAITERS, WINDOW};
+use crate::table::Series;
+
+/// A round takes most of a minute.
+const MOST_ROUNDS: usize = 3;
+
+#[derive(Default)]
+struct Figures {
+    /// Bytes for each held lock.
+    held: Series,
+    /// Of a core, in per cent.
+    renewing: Series,
+    renewals: Series,
+    lost: Series,
+    /// Bytes for each waiter.
+    waiting: Series,
+    /// Megabytes that are more after very many keys.
+    passed: Series,
+}
+
+pub(crate) fn run(bench: &mut Bench) {
+    let mut figures = Figures::default();
+    for _ in 0..bench.rounds.min(MOST_ROUNDS) {
+        if let Err(reason) = figures.add(bench) {
+            return bench.table.left_out("scale", "tower-lock", &reason);
+        }
+    }
+    tell(bench, &figures);
+}
+
+impl Figures {
+    fn add(&mut self, bench: &Bench) -> Result<(), String> {
+        let expirations = bench.server.calls("pexpire");
+        let [held, renewing, lost] = scale(bench, "held")?;
+        // Each lock got its lease once by its acquire.
+        let expirations = bench.server.calls("pexpire") - expirations;
+        let [waiting] = scale(bench, "waiting")?;
+        let [passed] = scale(bench, "passed")?;
+        self.held.add(held);
+        self.renewing.add(renewing * 100.0);
+        self.renewals.add(expirations as f64 / HELD as f64 - 1.0);
+        self.lost.add(lost);
+        self.waiting.add(waiting);
+        self.passed.add(passed / 1e6);
+        Ok(())
+    }
+
+    fn renewed(&self) -> String {
+        let (lease, window) = (LEASE.as_secs(), WINDOW.as_secs());
+        let (renewals, lost) = (self.renewals.text(1, ""), self.lost.text(0, ""));
+        format!("lease {lease} s; each renewed {renewals} times in {window} s; {lost} lost")
+    }
+}
+
+/// The numbers that such a process says, and an empty server after it.
+fn scale<const N: usize>(bench: &Bench, what: &str) -> Result<[f64; N], String> {
+    let mut process = Speaker::start(this_program(&["scale", what, &bench.server.url()]))?;
+    let figures = process.expect("done")?;
+    drop(process);
+    bench.server.cli(&["FLUSHALL"]);
+    let figures: Result<Vec<f64>, _> = figures.split(' ').map(str::parse).collect();
+    let figures = figures.map_err(|error| error.to_string())?;
+    figures.try_into().map_err(|_| "other figures".to_owned())
+}
+
+fn tell(bench: &mut Bench, figures: &Figures) {
+    let mut row = |scenario: String, figure: String, note: &str| {
+        bench.table.row(&scenario, "tower-lock", figure, "", note);
+    };
+    row(
+        format!("{HELD} locks held: CPU of the client"),
+        figures.renewing.text(1, "% of a core"),
+        &figures.renewed(),
+    );
+    row(
+        format!("{HELD} locks held: memory of each"),
+        figures.held.text(0, "bytes"),
+        "resident; its guard and key included",
+    );
+    row(
+        format!("{WAITERS} waiters for one key: memory of each"),
+        figures.waiting.text(0, "bytes"),
+        "resident; its task included",
+    );
+    row(
+        format!("{KEYS} keys have passed through: memory more"),
+        figures.passed.text(2, "MB"),
+        "resident; than after a twentieth of them",
+    );
+}

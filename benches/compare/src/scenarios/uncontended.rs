@@ -1,0 +1,110 @@
+//! A new key for each pair: what a lock costs that nobody else wants.
+
+use std::time::Duration;
+
+use crate::bench::{Bench, result, turns};
+use crate::contenders::Contender;
+use crate::job::Keys;
+use crate::plot::{self, Line};
+use crate::table::{Series, ratio};
+use crate::team::{Report, Team};
+use crate::waits::Waits;
+
+const IN_FLIGHT: [usize; 4] = [1, 16, 64, 256];
+const WINDOW: Duration = Duration::from_millis(700);
+
+/// What one contender has reached.
+#[derive(Default)]
+struct Figures {
+    /// For each of `IN_FLIGHT`.
+    pairs: [Series; IN_FLIGHT.len()],
+    /// How long after the window the last release was confirmed, in milliseconds.
+    late: [Series; IN_FLIGHT.len()],
+    /// Of an acquire when nothing else is in flight, in microseconds.
+    p50: Series,
+    p99: Series,
+    alone: Waits,
+}
+
+pub(crate) fn run(bench: &mut Bench) {
+    let mut teams = bench.teams(&Contender::ALL, 1, Keys::New, 64);
+    let mut all: Vec<_> = teams.iter().map(|_| Figures::default()).collect();
+    for round in 0..bench.rounds {
+        for (level, in_flight) in IN_FLIGHT.into_iter().enumerate() {
+            for at in turns(round, teams.len()) {
+                if let Some(report) = teams[at].run(&bench.job(Keys::New, in_flight, WINDOW)) {
+                    all[at].add(level, &report);
+                }
+            }
+        }
+    }
+    tell_pairs(bench, &teams, &all);
+    tell_latency(bench, &teams, &all);
+    draw(&teams, &all);
+}
+
+impl Figures {
+    fn add(&mut self, level: usize, report: &Report) {
+        self.pairs[level].add(report.pairs_per_second());
+        self.late[level].add((report.seconds() - WINDOW.as_secs_f64()) * 1e3);
+        if IN_FLIGHT[level] == 1 {
+            let waits = report.waits();
+            self.p50.add(waits.at(0.5) * 1e6);
+            self.p99.add(waits.at(0.99) * 1e6);
+            self.alone.add(&waits);
+        }
+    }
+}
+
+fn tell_pairs(bench: &mut Bench, teams: &[Team], all: &[Figures]) {
+    for (level, in_flight) in IN_FLIGHT.into_iter().enumerate() {
+        let scenario = format!("uncontended, {in_flight} in flight: pairs");
+        for (team, figures) in teams.iter().zip(all) {
+            let (pairs, ours) = (&figures.pairs[level], &all[0].pairs[level]);
+            let note = || format!("last release {} late", figures.late[level].text(0, "ms"));
+            bench.table.rate(&scenario, team, pairs, ours, note);
+        }
+    }
+}
+
+fn tell_latency(bench: &mut Bench, teams: &[Team], all: &[Figures]) {
+    let bare = teams
+        .iter()
+        .position(|team| team.contender == Contender::Bare);
+    let bare = &all[bare.expect("it is a contender")];
+    for (team, figures) in teams.iter().zip(all) {
+        if figures.p50.is_empty() {
+            continue;
+        }
+        bench.table.row(
+            "uncontended, 1 in flight: p50 of an acquire",
+            team.contender.name(),
+            figures.p50.text(1, "µs"),
+            ratio(&figures.p50, &bare.p50, "bare"),
+            format!("p99 {}", figures.p99.text(0, "µs")),
+        );
+    }
+}
+
+fn draw(teams: &[Team], all: &[Figures]) {
+    let complete = |figures: &Figures| figures.pairs.iter().all(|pairs| !pairs.is_empty());
+    let drawn = || {
+        teams
+            .iter()
+            .zip(all)
+            .filter(|(_, figures)| complete(figures))
+    };
+    let alone = drawn().map(|(team, figures)| Line::new(team.contender, &figures.alone));
+    plot::waits(
+        &result("latency.svg"),
+        "Acquire of a free lock, 1 in flight",
+        &alone.collect::<Vec<_>>(),
+    );
+    let pairs = drawn().map(|(team, figures)| Line::new(team.contender, &figures.pairs[..]));
+    plot::throughput(
+        &result("throughput.svg"),
+        "Locks taken and given back, keys that nobody else wants",
+        &IN_FLIGHT,
+        &pairs.collect::<Vec<_>>(),
+    );
+}

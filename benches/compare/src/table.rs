@@ -1,0 +1,107 @@
+//! Medians and ranges over rounds, as Markdown.
+
+use std::fmt::Write as _;
+
+use crate::team::Team;
+
+/// One figure, once per round.
+#[derive(Default)]
+pub(crate) struct Series(Vec<f64>);
+
+impl Series {
+    pub(crate) fn add(&mut self, value: f64) {
+        self.0.push(value);
+        self.0.sort_by(f64::total_cmp);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn median(&self) -> f64 {
+        self.0[self.0.len() / 2]
+    }
+
+    pub(crate) fn range(&self) -> (f64, f64) {
+        (self.0[0], self.0[self.0.len() - 1])
+    }
+
+    /// Median and range with so many decimals: `5.2 µs (4.9–6.0)`.
+    pub(crate) fn text(&self, decimals: usize, unit: &str) -> String {
+        let (median, (min, max)) = (self.median(), self.range());
+        let space = if unit.is_empty() { "" } else { " " };
+        format!("{median:.decimals$}{space}{unit} ({min:.decimals$}–{max:.decimals$})")
+    }
+}
+
+/// Of the medians: rounds alternate, so that all saw the machine in the same moods.
+pub(crate) fn ratio(this: &Series, that: &Series, name: &str) -> String {
+    if this.is_empty() || that.is_empty() {
+        return String::new();
+    }
+    let ratio = this.median() / that.median();
+    let decimals = if ratio < 0.1 { 3 } else { 2 };
+    format!("{ratio:.decimals$} × {name}")
+}
+
+#[derive(Default)]
+pub(crate) struct Table(Vec<[String; 5]>);
+
+impl Table {
+    pub(crate) fn row(
+        &mut self,
+        scenario: &str,
+        contender: &str,
+        figure: impl Into<String>,
+        ratio: impl Into<String>,
+        note: impl Into<String>,
+    ) {
+        let row = [
+            scenario.to_owned(),
+            contender.to_owned(),
+            figure.into(),
+            ratio.into(),
+            note.into(),
+        ];
+        eprintln!("{}", row.join(" | "));
+        self.0.push(row);
+    }
+
+    /// Why there are no figures.
+    pub(crate) fn left_out(&mut self, scenario: &str, contender: &str, reason: &str) {
+        self.row(scenario, contender, "", "", format!("left out: {reason}"));
+    }
+
+    /// A rate of a team, compared with tower-lock's; or why there is none.
+    pub(crate) fn rate(
+        &mut self,
+        scenario: &str,
+        team: &Team,
+        rate: &Series,
+        ours: &Series,
+        note: impl FnOnce() -> String,
+    ) {
+        let figure = match rate.is_empty() {
+            true => [String::new(), String::new(), String::new()],
+            false => [rate.text(0, "/s"), ratio(rate, ours, "tower-lock"), note()],
+        };
+        let [figure, ratio, mut note] = figure;
+        if let Some(failure) = team.failure() {
+            let apart = if note.is_empty() { "" } else { "; " };
+            note = format!("{note}{apart}{failure}");
+        }
+        self.row(scenario, team.contender.name(), figure, ratio, note);
+    }
+
+    pub(crate) fn markdown(&self) -> String {
+        let mut text = String::from(
+            "| scenario | contender | median (range) | ratio | note |\n|---|---|---|---|---|\n",
+        );
+        for row in &self.0 {
+            // Text from elsewhere, such as an error, must not end a cell.
+            let cells = row.each_ref().map(|cell| cell.replace('|', "\\|"));
+            writeln!(text, "| {} |", cells.join(" | ")).expect("a string takes it");
+        }
+        text
+    }
+}

@@ -1,0 +1,106 @@
+//! The processes that work for one contender in a scenario.
+
+use crate::child::Speaker;
+use crate::contenders::Contender;
+use crate::job::{Done, Job};
+use crate::waits::Waits;
+
+/// After so many failures nothing more is asked of a contender.
+const MOST_FAILURES: usize = 3;
+
+pub(crate) struct Team {
+    pub(crate) contender: Contender,
+    workers: Vec<Speaker>,
+    failures: Vec<String>,
+}
+
+impl Team {
+    /// So many processes, ready to work; or none, and the reason why.
+    pub(crate) fn start(contender: Contender, size: usize, url: &str) -> Self {
+        let start = |_| {
+            let mut worker = Speaker::start(contender.program(url)?)?;
+            worker.expect("ready")?;
+            Ok(worker)
+        };
+        let (workers, failures) = match (0..size).map(start).collect() {
+            Ok(workers) => (workers, Vec::new()),
+            Err(reason) => (Vec::new(), vec![reason]),
+        };
+        Self {
+            contender,
+            workers,
+            failures,
+        }
+    }
+
+    /// All do the job at the same time. `None` if one of them could not.
+    pub(crate) fn run(&mut self, job: &Job) -> Option<Report> {
+        if self.workers.is_empty() || self.failures.len() == MOST_FAILURES {
+            return None;
+        }
+        let done = all_at_once(&mut self.workers, &job.to_string());
+        done.map_err(|reason| self.failures.push(reason)).ok()
+    }
+
+    /// For the table; nothing if nothing has failed.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let last = self.failures.last()?;
+        Some(match self.workers.len() {
+            0 => format!("left out: {last}"),
+            _ => format!("failed {} ×: {last}", self.failures.len()),
+        })
+    }
+}
+
+fn all_at_once(workers: &mut [Speaker], job: &str) -> Result<Report, String> {
+    for worker in &mut *workers {
+        // One that takes no job has ended, which is heard when it does not answer.
+        drop(worker.say(job));
+    }
+    // All are heard before a failure counts: an answer left unread would pass for the next one.
+    let answers: Vec<Result<Done, String>> = workers.iter_mut().map(answer).collect();
+    answers.into_iter().collect::<Result<_, _>>().map(Report)
+}
+
+fn answer(worker: &mut Speaker) -> Result<Done, String> {
+    let done = worker.expect("done")?;
+    done.parse().map_err(|error| format!("{error}"))
+}
+
+/// What each process of a team has done.
+pub(crate) struct Report(Vec<Done>);
+
+impl Report {
+    pub(crate) fn pairs_per_second(&self) -> f64 {
+        self.pairs() as f64 / self.seconds()
+    }
+
+    /// Until the server had confirmed the last release.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.0.iter().map(|done| done.seconds).fold(0.0, f64::max)
+    }
+
+    /// Also those of who still waited when the window was over.
+    pub(crate) fn pairs(&self) -> u64 {
+        self.0.iter().map(|done| done.pairs).sum()
+    }
+
+    /// Within the window: after it, fewer and fewer contend.
+    pub(crate) fn grants(&self) -> u64 {
+        self.0.iter().map(|done| done.in_window).sum()
+    }
+
+    /// What the process that got the least got of the grants.
+    pub(crate) fn smallest_share(&self) -> f64 {
+        let least = self.0.iter().map(|done| done.in_window).min();
+        least.unwrap_or(0) as f64 / self.grants().max(1) as f64
+    }
+
+    pub(crate) fn waits(&self) -> Waits {
+        let mut all = Waits::default();
+        for done in &self.0 {
+            all.add(&done.waits);
+        }
+        all
+    }
+}
