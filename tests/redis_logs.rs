@@ -18,7 +18,7 @@ use tracing_subscriber::filter::LevelFilter;
 use uuid::Uuid;
 
 use support::cluster::Cluster;
-use support::engine::{MS, PATIENCE, SECOND, eventually, manager};
+use support::engine::{PATIENCE, SECOND, eventually, manager};
 use support::redis_server::RedisServer;
 use support::sentinel::SentinelSet;
 
