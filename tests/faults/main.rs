@@ -113,6 +113,9 @@ fn run(row: &'static Row) -> Verdict {
         verdict.violations.len(),
         verdict.evidence
     );
+    for violation in &verdict.violations {
+        eprintln!("  {}: {}", violation.of, violation.what);
+    }
     verdict
 }
 
