@@ -42,6 +42,19 @@ struct Seen {
     hung_up: AtomicU64,
 }
 
+impl Seen {
+    fn counts(&self) -> [u64; 5] {
+        let Self {
+            panics,
+            bodies,
+            dropped,
+            refused,
+            hung_up,
+        } = self;
+        [panics, bodies, dropped, refused, hung_up].map(|it| it.load(Ordering::SeqCst))
+    }
+}
+
 fn count(counter: &AtomicU64) -> u64 {
     counter.fetch_add(1, Ordering::SeqCst)
 }
@@ -159,9 +172,15 @@ async fn hung_up(world: &mut World) {
     for (process, locks) in world.managers.iter().enumerate() {
         servers.push(serve(world, process, locks.clone(), &seen).await);
     }
-    let end = Instant::now() + 2 * SECOND;
+    // For two seconds, and until each of it has happened.
+    let (enough, late) = (Instant::now() + 2 * SECOND, Instant::now() + 20 * SECOND);
+    let goes_on = || {
+        let all_seen = || seen.counts().iter().all(|count| *count > 0);
+        let now = Instant::now();
+        now < enough || now < late && !all_seen()
+    };
     let mut clients = Vec::new();
-    while Instant::now() < end {
+    while goes_on() {
         for (address, _) in &servers {
             clients.push(tokio::spawn(request(*address, Arc::clone(&seen))));
         }
@@ -173,14 +192,7 @@ async fn hung_up(world: &mut World) {
     }
     // No connection is left, either: all clients are done.
     servers.iter().for_each(|(_, server)| server.abort());
-    let Seen {
-        panics,
-        bodies,
-        dropped,
-        refused,
-        hung_up,
-    } = &*seen;
-    let counts = [panics, bodies, dropped, refused, hung_up].map(|it| it.load(Ordering::SeqCst));
+    let counts = seen.counts();
     let [panics, bodies, dropped, refused, hung_up] = counts;
     world.proof(
         counts.iter().all(|count| *count > 0),
