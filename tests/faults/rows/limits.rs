@@ -5,7 +5,6 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::{poll, stream};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tower_lock::backend::redis::deadpool_redis::{Config, PoolConfig, Runtime};
 use tower_lock::{ErrorKind, LockManager, RedisBackend};
@@ -142,7 +141,8 @@ async fn crowd(world: &mut World) {
             .expect(token > last, "I11", || "out of order".to_owned());
         last = token;
     }
-    waiters.iter().for_each(JoinHandle::abort);
+    // With the handle goes the guard of one that was served meanwhile.
+    waiters.into_iter().for_each(|waiter| waiter.abort());
     within(2 * SECOND, "idle", || here.snapshot().is_idle()).await;
 }
 
