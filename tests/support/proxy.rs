@@ -76,11 +76,13 @@ impl Proxy {
         let acceptor = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 counter.fetch_add(1, Ordering::SeqCst);
-                if seen.borrow().refuse {
+                let now = *seen.borrow();
+                if now.refuse {
                     reset(&client);
                 } else {
                     let (calls, seen) = (Arc::clone(&calls), seen.clone());
-                    drop(tokio::spawn(connection(client, target, seen, calls)));
+                    let forward = connection(client, target, now.cuts, seen, calls);
+                    drop(tokio::spawn(forward));
                 }
             }
         });
@@ -189,9 +191,13 @@ fn reset(stream: &TcpStream) {
     drop(SockRef::from(stream).set_linger(Some(Duration::ZERO)));
 }
 
+/// `cuts`: how many there had been when it was accepted. A later one ends it, also if the server has
+/// not been reached by then: as a survivor it would lose its first answer to what is swallowed before
+/// a cut, and keep its client silent ever after.
 async fn connection(
     mut client: TcpStream,
     target: u16,
+    cuts: u64,
     mut rules: watch::Receiver<Rules>,
     scripts: Arc<AtomicU64>,
 ) {
@@ -199,7 +205,6 @@ async fn connection(
         return reset(&client);
     };
     drop((client.set_nodelay(true), server.set_nodelay(true)));
-    let cuts = rules.borrow().cuts;
     let (up, down) = (rules.clone(), rules.clone());
     let ended = {
         let (from_client, to_client) = client.split();
