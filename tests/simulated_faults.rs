@@ -293,6 +293,26 @@ async fn a_release_is_given_up_when_the_lease_has_run_out() {
     assert_eq!(wire.sent(Command::Release), sent);
 }
 
+/// A renewal without an answer may have made the lease longer than anybody here knows.
+#[tokio::test(start_paused = true)]
+async fn a_release_is_tried_for_as_long_as_the_lease_may_last() {
+    let wire = Simulated::new(MS);
+    let locks = manager(&wire);
+    let guard = locks.acquire("k").await.unwrap();
+    wire.fail_next(Command::Renew, Fault::AnswerLost);
+    sleep(11 * SECOND).await;
+    assert_eq!(wire.sent(Command::Renew), 1);
+    wire.down(Some(Fault::Refused));
+    sleep(15 * SECOND).await;
+    drop(guard);
+    // The lease that was granted has run out; what was renewed has not.
+    sleep(10 * SECOND).await;
+    assert!(!is_free(&wire, "k").await);
+    wire.down(None);
+    sleep(SECOND).await;
+    assert!(is_free(&wire, "k").await);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_process_that_slept_through_its_lease_says_lost_at_the_first_look() {
     let wire = Simulated::new(MS);

@@ -117,9 +117,7 @@ impl Contention {
                     return Tried::Granted(granted);
                 }
                 // The answer took as long as the lease: somebody else may hold the key by now.
-                let until = granted.expires_at();
-                let releaser = &self.engine.releaser;
-                releaser.give_back(&self.engine, self.key.clone(), lease, until);
+                self.give_back(lease, terms);
                 Tried::NotYet(Seen::Nothing)
             }
             Ok(Acquired::Busy { ttl }) => {
@@ -128,9 +126,7 @@ impl Contention {
             }
             Err(error) => {
                 if error.may_have_taken_effect() {
-                    let until = sent_at + terms.ttl;
-                    let releaser = &self.engine.releaser;
-                    releaser.give_back(&self.engine, self.key.clone(), lease, until);
+                    self.give_back(lease, terms);
                 }
                 match error.kind() {
                     BackendErrorKind::Unavailable => Tried::NotYet(Seen::Trouble(error)),
@@ -140,6 +136,11 @@ impl Contention {
                 }
             }
         }
+    }
+
+    fn give_back(&self, lease: LeaseId, terms: Terms) {
+        let releaser = &self.engine.releaser;
+        releaser.give_back(&self.engine, self.key.clone(), lease, terms.ttl);
     }
 
     /// Goes on as the task that the lane asked for.

@@ -107,14 +107,16 @@ impl Releaser {
     }
 
     /// Releases a lease whose fate is not known, beside its lane: tries again until the backend
-    /// answers or the lease must have run out.
+    /// answers or the lease must have run out. That is counted from now: a try that was sent again, or
+    /// a renewal without an answer, armed it later than anybody here knows.
     pub(super) fn give_back(
         &self,
         engine: &Arc<Engine>,
         key: LockKey,
         lease: LeaseId,
-        until: Instant,
+        ttl: Duration,
     ) {
+        let until = Instant::now() + ttl;
         let unfinished = Unfinished::new(engine);
         engine.spawner.spawn(retry(unfinished, key, lease, until));
     }
@@ -219,10 +221,8 @@ fn settle(
         Ok(Released::Released) => Ok(()),
         Ok(Released::NotHeld) => Err(Error::new(ErrorKind::Lost)),
         Err(error) => {
-            let lease = &surrender.lease;
-            let until = lease.expires_at();
-            let releaser = &engine.releaser;
-            releaser.give_back(engine, key.clone(), lease.id(), until);
+            let (lease, releaser) = (&surrender.lease, &engine.releaser);
+            releaser.give_back(engine, key.clone(), lease.id(), lease.ttl());
             Err(error.into())
         }
     };
@@ -262,10 +262,7 @@ async fn pass(engine: Arc<Engine>, key: LockKey, mut surrender: Surrender) {
             let Surrender { lease, report } = surrender;
             match engine.lanes.with(&key, |lane| lane.kept(&key, lease, now)) {
                 Ok(next) => engine.follow(&key, next),
-                Err(lease) => {
-                    let until = lease.expires_at();
-                    engine.releaser.give_back(&engine, key, id, until);
-                }
+                Err(lease) => engine.releaser.give_back(&engine, key, id, lease.ttl()),
             }
             tell(report, Ok(()));
         }

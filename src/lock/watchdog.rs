@@ -232,9 +232,8 @@ fn answered(
         Answered::Returning => engine.releaser.enqueue(engine, key.clone()),
         // The lane went on without it; this renewal may just have lengthened it.
         Answered::Stale if may_have_renewed(outcome) => {
-            let until = sent_at + renewal.ttl;
             let (key, lease) = (key.clone(), renewal.lease);
-            engine.releaser.give_back(engine, key, lease, until);
+            engine.releaser.give_back(engine, key, lease, renewal.ttl);
         }
         Answered::Stale => {}
     }
