@@ -1,6 +1,6 @@
 //! A single server that dies, stands still or is busy.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::sleep;
 use tower_lock::ErrorKind;
@@ -9,7 +9,7 @@ use super::Row;
 use crate::referee::BACKSTOP;
 use crate::store::Topology::Single;
 use crate::support::engine::{MS, SECOND};
-use crate::world::{PROCESSES, World};
+use crate::world::World;
 
 const LEASE: Duration = Duration::from_millis(1_500);
 /// What a server has answered outlives its process, if not its machine: `no` leaves out the sync, but
@@ -69,16 +69,15 @@ async fn restarted_empty(world: &mut World) {
 async fn quarantined(world: &mut World) {
     let begun = world.begin(None);
     world.server().kill();
+    let killed = SystemTime::now();
     world.server().launch_again();
     let outage = world.end(&begun, 1);
     world.watch_the_wire();
     world.expect_all_lost(outage);
     sleep(LEASE - 300 * MS).await;
-    let granted: usize = (0..PROCESSES)
-        .map(|process| world.grants(process, outage.usable))
-        .sum();
-    world.referee.expect(granted == 0, "I1", || {
-        format!("{granted} grants in quarantine")
+    let granted = world.granted_since(killed);
+    world.referee.expect(granted.is_empty(), "I1", || {
+        format!("granted in quarantine: {granted:?}")
     });
     let refused = world.refusals(ErrorKind::Unavailable);
     world.proof(refused > 0, format!("{refused} refused"));

@@ -1,6 +1,6 @@
 //! What is asked of holders: that they keep their locks, or that they do not.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::{Instant, sleep};
 use tower_lock::ErrorKind;
@@ -105,6 +105,16 @@ impl World {
         let log = self.referee.log();
         let granted = |hold: &&Hold| hold.process == process && hold.granted > after;
         log.holds.iter().filter(granted).count()
+    }
+
+    /// The grants that the server made after a moment, by its own clock, which is in the token: the
+    /// answer to an acquire, or a hand-off, of before may come later.
+    pub(crate) fn granted_since(&self, moment: SystemTime) -> Vec<Hold> {
+        let moment = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let log = self.referee.log();
+        let since =
+            |hold: &&Hold| u128::from((hold.token >> 8).unsigned_abs()) > moment.as_micros();
+        log.holds.iter().filter(since).cloned().collect()
     }
 
     pub(crate) fn refusals(&self, kind: ErrorKind) -> usize {
