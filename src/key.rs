@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
 use std::fmt::{self, Write as _};
 use std::hash::{BuildHasher, Hash, Hasher};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use sha2::{Digest, Sha256};
+use smol_str::SmolStr;
 
 /// The name of one lock.
 ///
@@ -35,7 +36,8 @@ pub struct LockKey {
 
 #[derive(Clone)]
 struct Name {
-    text: Arc<str>,
+    /// A short one needs no allocation; clones of a long one share it.
+    text: SmolStr,
     /// Computed once: the lane table, the Redis connection and the shard all go by it.
     hash: u64,
 }
@@ -216,21 +218,35 @@ enum Reserved {
     Part,
 }
 
+impl Reserved {
+    fn holds(self, c: char) -> bool {
+        match c {
+            '%' => true,
+            '{' | '}' => self != Self::Controls,
+            ':' => self == Self::Part,
+            c => c.is_control(),
+        }
+    }
+
+    /// What comes before the first character that is encoded, that character, and what follows it.
+    fn split(self, text: &str) -> Option<(&str, &str, &str)> {
+        let at = text.find(|c| self.holds(c))?;
+        let (plain, rest) = text.split_at(at);
+        let end = rest.chars().next().map_or(0, char::len_utf8);
+        let (escaped, rest) = rest.split_at(end);
+        Some((plain, escaped, rest))
+    }
+}
+
 fn encode(bytes: &[u8], reserved: Reserved, out: &mut String) {
     for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            let escape = match c {
-                '%' => true,
-                '{' | '}' => reserved != Reserved::Controls,
-                ':' => reserved == Reserved::Part,
-                c => c.is_control(),
-            };
-            if escape {
-                escape_bytes(c.encode_utf8(&mut [0; 4]).as_bytes(), out);
-            } else {
-                out.push(c);
-            }
+        let mut text = chunk.valid();
+        while let Some((plain, escaped, rest)) = reserved.split(text) {
+            out.push_str(plain);
+            escape_bytes(escaped.as_bytes(), out);
+            text = rest;
         }
+        out.push_str(text);
         escape_bytes(chunk.invalid(), out);
     }
 }

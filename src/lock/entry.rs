@@ -22,6 +22,8 @@ async fn by<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output
 }
 
 /// One step on the way to one key, as far as it goes without waiting.
+// Moved at once into the caller's future, or into the box of the slow path.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum Step {
     Done(Result<Hold, Error>),
     Slow(Slow),
