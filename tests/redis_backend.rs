@@ -236,7 +236,7 @@ async fn a_lease_is_passed_on_only_to_others_that_watch() {
     let mut others = other.watch(&key);
     assert!(hinted(&mut others).await);
     let watched_there = one.pass(&key, lease(), TTL).await.unwrap();
-    assert_eq!(watched_there, Passed::Released);
+    assert_eq!(watched_there, Passed::released(1));
 }
 
 #[tokio::test]
@@ -247,7 +247,7 @@ async fn without_notifications_a_lease_is_always_passed_on() {
     let backend = RedisBackend::from_pool(pool).connect().await.unwrap();
     grant(&backend, "a").await;
     let passed = backend.pass(&LockKey::new("a"), lease(), TTL).await;
-    assert_eq!(passed.unwrap(), Passed::Released);
+    assert_eq!(passed.unwrap(), Passed::released(1));
     assert_eq!(server.clients("pubsub"), [""; 0]);
 }
 

@@ -466,6 +466,50 @@ async fn other_processes_get_their_turn_while_the_local_queue_never_empties() {
     }
 }
 
+/// Where each is a little farther away than the one before, the nearest would win each race.
+#[tokio::test(start_paused = true)]
+async fn processes_that_all_wait_have_the_key_in_turn() {
+    const PROCESSES: usize = 4;
+    const WAITERS: usize = 16;
+    let wire = Simulated::new(MS);
+    let (sender, mut grants) = tokio::sync::mpsc::unbounded_channel();
+    let mut workers = tokio::task::JoinSet::new();
+    for process in 0..PROCESSES {
+        let mut wire = wire.another_wire();
+        wire.latency += u32::try_from(process).unwrap() * MS;
+        let locks = manager(&wire);
+        for _ in 0..WAITERS {
+            let (locks, sender) = (locks.clone(), sender.clone());
+            workers.spawn(async move {
+                loop {
+                    let asked = Instant::now();
+                    let guard = locks.acquire("k").wait_forever().await.unwrap();
+                    sender.send((process, asked.elapsed())).unwrap();
+                    sleep(MS).await;
+                    drop(guard);
+                }
+            });
+        }
+    }
+    sleep(30 * SECOND).await;
+    workers.shutdown().await;
+    drop(sender);
+    let mut all = Vec::new();
+    while let Some(grant) = grants.recv().await {
+        all.push(grant);
+    }
+    let shares: Vec<_> = (0..PROCESSES)
+        .map(|process| all.iter().filter(|it| it.0 == process).count() * 100 / all.len())
+        .collect();
+    assert!(
+        shares.iter().all(|share| *share >= 20),
+        "{shares:?} per cent"
+    );
+    // A turn is that of 28 holders, and there are four.
+    let longest = all.iter().map(|it| it.1).max().unwrap();
+    assert!(longest <= 400 * MS, "waited {longest:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_hundred_thousand_held_locks_are_renewed_and_none_is_lost() {
     let wire = Simulated::new(MS);

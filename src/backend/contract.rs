@@ -253,20 +253,31 @@ pub enum Passed {
         /// bases of fencing tokens, so that a busy key asks seldom.
         counter: u64,
     },
-    /// Somebody else may be waiting: the key is free now.
-    Released,
+    /// Others may be waiting: the key is free now.
+    #[non_exhaustive]
+    Released {
+        /// How many other processes watch, as far as that can be known: so many get their turn before
+        /// this one comes again. At least 1.
+        watchers: u32,
+    },
     /// The lease did not hold the key.
     NotHeld,
 }
 
 impl Passed {
     /// How many counters a lease that is kept gets at once.
-    pub const COUNTERS: u32 = 16;
+    pub const COUNTERS: u32 = 8;
 
     /// The lease goes on under `counter` and those that follow it.
     #[must_use]
     pub fn kept(counter: u64) -> Self {
         Self::Kept { counter }
+    }
+
+    /// The lease is given up for so many others.
+    #[must_use]
+    pub fn released(watchers: u32) -> Self {
+        Self::Released { watchers }
     }
 }
 

@@ -166,17 +166,16 @@ impl Backend for Memory {
         ttl: Duration,
     ) -> Result<Passed, BackendError> {
         let mut state = self.state();
-        let watched = state
-            .watchers
-            .get(key)
-            .is_some_and(|watchers| watchers.iter().any(|watcher| !watcher.is_closed()));
+        let watchers = state.watchers.get(key).map_or(&[][..], Vec::as_slice);
+        let watchers = watchers.iter().filter(|watcher| !watcher.is_closed());
+        let watchers = u32::try_from(watchers.count()).unwrap_or(u32::MAX);
         let now = Instant::now();
         let Some(entry) = state.held_by(key, lease, now) else {
             return Ok(Passed::NotHeld);
         };
-        if watched {
+        if watchers > 0 {
             state.free(key);
-            return Ok(Passed::Released);
+            return Ok(Passed::released(watchers));
         }
         entry.expires = entry.expires.max(now + ttl);
         Ok(Passed::kept(state.next_counters(Passed::COUNTERS)))

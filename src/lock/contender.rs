@@ -28,14 +28,16 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 /// so that the answer is there in time.
 const LAST_TRY: Duration = Duration::from_millis(20);
 
-/// How long other processes have to take a key that was released for their sake.
-const POLITE: Duration = Duration::from_millis(5);
+/// How long other processes have to take a key that was released and that is not ours to take yet.
+const POLITE: Duration = Duration::from_millis(2);
 
 pub(super) struct Contention {
     engine: Arc<Engine>,
     key: LockKey,
     on_the_wire: Option<Try>,
     hints: Option<Hints>,
+    /// So many hints are for others.
+    behind: u32,
     backoff: Duration,
 }
 
@@ -63,6 +65,7 @@ impl Contention {
             key,
             on_the_wire: None,
             hints: None,
+            behind: 0,
             backoff: FIRST_BACKOFF,
         }
     }
@@ -143,28 +146,33 @@ impl Contention {
         releaser.give_back(&self.engine, self.key.clone(), lease, terms.ttl);
     }
 
-    /// Goes on as the task that the lane asked for.
-    pub(super) fn spawn(self, bell: Bell, polite: bool) {
+    /// Goes on as the task that the lane asked for. So many other processes, which were just told that
+    /// the key is free, have their turn first: the first to hear of a release mostly gets the key, and
+    /// it is mostly the same.
+    pub(super) fn spawn(mut self, bell: Bell, behind: u32) {
+        self.behind = behind;
         let engine = Arc::clone(&self.engine);
         let task = Task {
             contention: self,
             bell,
             over: false,
         };
-        engine.spawner.spawn(task.run(polite));
+        engine.spawner.spawn(task.run());
     }
 
     /// Tries until somebody here has the key, or nobody wants it.
     ///
     /// Try, watch, try again, wait: a release between the first try and the subscription is seen
     /// by the second try, which the first hint of a new subscription brings about.
-    async fn run(&mut self, bell: &Bell, polite: bool) {
+    async fn run(&mut self, bell: &Bell) {
         let engine = Arc::clone(&self.engine);
         let key = self.key.clone();
-        if polite {
-            tokio::select! {
-                () = tokio::time::sleep(jittered(POLITE)) => {}
-                () = bell.notified() => {}
+        if self.behind > 0 {
+            // The first hint tells of the subscription.
+            self.behind = self.behind.saturating_add(1);
+            let soon = Instant::now() + jittered(POLITE);
+            if !self.wait(bell, soon, false).await {
+                return;
             }
         }
         loop {
@@ -230,7 +238,7 @@ impl Contention {
 
     /// Waits for a hint, the time, or the last moment of the first in the queue. False when
     /// nobody is left in it; then the lane is idle.
-    async fn wait(&mut self, bell: &Bell, again_at: Instant, last_try: bool) -> bool {
+    async fn wait(&mut self, bell: &Bell, mut again_at: Instant, last_try: bool) -> bool {
         let asleep_since = Instant::now();
         let hints = (self.hints).get_or_insert_with(|| self.engine.backend.watch(&self.key));
         loop {
@@ -244,7 +252,14 @@ impl Contention {
             let wake_at = last_moment.map_or(again_at, |at| at.min(again_at));
             // All three may be dropped at any time: hints and rings are kept for the next round.
             tokio::select! {
-                () = hints.next() => return true,
+                () = hints.next() => {
+                    self.behind = self.behind.saturating_sub(1);
+                    if self.behind == 0 {
+                        return true;
+                    }
+                    // Unless those it is for are not there any more.
+                    again_at = again_at.min(Instant::now() + jittered(POLITE));
+                }
                 () = sleep_until(wake_at) => return true,
                 () = bell.notified() => {}
             }
@@ -261,8 +276,8 @@ struct Task {
 }
 
 impl Task {
-    async fn run(mut self, polite: bool) {
-        self.contention.run(&self.bell, polite).await;
+    async fn run(mut self) {
+        self.contention.run(&self.bell).await;
         self.over = true;
     }
 }
@@ -347,8 +362,8 @@ impl Driver {
         let on_the_wire = contention.on_the_wire.is_some();
         let lanes = &contention.engine.lanes;
         let next = lanes.with(&contention.key, |lane| event(lane, on_the_wire));
-        if let Next::Contend { bell, polite } = next {
-            contention.spawn(bell, polite);
+        if let Next::Contend { bell, behind } = next {
+            contention.spawn(bell, behind);
         }
     }
 }

@@ -114,8 +114,8 @@ impl Engine {
             }
             Next::Look(at) => self.watchdog.look_at(self, at),
             Next::Return => self.releaser.enqueue(self, key.clone()),
-            Next::Contend { bell, polite } => {
-                Contention::new(Arc::clone(self), key.clone()).spawn(bell, polite);
+            Next::Contend { bell, behind } => {
+                Contention::new(Arc::clone(self), key.clone()).spawn(bell, behind);
             }
         }
     }

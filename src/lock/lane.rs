@@ -208,27 +208,27 @@ impl Lane {
     /// The driver has made its try and queues; a task goes on contending.
     pub(super) fn driver_queues(&mut self, waiter: Waiter, seen: Seen) -> Next {
         self.queue.insert(waiter.claim.ticket, waiter);
-        self.contend(seen, false)
+        self.contend(seen, 0)
     }
 
     /// The driver is gone. A task has to go on for others who queue, or because its try is still
     /// on the wire.
     pub(super) fn driver_leaves(&mut self, on_the_wire: bool, seen: Seen) -> Next {
         if on_the_wire || !self.queue.is_empty() {
-            self.contend(seen, false)
+            self.contend(seen, 0)
         } else {
             self.phase = Phase::Idle;
             Next::Nothing
         }
     }
 
-    fn contend(&mut self, seen: Seen, polite: bool) -> Next {
+    fn contend(&mut self, seen: Seen, behind: u32) -> Next {
         let bell = Bell::default();
         self.phase = Phase::Contending(Contending {
             bell: Some(Arc::clone(&bell)),
             seen,
         });
-        Next::Contend { bell, polite }
+        Next::Contend { bell, behind }
     }
 
     /// For whom the contending task tries next, and until when; without anybody the lane is idle
@@ -242,7 +242,14 @@ impl Lane {
     }
 
     /// The contending task got the lease.
-    pub(super) fn granted(&mut self, key: &LockKey, lease: Lease, now: Instant) -> Next {
+    pub(super) fn granted(&mut self, key: &LockKey, mut lease: Lease, now: Instant) -> Next {
+        if let Phase::Contending(Contending {
+            seen: Seen::Busy(_),
+            ..
+        }) = self.phase
+        {
+            lease.take_turns(self.queue.len());
+        }
         let fits = (self.queue.values().next()).is_some_and(|first| lease.fits(first.claim.terms));
         // The one it was for is gone and nobody else can use it as it is.
         if !fits {
@@ -408,9 +415,9 @@ impl Lane {
     }
 
     /// The lease is with the backend, or given up: the next in the queue contends.
-    pub(super) fn returned(&mut self, id: LeaseId, polite: bool) -> Next {
+    pub(super) fn returned(&mut self, id: LeaseId, behind: u32) -> Next {
         if self.is_returning_lease(id) {
-            self.contend_or_idle(polite)
+            self.contend_or_idle(behind)
         } else {
             Next::Nothing
         }
@@ -454,7 +461,7 @@ impl Lane {
                 return if now < until {
                     Due::Later(until)
                 } else {
-                    Due::Forsaken(self.contend_or_idle(false))
+                    Due::Forsaken(self.contend_or_idle(0))
                 };
             }
             _ => return Due::Never,
@@ -539,16 +546,16 @@ impl Lane {
             return None;
         };
         let grant = Arc::clone(grant);
-        Some((grant, self.contend_or_idle(false)))
+        Some((grant, self.contend_or_idle(0)))
     }
 
     /// Nothing is held here any more: the next in the queue contends.
-    fn contend_or_idle(&mut self, polite: bool) -> Next {
+    fn contend_or_idle(&mut self, behind: u32) -> Next {
         if self.queue.is_empty() {
             self.phase = Phase::Idle;
             Next::Nothing
         } else {
-            self.contend(Seen::Busy(Instant::now()), polite)
+            self.contend(Seen::Busy(Instant::now()), behind)
         }
     }
 }

@@ -21,6 +21,10 @@ pub(super) struct Terms {
 /// How long one lease may be handed on in this process before the others are asked.
 const HANDOFF_TIME: Duration = Duration::from_millis(100);
 
+/// A turn of a process that others wait for, too, has at least so many holders: each turn costs every
+/// other process a try.
+const SHORTEST_TURN: usize = 16;
+
 /// A renewal is due when a third of the lease has passed, as in Redisson.
 const RENEW_AT: u32 = 3;
 
@@ -129,6 +133,12 @@ impl Lease {
 
     pub(super) fn hand_on(&mut self) {
         self.handoffs += 1;
+    }
+
+    /// Other processes wait as well: those who wait here now get it once, and most of them once more.
+    pub(super) fn take_turns(&mut self, waiting: usize) {
+        let turn = SHORTEST_TURN.max(waiting + waiting * 3 / 4);
+        self.tokens = self.tokens.min(u32::try_from(turn).unwrap_or(u32::MAX));
     }
 
     pub(super) fn end_budget(&mut self) {

@@ -97,11 +97,11 @@ pub(super) enum Next {
     Return,
     /// The watchdog has to look at the lane then.
     Look(Instant),
-    /// Start a task that contends and listens to this bell. `polite`: other processes were woken
-    /// and go first.
+    /// Start a task that contends and listens to this bell. `behind`: so many other processes get
+    /// their turn first.
     Contend {
         bell: Bell,
-        polite: bool,
+        behind: u32,
     },
 }
 

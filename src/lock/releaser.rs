@@ -226,7 +226,7 @@ fn settle(
             Err(error.into())
         }
     };
-    returned(engine, &key, surrender, outcome, false);
+    returned(engine, &key, surrender, outcome, 0);
 }
 
 fn returned(
@@ -234,10 +234,10 @@ fn returned(
     key: &LockKey,
     surrender: Surrender,
     outcome: Result<(), Error>,
-    polite: bool,
+    behind: u32,
 ) {
     let id = surrender.lease.id();
-    let next = engine.lanes.with(key, |lane| lane.returned(id, polite));
+    let next = engine.lanes.with(key, |lane| lane.returned(id, behind));
     engine.follow(key, next);
     tell(surrender.report, outcome);
 }
@@ -266,10 +266,12 @@ async fn pass(engine: Arc<Engine>, key: LockKey, mut surrender: Surrender) {
             }
             tell(report, Ok(()));
         }
-        Ok(Passed::Released) => returned(&engine, &key, surrender, Ok(()), true),
+        Ok(Passed::Released { watchers }) => {
+            returned(&engine, &key, surrender, Ok(()), watchers);
+        }
         Ok(Passed::NotHeld) => {
             let lost = Err(Error::new(ErrorKind::Lost));
-            returned(&engine, &key, surrender, lost, false);
+            returned(&engine, &key, surrender, lost, 0);
         }
         // It may have been renewed or released; the plain release settles it either way.
         Err(_) => release(engine, vec![(key, surrender)], true).await,

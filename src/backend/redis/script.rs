@@ -400,7 +400,7 @@ impl Scripts {
         command.arg(Passed::COUNTERS);
         match answered(self.pass.call(at.place, &command).await)? {
             Value::Int(0) => Ok(Passed::NotHeld),
-            Value::Int(1) => Ok(Passed::Released),
+            Value::Int(others) => Ok(Passed::released(u32::try_from(others).unwrap_or(1))),
             answer => counter(answer).map(Passed::kept),
         }
     }

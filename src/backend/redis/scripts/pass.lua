@@ -4,16 +4,18 @@
 -- ARGV[1] lease id, ARGV[2] time to live in ms, ARGV[3] channel,
 -- ARGV[4] how many subscribers of the channel are the caller's own; -1 to release in any case,
 -- ARGV[5] how many counters to take
--- Answer: the first fresh counter as a bulk string when kept, 1 released, 0 not held.
+-- Answer: the first fresh counter as a bulk string when kept; how many others listen when released;
+-- 0 not held.
 --
 -- Counting and deciding in one script: whoever subscribes later tries after subscribing.
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
-if listeners(ARGV[3]) > tonumber(ARGV[4]) then
+local others = listeners(ARGV[3]) - tonumber(ARGV[4])
+if others > 0 then
   redis.call('del', KEYS[1])
   tell(ARGV[3])
-  return 1
+  return others
 end
 local counter = next_counter(KEYS[2], tonumber(ARGV[5]))
 if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
