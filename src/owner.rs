@@ -66,15 +66,14 @@ impl fmt::Debug for Owner {
 pub struct FencingToken(i64);
 
 impl FencingToken {
-    /// Tokens that one counter of a backend stands for: its grant and 255 hand-offs.
-    pub(crate) const PER_COUNTER: u32 = 256;
-
-    /// The token of the `handoff`-th grant made under a backend's counter: 0 is the grant itself.
+    /// The token of the `handoff`-th grant made under a backend's counter, which stands for so many
+    /// tokens: 0 is the grant itself.
     ///
-    /// The next counter is at least one larger, so its tokens exceed all 256 of this one; and the
-    /// tokens of consecutive counters are consecutive.
-    pub(crate) fn new(counter: u64, handoff: u32) -> Self {
-        let token = (counter << 8).saturating_add(handoff.into());
+    /// The next counter is at least one larger, so its tokens exceed all of this one; and the tokens
+    /// of consecutive counters are consecutive.
+    pub(crate) fn new(counter: u64, per_counter: u32, handoff: u32) -> Self {
+        let token = counter.saturating_mul(per_counter.into());
+        let token = token.saturating_add(handoff.into());
         Self(i64::try_from(token).unwrap_or(i64::MAX))
     }
 
@@ -109,14 +108,15 @@ mod tests {
 
     #[test]
     fn the_next_counter_exceeds_every_handoff_of_the_last() {
-        let last = FencingToken::new(7, FencingToken::PER_COUNTER - 1);
-        assert!(FencingToken::new(8, 0) > last);
+        let last = FencingToken::new(7, 256, 255);
+        assert!(FencingToken::new(8, 256, 0) > last);
         assert_eq!(last.get(), 7 * 256 + 255);
+        assert_eq!(FencingToken::new(7, 1, 0).get(), 7);
     }
 
     #[test]
     fn microseconds_since_the_epoch_fit_for_a_thousand_years() {
         let year_3000: u64 = 32_503_680_000 * 1_000_000;
-        assert!(FencingToken::new(year_3000, 255).get() < i64::MAX);
+        assert!(FencingToken::new(year_3000, 256, 255).get() < i64::MAX);
     }
 }

@@ -452,6 +452,10 @@ async fn settings_out_of_bounds_are_named() {
         ),
         ("sentinel_auth", builder().sentinel_auth("", "secret")),
         ("url", RedisBackend::builder("amqp://h")),
+        (
+            "redisson_fencing_tokens",
+            builder().redisson_fencing_tokens().quarantine(TTL),
+        ),
     ] {
         match builder.connect().await {
             Err(ConnectError::Config(error)) => assert_eq!(error.field(), field),

@@ -56,6 +56,33 @@ async fn hold_counts_go_0_1_2_1_0() {
     nothing_is_left(&server, &[&locks], SECOND, "the end").await;
 }
 
+/// Redisson's `getFencedLock` takes the next number of the same counter for its own token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_of_redissons_counter_are_never_given_to_both() {
+    const COUNTER: &str = "redisson_lock_token:{k}";
+    let server = RedisServer::start();
+    let backend = RedisBackend::builder(server.url()).prefix("");
+    let backend = backend.redisson_fencing_tokens().connect().await.unwrap();
+    assert_eq!(server.cli(&["KEYS", "*"]), "", "the trial left something");
+    let locks = LockManager::builder(backend).build().unwrap();
+    let mut tokens = vec![locks.acquire("k").await.unwrap().fencing_token().get()];
+    // Handed on inside the process, mostly: each asks for its number all the same.
+    let holders = (0..50).map(|_| async {
+        let guard = locks.acquire("k").await.unwrap();
+        guard.fencing_token().get()
+    });
+    tokens.append(&mut join_all(holders).await);
+    assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    assert_eq!(tokens[0], 1);
+    let counter: i64 = server.cli(&["GET", COUNTER]).parse().unwrap();
+    assert!(tokens.iter().all(|token| *token <= counter), "{tokens:?}");
+    // As Redisson does.
+    let of_java: i64 = server.cli(&["INCR", COUNTER]).parse().unwrap();
+    eventually("given back", || server.cli(&["EXISTS", "k"]) == "0").await;
+    let next = locks.acquire("k").await.unwrap().fencing_token().get();
+    assert!(next > of_java, "{next} after {of_java}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_owner_is_refused_while_held_and_admitted_after_the_last_release() {
     let server = RedisServer::start();

@@ -99,6 +99,13 @@ pub trait Backend: Send + Sync + 'static {
         0
     }
 
+    /// How many fencing tokens one counter stands for: the grant's, and those of the holders that the
+    /// lease is handed to inside the process without asking. By default 256; 1 where others draw their
+    /// tokens from the same counters.
+    fn tokens_per_counter(&self) -> u32 {
+        256
+    }
+
     /// Who holds the key, if anybody.
     fn inspect(
         &self,

@@ -34,6 +34,7 @@ pub(crate) trait ErasedBackend: Send + Sync {
     fn watch(&self, key: &LockKey) -> Hints;
     fn recoveries(&self) -> Hints;
     fn group(&self, key: &LockKey) -> u64;
+    fn tokens_per_counter(&self) -> u32;
     fn inspect(self: Arc<Self>, key: LockKey) -> Answer<Option<Holder>>;
     fn force_release(self: Arc<Self>, key: LockKey) -> Answer<ForceReleased>;
     fn immediate(&self) -> Option<&dyn Immediate>;
@@ -77,6 +78,10 @@ impl<B: Backend> ErasedBackend for B {
 
     fn group(&self, key: &LockKey) -> u64 {
         Backend::group(self, key)
+    }
+
+    fn tokens_per_counter(&self) -> u32 {
+        Backend::tokens_per_counter(self)
     }
 
     fn inspect(self: Arc<Self>, key: LockKey) -> Answer<Option<Holder>> {

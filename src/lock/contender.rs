@@ -115,7 +115,8 @@ impl Contention {
         match answer {
             Ok(Acquired::Granted { counter }) => {
                 self.backoff = FIRST_BACKOFF;
-                let granted = Lease::new(lease, counter, terms, sent_at);
+                let per_counter = self.engine.backend.tokens_per_counter();
+                let granted = Lease::new(lease, counter, per_counter, terms, sent_at);
                 if Instant::now() < granted.valid_until() {
                     return Tried::Granted(granted);
                 }

@@ -35,6 +35,7 @@ const RENEW_EARLY: u32 = 20;
 pub(super) struct Lease {
     id: LeaseId,
     counter: u64,
+    tokens_per_counter: u32,
     handoffs: u32,
     /// How many tokens there are under this counter, and those that follow it and are ours too.
     tokens: u32,
@@ -67,12 +68,19 @@ fn valid_until(sent_at: Instant, ttl: Duration) -> Instant {
 }
 
 impl Lease {
-    pub(super) fn new(id: LeaseId, counter: u64, terms: Terms, sent_at: Instant) -> Self {
+    pub(super) fn new(
+        id: LeaseId,
+        counter: u64,
+        tokens_per_counter: u32,
+        terms: Terms,
+        sent_at: Instant,
+    ) -> Self {
         Self {
             id,
             counter,
+            tokens_per_counter,
             handoffs: 0,
-            tokens: FencingToken::PER_COUNTER,
+            tokens: tokens_per_counter,
             budget_until: sent_at + HANDOFF_TIME,
             ttl: terms.ttl,
             policy: if terms.renewed {
@@ -105,7 +113,7 @@ impl Lease {
     }
 
     pub(super) fn token(&self) -> FencingToken {
-        FencingToken::new(self.counter, self.handoffs)
+        FencingToken::new(self.counter, self.tokens_per_counter, self.handoffs)
     }
 
     pub(super) fn is_renewing(&self) -> bool {
@@ -149,7 +157,7 @@ impl Lease {
     pub(super) fn keep(&mut self, counter: u64, sent_at: Instant) {
         self.counter = counter;
         self.handoffs = 0;
-        self.tokens = FencingToken::PER_COUNTER * Passed::COUNTERS;
+        self.tokens = self.tokens_per_counter.saturating_mul(Passed::COUNTERS);
         self.budget_until = sent_at + HANDOFF_TIME;
         self.prolong(sent_at, self.ttl);
     }

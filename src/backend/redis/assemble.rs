@@ -30,7 +30,7 @@ impl RedisBackendBuilder {
     pub(super) async fn assemble(mut self) -> Result<Inner, ConnectError> {
         self.validate()?;
         let connections = self.connections.get();
-        let names = Names::new(self.prefix)?;
+        let names = Names::new(self.prefix, self.redisson_tokens)?;
 
         let transport = Transport {
             user_timeout: self.connect_timeout.max(MIN_USER_TIMEOUT),
@@ -105,13 +105,15 @@ impl RedisBackendBuilder {
             .then(|| listen(PubSub::Plain, endpoint.clone()));
         let node = Node::new(connector, connections, listen(PubSub::Sharded, endpoint));
         Ok(Inner {
+            scripts: Scripts::new(publish, self.quarantine, names.of_redisson),
+            gathers: self.quarantine.is_none()
+                && network.min_replicas.is_none()
+                && !names.of_redisson,
             names,
-            scripts: Scripts::new(publish, self.quarantine),
             topology: Topology::Single(node),
             sentinels: watched,
             plain,
             sharded: publish.is_sharded(),
-            gathers: self.quarantine.is_none() && network.min_replicas.is_none(),
             network,
             address,
             warnings: Vec::new(),
@@ -156,8 +158,8 @@ async fn in_cluster(
         Notifier::new(Arc::clone(&network), Some(endpoint), PubSub::Plain)
     });
     Ok(Inner {
+        scripts: Scripts::new(publish, quarantine, names.of_redisson),
         names,
-        scripts: Scripts::new(publish, quarantine),
         topology: Topology::Cluster(cluster),
         sentinels: None,
         plain,

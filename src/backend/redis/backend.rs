@@ -319,6 +319,11 @@ impl Backend for RedisBackend {
         self.inner.place(key).map_or(0, |place| place.connection())
     }
 
+    fn tokens_per_counter(&self) -> u32 {
+        // Redisson takes the next number for its own.
+        if self.inner.names.of_redisson { 1 } else { 256 }
+    }
+
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
         let inner = &*self.inner;
         let place = inner.place(key)?;

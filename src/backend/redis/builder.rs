@@ -39,6 +39,7 @@ pub struct RedisBackendBuilder {
     pub(super) certificates: Certificates,
     pub(super) min_replicas: Option<MinReplicas>,
     pub(super) quarantine: Option<Duration>,
+    pub(super) redisson_tokens: bool,
 }
 
 pub(super) enum Source {
@@ -69,6 +70,7 @@ impl RedisBackendBuilder {
             certificates: Certificates::default(),
             min_replicas: None,
             quarantine: None,
+            redisson_tokens: false,
         }
     }
 
@@ -222,6 +224,20 @@ impl RedisBackendBuilder {
         self
     }
 
+    /// Draws fencing tokens from the counters of Redisson's `getFencedLock`, so that a Java service and
+    /// this one number their grants of a lock in one row. Default: off.
+    ///
+    /// Give it the [`prefix`](Self::prefix) `""`, as for all names that are shared with Java. Redisson
+    /// keeps a counter for each lock, `redisson_lock_token:{name}`, for ever; it begins anew where it is
+    /// lost, and tokens with it. Each hand-off in this process asks Redis for its token, sixteen at a
+    /// time while nobody else waits. It takes `+incrby` and the keys `~redisson_lock_token:*` besides
+    /// the [permissions](RedisBackend#permissions). Not together with a [`quarantine`](Self::quarantine);
+    /// without effect on the votes of a [`Quorum`](crate::Quorum).
+    pub fn redisson_fencing_tokens(mut self) -> Self {
+        self.redisson_tokens = true;
+        self
+    }
+
     /// Opens the connections and tries out every script on a key of its own.
     ///
     /// # Errors
@@ -288,6 +304,10 @@ impl RedisBackendBuilder {
         if self.connections.get() > MAX_CONNECTIONS {
             let problem = format!("more than {MAX_CONNECTIONS}");
             return Err(ConfigError::new("connections", problem));
+        }
+        if self.redisson_tokens && self.quarantine.is_some() {
+            let problem = "it is the crate's own counter that shows a loss of data, and this one is Redisson's";
+            return Err(ConfigError::new("redisson_fencing_tokens", problem));
         }
         if self
             .min_replicas

@@ -20,10 +20,12 @@ const MAX_TTL_MILLIS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
 #[derive(Debug, Clone)]
 pub(super) struct Names {
     prefix: String,
+    /// Whether fencing tokens come from the counters of Redisson's fenced locks, one for each lock.
+    pub(super) of_redisson: bool,
 }
 
 impl Names {
-    pub(super) fn new(prefix: String) -> Result<Self, ConfigError> {
+    pub(super) fn new(prefix: String, of_redisson: bool) -> Result<Self, ConfigError> {
         let problem = if prefix.len() > MAX_PREFIX_LEN {
             format!("longer than {MAX_PREFIX_LEN} bytes")
         } else if prefix.contains(['{', '}']) {
@@ -32,7 +34,10 @@ impl Names {
         } else if prefix.chars().any(char::is_control) {
             "control characters are not allowed".to_owned()
         } else {
-            return Ok(Self { prefix });
+            return Ok(Self {
+                prefix,
+                of_redisson,
+            });
         };
         Err(ConfigError::new("prefix", problem))
     }
@@ -72,12 +77,23 @@ impl Names {
         Name([&self.prefix, key.as_str(), "", ""])
     }
 
-    /// The channel of its releases, as Redisson spells it. The prefix holds no braces.
+    /// The channel of its releases, as Redisson spells it.
     pub(super) fn channel<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
+        self.beside(key, ["redisson_lock__channel:", "redisson_lock__channel:{"])
+    }
+
+    /// The counter of a fenced lock, as Redisson spells it.
+    pub(super) fn token<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
+        self.beside(key, ["redisson_lock_token:", "redisson_lock_token:{"])
+    }
+
+    /// What belongs to a lock, in its slot: what it begins with where the key has a hash tag, and
+    /// where the whole name becomes one. The prefix holds no braces.
+    fn beside<'a>(&'a self, key: &'a LockKey, [tagged, whole]: [&'static str; 2]) -> Name<'a> {
         if key.as_str().contains('{') {
-            Name(["redisson_lock__channel:", &self.prefix, key.as_str(), ""])
+            Name([tagged, &self.prefix, key.as_str(), ""])
         } else {
-            Name(["redisson_lock__channel:{", &self.prefix, key.as_str(), "}"])
+            Name([whole, &self.prefix, key.as_str(), "}"])
         }
     }
 }
@@ -133,7 +149,7 @@ mod tests {
     use super::*;
 
     fn names(prefix: &str) -> Names {
-        Names::new(prefix.to_owned()).unwrap()
+        Names::new(prefix.to_owned(), false).unwrap()
     }
 
     #[test]
@@ -185,9 +201,12 @@ mod tests {
     #[test]
     fn a_prefix_with_braces_or_controls_is_refused() {
         for prefix in ["a{", "}b", "a\nb", "\u{7f}"] {
-            assert_eq!(Names::new(prefix.to_owned()).unwrap_err().field(), "prefix");
+            assert_eq!(
+                Names::new(prefix.to_owned(), false).unwrap_err().field(),
+                "prefix"
+            );
         }
-        assert!(Names::new("x".repeat(257)).is_err());
+        assert!(Names::new("x".repeat(257), false).is_err());
     }
 
     #[test]

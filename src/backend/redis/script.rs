@@ -76,20 +76,25 @@ pub(super) struct Scripts {
 }
 
 impl Scripts {
-    pub(super) fn new(publish: Publish, quarantine: Option<Duration>) -> Self {
-        const FENCE: &str = include_str!("scripts/fence.lua");
+    /// `of_redisson`: the counters are those of its fenced locks.
+    pub(super) fn new(publish: Publish, quarantine: Option<Duration>, of_redisson: bool) -> Self {
+        let fence = if of_redisson {
+            include_str!("scripts/fence_of_redisson.lua")
+        } else {
+            include_str!("scripts/fence.lua")
+        };
         const NOTICE: &str = include_str!("scripts/quarantine.lua");
         const ACQUIRE: &str = include_str!("scripts/acquire.lua");
         const VOTE: &str = include_str!("scripts/vote.lua");
         const GUARD: &str = include_str!("scripts/guard.lua");
         let (acquire, vote): (&[_], &[_]) = match quarantine {
-            None => (&[FENCE, ACQUIRE], &[VOTE]),
+            None => (&[fence, ACQUIRE], &[VOTE]),
             Some(_) => (
-                &[FENCE, NOTICE, GUARD, ACQUIRE],
-                &[FENCE, NOTICE, GUARD, VOTE],
+                &[fence, NOTICE, GUARD, ACQUIRE],
+                &[fence, NOTICE, GUARD, VOTE],
             ),
         };
-        let prepare = || Script::new(&[FENCE, NOTICE, include_str!("scripts/prepare.lua")]);
+        let prepare = || Script::new(&[fence, NOTICE, include_str!("scripts/prepare.lua")]);
         let quarantine = quarantine.map(|period| Quarantine {
             period,
             prepare: prepare(),
@@ -104,12 +109,12 @@ impl Scripts {
         };
         Self {
             acquire: Script::new(acquire),
-            acquire_all: Script::new(&[FENCE, include_str!("scripts/acquire_all.lua")]),
+            acquire_all: Script::new(&[fence, include_str!("scripts/acquire_all.lua")]),
             vote: Script::new(vote),
             quarantine,
             renew: Script::new(&[include_str!("scripts/renew.lua")]),
             release: Script::new(&[tell, include_str!("scripts/release.lua")]),
-            pass: Script::new(&[FENCE, tell, include_str!("scripts/pass.lua")]),
+            pass: Script::new(&[fence, tell, include_str!("scripts/pass.lua")]),
             inspect: Script::new(&[include_str!("scripts/inspect.lua")]),
             force_release: Script::new(&[tell, include_str!("scripts/force_release.lua")]),
             publish,
@@ -177,8 +182,12 @@ impl<'a> At<'a> {
         self.names.channel(self.key)
     }
 
-    fn fence(self) -> Name<'a> {
-        self.names.fence(self.place.slot())
+    pub(super) fn fence(self) -> Name<'a> {
+        if self.names.of_redisson {
+            self.names.token(self.key)
+        } else {
+            self.names.fence(self.place.slot())
+        }
     }
 
     fn quarantine(self) -> Name<'a> {

@@ -151,8 +151,12 @@ async fn try_scripts(inner: &Inner, node: &Node, at: At<'_>) -> Result<(), Backe
     // Reads first: a permission that is missing here costs nothing yet.
     scripts.inspect(at).await?;
     scripts.try_out(at, lease, TRIAL_TTL).await?;
-    let again = [(key.clone(), lease, TRIAL_TTL)];
-    let granted = scripts.acquire_all(at.place, at.names, &again).await?;
+    let mut granted = Vec::new();
+    // Its one counter is not Redisson's.
+    if !at.names.of_redisson {
+        let again = [(key.clone(), lease, TRIAL_TTL)];
+        granted = scripts.acquire_all(at.place, at.names, &again).await?;
+    }
     let renewal = Renewal::new(key.clone(), lease, TRIAL_TTL);
     let renewed = scripts.renew_all(at.place, at.names, &[&renewal]).await;
     // Asked to keep, then asked to release: both of its branches.
@@ -169,6 +173,11 @@ async fn try_scripts(inner: &Inner, node: &Node, at: At<'_>) -> Result<(), Backe
         script::plain(shard, &message).await?;
     }
     scripts.force_release(at).await?;
+    if at.names.of_redisson {
+        // It would stay for ever.
+        let mut forget = redis::cmd("DEL");
+        script::plain(shard, forget.arg(at.fence())).await?;
+    }
     granted
         .into_iter()
         .try_for_each(|outcome| outcome.map(drop))?;

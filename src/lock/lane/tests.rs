@@ -54,7 +54,7 @@ fn held(terms: Terms, now: Instant) -> (Lane, Arc<Grant>) {
     let mut lane = Lane::default();
     let first = claim(1, terms);
     assert!(matches!(lane.enter(&key(), first, now), Entered::Drive));
-    let lease = Lease::new(id(1), 100, terms, now);
+    let lease = Lease::new(id(1), 100, 256, terms, now);
     let (granted, _) = lane.granted_to_driver(&key(), first, lease, now);
     (lane, granted.grant)
 }
@@ -74,14 +74,14 @@ fn release(lane: &mut Lane, grant: &Arc<Grant>, now: Instant) -> Left {
 fn a_handoff_needs_nobody_else_and_makes_a_larger_token() {
     let now = Instant::now();
     let (mut lane, mut grant) = held(RENEWED, now);
-    for handoff in 1..FencingToken::PER_COUNTER {
+    for handoff in 1..256 {
         let (next, _answer) = waiter(1 + Ticket::from(handoff), RENEWED);
         assert!(matches!(lane.enqueue(next), Next::Nothing));
         let Left::Done(next) = release(&mut lane, &grant, now) else {
             panic!("handed on");
         };
         grant = granted(next);
-        assert_eq!(grant.token(), FencingToken::new(100, handoff));
+        assert_eq!(grant.token(), FencingToken::new(100, 256, handoff));
     }
     // The counter has no number left: the others are asked.
     let (next, _answer) = waiter(1000, RENEWED);
@@ -94,7 +94,7 @@ fn a_handoff_needs_nobody_else_and_makes_a_larger_token() {
     let mut lease = surrender.lease;
     lease.keep(200, now);
     let kept = lane.kept(&key(), lease, now).expect("still returning");
-    assert_eq!(granted(kept).token(), FencingToken::new(200, 0));
+    assert_eq!(granted(kept).token(), FencingToken::new(200, 256, 0));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_lost_guard_changes_nothing_for_those_who_came_after() {
     ));
     assert!(matches!(lane.take_return(later), Some(Return::Release(_))));
     assert!(matches!(lane.returned(id(1), 0), Next::Contend { .. }));
-    let lease = Lease::new(id(2), 200, FIXED, later);
+    let lease = Lease::new(id(2), 200, 256, FIXED, later);
     let second = granted(lane.granted(&key(), lease, later));
     assert!(matches!(release(&mut lane, &grant, later), Left::Lost));
     assert!(second.is_held(later));
@@ -242,6 +242,6 @@ fn an_answer_to_an_earlier_return_concerns_nobody() {
     ));
     assert!(matches!(lane.returned(id(7), 0), Next::Nothing));
     assert!(lane.is_returning());
-    let stale = Lease::new(id(7), 1, RENEWED, now);
+    let stale = Lease::new(id(7), 1, 256, RENEWED, now);
     assert!(lane.kept(&key(), stale, now).is_err());
 }
