@@ -17,7 +17,7 @@ ROUNDS ?= 5
 SCENARIOS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test faults server lint features bench
+.PHONY: help test faults server lint features bench interop
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
@@ -25,6 +25,7 @@ help:
 	@echo 'make lint      format, clippy and documentation, warnings are errors'
 	@echo 'make features  each feature alone, and none'
 	@echo 'make bench     beside other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot")'
+	@echo 'make interop   locks shared with Java, against Redisson (takes a JDK and Maven)'
 	@echo 'SERVER=name    the Redis server that the tests start (now: $(SERVER))'
 	@echo 'PROCESSES_SECONDS=n  how long the test over many processes runs (60 unless set)'
 	@echo
@@ -59,3 +60,7 @@ features:
 # Beside other locks; `cargo bench` has the small one.
 bench: server
 	$(CARGO) run --release --manifest-path benches/compare/Cargo.toml -- --rounds $(ROUNDS) $(SCENARIOS)
+
+# Against Redisson itself, in two versions.
+interop: server
+	$(CARGO) test --all-features --test interop_redisson

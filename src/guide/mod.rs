@@ -38,4 +38,6 @@ pub mod cluster;
 pub mod one_server;
 pub mod quorum;
 #[cfg(feature = "redis")]
+pub mod redisson;
+#[cfg(feature = "redis")]
 pub mod sentinel;

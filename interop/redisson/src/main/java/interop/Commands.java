@@ -1,0 +1,71 @@
+package interop;
+
+import java.net.URLDecoder;
+import java.nio.charset.StandardCharsets;
+import java.util.concurrent.TimeUnit;
+
+import org.redisson.api.RBucket;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.client.codec.StringCodec;
+
+/** What can be asked for. Times are in milliseconds. */
+final class Commands {
+    private final RedissonClient redisson;
+
+    Commands(RedissonClient redisson) {
+        this.redisson = redisson;
+    }
+
+    /** {@code number thread command name more…} */
+    Object run(String[] words) throws InterruptedException {
+        String name = URLDecoder.decode(words[3], StandardCharsets.UTF_8);
+        RLock lock = redisson.getLock(name);
+        switch (words[2]) {
+            case "lock":
+                lock.lock();
+                return "";
+            case "tryLock":
+                return lock.tryLock(number(words[4]), number(words[5]), TimeUnit.MILLISECONDS);
+            case "unlock":
+                lock.unlock();
+                return "";
+            case "forceUnlock":
+                return lock.forceUnlock();
+            case "holdCount":
+                return lock.getHoldCount();
+            case "isLocked":
+                return lock.isLocked();
+            case "isHeldByCurrentThread":
+                return lock.isHeldByCurrentThread();
+            case "remainTimeToLive":
+                return lock.remainTimeToLive();
+            case "fencingToken":
+                return Fenced.token(redisson, name);
+            case "count":
+                count(lock, URLDecoder.decode(words[4], StandardCharsets.UTF_8), number(words[5]));
+                return "";
+            default:
+                throw new IllegalArgumentException(words[2]);
+        }
+    }
+
+    private static long number(String word) {
+        return Long.parseLong(word);
+    }
+
+    /** Reads a counter, sleeps, and writes one more, so often: exact only if nobody else is let in. */
+    private void count(RLock lock, String counter, long times) throws InterruptedException {
+        RBucket<String> bucket = redisson.getBucket(counter, StringCodec.INSTANCE);
+        for (long time = 0; time < times; time++) {
+            lock.lock();
+            try {
+                String before = bucket.get();
+                Thread.sleep(1);
+                bucket.set(Long.toString((before == null ? 0 : number(before)) + 1));
+            } finally {
+                lock.unlock();
+            }
+        }
+    }
+}

@@ -1,0 +1,27 @@
+package interop;
+
+import java.util.Arrays;
+
+import org.redisson.config.Config;
+
+/** Where Redisson connects to. */
+final class Configs {
+    private Configs() {}
+
+    static Config of(String[] arguments) {
+        Config config = new Config();
+        config.setLockWatchdogTimeout(Long.parseLong(arguments[1]));
+        String[] addresses = Arrays.copyOfRange(arguments, 3, arguments.length);
+        switch (arguments[0]) {
+            case "single" -> config.useSingleServer().setAddress(addresses[0]);
+            case "sentinel" -> config.useSentinelServers()
+                    .setMasterName(arguments[2])
+                    // Tests have as many sentinels as they need, and no more.
+                    .setCheckSentinelsList(false)
+                    .addSentinelAddress(addresses);
+            case "cluster" -> config.useClusterServers().addNodeAddress(addresses);
+            default -> throw new IllegalArgumentException(arguments[0]);
+        }
+        return config;
+    }
+}

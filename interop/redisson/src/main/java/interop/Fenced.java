@@ -1,0 +1,24 @@
+package interop;
+
+import java.lang.reflect.Method;
+
+import org.redisson.api.RedissonClient;
+
+/** {@code getFencedLock}, which older versions do not have. */
+final class Fenced {
+    private Fenced() {}
+
+    /** Locks, unlocks, and tells the token. */
+    static Object token(RedissonClient redisson, String name) {
+        try {
+            Object lock = RedissonClient.class.getMethod("getFencedLock", String.class)
+                    .invoke(redisson, name);
+            Method locked = Class.forName("org.redisson.api.RFencedLock").getMethod("lockAndGetToken");
+            Object token = locked.invoke(lock);
+            ((org.redisson.api.RLock) lock).unlock();
+            return token;
+        } catch (ReflectiveOperationException missing) {
+            throw new UnsupportedOperationException(missing);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+package interop;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+
+import org.redisson.Redisson;
+import org.redisson.api.RedissonClient;
+
+/**
+ * Does what it is told with Redisson's {@code RLock}: one command a line on its input, and a line on
+ * its output when the command is through.
+ *
+ * <pre>
+ * in:   number thread command argument…
+ * out:  number ok value     or     number failed exception message
+ * </pre>
+ *
+ * Redisson knows an owner by its thread, so a command names the thread it runs in; commands of one
+ * thread run one after the other, those of several side by side. Arguments are percent-encoded.
+ */
+public final class Program {
+    private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
+
+    private Program() {}
+
+    /** Arguments: {@code single|sentinel|cluster}, watchdog timeout in ms, service or "-", addresses. */
+    public static void main(String[] arguments) throws IOException {
+        RedissonClient redisson = Redisson.create(Configs.of(arguments));
+        Commands commands = new Commands(redisson);
+        Map<String, ExecutorService> threads = new ConcurrentHashMap<>();
+        answer("ready");
+        BufferedReader lines =
+                new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            String[] words = line.split(" ");
+            threads.computeIfAbsent(words[1], name -> Executors.newSingleThreadExecutor())
+                    .execute(() -> answer(words[0] + " " + outcome(commands, words)));
+        }
+        // Without waiting for what may still hang.
+        System.exit(0);
+    }
+
+    private static String outcome(Commands commands, String[] words) {
+        try {
+            return "ok " + commands.run(words);
+        } catch (Exception failure) {
+            String what = failure.getClass().getSimpleName() + " " + failure.getMessage();
+            return "failed " + what.replace('\n', ' ');
+        }
+    }
+
+    private static synchronized void answer(String line) {
+        OUT.println(line);
+        OUT.flush();
+    }
+}

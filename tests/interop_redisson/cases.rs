@@ -1,0 +1,309 @@
+//! What must hold between both sides. Each case panics, or tells what it has seen.
+
+use tokio::time::{Instant, sleep};
+use tower_lock::{ErrorKind, LockKey, RedisBackend};
+
+use crate::child::Child;
+use crate::support::engine::{MS, SECOND};
+use crate::table::Latencies;
+use crate::world::{LEASE, World, channel, manager};
+
+const BOTH: &str = "both";
+const JAVA_RUST: &str = "Java → Rust";
+const RUST_JAVA: &str = "Rust → Java";
+const NO_LEASE: i64 = -1;
+
+/// A counter that is read, and written one higher a while later: exact only if nobody works at the
+/// same time.
+pub(crate) async fn exclusion(world: &mut World, managers: usize, jvms: usize, times: u64) {
+    const THREADS: u64 = 4;
+    let (name, counter) = ("interop:counted", "interop:counter");
+    world.node_of(counter).cli(&["SET", counter, "0"]);
+    let start = Instant::now();
+    let mut javas = Vec::new();
+    for _ in 0..jvms {
+        javas.push(world.java().await);
+    }
+    let mut workers = Vec::new();
+    for _ in 0..managers {
+        let locks = world.rust().await;
+        for _ in 0..THREADS {
+            let locks = locks.clone();
+            let client = redis::Client::open(world.node_of(counter).url()).expect("a URL");
+            workers.push(tokio::spawn(async move {
+                let connection = client.get_multiplexed_async_connection().await;
+                let mut connection = connection.expect("the server is there");
+                for _ in 0..times {
+                    let guard = locks.acquire(name).await.expect("in its turn");
+                    let get = redis::cmd("GET").arg(counter).to_owned();
+                    let before: u64 = get.query_async(&mut connection).await.expect("a number");
+                    sleep(MS).await;
+                    let mut set = redis::cmd("SET");
+                    set.arg(counter).arg(before + 1);
+                    set.exec_async(&mut connection).await.expect("written");
+                    drop(guard);
+                }
+            }));
+        }
+    }
+    let mut calls = Vec::new();
+    for java in &mut javas {
+        for thread in 0..THREADS {
+            let thread = format!("t{thread}");
+            calls.push(java.send(&thread, "count", name, &[&counter, &times]));
+        }
+    }
+    for call in calls {
+        call.value().await;
+    }
+    for worker in workers {
+        worker.await.expect("no worker panics");
+    }
+    let counted = world.node_of(counter).cli(&["GET", counter]);
+    let expected = THREADS * times * (managers + jvms) as u64;
+    assert_eq!(counted, expected.to_string(), "updates were lost");
+    let took = start.elapsed().as_secs_f64();
+    let result =
+        format!("{managers} managers, {jvms} JVMs: {counted} of {expected} in {took:.0} s");
+    world.row("mutual exclusion", BOTH, result);
+}
+
+/// Whoever waits is woken by the message of the other side.
+pub(crate) async fn wake_ups(world: &mut World) {
+    const ROUNDS: usize = 200;
+    /// Before them: a JVM compiles what it runs, and connects to each node when it first needs it.
+    const WARM_UP: usize = 20;
+    let (locks, mut java) = (world.rust().await, world.java().await);
+    let (mut rust_woken, mut java_woken) = (Latencies::default(), Latencies::default());
+    for round in 0..WARM_UP + ROUNDS {
+        // A subscription outlives its last waiter for a moment, and is counted.
+        let name = &*format!("interop:woken:{round}");
+        java.call("a", "lock", name, &[]).await;
+        let waiting = {
+            let (locks, name) = (locks.clone(), name.to_owned());
+            tokio::spawn(async move {
+                let guard = locks.acquire(name).await.expect("it is given back");
+                (guard, Instant::now())
+            })
+        };
+        world.listened_to(name, world.own_subscriptions()).await;
+        // It tries once more when it has subscribed.
+        sleep(5 * MS).await;
+        let told = Instant::now();
+        let unlock = java.send("a", "unlock", name, &[]);
+        let (guard, woken) = waiting.await.expect("no panic");
+        if round >= WARM_UP {
+            rust_woken.add(woken - told);
+        }
+        unlock.value().await;
+
+        let listeners = world.listeners(name);
+        let waiting = java.send("b", "tryLock", name, &[&30_000, &NO_LEASE]);
+        world.listened_to(name, listeners + 1).await;
+        sleep(5 * MS).await;
+        let told = Instant::now();
+        drop(guard);
+        let (locked, woken) = waiting.timed().await;
+        assert_eq!(locked, "true");
+        if round >= WARM_UP {
+            java_woken.add(woken - told);
+        }
+        java.call("b", "unlock", name, &[]).await;
+    }
+    for (direction, latencies) in [(JAVA_RUST, rust_woken), (RUST_JAVA, java_woken)] {
+        let p99 = latencies.at(0.99);
+        assert!(p99 <= world.woken_within(), "{direction}: {latencies}");
+        world.row("a waiter is woken", direction, latencies.to_string());
+    }
+}
+
+/// The watchdog of each side keeps a lock beyond its lease.
+pub(crate) async fn watchdogs(world: &mut World) {
+    let name = "interop:kept";
+    let (locks, mut java) = (world.rust().await, world.java().await);
+    java.call("a", "lock", name, &[]).await;
+    let end = Instant::now() + 2 * LEASE;
+    while Instant::now() < end {
+        let tried = locks.acquire(name).no_wait().await;
+        assert_eq!(tried.expect_err("Java has it").kind(), ErrorKind::Busy);
+        sleep(50 * MS).await;
+    }
+    java.call("a", "unlock", name, &[]).await;
+    let guard = locks.acquire(name).await.expect("it is free");
+    let end = Instant::now() + 2 * LEASE;
+    while Instant::now() < end {
+        let tried = java.call("b", "tryLock", name, &[&0, &NO_LEASE]).await;
+        assert_eq!(tried, "false", "we have it");
+        sleep(50 * MS).await;
+    }
+    assert!(guard.is_held());
+    let result = format!("kept for {:?} under a lease of {LEASE:?}", 2 * LEASE);
+    world.row("a watchdog renews", BOTH, result);
+}
+
+/// What a crash leaves behind passes over when the lease has run out.
+pub(crate) async fn crashes(world: &mut World) {
+    let name = "interop:crashed";
+    let locks = world.rust().await;
+    let (mut java, mut survivor) = (world.java().await, world.java().await);
+    java.call("a", "lock", name, &[]).await;
+    java.kill();
+    let start = Instant::now();
+    let guard = locks.acquire(name).await.expect("in the end");
+    let took = start.elapsed();
+    assert!(took <= LEASE + SECOND, "{took:?} after the JVM was killed");
+    world.row(
+        "a crash",
+        JAVA_RUST,
+        format!("passed over after {took:.1?}"),
+    );
+    guard.release().await.expect("given back");
+
+    let child = Child::start(&world.server().url(), name);
+    drop(child);
+    let start = Instant::now();
+    let locked = survivor
+        .call("a", "tryLock", name, &[&30_000, &NO_LEASE])
+        .await;
+    let took = start.elapsed();
+    assert_eq!(locked, "true");
+    assert!(
+        took <= LEASE + SECOND,
+        "{took:?} after our process was killed"
+    );
+    survivor.call("a", "unlock", name, &[]).await;
+    world.row(
+        "a crash",
+        RUST_JAVA,
+        format!("passed over after {took:.1?}"),
+    );
+}
+
+/// What each side can see of a lock of the other.
+pub(crate) async fn views(world: &mut World) {
+    let name = "interop:seen";
+    let (locks, mut java) = (world.rust().await, world.java().await);
+    let mut counts = Vec::new();
+    for (command, count) in [("lock", 1), ("lock", 2), ("unlock", 1)] {
+        java.call("a", command, name, &[]).await;
+        let holder = locks.inspect(name).await.expect("an answer");
+        let holder = holder.expect("Java has it");
+        assert_eq!(holder.hold_count, count, "after {command}");
+        let (uuid, thread) = holder.owner.split_once(':').expect("uuid:thread");
+        assert!(uuid::Uuid::try_parse(uuid).is_ok() && thread.parse::<u64>().is_ok());
+        assert!(holder.ttl <= LEASE && !holder.ttl.is_zero());
+        counts.push(count.to_string());
+    }
+    java.call("a", "unlock", name, &[]).await;
+    assert!(!locks.is_locked(name).await.expect("an answer"));
+    let result = format!("hold counts {} seen by `inspect`", counts.join(", "));
+    world.row("nested holds", JAVA_RUST, result);
+
+    let guard = locks.acquire(name).await.expect("it is free");
+    let again = locks.acquire(name).owner(guard.owner()).await;
+    for (command, more, value) in [
+        ("isLocked", None, "true"),
+        ("isHeldByCurrentThread", None, "false"),
+        ("holdCount", None, "0"),
+        ("tryLock", Some([0, NO_LEASE]), "false"),
+    ] {
+        let answer = match more {
+            Some([wait, lease]) => java.call("a", command, name, &[&wait, &lease]).await,
+            None => java.call("a", command, name, &[]).await,
+        };
+        assert_eq!(answer, value, "{command}");
+    }
+    let left = java.call("a", "remainTimeToLive", name, &[]).await;
+    let left: u128 = left.parse().expect("a number");
+    assert!((1..=LEASE.as_millis()).contains(&left), "{left} ms");
+    let unlock = java.send("a", "unlock", name, &[]);
+    assert_eq!(unlock.exception().await, "IllegalMonitorStateException");
+    assert!(guard.is_held());
+    drop((guard, again));
+    let result = "`isLocked`, `remainTimeToLive`, not the thread's own, `unlock` throws";
+    world.row("a guard", RUST_JAVA, result.to_owned());
+}
+
+/// Each side opens a lock of the other by force, and the other hears of it.
+pub(crate) async fn by_force(world: &mut World) {
+    let name = "interop:forced";
+    let (locks, mut java) = (world.rust().await, world.java().await);
+    let guard = locks.acquire(name).await.expect("it is free");
+    assert_eq!(java.call("a", "forceUnlock", name, &[]).await, "true");
+    let start = Instant::now();
+    // The next renewal comes when a third of the lease has passed.
+    let told = tokio::time::timeout(LEASE / 3 + 500 * MS, guard.lost()).await;
+    assert!(
+        told.is_ok() && !guard.is_held(),
+        "a guard that was forced open"
+    );
+    let took = start.elapsed();
+    java.call("a", "lock", name, &[]).await;
+    drop(guard);
+    assert_eq!(
+        java.call("a", "isHeldByCurrentThread", name, &[]).await,
+        "true"
+    );
+    world.row(
+        "`forceUnlock`",
+        JAVA_RUST,
+        format!("told lost after {took:.1?}"),
+    );
+
+    assert!(locks.force_release(name).await.expect("an answer"));
+    let unlock = java.send("a", "unlock", name, &[]);
+    assert_eq!(unlock.exception().await, "IllegalMonitorStateException");
+    let result = "its `unlock` throws".to_owned();
+    world.row("`force_release`", RUST_JAVA, result);
+}
+
+/// A name is one key, one channel and one slot for both.
+pub(crate) async fn names(world: &mut World) {
+    let names = ["order 42", "müller/日本", "{user}:1", "a{user}b", "plain"];
+    let (locks, mut java) = (world.rust().await, world.java().await);
+    for name in names {
+        assert_eq!(LockKey::new(name).as_str(), name);
+        let guard = locks.acquire(name).await.expect("it is free");
+        assert_eq!(world.node_of(name).cli(&["EXISTS", name]), "1", "{name}");
+        let of_java = java.send("a", "tryLock", name, &[&30_000, &NO_LEASE]);
+        let waiting = {
+            let locks = locks.clone();
+            tokio::spawn(async move { locks.acquire(name).await.map(drop) })
+        };
+        // Java's alone: ours waits behind a guard in the same process.
+        world.listened_to(name, 1).await;
+        let channels = world.channels();
+        assert!(channels.contains(&channel(name)), "{name}: {channels:?}");
+        drop(guard);
+        assert_eq!(of_java.value().await, "true", "{name}");
+        java.call("a", "unlock", name, &[]).await;
+        waiting.await.expect("no panic").expect("in its turn");
+    }
+    world.row(
+        "names",
+        BOTH,
+        names.map(|name| format!("`{name}`")).join(", "),
+    );
+}
+
+/// The tokens of a fenced lock in Java and ours are one row of numbers.
+pub(crate) async fn fenced_tokens(world: &mut World) {
+    let name = "interop:fenced";
+    let backend = RedisBackend::builder(world.server().url()).redisson_fencing_tokens();
+    let (locks, mut java) = (manager(backend).await, world.java().await);
+    let before = world.server().cli(&["KEYS", "redisson_lock_token:*"]);
+    assert_eq!(before, "", "the trial at the start left a counter");
+    let mut tokens = Vec::new();
+    for _ in 0..2 {
+        let token = java.call("a", "fencingToken", name, &[]).await;
+        tokens.push(token.parse::<i64>().expect("a number"));
+        for _ in 0..2 {
+            let guard = locks.acquire(name).await.expect("it is free");
+            tokens.push(guard.fencing_token().get());
+            guard.release().await.expect("given back");
+        }
+    }
+    assert_eq!(tokens, [1, 2, 3, 4, 5, 6]);
+    let shown = format!("{tokens:?}, Java's first and fourth");
+    world.row("`getFencedLock`", BOTH, shown);
+}

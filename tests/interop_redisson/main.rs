@@ -1,0 +1,88 @@
+//! Locks that are shared with Java services, against Redisson itself: `make interop`.
+//!
+//! Not part of `cargo test`: it takes a JDK and Maven. Each version of Redisson meets this crate on
+//! one server, behind Sentinel and in a Cluster; at the end there is a table of what was seen.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
+
+mod cases;
+mod child;
+mod java;
+#[path = "../support/mod.rs"]
+mod support;
+mod table;
+mod world;
+
+use std::process::ExitCode;
+
+use tower_lock::backend::redis::Publish;
+
+use java::VERSIONS;
+use support::cluster::Cluster;
+use support::redis_server::RedisServer;
+use support::sentinel::SentinelSet;
+use table::Row;
+use world::{Store, World};
+
+fn main() -> ExitCode {
+    if child::main() {
+        return ExitCode::SUCCESS;
+    }
+    if let Err(problem) = java::build() {
+        eprintln!("the Java side cannot be built: {problem}");
+        return ExitCode::FAILURE;
+    }
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    // A case that fails panics.
+    let rows: Vec<Row> = runtime.block_on(async {
+        let mut rows = Vec::new();
+        let wanted: Vec<String> = std::env::args().skip(1).collect();
+        let is_wanted = |version: &&str| wanted.is_empty() || wanted.iter().any(|it| it == version);
+        for version in VERSIONS.into_iter().filter(is_wanted) {
+            rows.append(&mut on_one_server(version).await);
+            rows.append(&mut behind_sentinel(version).await);
+            rows.append(&mut in_a_cluster(version).await);
+        }
+        rows
+    });
+    table::print(&rows);
+    ExitCode::SUCCESS
+}
+
+async fn on_one_server(version: &'static str) -> Vec<Row> {
+    let store = Store::Single(RedisServer::start());
+    let mut world = World::new(version, store, Publish::Auto);
+    cases::exclusion(&mut world, 4, 2, 100).await;
+    cases::wake_ups(&mut world).await;
+    cases::watchdogs(&mut world).await;
+    cases::crashes(&mut world).await;
+    cases::views(&mut world).await;
+    cases::by_force(&mut world).await;
+    cases::names(&mut world).await;
+    // Older ones have no fenced locks.
+    if version != "3.16.8" {
+        cases::fenced_tokens(&mut world).await;
+    }
+    world.rows
+}
+
+async fn behind_sentinel(version: &'static str) -> Vec<Row> {
+    let store = Store::Sentinel(SentinelSet::start());
+    let mut world = World::new(version, store, Publish::Auto);
+    cases::exclusion(&mut world, 1, 1, 25).await;
+    cases::wake_ups(&mut world).await;
+    world.rows
+}
+
+/// Since 3.22 Redisson tells by sharded messages there, as we do by ourselves; before, by plain ones.
+async fn in_a_cluster(version: &'static str) -> Vec<Row> {
+    let publish = match version {
+        "3.16.8" => Publish::Both,
+        _ => Publish::Auto,
+    };
+    let mut world = World::new(version, Store::Cluster(Cluster::start()), publish);
+    cases::exclusion(&mut world, 1, 1, 25).await;
+    cases::wake_ups(&mut world).await;
+    cases::names(&mut world).await;
+    world.rows
+}

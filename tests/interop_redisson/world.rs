@@ -1,0 +1,182 @@
+//! Where both sides meet, and the processes on each of them.
+
+use std::time::Duration;
+
+use tower_lock::backend::redis::{Publish, RedisBackendBuilder};
+use tower_lock::{LockManager, RedisBackend};
+
+use crate::java::{Java, Place};
+use crate::support::cluster::Cluster;
+use crate::support::engine::{SECOND, eventually};
+use crate::support::redis_server::RedisServer;
+use crate::support::sentinel::SentinelSet;
+use crate::table::Row;
+
+/// On both sides.
+pub(crate) const LEASE: Duration = Duration::from_secs(2);
+
+pub(crate) enum Store {
+    Single(RedisServer),
+    Sentinel(SentinelSet),
+    Cluster(Cluster),
+}
+
+pub(crate) struct World {
+    /// Of Redisson.
+    pub(crate) version: &'static str,
+    store: Store,
+    publish: Publish,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl World {
+    pub(crate) fn new(version: &'static str, store: Store, publish: Publish) -> Self {
+        Self {
+            version,
+            store,
+            publish,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Another process of ours, and its backend.
+    pub(crate) async fn rust(&self) -> LockManager {
+        let url = match &self.store {
+            Store::Single(server) => server.url(),
+            Store::Sentinel(set) => set.url(set.service()),
+            Store::Cluster(cluster) => cluster.url(),
+        };
+        manager(RedisBackend::builder(url).publish(self.publish)).await
+    }
+
+    /// Another JVM.
+    pub(crate) async fn java(&self) -> Java {
+        let (kind, service, addresses) = match &self.store {
+            Store::Single(server) => ("single", "-", server.address()),
+            Store::Sentinel(set) => ("sentinel", set.service(), set.addresses()),
+            Store::Cluster(cluster) => {
+                let nodes = cluster.primaries().into_iter();
+                let nodes: Vec<_> = nodes.map(|node| cluster.node(node).address()).collect();
+                ("cluster", "-", nodes.join(","))
+            }
+        };
+        let place = Place {
+            kind,
+            service,
+            addresses: addresses.split(',').map(ToOwned::to_owned).collect(),
+        };
+        Java::start(self.version, &place, LEASE).await
+    }
+
+    pub(crate) fn server(&self) -> &RedisServer {
+        match &self.store {
+            Store::Single(server) => server,
+            Store::Sentinel(set) => set.node(set.primary()),
+            Store::Cluster(_) => panic!("a cluster has many"),
+        }
+    }
+
+    /// The servers that keys and subscriptions may be at.
+    fn nodes(&self) -> Vec<&RedisServer> {
+        match &self.store {
+            Store::Cluster(cluster) => {
+                let nodes = cluster.primaries().into_iter();
+                nodes.map(|node| cluster.node(node)).collect()
+            }
+            _ => vec![self.server()],
+        }
+    }
+
+    /// The server that has a key.
+    pub(crate) fn node_of(&self, name: &str) -> &RedisServer {
+        match &self.store {
+            Store::Cluster(cluster) => cluster.node(cluster.node_of(name)),
+            _ => self.server(),
+        }
+    }
+
+    /// By the message; a poll or the end of a lease would take longer. What one node of a cluster
+    /// publishes plainly comes to the others over links with Nagle's algorithm, which hold it back for
+    /// up to 40 ms.
+    pub(crate) fn woken_within(&self) -> Duration {
+        match (&self.store, self.publish) {
+            (Store::Cluster(_), Publish::Both) => Duration::from_millis(60),
+            _ => Duration::from_millis(20),
+        }
+    }
+
+    /// How many there are of one process of ours.
+    pub(crate) fn own_subscriptions(&self) -> u64 {
+        match self.publish {
+            Publish::Both => 2,
+            _ => 1,
+        }
+    }
+
+    /// Who subscribes to the releases of a lock, on both sides.
+    pub(crate) fn listeners(&self, name: &str) -> u64 {
+        let channel = channel(name);
+        let counts = self.nodes().into_iter().flat_map(|node| {
+            ["NUMSUB", "SHARDNUMSUB"].map(|kind| {
+                let answer = node.cli(&["PUBSUB", kind, &channel]);
+                let count = answer
+                    .lines()
+                    .last()
+                    .and_then(|line| line.parse::<u64>().ok());
+                count.expect("a count")
+            })
+        });
+        counts.sum()
+    }
+
+    pub(crate) async fn listened_to(&self, name: &str, by: u64) {
+        eventually("both wait", || self.listeners(name) >= by).await;
+    }
+
+    /// All channels that anybody subscribes to.
+    pub(crate) fn channels(&self) -> Vec<String> {
+        let nodes = self.nodes().into_iter();
+        let channels = nodes
+            .flat_map(|node| ["CHANNELS", "SHARDCHANNELS"].map(|kind| node.cli(&["PUBSUB", kind])));
+        let lines: Vec<String> = channels
+            .flat_map(|all| all.lines().map(ToOwned::to_owned).collect::<Vec<_>>())
+            .collect();
+        lines
+    }
+
+    pub(crate) fn row(&mut self, case: &'static str, direction: &'static str, result: String) {
+        let version = self.version;
+        let place = match self.store {
+            Store::Single(_) => "one server",
+            Store::Sentinel(_) => "Sentinel",
+            Store::Cluster(_) => "Cluster",
+        };
+        println!("{case}, {version}, {place}, {direction}: {result}");
+        self.rows.push(Row {
+            case,
+            version,
+            place,
+            direction,
+            result,
+        });
+    }
+}
+
+pub(crate) async fn manager(backend: RedisBackendBuilder) -> LockManager {
+    let backend = backend.prefix("").connect().await;
+    let backend = backend.expect("the servers are there");
+    LockManager::builder(backend)
+        .watchdog_timeout(LEASE)
+        .wait(60 * SECOND)
+        .build()
+        .expect("valid settings")
+}
+
+/// As Java subscribes, see the case about names.
+pub(crate) fn channel(name: &str) -> String {
+    if name.contains('{') {
+        format!("redisson_lock__channel:{name}")
+    } else {
+        format!("redisson_lock__channel:{{{name}}}")
+    }
+}
