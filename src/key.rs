@@ -1,9 +1,10 @@
 //! What is locked: the names of locks, encoded so that no input can alias another.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::fmt::{self, Write as _};
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::LazyLock;
 
 use sha2::{Digest, Sha256};
@@ -306,6 +307,26 @@ impl Eq for LockKey {}
 impl Hash for LockKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.hash_code());
+    }
+}
+
+/// A map by key, which takes the hash that the key carries.
+pub(crate) type KeyMap<V> = HashMap<LockKey, V, BuildHasherDefault<Prehashed>>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Prehashed(u64);
+
+impl Hasher for Prehashed {
+    fn write(&mut self, _: &[u8]) {
+        debug_assert!(false, "BUG: keys hash themselves as one u64");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 

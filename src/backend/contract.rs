@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::Hints;
@@ -125,7 +126,8 @@ pub trait Backend: Send + Sync + 'static {
     }
 }
 
-/// What a store in this process can do without waiting.
+/// What a store in this process can do without waiting, and without a look at the clock: `now` is a
+/// moment shortly before the call.
 pub trait Immediate {
     /// As [`Backend::try_acquire`].
     ///
@@ -137,6 +139,7 @@ pub trait Immediate {
         key: &LockKey,
         lease: LeaseId,
         ttl: Duration,
+        now: Instant,
     ) -> Result<Acquired, BackendError>;
 
     /// As [`Backend::release`], for one lease.
@@ -144,7 +147,12 @@ pub trait Immediate {
     /// # Errors
     ///
     /// The same.
-    fn release(&self, key: &LockKey, lease: LeaseId) -> Result<Released, BackendError>;
+    fn release(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        now: Instant,
+    ) -> Result<Released, BackendError>;
 }
 
 /// The name of one lease in the backend: the UUID of the manager that asked for it and a number.

@@ -1,6 +1,5 @@
 //! Leases in this process: the default, and the reference for what a backend does.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,6 +11,7 @@ use super::{
     LeaseId, Node, Passed, Released, Renewal, Renewed,
 };
 use crate::LockKey;
+use crate::key::KeyMap;
 
 /// Leases in the memory of this process.
 ///
@@ -25,9 +25,11 @@ pub struct Memory {
 
 #[derive(Default)]
 struct State {
-    leases: HashMap<LockKey, Entry>,
-    watchers: HashMap<LockKey, Vec<HintSender>>,
+    leases: KeyMap<Entry>,
+    watchers: KeyMap<Vec<HintSender>>,
     counter: u64,
+    /// The first counter's time, from the epoch on and by the clock that all others are counted by.
+    started: Option<(Duration, Instant)>,
     /// The counter as a node of a quorum; none before it was confirmed.
     fence: Option<u64>,
     /// Abandoned entries are swept out when the maps reach this size, which then doubles what is
@@ -62,10 +64,13 @@ impl State {
     }
 
     /// The first of `count` counters that nobody had.
-    fn next_counters(&mut self, count: u32) -> u64 {
-        let micros = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
+    fn next_counters(&mut self, count: u32, now: Instant) -> u64 {
+        let (since_epoch, then) = self.started.get_or_insert_with(|| {
+            let now_of_world = SystemTime::now().duration_since(UNIX_EPOCH);
+            (now_of_world.unwrap_or_default(), now)
+        });
+        let micros = (*since_epoch + now.saturating_duration_since(*then)).as_micros();
+        let micros = u64::try_from(micros).unwrap_or(0);
         let first = micros.max(self.counter + 1);
         self.counter = first + u64::from(count) - 1;
         first
@@ -76,9 +81,9 @@ impl State {
         key: &LockKey,
         lease: LeaseId,
         ttl: Duration,
+        now: Instant,
         counter: impl FnOnce(&mut Self) -> u64,
     ) -> Acquired {
-        let now = Instant::now();
         if let Some(entry) = self.live(key, now)
             && entry.lease != lease
         {
@@ -90,8 +95,8 @@ impl State {
         Acquired::granted(counter(self))
     }
 
-    fn release(&mut self, key: &LockKey, lease: LeaseId) -> Released {
-        if self.held_by(key, lease, Instant::now()).is_some() {
+    fn release(&mut self, key: &LockKey, lease: LeaseId, now: Instant) -> Released {
+        if self.held_by(key, lease, now).is_some() {
             self.free(key);
             Released::Released
         } else {
@@ -130,8 +135,7 @@ impl Backend for Memory {
         lease: LeaseId,
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
-        let counter = |state: &mut State| state.next_counters(1);
-        Ok(self.state().try_acquire(key, lease, ttl, counter))
+        Immediate::try_acquire(self, key, lease, ttl, Instant::now())
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
@@ -153,9 +157,10 @@ impl Backend for Memory {
 
     async fn release(&self, leases: &[(LockKey, LeaseId)]) -> Vec<Result<Released, BackendError>> {
         let mut state = self.state();
+        let now = Instant::now();
         leases
             .iter()
-            .map(|(key, lease)| Ok(state.release(key, *lease)))
+            .map(|(key, lease)| Ok(state.release(key, *lease, now)))
             .collect()
     }
 
@@ -178,7 +183,7 @@ impl Backend for Memory {
             return Ok(Passed::released(watchers));
         }
         entry.expires = entry.expires.max(now + ttl);
-        Ok(Passed::kept(state.next_counters(Passed::COUNTERS)))
+        Ok(Passed::kept(state.next_counters(Passed::COUNTERS, now)))
     }
 
     fn watch(&self, key: &LockKey) -> Hints {
@@ -219,13 +224,19 @@ impl Immediate for Memory {
         key: &LockKey,
         lease: LeaseId,
         ttl: Duration,
+        now: Instant,
     ) -> Result<Acquired, BackendError> {
-        let counter = |state: &mut State| state.next_counters(1);
-        Ok(self.state().try_acquire(key, lease, ttl, counter))
+        let counter = |state: &mut State| state.next_counters(1, now);
+        Ok(self.state().try_acquire(key, lease, ttl, now, counter))
     }
 
-    fn release(&self, key: &LockKey, lease: LeaseId) -> Result<Released, BackendError> {
-        Ok(self.state().release(key, lease))
+    fn release(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        now: Instant,
+    ) -> Result<Released, BackendError> {
+        Ok(self.state().release(key, lease, now))
     }
 }
 
@@ -241,7 +252,8 @@ impl Node for Memory {
             state.fence = fence.after(state.fence);
             state.fence.unwrap_or(0)
         };
-        Ok(self.state().try_acquire(key, lease, ttl, counter))
+        let now = Instant::now();
+        Ok(self.state().try_acquire(key, lease, ttl, now, counter))
     }
 }
 

@@ -77,8 +77,8 @@ impl Contention {
         let lease = self.engine.new_lease_id();
         let backend = &self.engine.backend;
         if let Some(immediate) = backend.immediate() {
-            let answer = immediate.try_acquire(&self.key, lease, terms.ttl);
-            return Some(self.tried(lease, terms, sent_at, answer));
+            let answer = immediate.try_acquire(&self.key, lease, terms.ttl, sent_at);
+            return Some(self.tried(lease, terms, sent_at, sent_at, answer));
         }
         let answer = Arc::clone(backend).try_acquire(self.key.clone(), lease, terms.ttl);
         self.on_the_wire = Some(Try {
@@ -102,7 +102,7 @@ impl Contention {
         let answer = on_the_wire.answer.as_mut().await;
         let (lease, terms, sent_at) = (on_the_wire.lease, on_the_wire.terms, on_the_wire.sent_at);
         self.on_the_wire = None;
-        self.tried(lease, terms, sent_at, answer)
+        self.tried(lease, terms, sent_at, Instant::now(), answer)
     }
 
     fn tried(
@@ -110,6 +110,7 @@ impl Contention {
         lease: LeaseId,
         terms: Terms,
         sent_at: Instant,
+        now: Instant,
         answer: Result<Acquired, BackendError>,
     ) -> Tried {
         match answer {
@@ -117,7 +118,7 @@ impl Contention {
                 self.backoff = FIRST_BACKOFF;
                 let per_counter = self.engine.backend.tokens_per_counter();
                 let granted = Lease::new(lease, counter, per_counter, terms, sent_at);
-                if Instant::now() < granted.valid_until() {
+                if now < granted.valid_until() {
                     return Tried::Granted(granted);
                 }
                 // The answer took as long as the lease: somebody else may hold the key by now.
@@ -126,7 +127,7 @@ impl Contention {
             }
             Ok(Acquired::Busy { ttl }) => {
                 self.backoff = FIRST_BACKOFF;
-                Tried::NotYet(Seen::Busy(Instant::now() + ttl))
+                Tried::NotYet(Seen::Busy(now + ttl))
             }
             Err(error) => {
                 if error.may_have_taken_effect() {

@@ -1,17 +1,16 @@
 //! The lanes of one manager, by key.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
 use super::lane::Lane;
 use crate::LockKey;
+use crate::key::KeyMap;
 
 const SHARDS: usize = 64;
 
-type Shard = HashMap<LockKey, Lane, BuildHasherDefault<Prehashed>>;
+type Shard = KeyMap<Lane>;
 
 /// A lane is in the table from the first event that makes it busy to the one that leaves it idle.
 /// Under the mutex of a shard nothing waits, no other shard is taken, and no hold is dropped; at most
@@ -21,24 +20,6 @@ pub(super) struct Lanes {
     shards: [Mutex<Shard>; SHARDS],
     /// Told when a lane has left.
     left: Notify,
-}
-
-/// Keys carry their hash.
-#[derive(Debug, Default)]
-struct Prehashed(u64);
-
-impl Hasher for Prehashed {
-    fn write(&mut self, _: &[u8]) {
-        debug_assert!(false, "BUG: keys hash themselves as one u64");
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }
 
 impl Lanes {

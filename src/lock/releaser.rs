@@ -123,12 +123,10 @@ impl Releaser {
 }
 
 fn release_at_once(engine: &Arc<Engine>, immediate: &dyn Immediate, key: LockKey) {
-    match engine
-        .lanes
-        .with(&key, |lane| lane.take_return(Instant::now()))
-    {
+    let now = Instant::now();
+    match engine.lanes.with(&key, |lane| lane.take_return(now)) {
         Some(Return::Release(surrender)) => {
-            let outcome = immediate.release(&key, surrender.lease.id());
+            let outcome = immediate.release(&key, surrender.lease.id(), now);
             settle(engine, key, surrender, outcome);
         }
         Some(Return::Pass(surrender)) => {
