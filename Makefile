@@ -17,7 +17,7 @@ ROUNDS ?= 5
 SCENARIOS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test faults server lint features bench interop
+.PHONY: help test faults server lint features bench instructions interop
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
@@ -25,6 +25,7 @@ help:
 	@echo 'make lint      format, clippy and documentation, warnings are errors'
 	@echo 'make features  each feature alone, and none'
 	@echo 'make bench     beside other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot")'
+	@echo 'make instructions  of the hot paths, against what is stored (STORE=1 stores; takes valgrind)'
 	@echo 'make interop   locks shared with Java, against Redisson (takes a JDK and Maven)'
 	@echo 'SERVER=name    the Redis server that the tests start (now: $(SERVER))'
 	@echo 'PROCESSES_SECONDS=n  how long the test over many processes runs (60 unless set)'
@@ -60,6 +61,10 @@ features:
 # Beside other locks; `cargo bench` has the small one.
 bench: server
 	$(CARGO) run --release --manifest-path benches/compare/Cargo.toml -- --rounds $(ROUNDS) $(SCENARIOS)
+
+# Instructions of the hot paths, against benches/instructions/stored.txt.
+instructions:
+	$(CARGO) bench --bench instructions -- $(if $(STORE),--store)
 
 # Against Redisson itself, in two versions.
 interop: server

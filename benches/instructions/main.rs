@@ -1,0 +1,64 @@
+//! How many instructions the hot paths take, against what is stored: `make instructions`.
+//!
+//! Callgrind counts what one thread executes, and so gives the same on a busy machine. Each path is
+//! run often and twice as often in processes of their own; the difference is the path without the
+//! start of the program. `-- --store` writes the figures down, to be committed with the change that
+//! explains them.
+#![allow(missing_docs, clippy::print_stdout, clippy::print_stderr)]
+
+mod counted;
+mod paths;
+mod stored;
+
+use std::process::ExitCode;
+
+use paths::PATHS;
+use stored::Stored;
+
+/// In per cent.
+const TOLERANCE: f64 = 5.0;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    // `cargo test --benches` passes this; nothing here is a test.
+    if args.iter().any(|arg| arg == "--test") {
+        return ExitCode::SUCCESS;
+    }
+    if let [option, name, times] = &args[..]
+        && option == counted::CHILD
+    {
+        paths::run(name, times.parse().expect("a number"));
+        return ExitCode::SUCCESS;
+    }
+    let figures = PATHS.map(|(name, _)| (name, counted::instructions(name)));
+    if args.iter().any(|arg| arg == "--store") {
+        stored::store(&figures);
+        return ExitCode::SUCCESS;
+    }
+    compare(&figures, &Stored::read())
+}
+
+fn compare(figures: &[(&str, u64)], stored: &Stored) -> ExitCode {
+    let mut is_slower = false;
+    println!("| path | instructions | stored | |\n|---|---|---|---|");
+    for (name, now) in figures {
+        let Some(then) = stored.figure(name) else {
+            println!("| {name} | {now} | none | not stored yet |");
+            is_slower = true;
+            continue;
+        };
+        let change = (*now as f64 / then as f64 - 1.0) * 100.0;
+        println!("| {name} | {now} | {then} | {change:+.1} % |");
+        is_slower |= change > TOLERANCE;
+    }
+    if !is_slower {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!(
+        "More than {TOLERANCE} % above what is stored (with {}; this is {}), or not stored. Find the \
+         cause, or store the new figures with `make instructions STORE=1`.",
+        stored.compiler,
+        stored::compiler(),
+    );
+    ExitCode::FAILURE
+}
