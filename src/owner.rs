@@ -46,7 +46,8 @@ impl fmt::Debug for Owner {
 /// processes, over an empty restart of the backend. Reentrant grants share the token of the
 /// outermost one; a nested hold of one key out of several has that key's own, so write with the
 /// outer guard's throughout. It fits a signed 64-bit integer (SQL `BIGINT`) and exceeds 2^53, so in JSON
-/// write it as a string. Tokens of different keys must not be compared.
+/// write it as a string. Tokens of different keys must not be compared. (Those that are drawn from
+/// Redisson's counters, `redisson_fencing_tokens`, are small, and begin anew where Redis loses its data.)
 ///
 /// Source: Kleppmann, *How to do distributed locking* (2016).
 ///

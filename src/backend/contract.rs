@@ -101,8 +101,8 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// How many fencing tokens one counter stands for: the grant's, and those of the holders that the
-    /// lease is handed to inside the process without asking. By default 256; 1 where others draw their
-    /// tokens from the same counters.
+    /// lease is handed to inside the process without asking. 1 to 256: 1 where others draw their tokens
+    /// from the same counters. By default 256.
     fn tokens_per_counter(&self) -> u32 {
         256
     }
@@ -127,7 +127,7 @@ pub trait Backend: Send + Sync + 'static {
 }
 
 /// What a store in this process can do without waiting, and without a look at the clock: `now` is a
-/// moment shortly before the call.
+/// moment before the call, and may be earlier than that of a call before.
 pub trait Immediate {
     /// As [`Backend::try_acquire`].
     ///
@@ -271,8 +271,8 @@ pub enum Passed {
     /// Others may be waiting: the key is free now.
     #[non_exhaustive]
     Released {
-        /// How many other processes watch, as far as that can be known: so many get their turn before
-        /// this one comes again. At least 1.
+        /// How many other processes watch: so many get their turn before this one comes again. 0 if that
+        /// cannot be known.
         watchers: u32,
     },
     /// The lease did not hold the key.

@@ -45,7 +45,7 @@
 //! A name that the program chose, [`LockKey::new`](crate::LockKey::new), is the same name in Java: with
 //! spaces, with letters of any script, with hash tags such as `{user}:1`. Not with `%`, control
 //! characters, or braces that are no hash tags: those are percent-encoded here, so that no input can
-//! stand for another. Of parts, [`LockKey::from_parts`](crate::LockKey::from_parts), Java has to join
+//! stand for another; longer than 512 bytes it ends in a hash. Of parts, [`LockKey::from_parts`](crate::LockKey::from_parts), Java has to join
 //! the same with `:`.
 //!
 //! # Messages in a Cluster

@@ -28,8 +28,12 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 /// so that the answer is there in time.
 const LAST_TRY: Duration = Duration::from_millis(20);
 
-/// How long other processes have to take a key that was released and that is not ours to take yet.
-const POLITE: Duration = Duration::from_millis(2);
+/// How long other processes have to take a key that this one gave up for them, however far away they
+/// are.
+const POLITE: Duration = Duration::from_millis(5);
+
+/// How long they have when it was given up by another one that still is not the last of them.
+const POLITE_AGAIN: Duration = Duration::from_millis(2);
 
 pub(super) struct Contention {
     engine: Arc<Engine>,
@@ -260,7 +264,7 @@ impl Contention {
                         return true;
                     }
                     // Unless those it is for are not there any more.
-                    again_at = again_at.min(Instant::now() + jittered(POLITE));
+                    again_at = again_at.min(Instant::now() + jittered(POLITE_AGAIN));
                 }
                 () = sleep_until(wake_at) => return true,
                 () = bell.notified() => {}

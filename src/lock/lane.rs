@@ -43,6 +43,8 @@ struct Contending {
     /// The bell of the task; absent while a driver is at it.
     bell: Option<Bell>,
     seen: Seen,
+    /// Another process has the key, or waited when it was given up here.
+    others_wait: bool,
 }
 
 #[derive(Debug)]
@@ -103,6 +105,7 @@ impl Lane {
                 self.phase = Phase::Contending(Contending {
                     bell: None,
                     seen: Seen::Nothing,
+                    others_wait: false,
                 });
                 Entered::Drive
             }
@@ -208,26 +211,33 @@ impl Lane {
     /// The driver has made its try and queues; a task goes on contending.
     pub(super) fn driver_queues(&mut self, waiter: Waiter, seen: Seen) -> Next {
         self.queue.insert(waiter.claim.ticket, waiter);
-        self.contend(seen, 0)
+        self.contend(seen, None)
     }
 
     /// The driver is gone. A task has to go on for others who queue, or because its try is still
     /// on the wire.
     pub(super) fn driver_leaves(&mut self, on_the_wire: bool, seen: Seen) -> Next {
         if on_the_wire || !self.queue.is_empty() {
-            self.contend(seen, 0)
+            self.contend(seen, None)
         } else {
             self.phase = Phase::Idle;
             Next::Nothing
         }
     }
 
-    fn contend(&mut self, seen: Seen, behind: u32) -> Next {
+    /// `passed`: it was given up for so many others, or nobody knows for how many if 0.
+    fn contend(&mut self, seen: Seen, passed: Option<u32>) -> Next {
         let bell = Bell::default();
+        let others_wait = match passed {
+            Some(watchers) => watchers > 0,
+            None => matches!(seen, Seen::Busy(_)),
+        };
         self.phase = Phase::Contending(Contending {
             bell: Some(Arc::clone(&bell)),
             seen,
+            others_wait,
         });
+        let behind = passed.map_or(0, |watchers| watchers.max(1));
         Next::Contend { bell, behind }
     }
 
@@ -243,10 +253,8 @@ impl Lane {
 
     /// The contending task got the lease.
     pub(super) fn granted(&mut self, key: &LockKey, mut lease: Lease, now: Instant) -> Next {
-        if let Phase::Contending(Contending {
-            seen: Seen::Busy(_),
-            ..
-        }) = self.phase
+        if let Phase::Contending(contending) = &self.phase
+            && contending.others_wait
         {
             lease.take_turns(self.queue.len());
         }
@@ -266,6 +274,7 @@ impl Lane {
     /// returned, to be refused.
     pub(super) fn refused(&mut self, seen: Seen, now: Instant) -> Vec<(Waiter, Error)> {
         if let Phase::Contending(contending) = &mut self.phase {
+            contending.others_wait |= matches!(seen, Seen::Busy(_));
             contending.seen = seen;
         }
         self.take_once(now)
@@ -415,9 +424,9 @@ impl Lane {
     }
 
     /// The lease is with the backend, or given up: the next in the queue contends.
-    pub(super) fn returned(&mut self, id: LeaseId, behind: u32) -> Next {
+    pub(super) fn returned(&mut self, id: LeaseId, passed: Option<u32>) -> Next {
         if self.is_returning_lease(id) {
-            self.contend_or_idle(behind)
+            self.contend_or_idle(passed)
         } else {
             Next::Nothing
         }
@@ -461,7 +470,7 @@ impl Lane {
                 return if now < until {
                     Due::Later(until)
                 } else {
-                    Due::Forsaken(self.contend_or_idle(0))
+                    Due::Forsaken(self.contend_or_idle(None))
                 };
             }
             _ => return Due::Never,
@@ -546,16 +555,16 @@ impl Lane {
             return None;
         };
         let grant = Arc::clone(grant);
-        Some((grant, self.contend_or_idle(0)))
+        Some((grant, self.contend_or_idle(None)))
     }
 
     /// Nothing is held here any more: the next in the queue contends.
-    fn contend_or_idle(&mut self, behind: u32) -> Next {
+    fn contend_or_idle(&mut self, passed: Option<u32>) -> Next {
         if self.queue.is_empty() {
             self.phase = Phase::Idle;
             Next::Nothing
         } else {
-            self.contend(Seen::Busy(Instant::now()), behind)
+            self.contend(Seen::Busy(Instant::now()), passed)
         }
     }
 }

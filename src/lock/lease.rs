@@ -103,6 +103,13 @@ impl Lease {
         self.ttl
     }
 
+    /// How long the backend may hold it still, whatever became of the last renewal. A nested acquire may
+    /// have asked for less than what is left.
+    pub(super) fn longest(&self) -> Duration {
+        let left = self.expires_at().saturating_duration_since(Instant::now());
+        left.max(self.ttl)
+    }
+
     pub(super) fn valid_until(&self) -> Instant {
         self.valid_until
     }

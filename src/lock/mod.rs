@@ -42,7 +42,7 @@
 //!
 //! - A lane sends at most one acquire, release or pass at a time; renewals go beside them, but none
 //!   is sent after a release, and a release waits for the answer to a renewal on the wire.
-//! - Processes that all want a key have it in turn. A lease for which a process had to wait is handed on
+//! - Processes that all want a key have it in turn. A lease that another process had before is handed on
 //!   to those who wait there by then, and to most of them once more; then the others are asked. Whoever
 //!   gave it up for them comes again when it has heard so many releases as there are others.
 //! - Each acquire command has a lease id of its own. If its fate is unknown, the id is released

@@ -107,8 +107,10 @@ impl Releaser {
     }
 
     /// Releases a lease whose fate is not known, beside its lane: tries again until the backend
-    /// answers or the lease must have run out. That is counted from now: a try that was sent again, or
-    /// a renewal without an answer, armed it later than anybody here knows.
+    /// answers or the lease must have run out, which is after `ttl` at the latest.
+    ///
+    /// That is counted from now: a try that was sent again, or a renewal without an answer, armed it
+    /// later than anybody here knows.
     pub(super) fn give_back(
         &self,
         engine: &Arc<Engine>,
@@ -220,11 +222,11 @@ fn settle(
         Ok(Released::NotHeld) => Err(Error::new(ErrorKind::Lost)),
         Err(error) => {
             let (lease, releaser) = (&surrender.lease, &engine.releaser);
-            releaser.give_back(engine, key.clone(), lease.id(), lease.ttl());
+            releaser.give_back(engine, key.clone(), lease.id(), lease.longest());
             Err(error.into())
         }
     };
-    returned(engine, &key, surrender, outcome, 0);
+    returned(engine, &key, surrender, outcome, None);
 }
 
 fn returned(
@@ -232,10 +234,10 @@ fn returned(
     key: &LockKey,
     surrender: Surrender,
     outcome: Result<(), Error>,
-    behind: u32,
+    passed: Option<u32>,
 ) {
     let id = surrender.lease.id();
-    let next = engine.lanes.with(key, |lane| lane.returned(id, behind));
+    let next = engine.lanes.with(key, |lane| lane.returned(id, passed));
     engine.follow(key, next);
     tell(surrender.report, outcome);
 }
@@ -260,16 +262,16 @@ async fn pass(engine: Arc<Engine>, key: LockKey, mut surrender: Surrender) {
             let Surrender { lease, report } = surrender;
             match engine.lanes.with(&key, |lane| lane.kept(&key, lease, now)) {
                 Ok(next) => engine.follow(&key, next),
-                Err(lease) => engine.releaser.give_back(&engine, key, id, lease.ttl()),
+                Err(lease) => engine.releaser.give_back(&engine, key, id, lease.longest()),
             }
             tell(report, Ok(()));
         }
         Ok(Passed::Released { watchers }) => {
-            returned(&engine, &key, surrender, Ok(()), watchers);
+            returned(&engine, &key, surrender, Ok(()), Some(watchers));
         }
         Ok(Passed::NotHeld) => {
             let lost = Err(Error::new(ErrorKind::Lost));
-            returned(&engine, &key, surrender, lost, 0);
+            returned(&engine, &key, surrender, lost, None);
         }
         // It may have been renewed or released; the plain release settles it either way.
         Err(_) => release(engine, vec![(key, surrender)], true).await,

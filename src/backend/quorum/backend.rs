@@ -156,7 +156,7 @@ impl Backend for Quorum {
     ) -> Result<Passed, BackendError> {
         let outcomes = release::release(&self.inner, &[(key.clone(), lease)]).await;
         let passed = outcomes.into_iter().map(|outcome| match outcome? {
-            Released::Released => Ok(Passed::released(1)),
+            Released::Released => Ok(Passed::released(0)),
             Released::NotHeld => Ok(Passed::NotHeld),
         });
         passed.last().unwrap_or(Ok(Passed::NotHeld))

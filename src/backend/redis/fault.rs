@@ -225,7 +225,9 @@ pub(super) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
 fn kind_of(code: &str, details: &str) -> BackendErrorKind {
     /// `CROSSSLOT`: a node of a cluster was given as if it were alone.
     const CODES: [&str; 5] = ["FENCE", "NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT"];
-    const SENTENCES: [&str; 9] = [
+    const SENTENCES: [&str; 10] = [
+        // Somebody else's under the name of a counter.
+        "value is not an integer",
         // redis-rs loses the code when the handshake is refused.
         "has no permissions",
         "Authentication required",

@@ -81,8 +81,13 @@ async fn test_node(
     let mut warnings = Vec::new();
     let tried = async {
         let left = prepare(inner, node, cluster).await?;
-        try_scripts(inner, node, at).await?;
-        Ok(left)
+        let outcome = try_scripts(inner, node, at).await;
+        if at.names.of_redisson {
+            // It would stay for ever.
+            let mut forget = redis::cmd("DEL");
+            script::plain(shard, forget.arg(at.fence())).await?;
+        }
+        outcome.map(|()| left)
     };
     let tried = tried.await;
     if let Some(problem) = tried.as_ref().err().and_then(|error| shortage(node, error)) {
@@ -173,11 +178,6 @@ async fn try_scripts(inner: &Inner, node: &Node, at: At<'_>) -> Result<(), Backe
         script::plain(shard, &message).await?;
     }
     scripts.force_release(at).await?;
-    if at.names.of_redisson {
-        // It would stay for ever.
-        let mut forget = redis::cmd("DEL");
-        script::plain(shard, forget.arg(at.fence())).await?;
-    }
     granted
         .into_iter()
         .try_for_each(|outcome| outcome.map(drop))?;

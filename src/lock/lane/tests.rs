@@ -119,7 +119,7 @@ fn a_fixed_lease_is_never_handed_on() {
         let left = release(&mut lane, &grant, now);
         assert!(matches!(left, Left::Returning(Next::Return)));
         assert!(matches!(lane.take_return(now), Some(Return::Release(_))));
-        assert!(matches!(lane.returned(id(1), 0), Next::Contend { .. }));
+        assert!(matches!(lane.returned(id(1), None), Next::Contend { .. }));
     }
 }
 
@@ -148,7 +148,7 @@ fn a_lease_on_its_way_back_is_taken_back_until_it_is_sent() {
     assert!(matches!(lane.take_return(now), Some(Return::Release(_))));
     let entered = lane.enter(&key(), claim(3, RENEWED), now);
     assert!(matches!(entered, Entered::Occupied));
-    assert!(matches!(lane.returned(id(1), 0), Next::Nothing));
+    assert!(matches!(lane.returned(id(1), None), Next::Nothing));
     assert!(lane.is_idle());
 }
 
@@ -182,7 +182,7 @@ fn a_lost_guard_changes_nothing_for_those_who_came_after() {
         Due::Lost(_, Next::Return)
     ));
     assert!(matches!(lane.take_return(later), Some(Return::Release(_))));
-    assert!(matches!(lane.returned(id(1), 0), Next::Contend { .. }));
+    assert!(matches!(lane.returned(id(1), None), Next::Contend { .. }));
     let lease = Lease::new(id(2), 200, 256, FIXED, later);
     let second = granted(lane.granted(&key(), lease, later));
     assert!(matches!(release(&mut lane, &grant, later), Left::Lost));
@@ -240,7 +240,7 @@ fn an_answer_to_an_earlier_return_concerns_nobody() {
         release(&mut lane, &grant, now),
         Left::Returning(_)
     ));
-    assert!(matches!(lane.returned(id(7), 0), Next::Nothing));
+    assert!(matches!(lane.returned(id(7), None), Next::Nothing));
     assert!(lane.is_returning());
     let stale = Lease::new(id(7), 1, 256, RENEWED, now);
     assert!(lane.kept(&key(), stale, now).is_err());

@@ -4,8 +4,8 @@
 -- ARGV[1] lease id, ARGV[2] time to live in ms, ARGV[3] channel,
 -- ARGV[4] how many subscribers of the channel are the caller's own; -1 to release in any case,
 -- ARGV[5] how many counters to take
--- Answer: the first fresh counter as a bulk string when kept; how many others listen when released;
--- 0 not held.
+-- Answer: the first fresh counter as a bulk string when kept; when released, how many others listen,
+-- or with -1 how many do and one; 0 not held.
 --
 -- Counting and deciding in one script: whoever subscribes later tries after subscribing.
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
