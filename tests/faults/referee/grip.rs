@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tower_lock::{Error, Held, LockGuard};
 
@@ -148,7 +148,8 @@ impl Grip {
 
 /// A timer that nobody but the runtime can delay, set to the end of the hold: what comes no later
 /// than this is not late. It is set anew shortly before, so that the runtime comes to it after all
-/// that were set to the same moment long ago.
+/// that were set to the same moment long ago; and it goes behind all tasks that can run then, since
+/// the one that was woken last runs first.
 async fn control(referee: Arc<Referee>, holds: Range<usize>, held: Held) {
     const SHORTLY: Duration = Duration::from_millis(3);
     loop {
@@ -158,6 +159,7 @@ async fn control(referee: Arc<Referee>, holds: Range<usize>, held: Held) {
         }
         sleep(left.checked_sub(SHORTLY).unwrap_or(left)).await;
     }
+    yield_now().await;
     let now = Instant::now();
     for hold in &mut referee.log().holds[holds] {
         hold.timer = Some(now);
