@@ -232,8 +232,10 @@ impl RedisBackendBuilder {
     /// lost, and tokens with it. Each hand-off in this process asks Redis for its token, eight at a
     /// time while nobody else waits. With several keys each has tokens of its own: use
     /// [`fencing_token_for`](crate::Held::fencing_token_for). Set it in all processes that share a
-    /// name, or in none, and not where a storage remembers tokens of before: these begin at 1. It takes `+incrby` and the keys `~redisson_lock_token:*` besides
-    /// the [permissions](RedisBackend#permissions). Not together with a [`quarantine`](Self::quarantine);
+    /// name, or in none, and not where a storage remembers tokens of before: these begin at 1.
+    ///
+    /// It takes `+incrby` and the keys `~redisson_lock_token:*` besides the
+    /// [permissions](RedisBackend#permissions). Not together with a [`quarantine`](Self::quarantine);
     /// without effect on the votes of a [`Quorum`](crate::Quorum).
     pub fn redisson_fencing_tokens(mut self) -> Self {
         self.redisson_tokens = true;
