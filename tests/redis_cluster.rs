@@ -276,6 +276,46 @@ async fn locks_survive_the_move_of_their_slot() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_subscriptions_move_along_with_their_slot() {
+    let cluster = Cluster::start();
+    let connect = async || {
+        let backend = RedisBackend::builder(cluster.url()).publish(Publish::Plain);
+        let locks = LockManager::builder(backend.connect().await.unwrap());
+        locks.watchdog_timeout(SHORT).build().unwrap()
+    };
+    let (here, there) = (connect().await, connect().await);
+    let (slot, from) = (cluster.slot("{user}"), cluster.node_of("{user}"));
+    let to = cluster.primaries().into_iter().find(|it| *it != from);
+    let to = to.unwrap();
+    let channels = |node| cluster.cli(node, &["PUBSUB", "CHANNELS"]).lines().count();
+    let guard = here.acquire("{user}").await.unwrap();
+    let waiting = waiter(&there, "{user}").await;
+    // One that stays where it is, so that the connection does.
+    let keys = key_of_each(&cluster).into_iter();
+    let staying = keys.filter(|(node, _)| *node == from).map(|(_, key)| key);
+    let staying = staying.last().unwrap();
+    let other_guard = here.acquire(staying.as_str()).await.unwrap();
+    let other_waiting = waiter(&there, &staying).await;
+    // What is published at another node comes late: they listen at the one that publishes.
+    eventually("they subscribe", || channels(from) == 2).await;
+    assert_eq!(channels(to), 0);
+
+    cluster.begin_migration(slot, from, to);
+    cluster.move_keys(slot, from, to);
+    cluster.end_migration(slot, from, to).await;
+    eventually("subscribed at the new node", || channels(to) == 1).await;
+    eventually("and not at the old one", || channels(from) == 1).await;
+    let released = Instant::now();
+    guard.release().await.unwrap();
+    drop(waiting.await.unwrap().unwrap());
+    assert!(released.elapsed() < 500 * MS, "woken by the poll");
+    drop(other_guard);
+    drop(other_waiting.await.unwrap().unwrap());
+    eventually("nobody listens", || channels(from) + channels(to) == 0).await;
+    nothing_is_left(&cluster, &[&here, &there]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_stands_still_concerns_nobody_but_its_own_keys() {
     let cluster = Cluster::start_with(&["--cluster-node-timeout", "60000"]);
     let patient = || async {

@@ -71,6 +71,7 @@ async fn behind_sentinel(version: &'static str) -> Vec<Row> {
     let mut world = World::new(version, store, Publish::Auto);
     cases::exclusion(&mut world, 1, 1, 25).await;
     cases::wake_ups(&mut world).await;
+    cases::crashes(&mut world).await;
     world.rows
 }
 
@@ -83,6 +84,7 @@ async fn in_a_cluster(version: &'static str) -> Vec<Row> {
     let mut world = World::new(version, Store::Cluster(Cluster::start()), publish);
     cases::exclusion(&mut world, 1, 1, 25).await;
     cases::wake_ups(&mut world).await;
+    cases::crashes(&mut world).await;
     cases::names(&mut world).await;
     world.rows
 }

@@ -41,12 +41,15 @@ impl World {
 
     /// Another process of ours, and its backend.
     pub(crate) async fn rust(&self) -> LockManager {
-        let url = match &self.store {
+        manager(RedisBackend::builder(self.url()).publish(self.publish)).await
+    }
+
+    pub(crate) fn url(&self) -> String {
+        match &self.store {
             Store::Single(server) => server.url(),
             Store::Sentinel(set) => set.url(set.service()),
             Store::Cluster(cluster) => cluster.url(),
-        };
-        manager(RedisBackend::builder(url).publish(self.publish)).await
+        }
     }
 
     /// Another JVM.
@@ -92,16 +95,6 @@ impl World {
         match &self.store {
             Store::Cluster(cluster) => cluster.node(cluster.node_of(name)),
             _ => self.server(),
-        }
-    }
-
-    /// By the message; a poll or the end of a lease would take longer. What one node of a cluster
-    /// publishes plainly comes to the others over links with Nagle's algorithm, which hold it back for
-    /// up to 40 ms.
-    pub(crate) fn woken_within(&self) -> Duration {
-        match (&self.store, self.publish) {
-            (Store::Cluster(_), Publish::Both) => Duration::from_millis(60),
-            _ => Duration::from_millis(20),
         }
     }
 

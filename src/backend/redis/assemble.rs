@@ -95,25 +95,16 @@ impl RedisBackendBuilder {
         };
         unused_sentinel_auth(&self.sentinel_auth)?;
         let connector = Connector::new(origin, address.clone(), connections, Arc::clone(&network));
-        let publish = match self.publish {
-            Publish::Auto => Publish::Plain,
-            publish => publish,
-        };
-        let listen = |pub_sub, endpoint| Notifier::new(Arc::clone(&network), endpoint, pub_sub);
-        let plain = publish
-            .is_plain()
-            .then(|| listen(PubSub::Plain, endpoint.clone()));
-        let node = Node::new(connector, connections, listen(PubSub::Sharded, endpoint));
+        let notifier = Notifier::new(Arc::clone(&network), endpoint, PubSub::kinds(self.publish));
+        let node = Node::new(connector, connections, notifier);
         Ok(Inner {
-            scripts: Scripts::new(publish, self.quarantine, names.of_redisson),
+            scripts: Scripts::new(self.publish, self.quarantine, names.of_redisson),
             gathers: self.quarantine.is_none()
                 && network.min_replicas.is_none()
                 && !names.of_redisson,
             names,
             topology: Topology::Single(node),
             sentinels: watched,
-            plain,
-            sharded: publish.is_sharded(),
             network,
             address,
             warnings: Vec::new(),
@@ -137,33 +128,33 @@ async fn in_cluster(
     connections: usize,
     network: Arc<Network>,
     names: Names,
-    (publish, quarantine): (Publish, Option<Duration>),
+    (mut publish, quarantine): (Publish, Option<Duration>),
 ) -> Result<Inner, ConnectError> {
     let addresses: Vec<_> = seeds.iter().map(|seed| seed.address.clone()).collect();
     let address = addresses.join(",");
-    let cluster = Cluster::new(Settings {
+    let failed = |error| connect_error(&address, error);
+    let mut settings = Settings {
         seeds,
         connections,
         network: Arc::clone(&network),
-    });
-    let failed = |error| connect_error(&address, error);
-    cluster.refresh().await.map_err(failed)?;
-    let publish = match publish {
-        Publish::Auto if cluster.has_sharded_messages().await.map_err(failed)? => Publish::Sharded,
-        Publish::Auto => Publish::Plain,
-        publish => publish,
+        kinds: PubSub::kinds(publish),
     };
-    let plain = publish.is_plain().then(|| {
-        let endpoint = Endpoint::AnyNode(Arc::downgrade(&cluster));
-        Notifier::new(Arc::clone(&network), Some(endpoint), PubSub::Plain)
-    });
+    if publish == Publish::Auto {
+        let sharded = settings.have_sharded_messages().await.map_err(failed)?;
+        publish = if sharded {
+            Publish::Sharded
+        } else {
+            Publish::Plain
+        };
+        settings.kinds = PubSub::kinds(publish);
+    }
+    let cluster = Cluster::new(settings);
+    cluster.refresh().await.map_err(failed)?;
     Ok(Inner {
         scripts: Scripts::new(publish, quarantine, names.of_redisson),
         names,
         topology: Topology::Cluster(cluster),
         sentinels: None,
-        plain,
-        sharded: publish.is_sharded(),
         gathers: false,
         network,
         address,

@@ -12,7 +12,6 @@ use super::connect::Network;
 use super::fault::{Fault, Trouble};
 use super::gather;
 use super::names::Names;
-use super::notify::Notifier;
 use super::place::{Place, Topology};
 use super::quarantine;
 use super::script::{Answers, At, MAX_BATCH, Scripts};
@@ -80,10 +79,6 @@ pub(super) struct Inner {
     pub(super) topology: Topology,
     /// Those who say which server it is.
     pub(super) sentinels: Option<Arc<Sentinels>>,
-    /// Where plain messages are heard, if they are.
-    pub(super) plain: Option<Notifier>,
-    /// Whether sharded messages are heard, at the nodes.
-    pub(super) sharded: bool,
     pub(super) network: Arc<Network>,
     /// Acquires that are wanted at the same moment go in one call: not in a cluster, where few share
     /// a slot, nor where each has to be acknowledged or may be in a quarantine.
@@ -155,21 +150,6 @@ impl Inner {
         if let Some(sentinels) = &self.sentinels {
             sentinels.look_out();
         }
-    }
-
-    /// How many of the channel's subscribers are this backend's own, if that can be known.
-    fn own_subscribers(&self, channel: &str) -> Option<u8> {
-        let mut own = 0;
-        if let Some(plain) = &self.plain {
-            own += plain.own_subscribers(channel)?;
-        }
-        if self.sharded {
-            own += match &self.topology {
-                Topology::Single(node) => node.notifier.own_subscribers(channel)?,
-                Topology::Cluster(cluster) => cluster.own_subscribers(channel)?,
-            };
-        }
-        Some(own)
     }
 
     /// Sorts items by connection and slot, calls for up to [`MAX_BATCH`] at once, all calls side by
@@ -282,7 +262,11 @@ impl Backend for RedisBackend {
         ttl: Duration,
     ) -> Result<Passed, BackendError> {
         let inner = &*self.inner;
-        let own = inner.own_subscribers(&inner.names.channel(key).to_text());
+        let channel = inner.names.channel(key).to_text();
+        let own = match &inner.topology {
+            Topology::Single(node) => node.notifier.own_subscribers(&channel),
+            Topology::Cluster(cluster) => cluster.own_subscribers(&channel),
+        };
         let place = inner.place(key)?;
         inner
             .scripts
@@ -296,14 +280,9 @@ impl Backend for RedisBackend {
         let (sender, hints) = Hints::channel();
         inner.network.recovery.listen(sender.clone());
         inner.look_out();
-        if let Some(plain) = &inner.plain {
-            plain.watch(channel.clone(), vec![sender.clone()]);
-        }
-        if inner.sharded {
-            match &inner.topology {
-                Topology::Single(node) => node.notifier.watch(channel, vec![sender]),
-                Topology::Cluster(cluster) => cluster.watch(channel, vec![sender]),
-            }
+        match &inner.topology {
+            Topology::Single(node) => node.notifier.watch(channel, vec![sender]),
+            Topology::Cluster(cluster) => cluster.watch(channel, vec![sender]),
         }
         hints
     }

@@ -50,16 +50,6 @@ pub enum Publish {
     Both,
 }
 
-impl Publish {
-    pub(super) fn is_plain(self) -> bool {
-        matches!(self, Self::Plain | Self::Both)
-    }
-
-    pub(super) fn is_sharded(self) -> bool {
-        matches!(self, Self::Sharded | Self::Both)
-    }
-}
-
 /// The scripts, made for one way to publish.
 pub(super) struct Scripts {
     acquire: Script,

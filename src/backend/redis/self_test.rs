@@ -113,12 +113,8 @@ async fn test_node(
         Err(error) => return Err(failed(error)),
     }
     let channel = inner.names.channel(&key).to_text();
-    let sharded = inner.sharded.then_some(&node.notifier);
-    for notifier in inner.plain.iter().chain(sharded) {
-        let subscribed = notifier.try_out(&channel);
-        let failed = |error| connect_error(notifier.address(), error);
-        subscribed.await.map_err(failed)?;
-    }
+    let subscribed = node.notifier.try_out(&channel).await;
+    subscribed.map_err(|error| connect_error(node.notifier.address(), error))?;
 
     warnings.extend(replica(hello.as_ref()));
     warnings.extend(eviction(shard).await);

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
+use futures_util::future::select_ok;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::{Instant, sleep};
@@ -46,6 +47,29 @@ pub(in super::super) struct Settings {
     pub(in super::super) seeds: Vec<Target>,
     pub(in super::super) connections: usize,
     pub(in super::super) network: Arc<Network>,
+    /// By which messages releases are heard.
+    pub(in super::super) kinds: &'static [PubSub],
+}
+
+impl Settings {
+    fn connector(&self, target: &Target) -> Connector {
+        let network = Arc::clone(&self.network);
+        let origin = Origin::Server(Box::new(target.clone()));
+        let address = target.address.clone();
+        Connector::new(origin, address, self.connections, network)
+    }
+
+    /// Whether the nodes have sharded messages: since 7.0. As the first of the seeds says that answers.
+    pub(in super::super) async fn have_sharded_messages(&self) -> Result<bool, BackendError> {
+        let asked = self.seeds.iter().map(|seed| {
+            let shard = Arc::new(Shard::quiet(self.connector(seed).into()));
+            async move { plain(&shard, &redis::cmd("HELLO")).await }.boxed()
+        });
+        let (hello, _others) = select_ok(asked).await?;
+        let version = entry(&hello, "version").unwrap_or_default();
+        let major = version.split('.').next().unwrap_or_default();
+        Ok(major.parse::<u32>().is_ok_and(|major| major >= 7))
+    }
 }
 
 pub(in super::super) struct Cluster {
@@ -169,7 +193,8 @@ impl Cluster {
         let seeds = self.settings.seeds.iter();
         // Their names may lead elsewhere by now.
         let seeds = seeds.filter(|seed| now.node_at(&seed.address).is_none());
-        shards.extend(seeds.map(|seed| Arc::new(Shard::quiet(self.connector(seed).into()))));
+        shards
+            .extend(seeds.map(|seed| Arc::new(Shard::quiet(self.settings.connector(seed).into()))));
 
         let mut rest = shards.iter();
         let mut answers: FuturesUnordered<_> = rest.by_ref().take(ASKED).map(ask).collect();
@@ -230,27 +255,6 @@ impl Cluster {
         }
     }
 
-    /// Whether the nodes have sharded messages: since 7.0.
-    pub(in super::super) async fn has_sharded_messages(&self) -> Result<bool, BackendError> {
-        let nodes = self.nodes();
-        let Some(node) = nodes.first() else {
-            return Ok(false);
-        };
-        let hello = plain(&node.shards[0], &redis::cmd("HELLO")).await?;
-        let version = entry(&hello, "version").unwrap_or_default();
-        let major = version.split('.').next().unwrap_or_default();
-        Ok(major.parse::<u32>().is_ok_and(|major| major >= 7))
-    }
-
-    /// Some node that serves slots.
-    pub(in super::super) fn any_target(&self) -> Option<Target> {
-        let nodes = self.nodes();
-        let any = Uuid::new_v4().as_u128() % nodes.len().max(1) as u128;
-        let node = nodes.get(usize::try_from(any).unwrap_or(0))?;
-        let (host, port) = node.address().rsplit_once(':')?;
-        Some(self.target(host.trim_matches(['[', ']']), port.parse().ok()?))
-    }
-
     fn target(&self, host: &str, port: u16) -> Target {
         self.settings.seeds[0].at(host, port)
     }
@@ -258,16 +262,13 @@ impl Cluster {
     fn node(&self, target: &Target) -> Arc<Node> {
         let network = Arc::clone(&self.settings.network);
         let endpoint = Endpoint::Node(target.clone(), Weak::clone(&self.myself));
-        let notifier = Notifier::new(network, Some(endpoint), PubSub::Sharded);
+        let notifier = Notifier::new(network, Some(endpoint), self.settings.kinds);
         let connections = self.settings.connections;
-        Arc::new(Node::new(self.connector(target), connections, notifier))
-    }
-
-    fn connector(&self, target: &Target) -> Connector {
-        let network = Arc::clone(&self.settings.network);
-        let origin = Origin::Server(Box::new(target.clone()));
-        let address = target.address.clone();
-        Connector::new(origin, address, self.settings.connections, network)
+        Arc::new(Node::new(
+            self.settings.connector(target),
+            connections,
+            notifier,
+        ))
     }
 
     /// Watches a channel at the node that serves its slot, now and after each change.

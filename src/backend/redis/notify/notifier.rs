@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use redis::aio::MultiplexedConnection;
 use tokio::sync::Notify;
 
-use super::pub_sub::{PubSub, ask};
+use super::pub_sub::{PubSub, ask, ping};
 use super::task::Task;
 use super::topics::Topics;
 use crate::backend::redis::cluster::Cluster;
@@ -32,16 +32,18 @@ pub(in crate::backend::redis) enum Endpoint {
     /// At the primary of the moment.
     Sentinel(Arc<Sentinels>),
     /// At a node of a cluster, which has some of the channels.
+    ///
+    /// Plain messages could be heard at any node. But what is published at another comes late:
+    /// nodes hold back small messages to each other, by Nagle's algorithm, for up to 40 ms.
     Node(Target, Weak<Cluster>),
-    /// At any node of a cluster: each repeats what is published at another.
-    AnyNode(Weak<Cluster>),
 }
 
 pub(super) struct Shared {
     pub(super) network: Arc<Network>,
     /// `None`: nothing to subscribe to, watchers are told at intervals.
     pub(super) endpoint: Option<Endpoint>,
-    pub(super) pub_sub: PubSub,
+    /// By which commands each channel is subscribed to.
+    pub(super) kinds: &'static [PubSub],
     /// For the logs.
     pub(super) address: String,
     topics: Mutex<Topics>,
@@ -54,12 +56,11 @@ impl Notifier {
     pub(in crate::backend::redis) fn new(
         network: Arc<Network>,
         endpoint: Option<Endpoint>,
-        pub_sub: PubSub,
+        kinds: &'static [PubSub],
     ) -> Self {
         let address = match &endpoint {
             Some(Endpoint::Server(target) | Endpoint::Node(target, _)) => target.address.clone(),
             Some(Endpoint::Sentinel(sentinels)) => sentinels.address.clone(),
-            Some(Endpoint::AnyNode(_)) => "any node".to_owned(),
             None => String::new(),
         };
         // Waiters fall back to polling.
@@ -72,7 +73,7 @@ impl Notifier {
             shared: Arc::new(Shared {
                 network,
                 endpoint,
-                pub_sub,
+                kinds,
                 address,
                 topics: Mutex::default(),
                 changed: Notify::new(),
@@ -97,32 +98,29 @@ impl Notifier {
         }
     }
 
-    /// Takes away the watchers of all channels that do not live here, and wants those again that
-    /// do and have been refused.
+    /// Takes away the watchers of all channels that do not live here, unsubscribes from those, and
+    /// wants those again that do and have been refused.
     pub(in crate::backend::redis) fn evict(
         &self,
         lives_here: impl Fn(&str) -> bool,
     ) -> Vec<(String, Vec<HintSender>)> {
         let mut topics = self.shared.topics();
         let evicted = topics.evict(lives_here);
-        let wanted = topics.are_wanted();
         drop(topics);
-        if wanted {
-            self.shared.changed.notify_one();
-        }
+        self.shared.changed.notify_one();
         evicted
     }
 
     /// How many of the channel's subscribers the server counts are this notifier's; `None` if the
     /// server cannot know who watches.
     pub(in crate::backend::redis) fn own_subscribers(&self, channel: &str) -> Option<u8> {
+        let kinds = self.shared.kinds;
         match self.shared.endpoint.as_ref()? {
-            Endpoint::Server(_) | Endpoint::Sentinel(_) | Endpoint::Node(..) => {}
-            // The node that is asked does not count the subscribers of the others.
-            Endpoint::AnyNode(_) => return None,
+            // Others may hear plain messages at another node, which is not asked.
+            Endpoint::Node(..) if kinds.contains(&PubSub::Plain) => None,
+            _ if self.shared.topics().is_confirmed(channel) => u8::try_from(kinds.len()).ok(),
+            _ => Some(0),
         }
-        let confirmed = self.shared.topics().is_confirmed(channel);
-        Some(confirmed.into())
     }
 
     /// Where it subscribes.
@@ -139,16 +137,12 @@ impl Notifier {
         if self.shared.endpoint.is_none() {
             return Ok(());
         }
-        let pub_sub = self.shared.pub_sub;
         let trial = async {
             let messages = self.shared.listen().await?;
-            let ping = redis::cmd("PING");
-            for command in [
-                pub_sub.subscribe(channel),
-                ping,
-                pub_sub.unsubscribe(channel),
-            ] {
-                ask(&messages.connection, &command).await?;
+            for kind in self.shared.kinds {
+                ask(&messages.connection, &kind.subscribe(channel)).await?;
+                ping(&messages.connection).await?;
+                ask(&messages.connection, &kind.unsubscribe(channel)).await?;
             }
             Ok(())
         };
@@ -196,10 +190,6 @@ impl Shared {
                 };
                 sentinels.primary(open).await
             }
-            Endpoint::AnyNode(cluster) => {
-                let target = cluster.upgrade().and_then(|cluster| cluster.any_target());
-                listen(&target.ok_or_else(nowhere)?).await
-            }
         }
     }
 
@@ -219,9 +209,8 @@ impl Shared {
             {
                 return Fault::unavailable(Trouble::NotPrimary).into();
             }
-            let ping = redis::cmd("PING");
-            let alive = async { ask(&connection, &ping).await.map_err(Into::into) };
-            if let Err(error) = within(self.network.response_timeout, alive).await {
+            let alive = within(self.network.response_timeout, ping(&connection));
+            if let Err(error) = alive.await {
                 return error;
             }
         }

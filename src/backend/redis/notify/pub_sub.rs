@@ -3,6 +3,7 @@
 use redis::aio::MultiplexedConnection;
 use redis::{Arg, Cmd, Value};
 
+use crate::backend::redis::Publish;
 use crate::backend::redis::fault::{Fault, Trouble, check, kind_of_connecting};
 use crate::backend::{BackendError, BackendErrorKind};
 
@@ -15,6 +16,15 @@ pub(in crate::backend::redis) enum PubSub {
 }
 
 impl PubSub {
+    /// Those by which releases are heard that are told in this way.
+    pub(in crate::backend::redis) fn kinds(publish: Publish) -> &'static [Self] {
+        match publish {
+            Publish::Auto | Publish::Plain => &[Self::Plain],
+            Publish::Sharded => &[Self::Sharded],
+            Publish::Both => &[Self::Plain, Self::Sharded],
+        }
+    }
+
     fn command(self, plain: &str, sharded: &str, channel: &str) -> Cmd {
         let mut command = redis::cmd(match self {
             Self::Plain => plain,
@@ -49,6 +59,13 @@ pub(super) async fn ask(connection: &MultiplexedConnection, command: &Cmd) -> Re
         BackendErrorKind::Unavailable,
         Trouble::answer(&answer),
     )))
+}
+
+/// Whether the connection is alive.
+pub(super) async fn ping(connection: &MultiplexedConnection) -> Result<(), BackendError> {
+    ask(connection, &redis::cmd("PING"))
+        .await
+        .map_err(Into::into)
 }
 
 /// Commands about a channel are answered by a push that repeats both, and no others are.

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep_until};
 
 use super::notifier::Shared;
-use super::pub_sub::ask;
+use super::pub_sub::{PubSub, ask, ping};
 use super::topics::MAX_BATCH;
 use crate::backend::redis::backoff::backoff;
 use crate::backend::redis::connect::Messages;
@@ -156,12 +156,13 @@ impl Task {
         let mut next_sweep = Instant::now();
         loop {
             if Instant::now() >= next_sweep {
-                let abandoned = self.shared.topics().sweep(Instant::now());
-                for channels in abandoned.chunks(MAX_BATCH) {
-                    self.unsubscribe(&messages, channels).await?;
-                    last_heard = Instant::now();
-                }
+                self.shared.topics().sweep(Instant::now());
                 next_sweep = Instant::now() + SWEEP;
+            }
+            let left = self.shared.topics().take_left();
+            for channels in left.chunks(MAX_BATCH) {
+                self.unsubscribe(&messages, channels).await?;
+                last_heard = Instant::now();
             }
             // What the server said of them comes before what is subscribed to anew.
             while let Ok(pushed) = messages.pushed.try_recv() {
@@ -185,7 +186,7 @@ impl Task {
             }
             if last_heard.elapsed() >= PING {
                 // A half-open connection never ends by itself: it must prove that it is alive.
-                self.commands(&messages, vec![redis::cmd("PING")]).await?;
+                self.shared.within(ping(&messages.connection)).await?;
                 last_heard = Instant::now();
             }
             let pushed = &mut messages.pushed;
@@ -195,18 +196,24 @@ impl Task {
         }
     }
 
-    /// Sends commands side by side, and waits for all their answers.
+    /// Sends commands for all channels side by side, waits for all their answers, and says of each
+    /// channel whether this server has it.
     async fn commands(
         &self,
         messages: &Messages,
-        commands: Vec<Cmd>,
-    ) -> Result<Vec<Option<Fault>>, BackendError> {
-        let answers = commands.iter().map(|command| async {
-            match ask(&messages.connection, command).await {
-                Ok(()) => Ok(None),
-                Err(fault @ Fault::Elsewhere { .. }) => Ok(Some(fault)),
-                Err(fault) => Err(BackendError::from(fault)),
-            }
+        channels: &[String],
+        command: fn(PubSub, &str) -> Cmd,
+    ) -> Result<Vec<bool>, BackendError> {
+        let answers = channels.iter().map(|channel| async move {
+            let kinds = self.shared.kinds.iter().map(|&kind| async move {
+                match ask(&messages.connection, &command(kind, channel)).await {
+                    Ok(()) => Ok(true),
+                    Err(Fault::Elsewhere { .. }) => Ok(false),
+                    Err(fault) => Err(BackendError::from(fault)),
+                }
+            });
+            let here = try_join_all(kinds).await?;
+            Ok(here.iter().all(|&here| here))
         });
         self.shared.within(try_join_all(answers)).await
     }
@@ -216,11 +223,10 @@ impl Task {
         messages: &Messages,
         mut channels: Vec<String>,
     ) -> Result<(), BackendError> {
-        let pub_sub = self.shared.pub_sub;
-        let commands = channels.iter().map(|it| pub_sub.subscribe(it)).collect();
-        let mut elsewhere = self.commands(messages, commands).await?.into_iter();
+        let answers = self.commands(messages, &channels, PubSub::subscribe);
+        let mut here = answers.await?.into_iter();
         let all = channels.len();
-        channels.retain(|_| elsewhere.next().flatten().is_none());
+        channels.retain(|_| here.next().unwrap_or_default());
         self.shared.topics().confirm(&channels);
         if channels.len() < all {
             // They stay unconfirmed and unwanted until the cluster has a new map.
@@ -234,9 +240,8 @@ impl Task {
         messages: &Messages,
         channels: &[String],
     ) -> Result<(), BackendError> {
-        let pub_sub = self.shared.pub_sub;
-        let commands = channels.iter().map(|it| pub_sub.unsubscribe(it)).collect();
-        self.commands(messages, commands).await.map(drop)
+        let answers = self.commands(messages, channels, PubSub::unsubscribe);
+        answers.await.map(drop)
     }
 
     /// Passes messages on until it is time to sweep or there is a new topic. False when the

@@ -20,6 +20,8 @@ pub(super) struct Topics {
     /// Channels to subscribe to: all that are not confirmed, and perhaps some that are not watched
     /// any more. Kept apart so that a new watch does not cost a look at every topic.
     wanted: Vec<String>,
+    /// Channels to unsubscribe from.
+    left: Vec<String>,
     /// There is a task that serves them.
     pub(super) running: bool,
     /// The notifier was dropped.
@@ -71,8 +73,8 @@ impl Topics {
         topic.abandoned = None;
     }
 
-    /// Takes away the watchers of all channels that do not live here, and wants those again that
-    /// do and are not confirmed.
+    /// Takes away the watchers of all channels that do not live here, leaves those, and wants those
+    /// again that do and are not confirmed.
     pub(super) fn evict(
         &mut self,
         lives_here: impl Fn(&str) -> bool,
@@ -83,6 +85,9 @@ impl Topics {
             let stays = lives_here(channel);
             if !stays {
                 evicted.push((channel.clone(), std::mem::take(&mut topic.watchers)));
+                // The server ends sharded subscriptions by itself, plain ones not; of a channel
+                // with both kinds it may have one without the other.
+                self.left.push(channel.clone());
             } else if !topic.confirmed {
                 self.wanted.push(channel.clone());
             }
@@ -94,28 +99,34 @@ impl Topics {
     /// There is nobody to subscribe for any more.
     pub(super) fn clear(&mut self) {
         self.topics.clear();
+        self.want_nothing();
     }
 
     /// Where there is nothing to subscribe to.
     pub(super) fn want_nothing(&mut self) {
         self.wanted.clear();
+        self.left.clear();
     }
 
-    /// Forgets watchers that left, and topics that nobody came back to; returns the latter.
-    pub(super) fn sweep(&mut self, now: Instant) -> Vec<String> {
-        let mut left = Vec::new();
+    /// Forgets watchers that left, and leaves topics that nobody came back to.
+    pub(super) fn sweep(&mut self, now: Instant) {
         self.topics.retain(|channel, topic| {
             topic.watchers.retain(|watcher| !watcher.is_closed());
             if !topic.watchers.is_empty() {
                 return true;
             }
             let keep = now < *topic.abandoned.get_or_insert(now) + LINGER;
-            if !keep && topic.confirmed {
-                left.push(channel.clone());
+            if !keep {
+                self.left.push(channel.clone());
             }
             keep
         });
-        left
+    }
+
+    /// Takes the channels to unsubscribe from: before any is subscribed to, since one that was left
+    /// may be watched again.
+    pub(super) fn take_left(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.left)
     }
 
     /// Takes the next channels to subscribe to.
@@ -146,6 +157,7 @@ impl Topics {
 
     pub(super) fn disconnected(&mut self) {
         self.wanted = self.topics.keys().cloned().collect();
+        self.left.clear();
         let topics = self.topics.values_mut();
         topics.for_each(|topic| topic.confirmed = false);
     }
