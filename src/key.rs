@@ -32,7 +32,8 @@ use smol_str::SmolStr;
 /// ```
 #[derive(Clone)]
 pub struct LockKey {
-    repr: Result<Name, InvalidKey>,
+    /// Boxed: it is rare, and every lock that is held has its key twice.
+    repr: Result<Name, Box<InvalidKey>>,
 }
 
 #[derive(Clone)]
@@ -156,7 +157,9 @@ impl LockKey {
     }
 
     fn invalid(why: InvalidKey) -> Self {
-        Self { repr: Err(why) }
+        Self {
+            repr: Err(Box::new(why)),
+        }
     }
 
     /// The encoded name, as it stands in Redis after the prefix. Empty for an invalid key.
@@ -176,7 +179,7 @@ impl LockKey {
     pub fn validate(&self) -> Result<(), InvalidKey> {
         match &self.repr {
             Ok(_) => Ok(()),
-            Err(why) => Err(why.clone()),
+            Err(why) => Err(InvalidKey::clone(why)),
         }
     }
 

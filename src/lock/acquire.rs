@@ -7,15 +7,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::engine::Engine;
-use super::entry::{Step, enter};
+use super::entry::{Entry, Step, enter};
 use super::guard::{Held, Hold, LockGuard};
 use super::lease::Terms;
+use super::moment::{Moment, Span};
 use super::observe;
 use super::options::{valid_lease, valid_wait};
-use super::order::Claim;
+use super::order::{Claim, Patience};
 use crate::backend::BoxFuture;
 use crate::{ConfigError, Error, ErrorKind, LockKeys, Owner};
 
@@ -179,14 +178,14 @@ impl Acquire {
             valid_lease("max_hold", max_hold)?;
         }
         Ok(Terms {
-            ttl: self.lease.unwrap_or(self.engine.options.watchdog_timeout),
+            ttl: Span::new(self.lease.unwrap_or(self.engine.options.watchdog_timeout)),
             renewed: self.lease.is_none(),
-            max_hold: self.max_hold,
+            max_hold: self.max_hold.map_or(Span::FOREVER, Span::new),
         })
     }
 
     /// Goes as far as it goes without waiting, counting from `now`.
-    fn start(self, now: Instant) -> Started {
+    fn start(self, now: Moment) -> Started {
         let terms = match self.keys.validate() {
             Err(invalid) => return Started::refused(ErrorKind::InvalidKey, invalid),
             Ok(()) => match self.terms() {
@@ -198,28 +197,24 @@ impl Acquire {
             ticket: self.engine.next_number(),
             owner: self.owner.unwrap_or_else(|| self.engine.new_owner()),
             terms,
-            once: matches!(self.wait, Wait::Never),
-        };
-        let deadline = match self.wait {
-            Wait::For(wait) => Some(now + wait),
-            Wait::Never | Wait::Forever => None,
+            patience: match self.wait {
+                Wait::Never => Patience::ONE_TRY,
+                Wait::For(wait) => Patience::until(now + wait),
+                Wait::Forever => Patience::ENDLESS,
+            },
         };
         if let [key] = self.keys.as_slice() {
             match enter(&self.engine, key, claim, now) {
                 Step::Done(outcome) => Started::Done(outcome.map(LockGuard::one)),
-                Step::Slow(slow) => {
+                Step::Slow(stage) => {
                     let key = key.clone();
-                    let engine = self.engine;
-                    Started::Slow(Box::pin(async move {
-                        let hold = slow.finish(&engine, &key, claim, deadline).await?;
-                        Ok(LockGuard::one(hold))
-                    }))
+                    let entry = Entry::new(self.engine, key, claim, stage);
+                    Started::Slow(Slow::One(Box::pin(entry)))
                 }
             }
         } else {
-            let engine = self.engine;
-            let keys = self.keys;
-            Started::Slow(Box::pin(acquire_all(engine, keys, claim, deadline)))
+            let all = acquire_all(self.engine, self.keys, claim);
+            Started::Slow(Slow::Many(Box::pin(all)))
         }
     }
 }
@@ -262,16 +257,18 @@ pub struct AcquireFuture {
 #[allow(clippy::large_enum_variant)]
 enum State {
     Unpolled(Acquire),
-    Slow {
-        since: Instant,
-        rest: BoxFuture<Result<LockGuard, Error>>,
-    },
+    Slow { since: Moment, rest: Slow },
     Done,
+}
+
+enum Slow {
+    One(Pin<Box<Entry>>),
+    Many(BoxFuture<Result<LockGuard, Error>>),
 }
 
 enum Started {
     Done(Result<LockGuard, Error>),
-    Slow(BoxFuture<Result<LockGuard, Error>>),
+    Slow(Slow),
 }
 
 impl Started {
@@ -287,7 +284,7 @@ impl Future for AcquireFuture {
         if matches!(self.state, State::Unpolled(_))
             && let State::Unpolled(acquire) = std::mem::replace(&mut self.state, State::Done)
         {
-            let since = Instant::now();
+            let since = Moment::now();
             match acquire.start(since) {
                 Started::Done(outcome) => {
                     observe::acquired(&outcome, None);
@@ -298,7 +295,10 @@ impl Future for AcquireFuture {
         }
         match &mut self.state {
             State::Slow { since, rest } => {
-                let outcome = ready!(rest.as_mut().poll(cx));
+                let outcome = match rest {
+                    Slow::One(entry) => ready!(entry.as_mut().poll(cx)).map(LockGuard::one),
+                    Slow::Many(all) => ready!(all.as_mut().poll(cx)),
+                };
                 observe::acquired(&outcome, Some(*since));
                 self.state = State::Done;
                 Poll::Ready(outcome)
@@ -318,7 +318,6 @@ async fn acquire_all(
     engine: Arc<Engine>,
     keys: LockKeys,
     claim: Claim,
-    deadline: Option<Instant>,
 ) -> Result<LockGuard, Error> {
     // Dropped on error or cancellation, which releases the keys taken so far.
     let mut holds = Vec::with_capacity(keys.as_slice().len());
@@ -326,14 +325,17 @@ async fn acquire_all(
         // Each queue is joined at its own time.
         let ticket = engine.next_number();
         let claim = Claim { ticket, ..claim };
-        holds.push(match enter(&engine, key, claim, Instant::now()) {
+        holds.push(match enter(&engine, key, claim, Moment::now()) {
             Step::Done(outcome) => outcome?,
-            Step::Slow(slow) => slow.finish(&engine, key, claim, deadline).await?,
+            Step::Slow(stage) => {
+                let engine = Arc::clone(&engine);
+                Entry::new(engine, key.clone(), claim, stage).await?
+            }
         });
     }
     // A fixed lease may have run out while the wait for another key went on.
     if !holds.iter().all(Hold::is_held) {
         return Err(Error::new(ErrorKind::Lost));
     }
-    Ok(LockGuard::many(holds))
+    Ok(LockGuard::many(&engine, holds))
 }

@@ -5,14 +5,17 @@
 //! its try on the wire: the try is then finished, and what it got goes to the next in the queue or
 //! back to the backend. So a lane never has two commands in flight, and none is forgotten.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
 use super::engine::{Engine, refuse};
 use super::lane::Lane;
 use super::lease::{Lease, Terms};
+use super::moment::Moment;
 use super::order::{Bell, Next, Seen, Waiter};
 use crate::backend::{Acquired, BackendError, BackendErrorKind, BoxFuture, Hints, LeaseId};
 use crate::jitter::jittered;
@@ -49,7 +52,7 @@ pub(super) struct Contention {
 struct Try {
     lease: LeaseId,
     terms: Terms,
-    sent_at: Instant,
+    sent_at: Moment,
     answer: BoxFuture<Result<Acquired, BackendError>>,
 }
 
@@ -77,14 +80,14 @@ impl Contention {
     /// One try without waiting, where the backend can answer so. Otherwise it is on the wire.
     ///
     /// `sent_at` is a moment before this call; the lease is counted from it.
-    pub(super) fn try_now(&mut self, terms: Terms, sent_at: Instant) -> Option<Tried> {
+    pub(super) fn try_now(&mut self, terms: Terms, sent_at: Moment) -> Option<Tried> {
         let lease = self.engine.new_lease_id();
         let backend = &self.engine.backend;
         if let Some(immediate) = backend.immediate() {
-            let answer = immediate.try_acquire(&self.key, lease, terms.ttl, sent_at);
+            let answer = immediate.try_acquire(&self.key, lease, terms.ttl.get(), sent_at.into());
             return Some(self.tried(lease, terms, sent_at, sent_at, answer));
         }
-        let answer = Arc::clone(backend).try_acquire(self.key.clone(), lease, terms.ttl);
+        let answer = Arc::clone(backend).try_acquire(self.key.clone(), lease, terms.ttl.get());
         self.on_the_wire = Some(Try {
             lease,
             terms,
@@ -99,22 +102,26 @@ impl Contention {
     /// # Cancel safety
     ///
     /// The try stays with the contention and can be awaited again.
-    pub(super) async fn outcome(&mut self) -> Tried {
+    async fn outcome(&mut self) -> Tried {
+        poll_fn(|cx| self.poll_outcome(cx)).await
+    }
+
+    fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<Tried> {
         let Some(on_the_wire) = &mut self.on_the_wire else {
-            std::future::pending().await
+            return Poll::Pending;
         };
-        let answer = on_the_wire.answer.as_mut().await;
+        let answer = ready!(on_the_wire.answer.as_mut().poll(cx));
         let (lease, terms, sent_at) = (on_the_wire.lease, on_the_wire.terms, on_the_wire.sent_at);
         self.on_the_wire = None;
-        self.tried(lease, terms, sent_at, Instant::now(), answer)
+        Poll::Ready(self.tried(lease, terms, sent_at, Moment::now(), answer))
     }
 
     fn tried(
         &mut self,
         lease: LeaseId,
         terms: Terms,
-        sent_at: Instant,
-        now: Instant,
+        sent_at: Moment,
+        now: Moment,
         answer: Result<Acquired, BackendError>,
     ) -> Tried {
         match answer {
@@ -149,7 +156,7 @@ impl Contention {
 
     fn give_back(&self, lease: LeaseId, terms: Terms) {
         let releaser = &self.engine.releaser;
-        releaser.give_back(&self.engine, self.key.clone(), lease, terms.ttl);
+        releaser.give_back(&self.engine, self.key.clone(), lease, terms.ttl.get());
     }
 
     /// Goes on as the task that the lane asked for. So many other processes, which were just told that
@@ -176,7 +183,7 @@ impl Contention {
         if self.behind > 0 {
             // The first hint tells of the subscription.
             self.behind = self.behind.saturating_add(1);
-            let soon = Instant::now() + jittered(POLITE);
+            let soon = Moment::now() + jittered(POLITE);
             if !self.wait(bell, soon, false).await {
                 return;
             }
@@ -188,14 +195,14 @@ impl Contention {
                 let Some((terms, _)) = engine.lanes.with(&key, Lane::first_in_line) else {
                     return;
                 };
-                match self.try_now(terms, Instant::now()) {
+                match self.try_now(terms, Moment::now()) {
                     Some(tried) => tried,
                     None => self.outcome().await,
                 }
             };
             let (again_at, last_try) = match tried {
                 Tried::Granted(lease) => {
-                    let now = Instant::now();
+                    let now = Moment::now();
                     let next = (engine.lanes).with(&key, |lane| lane.granted(&key, lease, now));
                     return engine.follow(&key, next);
                 }
@@ -213,7 +220,7 @@ impl Contention {
                     let again_at = self.again_at(&seen);
                     // A backend in trouble is tried once a backoff step, whoever gives up when.
                     let last_try = matches!(seen, Seen::Busy(_));
-                    let now = Instant::now();
+                    let now = Moment::now();
                     let refused = engine.lanes.with(&key, |lane| lane.refused(seen, now));
                     refuse(refused);
                     (again_at, last_try)
@@ -227,8 +234,8 @@ impl Contention {
 
     /// When to try again if nothing happens: when the holder's lease has ended, or after the
     /// backstop.
-    fn again_at(&mut self, seen: &Seen) -> Instant {
-        let now = Instant::now();
+    fn again_at(&mut self, seen: &Seen) -> Moment {
+        let now = Moment::now();
         match seen {
             Seen::Busy(until) => {
                 let expired = *until + Duration::from_millis(1);
@@ -244,8 +251,8 @@ impl Contention {
 
     /// Waits for a hint, the time, or the last moment of the first in the queue. False when
     /// nobody is left in it; then the lane is idle.
-    async fn wait(&mut self, bell: &Bell, mut again_at: Instant, last_try: bool) -> bool {
-        let asleep_since = Instant::now();
+    async fn wait(&mut self, bell: &Bell, mut again_at: Moment, last_try: bool) -> bool {
+        let asleep_since = Moment::now();
         let hints = (self.hints).get_or_insert_with(|| self.engine.backend.watch(&self.key));
         loop {
             let first = self.engine.lanes.with(&self.key, Lane::first_in_line);
@@ -253,7 +260,7 @@ impl Contention {
                 return false;
             };
             let last_moment = deadline
-                .and_then(|deadline| deadline.checked_sub(LAST_TRY))
+                .map(|deadline| deadline.before(LAST_TRY))
                 .filter(|at| last_try && *at > asleep_since);
             let wake_at = last_moment.map_or(again_at, |at| at.min(again_at));
             // All three may be dropped at any time: hints and rings are kept for the next round.
@@ -264,9 +271,9 @@ impl Contention {
                         return true;
                     }
                     // Unless those it is for are not there any more.
-                    again_at = again_at.min(Instant::now() + jittered(POLITE_AGAIN));
+                    again_at = again_at.min(Moment::now() + jittered(POLITE_AGAIN));
                 }
-                () = sleep_until(wake_at) => return true,
+                () = sleep_until(wake_at.into()) => return true,
                 () = bell.notified() => {}
             }
         }
@@ -319,14 +326,10 @@ impl Driver {
     }
 
     /// The outcome of the try on the wire.
-    ///
-    /// # Cancel safety
-    ///
-    /// The try stays with the driver.
-    pub(super) async fn outcome(&mut self) -> Tried {
+    pub(super) fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<Tried> {
         match &mut self.contention {
-            Some(contention) => contention.outcome().await,
-            None => std::future::pending().await,
+            Some(contention) => contention.poll_outcome(cx),
+            None => Poll::Pending,
         }
     }
 

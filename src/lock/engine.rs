@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::contender::Contention;
 use super::grant::Grant;
 use super::guard::Hold;
 use super::lanes::Lanes;
+use super::moment::Moment;
 use super::options::Options;
 use super::order::{Granted, Left, Next, Report, Waiter};
 use super::releaser::Releaser;
@@ -128,7 +128,7 @@ impl Engine {
         report: Option<Report>,
     ) -> Option<Result<(), Error>> {
         let key = grant.key();
-        let now = Instant::now();
+        let now = Moment::now();
         let left = self
             .lanes
             .with(key, |lane| lane.release(key, grant, now, report));

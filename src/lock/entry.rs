@@ -1,60 +1,58 @@
 //! How an acquire gets into the lane of one key: at once, by its own first try, or through the queue.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
+use pin_project_lite::pin_project;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Sleep, sleep_until};
 
 use super::contender::{Contention, Driver, Tried};
 use super::engine::{Engine, refuse};
 use super::guard::Hold;
 use super::lane::Lane;
-use super::order::{Claim, Entered, Seen, Ticket, Waiter};
+use super::moment::Moment;
+use super::order::{Claim, Entered, Waiter};
 use super::releaser::tell;
 use crate::{Error, ErrorKind, LockKey};
 
-async fn by<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
-    match deadline {
-        Some(deadline) => timeout_at(deadline, future).await.ok(),
-        None => Some(future.await),
-    }
-}
-
 /// One step on the way to one key, as far as it goes without waiting.
-// Moved at once into the caller's future, or into the box of the slow path.
-#[allow(clippy::large_enum_variant)]
 pub(super) enum Step {
     Done(Result<Hold, Error>),
-    Slow(Slow),
+    Slow(Stage),
 }
 
-pub(super) enum Slow {
-    /// The first try is on the wire.
-    Drive(Driver),
-    /// It was made, without success.
-    Tried(Driver, Seen),
-    /// Others are before us.
+/// What the acquire waits for.
+pub(super) enum Stage {
+    /// The answer to the first try, which is on the wire.
+    Driving(Box<Driver>),
+    /// Nothing: others are before it, and it is not in the queue yet.
     Occupied,
-    Queued(Queued),
+    /// Its turn.
+    Queued(Answer),
+    Over,
 }
+
+type Answer = oneshot::Receiver<Result<Hold, Error>>;
 
 /// Enters the lane if that needs no place in its queue. `now` is read once for all that happens
 /// without waiting.
-pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: Claim, now: Instant) -> Step {
+pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: Claim, now: Moment) -> Step {
     let entered = engine
         .lanes
         .with(key, |lane| admit(engine, lane, key, claim, now));
     match entered {
-        Entered::Occupied => Step::Slow(Slow::Occupied),
+        Entered::Occupied => Step::Slow(Stage::Occupied),
         entered => entered_as(engine, key, claim, entered, now),
     }
 }
 
 /// Enters the lane, or joins its queue.
-fn join(engine: &Arc<Engine>, key: &LockKey, claim: Claim, deadline: Option<Instant>) -> Step {
-    let seated = seat(engine, claim, deadline);
-    let now = Instant::now();
+fn join(engine: &Arc<Engine>, key: &LockKey, claim: Claim) -> Step {
+    let seated = seat(engine, claim);
+    let now = Moment::now();
     let max_waiters = engine.options.max_waiters_per_key;
     let joined = engine
         .lanes
@@ -71,15 +69,14 @@ fn join(engine: &Arc<Engine>, key: &LockKey, claim: Claim, deadline: Option<Inst
         });
     match joined {
         Ok((next, answer)) => {
-            let queued = Queued::new(engine, key, claim.ticket, answer);
             engine.follow(key, next);
-            Step::Slow(Slow::Queued(queued))
+            Step::Slow(Stage::Queued(answer))
         }
         Err(entered) => entered_as(engine, key, claim, entered, now),
     }
 }
 
-fn admit(engine: &Engine, lane: &mut Lane, key: &LockKey, claim: Claim, now: Instant) -> Entered {
+fn admit(engine: &Engine, lane: &mut Lane, key: &LockKey, claim: Claim, now: Moment) -> Entered {
     // Those who hold a lock already may take it again, to finish their work.
     let holds = lane
         .holder()
@@ -95,7 +92,7 @@ fn entered_as(
     key: &LockKey,
     claim: Claim,
     entered: Entered,
-    now: Instant,
+    now: Moment,
 ) -> Step {
     match entered {
         Entered::Granted(granted) => Step::Done(Ok(engine.hold(granted))),
@@ -104,29 +101,28 @@ fn entered_as(
             Step::Done(Ok(engine.hold(granted)))
         }
         Entered::Refused(error) => Step::Done(Err(error)),
-        Entered::Occupied => Step::Slow(Slow::Occupied),
+        Entered::Occupied => Step::Slow(Stage::Occupied),
         Entered::Drive => {
             let mut contention = Contention::new(Arc::clone(engine), key.clone());
             let tried = contention.try_now(claim.terms, now);
             let driver = Driver::new(contention);
             match tried {
-                None => Step::Slow(Slow::Drive(driver)),
-                Some(Tried::NotYet(seen)) if !claim.once => Step::Slow(Slow::Tried(driver, seen)),
-                Some(tried) => Step::Done(settle(engine, key, claim, driver, tried, now)),
+                None => Step::Slow(Stage::Driving(Box::new(driver))),
+                Some(tried) => driven(engine, key, claim, driver, tried, now),
             }
         }
     }
 }
 
-/// The end of a driver that does not go on to wait.
-fn settle(
+/// What comes of the driver's try.
+fn driven(
     engine: &Arc<Engine>,
     key: &LockKey,
     claim: Claim,
     driver: Driver,
     tried: Tried,
-    now: Instant,
-) -> Result<Hold, Error> {
+    now: Moment,
+) -> Step {
     match tried {
         Tried::Granted(lease) => {
             driver.disarm();
@@ -134,141 +130,150 @@ fn settle(
                 .lanes
                 .with(key, |lane| lane.granted_to_driver(key, claim, lease, now));
             refuse(refused);
-            Ok(engine.hold(granted))
+            Step::Done(Ok(engine.hold(granted)))
         }
         Tried::NotYet(seen) => {
-            let error = seen.error();
-            driver.leave(seen);
-            Err(error)
+            let seated = if claim.is_one_try() {
+                Err(seen.error())
+            } else {
+                seat(engine, claim)
+            };
+            match seated {
+                Ok((waiter, answer)) => {
+                    driver.queue(waiter, seen);
+                    Step::Slow(Stage::Queued(answer))
+                }
+                Err(error) => {
+                    driver.leave(seen);
+                    Step::Done(Err(error))
+                }
+            }
         }
         // For those behind it, a task finds out the same.
-        Tried::Never(error) => Err(error),
+        Tried::Never(error) => Step::Done(Err(error)),
     }
 }
 
 /// A place among all waiters of the manager.
-fn seat(
-    engine: &Engine,
-    claim: Claim,
-    deadline: Option<Instant>,
-) -> Result<(Waiter, Answer), Error> {
+fn seat(engine: &Engine, claim: Claim) -> Result<(Waiter, Answer), Error> {
     let seat = Arc::clone(&engine.seats)
         .try_acquire_owned()
         .map_err(|_| Error::new(ErrorKind::Overloaded))?;
     let (reply, answer) = oneshot::channel();
     let waiter = Waiter {
         claim,
-        deadline,
         reply,
         _seat: seat,
     };
     Ok((waiter, answer))
 }
 
-impl Slow {
-    pub(super) async fn finish(
-        self,
-        engine: &Arc<Engine>,
-        key: &LockKey,
+pin_project! {
+    /// An acquire of one key that has to wait. Dropped, it leaves the queue at once, and a try on the
+    /// wire goes to a task.
+    ///
+    /// Not an async function: those keep a copy of what they were given at each level, and there may be
+    /// ten thousand of these.
+    pub(super) struct Entry {
+        engine: Arc<Engine>,
+        key: LockKey,
         claim: Claim,
-        deadline: Option<Instant>,
-    ) -> Result<Hold, Error> {
-        let mut slow = self;
-        loop {
-            slow = match slow {
-                Self::Occupied => match join(engine, key, claim, deadline) {
-                    Step::Done(outcome) => return outcome,
-                    Step::Slow(slow) => slow,
-                },
-                Self::Drive(mut driver) => {
-                    // Dropped here, or out of time: the driver hands its try to a task.
-                    let Some(tried) = by(deadline, driver.outcome()).await else {
-                        return Err(Error::new(ErrorKind::Unavailable).with_source(NoAnswer));
-                    };
-                    match tried {
-                        Tried::NotYet(seen) if !claim.once => Self::Tried(driver, seen),
-                        tried => return settle(engine, key, claim, driver, tried, Instant::now()),
-                    }
-                }
-                Self::Tried(driver, seen) => {
-                    let (waiter, answer) = match seat(engine, claim, deadline) {
-                        Ok(seated) => seated,
-                        Err(error) => {
-                            driver.leave(seen);
-                            return Err(error);
-                        }
-                    };
-                    driver.queue(waiter, seen);
-                    Self::Queued(Queued::new(engine, key, claim.ticket, answer))
-                }
-                Self::Queued(queued) => {
-                    let hold = queued.wait(deadline).await?;
-                    if hold.is_held() {
-                        return Ok(hold);
-                    }
-                    // The process stood still between the grant and this moment.
-                    drop(hold);
-                    Self::Occupied
-                }
-            };
+        #[pin]
+        deadline: Option<Sleep>,
+        // Dropped after `drop` has left the queue: a hold that was sent by then is released.
+        stage: Stage,
+    }
+
+    impl PinnedDrop for Entry {
+        fn drop(this: Pin<&mut Self>) {
+            if let Stage::Queued(_) = this.stage {
+                let lanes = &this.engine.lanes;
+                let waiter = lanes.with(&this.key, |lane| lane.leave(this.claim.ticket));
+                drop(waiter);
+            }
         }
     }
+}
+
+impl Entry {
+    pub(super) fn new(engine: Arc<Engine>, key: LockKey, claim: Claim, stage: Stage) -> Self {
+        Self {
+            engine,
+            key,
+            claim,
+            deadline: claim.patience.deadline().map(|at| sleep_until(at.into())),
+            stage,
+        }
+    }
+}
+
+impl Future for Entry {
+    type Output = Result<Hold, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let (engine, key, claim) = (&*this.engine, &*this.key, *this.claim);
+        loop {
+            let step = match this.stage {
+                Stage::Driving(driver) => match driver.poll_outcome(cx) {
+                    Poll::Ready(tried) => {
+                        let Stage::Driving(driver) = std::mem::replace(this.stage, Stage::Over)
+                        else {
+                            return Poll::Pending;
+                        };
+                        driven(engine, key, claim, *driver, tried, Moment::now())
+                    }
+                    Poll::Pending => {
+                        ready!(passed(this.deadline.as_mut(), cx));
+                        // The driver hands its try to a task.
+                        *this.stage = Stage::Over;
+                        let error = Error::new(ErrorKind::Unavailable);
+                        Step::Done(Err(error.with_source(NoAnswer)))
+                    }
+                },
+                Stage::Occupied => join(engine, key, claim),
+                Stage::Queued(answer) => match Pin::new(answer).poll(cx) {
+                    Poll::Ready(answer) => {
+                        *this.stage = Stage::Over;
+                        let answer =
+                            answer.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable)));
+                        match answer {
+                            // The process stood still between the grant and this moment.
+                            Ok(hold) if !hold.is_held() => Step::Slow(Stage::Occupied),
+                            answer => Step::Done(answer),
+                        }
+                    }
+                    Poll::Pending => {
+                        ready!(passed(this.deadline.as_mut(), cx));
+                        let left = engine.lanes.with(key, |lane| {
+                            let waiter = lane.leave(claim.ticket)?;
+                            Some((waiter, lane.why_not(Moment::now())))
+                        });
+                        // Otherwise served at this very moment: the answer is being sent.
+                        let Some((_waiter, error)) = left else {
+                            return Poll::Pending;
+                        };
+                        *this.stage = Stage::Over;
+                        Step::Done(Err(error))
+                    }
+                },
+                Stage::Over => return Poll::Pending,
+            };
+            match step {
+                Step::Done(outcome) => return Poll::Ready(outcome),
+                Step::Slow(stage) => *this.stage = stage,
+            }
+        }
+    }
+}
+
+fn passed(deadline: Pin<&mut Option<Sleep>>, cx: &mut Context<'_>) -> Poll<()> {
+    deadline
+        .as_pin_mut()
+        .map_or(Poll::Pending, |it| it.poll(cx))
 }
 
 /// The first command was still on the wire when the wait was over.
 #[derive(Debug, thiserror::Error)]
 #[error("the lock backend did not answer within the wait")]
 struct NoAnswer;
-
-type Answer = oneshot::Receiver<Result<Hold, Error>>;
-
-/// A place in the queue of a lane; dropped, it is free at once.
-pub(super) struct Queued {
-    engine: Arc<Engine>,
-    key: LockKey,
-    ticket: Ticket,
-    // Dropped after `Drop` has left the queue: a hold that was sent by then is released.
-    answer: Answer,
-    answered: bool,
-}
-
-impl Queued {
-    fn new(engine: &Arc<Engine>, key: &LockKey, ticket: Ticket, answer: Answer) -> Self {
-        Self {
-            engine: Arc::clone(engine),
-            key: key.clone(),
-            ticket,
-            answer,
-            answered: false,
-        }
-    }
-
-    async fn wait(mut self, deadline: Option<Instant>) -> Result<Hold, Error> {
-        let answer = match by(deadline, &mut self.answer).await {
-            Some(answer) => answer,
-            None => {
-                let left = self.engine.lanes.with(&self.key, |lane| {
-                    let waiter = lane.leave(self.ticket)?;
-                    Some((waiter, lane.why_not(Instant::now())))
-                });
-                match left {
-                    Some((_waiter, error)) => return Err(error),
-                    // Served at this very moment: the answer is being sent.
-                    None => (&mut self.answer).await,
-                }
-            }
-        };
-        self.answered = true;
-        answer.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable)))
-    }
-}
-
-impl Drop for Queued {
-    fn drop(&mut self) {
-        let waiter = self
-            .engine
-            .lanes
-            .with(&self.key, |lane| lane.leave(self.ticket));
-        drop(waiter);
-    }
-}

@@ -2,14 +2,14 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Sleep, sleep_until};
 
+use super::moment::{AtomicMoment, Moment, Span};
 use super::observe;
 use crate::{FencingToken, LockKey, Owner};
 
@@ -22,12 +22,11 @@ pub(super) struct Grant {
     key: LockKey,
     owner: Owner,
     token: FencingToken,
-    granted_at: Instant,
-    /// Nanoseconds from `granted_at` to the moment from which the lease cannot be trusted. Moves
-    /// only with a renewal.
-    valid_for: AtomicU64,
-    /// The longest hold, in nanoseconds from `granted_at`, that no renewal moves.
-    hold_for: u64,
+    granted_at: Moment,
+    /// From when the lease cannot be trusted. Moves only with a renewal.
+    valid_until: AtomicMoment,
+    /// The end of the longest hold, that no renewal moves.
+    hold_until: Moment,
     holds: AtomicU32,
     lost: AtomicBool,
     listeners: Mutex<Listeners>,
@@ -36,14 +35,18 @@ pub(super) struct Grant {
 /// Who is told of the loss. The first one, usually the only one, needs no allocation.
 #[derive(Debug, Default)]
 struct Listeners {
-    next_id: u64,
-    first: Option<(u64, Waker)>,
-    more: Vec<(u64, Waker)>,
+    first: Option<Waker>,
+    more: Option<Box<MoreListeners>>,
 }
 
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+#[derive(Debug, Default)]
+struct MoreListeners {
+    last_id: u64,
+    wakers: Vec<(u64, Waker)>,
 }
+
+/// The number of the first listener.
+const FIRST: u64 = 0;
 
 impl Grant {
     /// A grant that is held once.
@@ -51,18 +54,17 @@ impl Grant {
         key: LockKey,
         owner: Owner,
         token: FencingToken,
-        now: Instant,
-        valid_until: Instant,
-        max_hold: Option<Duration>,
+        now: Moment,
+        valid_until: Moment,
+        max_hold: Span,
     ) -> Arc<Self> {
-        let hold_for = max_hold.map_or(u64::MAX, nanos);
         Arc::new(Self {
             key,
             owner,
             token,
             granted_at: now,
-            valid_for: AtomicU64::new(nanos(valid_until.saturating_duration_since(now))),
-            hold_for,
+            valid_until: AtomicMoment::new(valid_until),
+            hold_until: now + max_hold.get(),
             holds: AtomicU32::new(1),
             lost: AtomicBool::new(false),
             listeners: Mutex::default(),
@@ -81,20 +83,18 @@ impl Grant {
         self.token
     }
 
-    pub(super) fn granted_at(&self) -> Instant {
+    pub(super) fn granted_at(&self) -> Moment {
         self.granted_at
     }
 
     /// The end of the lease, or of the longest hold if that comes first.
-    pub(super) fn valid_until(&self) -> Instant {
-        let valid_for = self.valid_for.load(Ordering::Acquire).min(self.hold_for);
-        self.granted_at + Duration::from_nanos(valid_for)
+    pub(super) fn valid_until(&self) -> Moment {
+        self.valid_until.load().min(self.hold_until)
     }
 
     /// Follows a renewal of the lease.
-    pub(super) fn extend(&self, valid_until: Instant) {
-        let valid_for = nanos(valid_until.saturating_duration_since(self.granted_at));
-        self.valid_for.fetch_max(valid_for, Ordering::AcqRel);
+    pub(super) fn extend(&self, valid_until: Moment) {
+        self.valid_until.no_earlier_than(valid_until);
     }
 
     pub(super) fn holds(&self) -> u32 {
@@ -106,12 +106,12 @@ impl Grant {
         self.holds.store(holds, Ordering::Release);
     }
 
-    pub(super) fn is_held(&self, now: Instant) -> bool {
+    pub(super) fn is_held(&self, now: Moment) -> bool {
         !self.lost.load(Ordering::Acquire) && now < self.valid_until()
     }
 
     /// Whether it went before it was given back.
-    fn is_lost(&self, now: Instant) -> bool {
+    fn is_lost(&self, now: Moment) -> bool {
         self.lost.load(Ordering::Acquire) || self.holds() > 0 && now >= self.valid_until()
     }
 
@@ -121,9 +121,13 @@ impl Grant {
             observe::lost();
         }
         let listeners = std::mem::take(&mut *self.listeners());
-        for (_, waker) in listeners.first.into_iter().chain(listeners.more) {
-            waker.wake();
-        }
+        let more = listeners.more.into_iter().flat_map(|more| more.wakers);
+        let more = more.map(|(_, waker)| waker);
+        listeners
+            .first
+            .into_iter()
+            .chain(more)
+            .for_each(Waker::wake);
     }
 
     fn listeners(&self) -> MutexGuard<'_, Listeners> {
@@ -134,38 +138,39 @@ impl Grant {
 
     fn listen(&self, id: &mut Option<u64>, waker: &Waker) {
         let listeners = &mut *self.listeners();
-        let known = *id;
-        if let Some(known) = known
-            && let Some((_, old)) = listeners
-                .first
-                .iter_mut()
-                .chain(listeners.more.iter_mut())
-                .find(|(listener, _)| *listener == known)
+        if let Some(known) = *id
+            && let Some(old) = listeners.waker(known)
         {
             old.clone_from(waker);
-            return;
-        }
-        let fresh = listeners.next_id;
-        listeners.next_id += 1;
-        *id = Some(fresh);
-        if listeners.first.is_none() {
-            listeners.first = Some((fresh, waker.clone()));
+        } else if listeners.first.is_none() {
+            listeners.first = Some(waker.clone());
+            *id = Some(FIRST);
         } else {
-            listeners.more.push((fresh, waker.clone()));
+            let more = listeners.more.get_or_insert_default();
+            more.last_id += 1;
+            more.wakers.push((more.last_id, waker.clone()));
+            *id = Some(more.last_id);
         }
     }
 
     fn unlisten(&self, id: u64) {
         let mut listeners = self.listeners();
-        if listeners
-            .first
-            .as_ref()
-            .is_some_and(|(first, _)| *first == id)
-        {
+        if id == FIRST {
             listeners.first = None;
-        } else {
-            listeners.more.retain(|(listener, _)| *listener != id);
+        } else if let Some(more) = &mut listeners.more {
+            more.wakers.retain(|(listener, _)| *listener != id);
         }
+    }
+}
+
+impl Listeners {
+    fn waker(&mut self, id: u64) -> Option<&mut Waker> {
+        if id == FIRST {
+            return self.first.as_mut();
+        }
+        let more = self.more.as_mut()?;
+        let mut wakers = more.wakers.iter_mut();
+        wakers.find_map(|(listener, waker)| (*listener == id).then_some(waker))
     }
 }
 
@@ -192,18 +197,18 @@ impl Grants {
     }
 
     pub(super) fn are_held(&self) -> bool {
-        let now = Instant::now();
+        let now = Moment::now();
         self.as_slice().iter().all(|grant| grant.is_held(now))
     }
 
     fn are_lost(&self) -> bool {
-        let now = Instant::now();
+        let now = Moment::now();
         self.as_slice().iter().any(|grant| grant.is_lost(now))
     }
 
-    pub(super) fn valid_until(&self) -> Instant {
+    pub(super) fn valid_until(&self) -> Moment {
         let ends = self.as_slice().iter().map(|grant| grant.valid_until());
-        ends.min().unwrap_or_else(Instant::now)
+        ends.min().unwrap_or_else(Moment::now)
     }
 }
 
@@ -243,7 +248,7 @@ pin_project! {
 impl Lost {
     pub(super) fn new(grants: Grants) -> Self {
         let more = vec![None; grants.as_slice().len() - 1];
-        let deadline = sleep_until(grants.valid_until());
+        let deadline = sleep_until(grants.valid_until().into());
         Self {
             grants,
             first: None,
@@ -272,10 +277,10 @@ impl Future for Lost {
             }
             // A renewal moved the end since the timer was set, or the guard was given back.
             let valid_until = this.grants.valid_until();
-            if valid_until <= Instant::now() {
+            if valid_until <= Moment::now() {
                 return Poll::Pending;
             }
-            this.deadline.as_mut().reset(valid_until);
+            this.deadline.as_mut().reset(valid_until.into());
         }
     }
 }

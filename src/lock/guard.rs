@@ -7,67 +7,109 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use super::engine::Engine;
 use super::grant::{Grant, Grants, Lost};
+use super::moment::Moment;
 use crate::{Error, ErrorKind, FencingToken, LockKey, Owner};
 
-/// One hold of one key: exactly one release on every path, by `Drop`.
+/// One hold of one or several keys: exactly one release of each on every path, by `Drop`.
 pub(super) struct Hold {
-    engine: Arc<Engine>,
-    grant: Arc<Grant>,
-    released: bool,
+    /// Absent once it is released.
+    engine: Option<Arc<Engine>>,
+    held: Held,
 }
 
 impl Hold {
     pub(super) fn new(engine: Arc<Engine>, grant: Arc<Grant>) -> Self {
         Self {
-            engine,
-            grant,
-            released: false,
+            engine: Some(engine),
+            held: Held {
+                grants: Grants::One(grant),
+            },
         }
     }
 
-    pub(super) fn is_held(&self) -> bool {
-        self.grant.is_held(Instant::now())
+    /// Several holds as one.
+    fn together(holds: Vec<Self>) -> Self {
+        let mut engine = None;
+        let mut grants = Vec::with_capacity(holds.len());
+        for mut hold in holds {
+            grants.extend_from_slice(hold.grants());
+            engine = hold.engine.take();
+        }
+        Self {
+            engine,
+            held: Held {
+                grants: Grants::Many(grants.into()),
+            },
+        }
     }
 
-    /// Hands the release over at once; the future it returns only listens.
+    fn grants(&self) -> &[Arc<Grant>] {
+        self.held.grants.as_slice()
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.held.grants.are_held()
+    }
+
+    /// Hands the releases over at once; the future it returns only listens.
     fn release(mut self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
-        let was_held = self.is_held();
-        let (report, reported) = oneshot::channel();
-        self.released = true;
-        let done = self.engine.release(&self.grant, Some(report));
+        let engine = self.engine.take();
+        let release = |grant| Some(release(engine.as_ref()?, grant));
+        // All start before the first is awaited. Of one, nothing is allocated.
+        let mut grants = self.grants().iter();
+        let first = grants.next().and_then(release);
+        let others: Vec<_> = grants.filter_map(release).collect();
         async move {
-            let outcome = match done {
-                Some(outcome) => outcome,
-                // No report comes when the runtime that was to send the release is gone.
-                None => reported
-                    .await
-                    .unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable))),
-            };
-            if was_held {
-                outcome
-            } else {
-                Err(Error::new(ErrorKind::Lost))
+            let mut outcome = Ok(());
+            for release in first.into_iter().chain(others) {
+                outcome = outcome.and(release.await);
             }
+            outcome
+        }
+    }
+}
+
+/// Hands one release over at once; the future it returns only listens.
+fn release(
+    engine: &Arc<Engine>,
+    grant: &Arc<Grant>,
+) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+    let was_held = grant.is_held(Moment::now());
+    let (report, reported) = oneshot::channel();
+    let done = engine.release(grant, Some(report));
+    async move {
+        let outcome = match done {
+            Some(outcome) => outcome,
+            // No report comes when the runtime that was to send the release is gone.
+            None => reported
+                .await
+                .unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable))),
+        };
+        if was_held {
+            outcome
+        } else {
+            Err(Error::new(ErrorKind::Lost))
         }
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if !self.released {
-            // Either done at once, or handed to the releaser; a lost lock needs nothing.
-            drop(self.engine.release(&self.grant, None));
+        if let Some(engine) = self.engine.take() {
+            for grant in self.grants() {
+                // Either done at once, or handed to the releaser; a lost lock needs nothing.
+                drop(engine.release(grant, None));
+            }
         }
     }
 }
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Hold").field(&self.grant).finish()
+        f.debug_tuple("Hold").field(&self.held).finish()
     }
 }
 
@@ -89,45 +131,29 @@ impl fmt::Debug for Hold {
 /// ```
 #[must_use = "the lock is released as soon as the guard is dropped: bind it to a variable that lives as long as the work (`let _ = ...` drops it at once)"]
 pub struct LockGuard {
-    // Dropped in this order: the holds end first.
-    holds: Holds,
-    held: Held,
-}
-
-enum Holds {
-    One(Hold),
-    Many(Vec<Hold>),
+    hold: Hold,
 }
 
 impl LockGuard {
     pub(super) fn one(hold: Hold) -> Self {
-        let grants = Grants::One(Arc::clone(&hold.grant));
-        Self {
-            holds: Holds::One(hold),
-            held: Held { grants },
-        }
+        Self { hold }
     }
 
     /// Several keys as one. From here on the next holder of each of them takes a fresh counter, so
     /// that the largest token of the group separates this group from it.
-    pub(super) fn many(holds: Vec<Hold>) -> Self {
-        for hold in &holds {
-            let grant = &hold.grant;
-            (hold.engine.lanes).with(grant.key(), |lane| lane.retire_counter(grant));
+    pub(super) fn many(engine: &Engine, holds: Vec<Hold>) -> Self {
+        let hold = Hold::together(holds);
+        for grant in hold.grants() {
+            let lanes = &engine.lanes;
+            lanes.with(grant.key(), |lane| lane.retire_counter(grant));
         }
-        let grants = holds.iter().map(|hold| Arc::clone(&hold.grant)).collect();
-        Self {
-            holds: Holds::Many(holds),
-            held: Held {
-                grants: Grants::Many(grants),
-            },
-        }
+        Self { hold }
     }
 
     /// A view to hand to those who may look but not release.
     #[must_use]
     pub fn held(&self) -> Held {
-        self.held.clone()
+        self.hold.held.clone()
     }
 
     /// Gives the lock back and waits until the backend has confirmed it.
@@ -147,18 +173,7 @@ impl LockGuard {
     /// The release is under way before the first await and is finished in the background when this
     /// future is dropped.
     pub async fn release(self) -> Result<(), Error> {
-        match self.holds {
-            Holds::One(hold) => hold.release().await,
-            Holds::Many(holds) => {
-                // All start before the first is awaited.
-                let releases: Vec<_> = holds.into_iter().map(Hold::release).collect();
-                let mut outcome = Ok(());
-                for release in releases {
-                    outcome = outcome.and(release.await);
-                }
-                outcome
-            }
-        }
+        self.hold.release().await
     }
 }
 
@@ -166,13 +181,13 @@ impl Deref for LockGuard {
     type Target = Held;
 
     fn deref(&self) -> &Held {
-        &self.held
+        &self.hold.held
     }
 }
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.held.fmt_as("LockGuard", f)
+        self.hold.held.fmt_as("LockGuard", f)
     }
 }
 
@@ -245,9 +260,7 @@ impl Held {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         if self.is_held() {
-            self.grants
-                .valid_until()
-                .saturating_duration_since(Instant::now())
+            self.grants.valid_until().since(Moment::now())
         } else {
             Duration::ZERO
         }

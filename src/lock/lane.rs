@@ -8,11 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::MAX_HOLD_COUNT;
 use super::grant::Grant;
 use super::lease::{Lease, Terms};
+use super::moment::Moment;
 use super::order::{
     A_TURN, Answered, Bell, Claim, Due, Entered, Granted, Left, Next, Report, Return, Seen,
     Surrender, Ticket, Waiter,
@@ -23,7 +22,8 @@ use crate::{Error, ErrorKind, LockKey};
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     phase: Phase,
-    queue: BTreeMap<Ticket, Waiter>,
+    /// Boxed: a node of the tree has room for more than it mostly holds.
+    queue: BTreeMap<Ticket, Box<Waiter>>,
 }
 
 #[derive(Debug, Default)]
@@ -33,7 +33,14 @@ enum Phase {
     Idle,
     Contending(Contending),
     Held(Tenure),
-    Returning(Returning),
+    /// Nobody here holds the lease any more. It may be taken back until the releaser comes for it.
+    Surrendered(Surrender),
+    /// On its way back to the backend.
+    Returning {
+        id: LeaseId,
+        /// When it has run out by itself, should the task that returns it die with its runtime.
+        until: Moment,
+    },
 }
 
 /// Somebody talks to the backend about this key: the acquire that came first, which drives its own
@@ -51,16 +58,6 @@ struct Contending {
 struct Tenure {
     lease: Lease,
     grant: Arc<Grant>,
-}
-
-/// The lease is on its way back to the backend.
-#[derive(Debug)]
-struct Returning {
-    id: LeaseId,
-    /// Still here, and may be taken back by whoever comes; absent once it is on the wire.
-    waiting: Option<Surrender>,
-    /// When it has run out by itself, should the task that returns it die with its runtime.
-    until: Instant,
 }
 
 impl Lane {
@@ -89,7 +86,16 @@ impl Lane {
     }
 
     pub(super) fn is_returning(&self) -> bool {
-        matches!(self.phase, Phase::Returning(_))
+        self.returned_by().is_some()
+    }
+
+    /// When the lease that goes back has run out by itself.
+    fn returned_by(&self) -> Option<Moment> {
+        match &self.phase {
+            Phase::Surrendered(surrender) => Some(surrender.lease.expires_at()),
+            Phase::Returning { until, .. } => Some(*until),
+            _ => None,
+        }
     }
 
     /// Whether the watchdog has anything to look at.
@@ -99,7 +105,7 @@ impl Lane {
 
     // ---- entering and leaving -------------------------------------------------------------
 
-    pub(super) fn enter(&mut self, key: &LockKey, claim: Claim, now: Instant) -> Entered {
+    pub(super) fn enter(&mut self, key: &LockKey, claim: Claim, now: Moment) -> Entered {
         match &mut self.phase {
             Phase::Idle => {
                 self.phase = Phase::Contending(Contending {
@@ -120,14 +126,15 @@ impl Lane {
                 tenure.lease.widen(claim.terms, now);
                 Entered::Granted(tenure.granted())
             }
-            Phase::Returning(returning) if self.queue.is_empty() => {
-                let passes = |it: &mut Surrender| it.lease.may_pass_to(claim.terms, now);
-                match returning.waiting.take_if(passes) {
-                    Some(Surrender { lease, report }) => {
+            Phase::Surrendered(surrender)
+                if self.queue.is_empty() && surrender.lease.may_pass_to(claim.terms, now) =>
+            {
+                match std::mem::take(&mut self.phase) {
+                    Phase::Surrendered(Surrender { lease, report }) => {
                         let tenure = Tenure::handed_on(key, lease, claim, now);
                         Entered::TookBack(self.hold(tenure), report)
                     }
-                    None => Entered::Occupied,
+                    _ => Entered::Occupied,
                 }
             }
             // The first answer is still to come, to a driver or to the task it left its try to: it is
@@ -135,13 +142,15 @@ impl Lane {
             Phase::Contending(Contending {
                 seen: Seen::Nothing,
                 ..
-            }) if claim.once => Entered::Occupied,
+            }) if claim.is_one_try() => Entered::Occupied,
             // Others are before it.
-            Phase::Returning(_) if claim.once && !self.queue.is_empty() => {
+            Phase::Surrendered(_) | Phase::Returning { .. }
+                if claim.is_one_try() && !self.queue.is_empty() =>
+            {
                 Entered::Refused(self.why_not(now))
             }
             // The owner of a lost grant is a stranger like any other.
-            Phase::Held(_) | Phase::Contending(_) if claim.once => {
+            Phase::Held(_) | Phase::Contending(_) if claim.is_one_try() => {
                 Entered::Refused(self.why_not(now))
             }
             _ => Entered::Occupied,
@@ -150,17 +159,14 @@ impl Lane {
 
     /// Joins the queue, in the order of the tickets.
     pub(super) fn enqueue(&mut self, waiter: Waiter) -> Next {
-        self.queue.insert(waiter.claim.ticket, waiter);
-        match &self.phase {
-            Phase::Returning(returning) => Next::Look(returning.until),
-            _ => Next::Nothing,
-        }
+        self.queue.insert(waiter.claim.ticket, Box::new(waiter));
+        self.returned_by().map_or(Next::Nothing, Next::Look)
     }
 
     /// A waiter leaves. `None` if it has been served or refused already.
     pub(super) fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
         let was_first = self.queue.first_key_value().map(|(first, _)| *first) == Some(ticket);
-        let waiter = self.queue.remove(&ticket)?;
+        let waiter = *self.queue.remove(&ticket)?;
         if was_first && let Phase::Contending(contending) = &self.phase {
             contending.ring();
         }
@@ -168,7 +174,7 @@ impl Lane {
     }
 
     /// Why somebody who asks now would not get the lock.
-    pub(super) fn why_not(&self, now: Instant) -> Error {
+    pub(super) fn why_not(&self, now: Moment) -> Error {
         let (until, held_for) = match &self.phase {
             Phase::Contending(Contending {
                 seen: Seen::Busy(until),
@@ -183,13 +189,13 @@ impl Lane {
             Phase::Contending(contending) => return contending.seen.error(),
             Phase::Held(tenure) => (
                 tenure.grant.valid_until(),
-                now.saturating_duration_since(tenure.grant.granted_at()),
+                now.since(tenure.grant.granted_at()),
             ),
-            Phase::Idle | Phase::Returning(_) => (now, Duration::ZERO),
+            Phase::Idle | Phase::Surrendered(_) | Phase::Returning { .. } => (now, Duration::ZERO),
         };
         let ahead = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
         let queue = held_for.max(A_TURN).saturating_mul(ahead.saturating_add(1));
-        let lease = until.saturating_duration_since(now);
+        let lease = until.since(now);
         Error::new(ErrorKind::Busy).with_retry_after(lease.min(queue))
     }
 
@@ -202,7 +208,7 @@ impl Lane {
         key: &LockKey,
         claim: Claim,
         lease: Lease,
-        now: Instant,
+        now: Moment,
     ) -> (Granted, Vec<(Waiter, Error)>) {
         let granted = self.hold(Tenure::begin(key, lease, claim, now));
         (granted, self.take_once(now))
@@ -210,7 +216,7 @@ impl Lane {
 
     /// The driver has made its try and queues; a task goes on contending.
     pub(super) fn driver_queues(&mut self, waiter: Waiter, seen: Seen) -> Next {
-        self.queue.insert(waiter.claim.ticket, waiter);
+        self.queue.insert(waiter.claim.ticket, Box::new(waiter));
         self.contend(seen, None)
     }
 
@@ -243,16 +249,16 @@ impl Lane {
 
     /// For whom the contending task tries next, and until when; without anybody the lane is idle
     /// and the task ends.
-    pub(super) fn first_in_line(&mut self) -> Option<(Terms, Option<Instant>)> {
+    pub(super) fn first_in_line(&mut self) -> Option<(Terms, Option<Moment>)> {
         let first = self.queue.values().next();
         if first.is_none() && matches!(self.phase, Phase::Contending(_)) {
             self.phase = Phase::Idle;
         }
-        first.map(|waiter| (waiter.claim.terms, waiter.deadline))
+        first.map(|waiter| (waiter.claim.terms, waiter.claim.patience.deadline()))
     }
 
     /// The contending task got the lease.
-    pub(super) fn granted(&mut self, key: &LockKey, mut lease: Lease, now: Instant) -> Next {
+    pub(super) fn granted(&mut self, key: &LockKey, mut lease: Lease, now: Moment) -> Next {
         if let Phase::Contending(contending) = &self.phase
             && contending.others_wait
         {
@@ -272,7 +278,7 @@ impl Lane {
 
     /// The backend refused the contending task's try. Those who asked for a single try are
     /// returned, to be refused.
-    pub(super) fn refused(&mut self, seen: Seen, now: Instant) -> Vec<(Waiter, Error)> {
+    pub(super) fn refused(&mut self, seen: Seen, now: Moment) -> Vec<(Waiter, Error)> {
         if let Phase::Contending(contending) = &mut self.phase {
             contending.others_wait |= matches!(seen, Seen::Busy(_));
             contending.seen = seen;
@@ -280,15 +286,15 @@ impl Lane {
         self.take_once(now)
     }
 
-    fn take_once(&mut self, now: Instant) -> Vec<(Waiter, Error)> {
+    fn take_once(&mut self, now: Moment) -> Vec<(Waiter, Error)> {
         let once: Vec<Ticket> = (self.queue.iter())
-            .filter(|(_, waiter)| waiter.claim.once)
+            .filter(|(_, waiter)| waiter.claim.is_one_try())
             .map(|(ticket, _)| *ticket)
             .collect();
         let mut refused = Vec::with_capacity(once.len());
         for ticket in once {
             if let Some(waiter) = self.queue.remove(&ticket) {
-                refused.push((waiter, self.why_not(now)));
+                refused.push((*waiter, self.why_not(now)));
             }
         }
         refused
@@ -299,7 +305,8 @@ impl Lane {
         if let Phase::Contending(contending) = &self.phase {
             contending.ring();
         }
-        std::mem::take(&mut self.queue).into_values().collect()
+        let queue = std::mem::take(&mut self.queue);
+        queue.into_values().map(|waiter| *waiter).collect()
     }
 
     /// The task with this bell is gone before its time. Those who queue are returned, to be refused.
@@ -322,7 +329,7 @@ impl Lane {
         &mut self,
         key: &LockKey,
         grant: &Arc<Grant>,
-        now: Instant,
+        now: Moment,
         report: Option<Report>,
     ) -> Left {
         let holds = grant.holds() - 1;
@@ -356,9 +363,9 @@ impl Lane {
         // It queued for one try, in a queue that was empty, and was overtaken.
         let mut overtaken = Vec::new();
         while let Some(next) = self.queue.first_entry()
-            && next.get().claim.once
+            && next.get().claim.is_one_try()
         {
-            let waiter = next.remove();
+            let waiter = *next.remove();
             overtaken.push((waiter, self.why_not(granted.grant.granted_at())));
         }
         Next::Grant(waiter.reply, granted, overtaken)
@@ -377,11 +384,7 @@ impl Lane {
         } else {
             Next::Return
         };
-        self.phase = Phase::Returning(Returning {
-            id: lease.id(),
-            until: lease.expires_at(),
-            waiting: Some(Surrender { lease, report }),
-        });
+        self.phase = Phase::Surrendered(Surrender { lease, report });
         next
     }
 
@@ -399,13 +402,20 @@ impl Lane {
 
     /// What the releaser sends now. `None` if the lease was taken back, or a renewal of it is on
     /// the wire.
-    pub(super) fn take_return(&mut self, now: Instant) -> Option<Return> {
-        let Phase::Returning(returning) = &mut self.phase else {
+    pub(super) fn take_return(&mut self, now: Moment) -> Option<Return> {
+        let Phase::Surrendered(Surrender { lease, .. }) = &self.phase else {
             return None;
         };
-        let surrender = returning
-            .waiting
-            .take_if(|waiting| !waiting.lease.is_renewing())?;
+        if lease.is_renewing() {
+            return None;
+        }
+        let sent = Phase::Returning {
+            id: lease.id(),
+            until: lease.expires_at(),
+        };
+        let Phase::Surrendered(surrender) = std::mem::replace(&mut self.phase, sent) else {
+            return None;
+        };
         Some(if self.wants(&surrender.lease, now) {
             Return::Pass(surrender)
         } else {
@@ -414,18 +424,18 @@ impl Lane {
     }
 
     /// Whether the first in the queue can go on with this lease if the backend agrees.
-    fn wants(&self, lease: &Lease, now: Instant) -> bool {
+    fn wants(&self, lease: &Lease, now: Moment) -> bool {
         let first = self.queue.values().next();
         first.is_some_and(|first| lease.is_renewed_for(first.claim.terms, now))
     }
 
-    fn is_returning_lease(&self, id: LeaseId) -> bool {
-        matches!(&self.phase, Phase::Returning(returning) if returning.id == id)
+    fn returns(&self, lease: LeaseId) -> bool {
+        matches!(&self.phase, Phase::Returning { id, .. } if *id == lease)
     }
 
     /// The lease is with the backend, or given up: the next in the queue contends.
     pub(super) fn returned(&mut self, id: LeaseId, passed: Option<u32>) -> Next {
-        if self.is_returning_lease(id) {
+        if self.returns(id) {
             self.contend_or_idle(passed)
         } else {
             Next::Nothing
@@ -437,13 +447,8 @@ impl Lane {
     /// # Errors
     ///
     /// The lease, if the lane has gone on without it.
-    pub(super) fn kept(
-        &mut self,
-        key: &LockKey,
-        lease: Lease,
-        now: Instant,
-    ) -> Result<Next, Lease> {
-        if !self.is_returning_lease(lease.id()) {
+    pub(super) fn kept(&mut self, key: &LockKey, lease: Lease, now: Moment) -> Result<Next, Lease> {
+        if !self.returns(lease.id()) {
             return Err(lease);
         }
         Ok(if self.wants(&lease, now) {
@@ -456,24 +461,22 @@ impl Lane {
     // ---- the watchdog ---------------------------------------------------------------------
 
     /// The backend may have lost what is held.
-    pub(super) fn doubt(&mut self, now: Instant) {
+    pub(super) fn doubt(&mut self, now: Moment) {
         if let Phase::Held(tenure) = &mut self.phase {
             tenure.lease.doubt(now);
         }
     }
 
-    pub(super) fn due(&mut self, key: &LockKey, now: Instant) -> Due {
-        let tenure = match &mut self.phase {
-            Phase::Held(tenure) => tenure,
-            Phase::Returning(returning) => {
-                let until = returning.until;
-                return if now < until {
-                    Due::Later(until)
-                } else {
-                    Due::Forsaken(self.contend_or_idle(None))
-                };
-            }
-            _ => return Due::Never,
+    pub(super) fn due(&mut self, key: &LockKey, now: Moment) -> Due {
+        if let Some(until) = self.returned_by() {
+            return if now < until {
+                Due::Later(until)
+            } else {
+                Due::Forsaken(self.contend_or_idle(None))
+            };
+        }
+        let Phase::Held(tenure) = &mut self.phase else {
+            return Due::Never;
         };
         let valid_until = tenure.grant.valid_until();
         if now >= valid_until {
@@ -492,7 +495,7 @@ impl Lane {
     }
 
     /// Whether a renewal that was due is still to be sent.
-    pub(super) fn wants_renewal(&self, renewal: &Renewal, now: Instant) -> bool {
+    pub(super) fn wants_renewal(&self, renewal: &Renewal, now: Moment) -> bool {
         matches!(&self.phase, Phase::Held(tenure)
             if tenure.lease.id() == renewal.lease && now < tenure.grant.valid_until())
     }
@@ -501,15 +504,13 @@ impl Lane {
     pub(super) fn renewed(
         &mut self,
         renewal: &Renewal,
-        sent_at: Instant,
+        sent_at: Moment,
         outcome: &Result<Renewed, BackendError>,
-        now: Instant,
+        now: Moment,
     ) -> Answered {
         let lease = match &mut self.phase {
             Phase::Held(tenure) => Some(&mut tenure.lease),
-            Phase::Returning(returning) => {
-                returning.waiting.as_mut().map(|waiting| &mut waiting.lease)
-            }
+            Phase::Surrendered(surrender) => Some(&mut surrender.lease),
             _ => None,
         };
         let Some(lease) = lease.filter(|lease| lease.id() == renewal.lease) else {
@@ -544,7 +545,8 @@ impl Lane {
     pub(super) fn lease_id(&self) -> Option<LeaseId> {
         match &self.phase {
             Phase::Held(tenure) => Some(tenure.lease.id()),
-            Phase::Returning(returning) => Some(returning.id),
+            Phase::Surrendered(surrender) => Some(surrender.lease.id()),
+            Phase::Returning { id, .. } => Some(*id),
             _ => None,
         }
     }
@@ -564,7 +566,7 @@ impl Lane {
             self.phase = Phase::Idle;
             Next::Nothing
         } else {
-            self.contend(Seen::Busy(Instant::now()), passed)
+            self.contend(Seen::Busy(Moment::now()), passed)
         }
     }
 }
@@ -579,7 +581,7 @@ impl Contending {
 
 impl Tenure {
     /// The first holder of a lease, or the first one under a fresh counter.
-    fn begin(key: &LockKey, lease: Lease, claim: Claim, now: Instant) -> Self {
+    fn begin(key: &LockKey, lease: Lease, claim: Claim, now: Moment) -> Self {
         let grant = Grant::new(
             key.clone(),
             claim.owner,
@@ -592,13 +594,13 @@ impl Tenure {
     }
 
     /// The next holder of a lease, in this process: a fresh token, no round trip.
-    fn handed_on(key: &LockKey, mut lease: Lease, claim: Claim, now: Instant) -> Self {
+    fn handed_on(key: &LockKey, mut lease: Lease, claim: Claim, now: Moment) -> Self {
         lease.hand_on();
         Self::begin(key, lease, claim, now)
     }
 
     /// When the watchdog has to look at it.
-    fn next_look(&self) -> Instant {
+    fn next_look(&self) -> Moment {
         let valid_until = self.grant.valid_until();
         (self.lease.next_renewal()).map_or(valid_until, |renewal| renewal.min(valid_until))
     }

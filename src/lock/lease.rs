@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
+use super::moment::{Moment, Span};
 use crate::backend::{BackendError, LeaseId, Passed, Renewal, Renewed};
 use crate::{FencingToken, LockKey};
 
@@ -11,11 +10,11 @@ use crate::{FencingToken, LockKey};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Terms {
     /// The length of the lease.
-    pub(super) ttl: Duration,
+    pub(super) ttl: Span,
     /// Whether the watchdog renews it for as long as it is held.
     pub(super) renewed: bool,
     /// When the lock is lost however often it was renewed.
-    pub(super) max_hold: Option<Duration>,
+    pub(super) max_hold: Span,
 }
 
 /// How long one lease may be handed on in this process before the others are asked.
@@ -40,11 +39,11 @@ pub(super) struct Lease {
     /// How many tokens there are under this counter, and those that follow it and are ours too.
     tokens: u32,
     /// When the hand-offs end however many are left.
-    budget_until: Instant,
-    ttl: Duration,
+    budget_until: Moment,
+    ttl: Span,
     policy: Policy,
-    valid_until: Instant,
-    renew_at: Instant,
+    valid_until: Moment,
+    renew_at: Moment,
     /// A renewal is on the wire.
     renewing: bool,
     /// The last renewal had no answer; the next one is not sent early.
@@ -62,7 +61,7 @@ enum Policy {
 /// `sent_at + ttl − drift`: counted from before the command was sent, since the backend's clock
 /// starts somewhere between that and the answer. The drift, 1 % + 2 ms, allows for clocks that run
 /// at different speed, and tells the loss before the backend can let anybody else in.
-fn valid_until(sent_at: Instant, ttl: Duration) -> Instant {
+fn valid_until(sent_at: Moment, ttl: Duration) -> Moment {
     let drift = ttl / 100 + Duration::from_millis(2);
     sent_at + ttl.saturating_sub(drift)
 }
@@ -73,7 +72,7 @@ impl Lease {
         counter: u64,
         tokens_per_counter: u32,
         terms: Terms,
-        sent_at: Instant,
+        sent_at: Moment,
     ) -> Self {
         Self {
             id,
@@ -88,8 +87,8 @@ impl Lease {
             } else {
                 Policy::Never
             },
-            valid_until: valid_until(sent_at, terms.ttl),
-            renew_at: sent_at + terms.ttl / RENEW_AT,
+            valid_until: valid_until(sent_at, terms.ttl.get()),
+            renew_at: sent_at + terms.ttl.get() / RENEW_AT,
             renewing: false,
             failing: false,
         }
@@ -100,23 +99,23 @@ impl Lease {
     }
 
     pub(super) fn ttl(&self) -> Duration {
-        self.ttl
+        self.ttl.get()
     }
 
     /// How long the backend may hold it still, whatever became of the last renewal. A nested acquire may
     /// have asked for less than what is left.
     pub(super) fn longest(&self) -> Duration {
-        let left = self.expires_at().saturating_duration_since(Instant::now());
-        left.max(self.ttl)
+        let left = self.expires_at().since(Moment::now());
+        left.max(self.ttl())
     }
 
-    pub(super) fn valid_until(&self) -> Instant {
+    pub(super) fn valid_until(&self) -> Moment {
         self.valid_until
     }
 
     /// When the backend itself must have let go, with room for a clock that runs slow.
-    pub(super) fn expires_at(&self) -> Instant {
-        self.valid_until + self.ttl / 50 + Duration::from_millis(4)
+    pub(super) fn expires_at(&self) -> Moment {
+        self.valid_until + self.ttl() / 50 + Duration::from_millis(4)
     }
 
     pub(super) fn token(&self) -> FencingToken {
@@ -134,16 +133,16 @@ impl Lease {
 
     /// Whether this lease is renewed and so are the leases that `terms` ask for. A fixed lease is
     /// never handed on: it would be shorter, or longer, than its next holder was promised.
-    pub(super) fn is_renewed_for(&self, terms: Terms, now: Instant) -> bool {
+    pub(super) fn is_renewed_for(&self, terms: Terms, now: Moment) -> bool {
         self.policy == Policy::Always && terms.renewed && now < self.valid_until
     }
 
     /// Whether the next holder in this process may have it without the backend being asked.
-    pub(super) fn may_pass_to(&self, terms: Terms, now: Instant) -> bool {
+    pub(super) fn may_pass_to(&self, terms: Terms, now: Moment) -> bool {
         self.is_renewed_for(terms, now)
             && self.handoffs + 1 < self.tokens
             && now < self.budget_until
-            && now + self.ttl / RENEW_AT <= self.valid_until
+            && now + self.ttl() / RENEW_AT <= self.valid_until
     }
 
     pub(super) fn hand_on(&mut self) {
@@ -161,26 +160,26 @@ impl Lease {
     }
 
     /// The backend kept the lease for us, under fresh counters.
-    pub(super) fn keep(&mut self, counter: u64, sent_at: Instant) {
+    pub(super) fn keep(&mut self, counter: u64, sent_at: Moment) {
         self.counter = counter;
         self.handoffs = 0;
         self.tokens = self.tokens_per_counter.saturating_mul(Passed::COUNTERS);
         self.budget_until = sent_at + HANDOFF_TIME;
-        self.prolong(sent_at, self.ttl);
+        self.prolong(sent_at, self.ttl());
     }
 
-    fn prolong(&mut self, sent_at: Instant, ttl: Duration) {
+    fn prolong(&mut self, sent_at: Moment, ttl: Duration) {
         self.valid_until = self.valid_until.max(valid_until(sent_at, ttl));
-        self.renew_at = sent_at + self.ttl / RENEW_AT;
+        self.renew_at = sent_at + self.ttl() / RENEW_AT;
     }
 
     /// A nested acquire never shortens the lease; what it asks for beyond is fetched by the
     /// watchdog, so that the nested acquire costs no round trip.
-    pub(super) fn widen(&mut self, terms: Terms, now: Instant) {
+    pub(super) fn widen(&mut self, terms: Terms, now: Moment) {
         if self.policy == Policy::Always {
             return;
         }
-        if terms.renewed || valid_until(now, terms.ttl) > self.valid_until {
+        if terms.renewed || valid_until(now, terms.ttl.get()) > self.valid_until {
             self.policy = if terms.renewed {
                 Policy::Always
             } else {
@@ -192,44 +191,44 @@ impl Lease {
     }
 
     /// The backend may have lost it: a renewal is due now.
-    pub(super) fn doubt(&mut self, now: Instant) {
+    pub(super) fn doubt(&mut self, now: Moment) {
         self.renew_at = self.renew_at.min(now);
     }
 
     /// When the watchdog has to look at this lease again; `None` if it is not to be renewed, or a
     /// renewal is on the wire.
-    pub(super) fn next_renewal(&self) -> Option<Instant> {
+    pub(super) fn next_renewal(&self) -> Option<Moment> {
         (self.policy != Policy::Never && !self.renewing).then_some(self.renew_at)
     }
 
     /// The renewal to send now, if one is due.
-    pub(super) fn renewal(&mut self, key: &LockKey, now: Instant) -> Option<Renewal> {
+    pub(super) fn renewal(&mut self, key: &LockKey, now: Moment) -> Option<Renewal> {
         let due = self.next_renewal()?;
         let early = if self.failing {
             Duration::ZERO
         } else {
-            self.ttl / RENEW_EARLY
+            self.ttl() / RENEW_EARLY
         };
         if due > now + early {
             return None;
         }
         self.renewing = true;
-        Some(Renewal::new(key.clone(), self.id, self.ttl))
+        Some(Renewal::new(key.clone(), self.id, self.ttl()))
     }
 
     pub(super) fn renewal_answered(
         &mut self,
         renewal: &Renewal,
-        sent_at: Instant,
+        sent_at: Moment,
         outcome: &Result<Renewed, BackendError>,
-        now: Instant,
+        now: Moment,
     ) {
         self.renewing = false;
         self.failing = outcome.is_err();
         match outcome {
             Ok(Renewed::Renewed) => {
                 self.prolong(sent_at, renewal.ttl);
-                if self.ttl != renewal.ttl {
+                if self.ttl() != renewal.ttl {
                     // A nested acquire asked for more while this one was on the wire.
                     self.renew_at = now;
                 } else if self.policy == Policy::Once {
@@ -240,9 +239,10 @@ impl Lease {
             // Again soon, until the local deadline.
             Err(_) => {
                 // Of what is left, if that is less than a lease: a nested acquire may have widened it.
-                let left = self.valid_until.saturating_duration_since(now);
-                let soon = (self.ttl / 30).min(left / 4);
-                self.renew_at = now + soon.clamp(Duration::from_millis(10), Duration::from_secs(1));
+                let left = self.valid_until.since(now);
+                let soon = (self.ttl() / 30).min(left / 4);
+                let soon = soon.clamp(Duration::from_millis(10), Duration::from_secs(1));
+                self.renew_at = now + soon;
             }
         }
     }

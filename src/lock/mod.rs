@@ -16,7 +16,7 @@
 //! | contending | the driver is dropped, its try on the wire | contending, by a task | finish the try |
 //! | contending | the driver leaves | contending, by a task for those who queue, or idle | |
 //! | contending | the task's try is granted | held by the first in the queue | wake it |
-//! | contending | the same, nobody queues, or under other terms | returning | release |
+//! | contending | the same, nobody queues, or under other terms | surrendered | tell the releaser |
 //! | contending | the task's try is refused | | refuse `no_wait`s; wait for hint, end of lease, backstop |
 //! | contending | the task's try can never succeed | idle | refuse the queue |
 //! | contending | the last waiter leaves | idle, when the task has woken | the task ends |
@@ -25,18 +25,18 @@
 //! | held | acquire by another | | queue; with `no_wait` refuse |
 //! | held | release, count above 1 | | count down |
 //! | held | last release, somebody queues, budget left | held by the first in the queue | wake it |
-//! | held | last release otherwise | returning | tell the releaser |
+//! | held | last release otherwise | surrendered | tell the releaser |
 //! | held | a third of the lease has passed | | renew |
 //! | held | renewed | | the guard's deadline moves |
 //! | held | the renewal says "not held", or it was forced open | contending, or idle | tell the guard; contend |
-//! | held | the guard's deadline has passed | returning | tell the guard; release |
-//! | returning, not sent | acquire, nobody queues, budget left | held | take the lease back |
-//! | returning | acquire otherwise | | queue; with `no_wait` only as the first |
-//! | returning, not sent | the releaser comes, nobody queues | returning, sent | release |
-//! | returning, not sent | the releaser comes, somebody queues | returning, sent | pass: keep unless others wait |
-//! | returning | the lease must have run out, no answer came | contending by a task, or idle | as after a runtime that went down |
-//! | returning, sent | kept | held by the first in the queue | wake it; if it left, release |
-//! | returning, sent | released, not held, or failed | contending by a task, or idle | a failed release is tried again beside it |
+//! | held | the guard's deadline has passed | surrendered | tell the guard and the releaser |
+//! | surrendered | acquire, nobody queues, budget left | held | take the lease back |
+//! | surrendered, returning | acquire otherwise | | queue; with `no_wait` only as the first |
+//! | surrendered | the releaser comes, nobody queues | returning | release |
+//! | surrendered | the releaser comes, somebody queues | returning | pass: keep unless others wait |
+//! | surrendered, returning | the lease must have run out, nothing came of it | contending by a task, or idle | as after a runtime that went down |
+//! | returning | kept | held by the first in the queue | wake it; if it left, release |
+//! | returning | released, not held, or failed | contending by a task, or idle | a failed release is tried again beside it |
 //!
 //! What holds between them:
 //!
@@ -69,6 +69,7 @@ mod lane;
 mod lanes;
 mod lease;
 mod manager;
+mod moment;
 mod observe;
 mod options;
 mod order;

@@ -2,12 +2,11 @@
 //!
 //! Never a key or an owner: keys come from requests, and both would make a series each.
 
-use tokio::time::Instant;
-
+use super::moment::Moment;
 use crate::{Error, LockGuard};
 
 /// An acquire has ended. `waiting_since` is when it began to wait, if it had to.
-pub(super) fn acquired(outcome: &Result<LockGuard, Error>, waiting_since: Option<Instant>) {
+pub(super) fn acquired(outcome: &Result<LockGuard, Error>, waiting_since: Option<Moment>) {
     #[cfg(feature = "metrics")]
     {
         let waited = waiting_since.map_or(0.0, |since| since.elapsed().as_secs_f64());

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
-use tokio::time::Instant;
 
 use super::grant::Grant;
 use super::guard::Hold;
 use super::lease::{Lease, Terms};
+use super::moment::Moment;
 use crate::backend::{BackendError, Renewal};
 use crate::{Error, ErrorKind, Owner};
 
@@ -28,14 +28,39 @@ pub(super) struct Claim {
     pub(super) ticket: Ticket,
     pub(super) owner: Owner,
     pub(super) terms: Terms,
+    pub(super) patience: Patience,
+}
+
+/// How long an acquire waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Patience(Moment);
+
+impl Patience {
     /// Exactly one try, no waiting behind others.
-    pub(super) once: bool,
+    pub(super) const ONE_TRY: Self = Self(Moment::FIRST);
+    pub(super) const ENDLESS: Self = Self(Moment::LAST);
+
+    pub(super) fn until(deadline: Moment) -> Self {
+        Self(deadline)
+    }
+
+    pub(super) fn deadline(self) -> Option<Moment> {
+        match self {
+            Self::ONE_TRY | Self::ENDLESS => None,
+            Self(deadline) => Some(deadline),
+        }
+    }
+}
+
+impl Claim {
+    pub(super) fn is_one_try(&self) -> bool {
+        self.patience == Patience::ONE_TRY
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) claim: Claim,
-    pub(super) deadline: Option<Instant>,
     pub(super) reply: Reply,
     /// Its place among all waiters of the manager, given back when the waiter leaves the queue.
     pub(super) _seat: OwnedSemaphorePermit,
@@ -50,7 +75,7 @@ pub(super) type Bell = Arc<Notify>;
 pub(super) enum Seen {
     Nothing,
     /// Another process holds the key until about then.
-    Busy(Instant),
+    Busy(Moment),
     Trouble(BackendError),
 }
 
@@ -82,7 +107,7 @@ pub(super) enum Entered {
 #[derive(Debug)]
 pub(super) struct Granted {
     pub(super) grant: Arc<Grant>,
-    pub(super) next_look: Instant,
+    pub(super) next_look: Moment,
 }
 
 /// What an event asks for, once the mutex of the lane is free.
@@ -96,7 +121,7 @@ pub(super) enum Next {
     /// The releaser has work.
     Return,
     /// The watchdog has to look at the lane then.
-    Look(Instant),
+    Look(Moment),
     /// Start a task that contends and listens to this bell. `behind`: so many other processes get
     /// their turn first.
     Contend {
@@ -117,9 +142,9 @@ pub(super) enum Return {
 #[derive(Debug)]
 pub(super) enum Due {
     /// Nothing before then.
-    Later(Instant),
+    Later(Moment),
     /// Send this, and look again at the latest then.
-    Renew(Renewal, Instant),
+    Renew(Renewal, Moment),
     Lost(Arc<Grant>, Next),
     /// The task that was to return the lease died with its runtime.
     Forsaken(Next),
@@ -130,7 +155,7 @@ pub(super) enum Due {
 #[derive(Debug)]
 pub(super) enum Answered {
     /// Still held; the watchdog looks again then.
-    Held(Instant),
+    Held(Moment),
     Lost(Arc<Grant>, Next),
     /// The lease is to be released now.
     Returning,
@@ -156,7 +181,7 @@ impl Seen {
             Self::Nothing => Error::new(ErrorKind::Unavailable),
             Self::Trouble(error) => Error::new(ErrorKind::Unavailable).with_source(error.clone()),
             Self::Busy(until) => {
-                let lease = until.saturating_duration_since(Instant::now());
+                let lease = until.since(Moment::now());
                 Error::new(ErrorKind::Busy).with_retry_after(lease.min(A_TURN))
             }
         }

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::engine::Engine;
+use super::moment::Moment;
 use super::order::{Report, Return, Surrender};
 use crate::backend::{BackendError, Immediate, LeaseId, Passed, Released};
 use crate::jitter::jittered;
@@ -118,17 +119,17 @@ impl Releaser {
         lease: LeaseId,
         ttl: Duration,
     ) {
-        let until = Instant::now() + ttl;
+        let until = Moment::now() + ttl;
         let unfinished = Unfinished::new(engine);
         engine.spawner.spawn(retry(unfinished, key, lease, until));
     }
 }
 
 fn release_at_once(engine: &Arc<Engine>, immediate: &dyn Immediate, key: LockKey) {
-    let now = Instant::now();
+    let now = Moment::now();
     match engine.lanes.with(&key, |lane| lane.take_return(now)) {
         Some(Return::Release(surrender)) => {
-            let outcome = immediate.release(&key, surrender.lease.id(), now);
+            let outcome = immediate.release(&key, surrender.lease.id(), now.into());
             settle(engine, key, surrender, outcome);
         }
         Some(Return::Pass(surrender)) => {
@@ -156,7 +157,7 @@ async fn run(running: Running) {
             let round = keys.drain(..keys.len().min(IN_FLIGHT * BATCH));
             let mut releases = Vec::with_capacity(round.len());
             for key in round {
-                let now = Instant::now();
+                let now = Moment::now();
                 match engine.lanes.with(&key, |lane| lane.take_return(now)) {
                     Some(Return::Release(surrender)) => releases.push((key, surrender)),
                     Some(Return::Pass(surrender)) => {
@@ -204,7 +205,7 @@ async fn release(engine: Arc<Engine>, leases: Vec<(LockKey, Surrender)>, again: 
     // Dropped here only with the runtime; then the leases run out.
     let outcomes = Arc::clone(&engine.backend).release(ids).await;
     for ((key, surrender), mut outcome) in leases.into_iter().zip(outcomes) {
-        if again && outcome.is_ok() && Instant::now() < surrender.lease.valid_until() {
+        if again && outcome.is_ok() && Moment::now() < surrender.lease.valid_until() {
             outcome = Ok(Released::Released);
         }
         settle(&engine, key, surrender, outcome);
@@ -252,13 +253,13 @@ pub(super) fn tell(report: Option<Report>, outcome: Result<(), Error>) {
 
 /// The hand-off budget is spent: asks whether another process wants the key.
 async fn pass(engine: Arc<Engine>, key: LockKey, mut surrender: Surrender) {
-    let sent_at = Instant::now();
+    let sent_at = Moment::now();
     let (id, ttl) = (surrender.lease.id(), surrender.lease.ttl());
     let backend = Arc::clone(&engine.backend);
     match backend.pass(key.clone(), id, ttl).await {
         Ok(Passed::Kept { counter }) => {
             surrender.lease.keep(counter, sent_at);
-            let now = Instant::now();
+            let now = Moment::now();
             let Surrender { lease, report } = surrender;
             match engine.lanes.with(&key, |lane| lane.kept(&key, lease, now)) {
                 Ok(next) => engine.follow(&key, next),
@@ -279,7 +280,7 @@ async fn pass(engine: Arc<Engine>, key: LockKey, mut surrender: Surrender) {
 }
 
 /// The task of a lease whose fate is not known.
-async fn retry(unfinished: Unfinished, key: LockKey, lease: LeaseId, until: Instant) {
+async fn retry(unfinished: Unfinished, key: LockKey, lease: LeaseId, until: Moment) {
     let engine = &unfinished.0;
     let mut backoff = FIRST_BACKOFF;
     // Before the first try: what comes back after it is not missed.
@@ -287,7 +288,7 @@ async fn retry(unfinished: Unfinished, key: LockKey, lease: LeaseId, until: Inst
     loop {
         let release = vec![(key.clone(), lease)];
         let outcomes = Arc::clone(&engine.backend).release(release).await;
-        if outcomes.iter().all(Result::is_ok) || Instant::now() >= until {
+        if outcomes.iter().all(Result::is_ok) || Moment::now() >= until {
             return;
         }
         // Others wait for this key: as soon as the backend can be reached again, they need not.

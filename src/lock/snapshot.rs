@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::engine::Engine;
 use super::lane::Lane;
+use super::moment::Moment;
 use crate::LockKey;
 use crate::backend::Holder;
 
@@ -63,7 +62,7 @@ pub struct LockInfo {
 impl LockInfo {
     pub(super) fn new(holder: Holder, lane: &Lane) -> Self {
         let waiters = lane.waiters();
-        let now = Instant::now();
+        let now = Moment::now();
         match lane.holder().filter(|grant| grant.is_held(now)) {
             Some(grant) => Self {
                 owner: grant.owner().to_string(),

@@ -5,14 +5,14 @@
 //! third of its lease costs it nothing; it ends when it finds nothing held. When the backend has
 //! been out of reach, everything is due at once: what is gone shall be told now.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
 use super::engine::Engine;
+use super::moment::{AtomicMoment, Moment};
 use super::order::{Answered, Due};
 use crate::LockKey;
 use crate::backend::{BackendError, BackendErrorKind, Renewal, Renewed};
@@ -27,44 +27,30 @@ const IN_FLIGHT: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Watchdog {
-    epoch: Instant,
-    /// When it looks again, in nanoseconds from `epoch`.
-    wakes_at: AtomicU64,
+    /// When it looks again.
+    wakes_at: AtomicMoment,
     /// Told when it has to look earlier than that.
     earlier: Arc<Notify>,
     running: AtomicBool,
 }
 
-const NEVER: u64 = u64::MAX;
+const NEVER: Moment = Moment::LAST;
 
 impl Watchdog {
     pub(super) fn new() -> Self {
         Self {
-            epoch: Instant::now(),
-            wakes_at: AtomicU64::new(NEVER),
+            wakes_at: AtomicMoment::new(NEVER),
             earlier: Arc::default(),
             running: AtomicBool::new(false),
         }
     }
 
-    fn nanos(&self, at: Instant) -> u64 {
-        u64::try_from(at.saturating_duration_since(self.epoch).as_nanos()).unwrap_or(NEVER - 1)
-    }
-
-    fn wakes_at(&self) -> Option<Instant> {
-        match self.wakes_at.load(Ordering::SeqCst) {
-            NEVER => None,
-            nanos => Some(self.epoch + Duration::from_nanos(nanos)),
-        }
-    }
-
     /// Sees to it that the task looks at the lanes no later than `at`.
-    pub(super) fn look_at(&self, engine: &Arc<Engine>, at: Instant) {
-        let at = self.nanos(at);
-        if self.wakes_at.load(Ordering::SeqCst) <= at {
+    pub(super) fn look_at(&self, engine: &Arc<Engine>, at: Moment) {
+        if self.wakes_at.load() <= at {
             return;
         }
-        if self.wakes_at.fetch_min(at, Ordering::SeqCst) > at {
+        if self.wakes_at.no_later_than(at) {
             self.earlier.notify_one();
         }
         self.start(engine);
@@ -93,7 +79,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         if let Some(engine) = self.0.upgrade() {
             // In this order: once the flag is down a successor may run, and the time is its own.
-            engine.watchdog.wakes_at.store(NEVER, Ordering::SeqCst);
+            engine.watchdog.wakes_at.store(NEVER);
             engine.watchdog.running.store(false, Ordering::SeqCst);
         }
     }
@@ -109,13 +95,12 @@ async fn run(running: Running, earlier: Arc<Notify>) {
             return;
         };
         let watchdog = &engine.watchdog;
-        let wakes_at = watchdog.wakes_at();
-        if wakes_at.is_none_or(|at| at <= Instant::now()) {
+        let wakes_at = watchdog.wakes_at.load();
+        if wakes_at == NEVER || wakes_at <= Moment::now() {
             // From here on a grant leaves its time anew, and a ring.
-            watchdog.wakes_at.store(NEVER, Ordering::SeqCst);
+            watchdog.wakes_at.store(NEVER);
             if let Some(next) = round(&engine) {
-                let next = watchdog.nanos(next);
-                watchdog.wakes_at.fetch_min(next, Ordering::SeqCst);
+                watchdog.wakes_at.no_later_than(next);
                 continue;
             }
             drop(running);
@@ -126,15 +111,14 @@ async fn run(running: Running, earlier: Arc<Notify>) {
             return;
         }
         drop(engine);
-        let Some(wakes_at) = wakes_at else { continue };
         tokio::select! {
-            () = sleep_until(wakes_at) => {}
+            () = sleep_until(wakes_at.into()) => {}
             () = earlier.notified() => {}
             () = recoveries.next() => {
                 let Some(engine) = running.0.upgrade() else { return };
-                let now = Instant::now();
+                let now = Moment::now();
                 engine.lanes.for_each(|_, lane| lane.doubt(now));
-                engine.watchdog.wakes_at.fetch_min(engine.watchdog.nanos(now), Ordering::SeqCst);
+                engine.watchdog.wakes_at.no_later_than(now);
             }
         }
     }
@@ -149,12 +133,12 @@ fn anything_watched(engine: &Engine) -> bool {
 }
 
 /// Walks the lanes once. When to walk again; `None` if there is nothing to watch.
-fn round(engine: &Arc<Engine>) -> Option<Instant> {
+fn round(engine: &Arc<Engine>) -> Option<Moment> {
     let mut next = None;
-    let mut earliest = |at: Instant| next = Some(next.map_or(at, |next: Instant| next.min(at)));
+    let mut earliest = |at: Moment| next = Some(next.map_or(at, |next: Moment| next.min(at)));
     let mut over = Vec::new();
     let mut renewals = Vec::new();
-    let now = Instant::now();
+    let now = Moment::now();
     engine.lanes.for_each(|key, lane| match lane.due(key, now) {
         Due::Never => {}
         Due::Later(at) => earliest(at),
@@ -189,7 +173,7 @@ async fn renew(engine: Arc<Engine>, mut batch: Vec<Renewal>, turns: Arc<Semaphor
     // Never closed, so always a turn.
     let _turn = turns.acquire().await;
     // While it waited, locks were given back or lost: none of them is renewed.
-    let now = Instant::now();
+    let now = Moment::now();
     batch.retain(|renewal| {
         let wanted = engine
             .lanes
@@ -197,29 +181,30 @@ async fn renew(engine: Arc<Engine>, mut batch: Vec<Renewal>, turns: Arc<Semaphor
         if !wanted {
             let kind = BackendErrorKind::Unavailable;
             let not_sent = Err(BackendError::refused(kind, "not sent"));
-            answered(&engine, renewal, now, &not_sent);
+            answered(&engine, renewal, now, &not_sent, now);
         }
         wanted
     });
     if batch.is_empty() {
         return;
     }
-    let sent_at = Instant::now();
+    let sent_at = Moment::now();
     // Dropped here only with the runtime; then the leases run out and the guards say so.
     let outcomes = Arc::clone(&engine.backend).renew(batch.clone()).await;
+    let now = Moment::now();
     for (renewal, outcome) in batch.iter().zip(&outcomes) {
-        answered(&engine, renewal, sent_at, outcome);
+        answered(&engine, renewal, sent_at, outcome, now);
     }
 }
 
 fn answered(
     engine: &Arc<Engine>,
     renewal: &Renewal,
-    sent_at: Instant,
+    sent_at: Moment,
     outcome: &Result<Renewed, BackendError>,
+    now: Moment,
 ) {
     let key: &LockKey = &renewal.key;
-    let now = Instant::now();
     let answered = engine
         .lanes
         .with(key, |lane| lane.renewed(renewal, sent_at, outcome, now));

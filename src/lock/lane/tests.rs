@@ -6,18 +6,20 @@ use uuid::Uuid;
 
 use super::*;
 use crate::lock::guard::Hold;
+use crate::lock::moment::Span;
+use crate::lock::order::Patience;
 use crate::{FencingToken, Owner};
 
 const SECOND: Duration = Duration::from_secs(1);
 const RENEWED: Terms = Terms {
-    ttl: Duration::from_secs(30),
+    ttl: Span::new(Duration::from_secs(30)),
     renewed: true,
-    max_hold: None,
+    max_hold: Span::FOREVER,
 };
 const FIXED: Terms = Terms {
-    ttl: Duration::from_secs(20),
+    ttl: Span::new(Duration::from_secs(20)),
     renewed: false,
-    max_hold: None,
+    max_hold: Span::FOREVER,
 };
 
 fn key() -> LockKey {
@@ -33,7 +35,7 @@ fn claim(ticket: Ticket, terms: Terms) -> Claim {
         ticket,
         owner: Owner::new(Uuid::from_u128(2), ticket),
         terms,
-        once: false,
+        patience: Patience::ENDLESS,
     }
 }
 
@@ -42,7 +44,6 @@ fn waiter(ticket: Ticket, terms: Terms) -> (Waiter, Receiver<Result<Hold, Error>
     let (reply, answer) = oneshot::channel();
     let waiter = Waiter {
         claim: claim(ticket, terms),
-        deadline: None,
         reply,
         _seat: seats.try_acquire_owned().expect("a seat"),
     };
@@ -50,7 +51,7 @@ fn waiter(ticket: Ticket, terms: Terms) -> (Waiter, Receiver<Result<Hold, Error>
 }
 
 /// A lane that the first claim holds under lease 1 with counter 100.
-fn held(terms: Terms, now: Instant) -> (Lane, Arc<Grant>) {
+fn held(terms: Terms, now: Moment) -> (Lane, Arc<Grant>) {
     let mut lane = Lane::default();
     let first = claim(1, terms);
     assert!(matches!(lane.enter(&key(), first, now), Entered::Drive));
@@ -66,13 +67,13 @@ fn granted(next: Next) -> Arc<Grant> {
     }
 }
 
-fn release(lane: &mut Lane, grant: &Arc<Grant>, now: Instant) -> Left {
+fn release(lane: &mut Lane, grant: &Arc<Grant>, now: Moment) -> Left {
     lane.release(&key(), grant, now, None)
 }
 
 #[test]
 fn a_handoff_needs_nobody_else_and_makes_a_larger_token() {
-    let now = Instant::now();
+    let now = Moment::now();
     let (mut lane, mut grant) = held(RENEWED, now);
     for handoff in 1..256 {
         let (next, _answer) = waiter(1 + Ticket::from(handoff), RENEWED);
@@ -99,7 +100,7 @@ fn a_handoff_needs_nobody_else_and_makes_a_larger_token() {
 
 #[test]
 fn the_budget_ends_with_time_too() {
-    let now = Instant::now();
+    let now = Moment::now();
     let (mut lane, grant) = held(RENEWED, now);
     let (next, _answer) = waiter(2, RENEWED);
     assert!(matches!(lane.enqueue(next), Next::Nothing));
@@ -111,7 +112,7 @@ fn the_budget_ends_with_time_too() {
 
 #[test]
 fn a_fixed_lease_is_never_handed_on() {
-    let now = Instant::now();
+    let now = Moment::now();
     for (first, second) in [(FIXED, FIXED), (FIXED, RENEWED), (RENEWED, FIXED)] {
         let (mut lane, grant) = held(first, now);
         let (next, _answer) = waiter(2, second);
@@ -125,7 +126,7 @@ fn a_fixed_lease_is_never_handed_on() {
 
 #[test]
 fn a_lease_on_its_way_back_is_taken_back_until_it_is_sent() {
-    let now = Instant::now();
+    let now = Moment::now();
     let (mut lane, grant) = held(RENEWED, now);
     assert!(matches!(
         release(&mut lane, &grant, now),
@@ -154,7 +155,7 @@ fn a_lease_on_its_way_back_is_taken_back_until_it_is_sent() {
 
 #[test]
 fn a_release_waits_for_the_answer_to_a_renewal() {
-    let now = Instant::now();
+    let now = Moment::now();
     let (mut lane, grant) = held(RENEWED, now);
     let later = now + 10 * SECOND;
     let Due::Renew(renewal, _) = lane.due(&key(), later) else {
@@ -172,11 +173,11 @@ fn a_release_waits_for_the_answer_to_a_renewal() {
 
 #[test]
 fn a_lost_guard_changes_nothing_for_those_who_came_after() {
-    let now = Instant::now();
+    let now = Moment::now();
     let (mut lane, grant) = held(FIXED, now);
     let (next, _answer) = waiter(2, FIXED);
     assert!(matches!(lane.enqueue(next), Next::Nothing));
-    let later = now + FIXED.ttl;
+    let later = now + FIXED.ttl.get();
     assert!(matches!(
         lane.due(&key(), later),
         Due::Lost(_, Next::Return)
@@ -192,7 +193,7 @@ fn a_lost_guard_changes_nothing_for_those_who_came_after() {
 
 #[test]
 fn the_owner_enters_again_and_others_do_not() {
-    let now = Instant::now();
+    let now = Moment::now();
     let (mut lane, grant) = held(RENEWED, now);
     let again = lane.enter(&key(), claim(1, RENEWED), now);
     assert!(matches!(again, Entered::Granted(_)));
@@ -200,7 +201,7 @@ fn the_owner_enters_again_and_others_do_not() {
     let other = lane.enter(&key(), claim(2, RENEWED), now);
     assert!(matches!(other, Entered::Occupied));
     let impatient = Claim {
-        once: true,
+        patience: Patience::ONE_TRY,
         ..claim(3, RENEWED)
     };
     let Entered::Refused(error) = lane.enter(&key(), impatient, now) else {
@@ -220,7 +221,7 @@ fn the_owner_enters_again_and_others_do_not() {
 #[test]
 fn a_task_that_dies_leaves_the_lane_to_the_next_but_only_its_own() {
     let mut lane = Lane::default();
-    let now = Instant::now();
+    let now = Moment::now();
     let entered = lane.enter(&key(), claim(1, RENEWED), now);
     assert!(matches!(entered, Entered::Drive));
     let (first, _answer) = waiter(1, RENEWED);
@@ -234,7 +235,7 @@ fn a_task_that_dies_leaves_the_lane_to_the_next_but_only_its_own() {
 
 #[test]
 fn an_answer_to_an_earlier_return_concerns_nobody() {
-    let now = Instant::now();
+    let now = Moment::now();
     let (mut lane, grant) = held(RENEWED, now);
     assert!(matches!(
         release(&mut lane, &grant, now),
