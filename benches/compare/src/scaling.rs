@@ -1,6 +1,9 @@
 //! tower-lock with very many locks, waiters and keys, each in a process of its own: memory that one
 //! has used would be there for the next. Each says what it measured, and ends.
 
+use std::future::{Future as _, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use memory_stats::memory_stats;
@@ -13,9 +16,9 @@ use tower_lock::{LockGuard, LockManager, RedisBackend};
 use crate::work::Failure;
 
 pub(crate) const HELD: usize = 100_000;
-/// Renewed at each third of it, so five times in the window.
-pub(crate) const LEASE: Duration = Duration::from_secs(12);
-pub(crate) const WINDOW: Duration = Duration::from_secs(20);
+/// The default. Renewed at each third of it, so three times in the window.
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+pub(crate) const WINDOW: Duration = Duration::from_secs(30);
 pub(crate) const WAITERS: usize = 10_000;
 pub(crate) const KEYS: usize = 1_000_000;
 
@@ -25,6 +28,7 @@ pub(crate) async fn scale(what: &str, url: &str) -> Result<(), Failure> {
     match what {
         "held" => held(url).await,
         "waiting" => waiting(url).await,
+        "tasks" => tasks(url).await,
         "passed" => passed(url).await,
         _ => Err("nothing of that name".into()),
     }
@@ -36,8 +40,17 @@ async fn manager(url: &str) -> Result<LockManager, Failure> {
         .watchdog_timeout(LEASE)
         .max_waiters_per_key(WAITERS)
         .build()?;
-    // What is set up once is no cost of the many.
-    drop(locks.acquire("first").await?);
+    // What is set up once is no cost of the many: connections, tasks, the code itself.
+    let first = locks.acquire("first").await?;
+    let second = tokio::spawn(locks.acquire("first").into_future());
+    while locks.snapshot().waiting == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    drop(first);
+    drop(second.await??);
+    while !locks.snapshot().is_idle() {
+        sleep(Duration::from_millis(1)).await;
+    }
     Ok(locks)
 }
 
@@ -49,29 +62,50 @@ async fn held(url: &str) -> Result<(), Failure> {
     for task in 0..IN_FLIGHT {
         tasks.spawn(take(locks.clone(), task));
     }
-    let mut guards = Vec::with_capacity(HELD);
+    let mut guards = Vec::with_capacity(IN_FLIGHT);
     while let Some(taken) = tasks.join_next().await {
-        guards.append(&mut taken??);
+        guards.push(taken??);
     }
-    let bytes = resident().saturating_sub(before) / guards.len();
+    let bytes = resident().saturating_sub(before) / HELD;
     let busy = processor_time();
     sleep(WINDOW).await;
     let share = (processor_time() - busy).as_secs_f64() / WINDOW.as_secs_f64();
-    let lost = guards.iter().filter(|guard| !guard.is_held()).count();
+    let lost = (guards.iter().flatten()).filter(|guard| !guard.is_held());
+    let lost = lost.count();
     println!("done {bytes} {share} {lost}");
     Ok(())
 }
 
 async fn take(locks: LockManager, task: usize) -> Result<Vec<LockGuard>, Failure> {
-    let mut guards = Vec::new();
+    let mut guards = Vec::with_capacity(HELD.div_ceil(IN_FLIGHT));
     for n in (task..HELD).step_by(IN_FLIGHT) {
         guards.push(locks.acquire(format!("held:{n}")).await?);
     }
     Ok(guards)
 }
 
-/// Bytes for each of those who wait for one key, with the tasks that do.
+/// Bytes for each of those who wait for one key, in one task.
 async fn waiting(url: &str) -> Result<(), Failure> {
+    let locks = manager(url).await?;
+    let guard = locks.acquire("wanted").await?;
+    let before = resident();
+    let acquire = || locks.acquire("wanted").wait_forever().into_future();
+    let mut waiters: Vec<_> = std::iter::repeat_with(acquire).take(WAITERS).collect();
+    poll_fn(|cx| {
+        for waiter in &mut waiters {
+            assert!(Pin::new(waiter).poll(cx).is_pending(), "it is held");
+        }
+        Poll::Ready(())
+    })
+    .await;
+    let bytes = resident().saturating_sub(before) / WAITERS;
+    println!("done {bytes}");
+    drop(guard);
+    Ok(())
+}
+
+/// The same, each in a task of its own.
+async fn tasks(url: &str) -> Result<(), Failure> {
     let locks = manager(url).await?;
     let guard = locks.acquire("wanted").await?;
     let before = resident();

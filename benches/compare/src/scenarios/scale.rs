@@ -18,6 +18,8 @@ struct Figures {
     lost: Series,
     /// Bytes for each waiter.
     waiting: Series,
+    /// The same, with a task for each.
+    tasks: Series,
     /// Megabytes that are more after very many keys.
     passed: Series,
 }
@@ -39,12 +41,14 @@ impl Figures {
         // Each lock got its lease once by its acquire.
         let expirations = bench.server.calls("pexpire") - expirations;
         let [waiting] = scale(bench, "waiting")?;
+        let [tasks] = scale(bench, "tasks")?;
         let [passed] = scale(bench, "passed")?;
         self.held.add(held);
         self.renewing.add(renewing * 100.0);
         self.renewals.add(expirations as f64 / HELD as f64 - 1.0);
         self.lost.add(lost);
         self.waiting.add(waiting);
+        self.tasks.add(tasks);
         self.passed.add(passed / 1e6);
         Ok(())
     }
@@ -84,6 +88,11 @@ fn tell(bench: &mut Bench, figures: &Figures) {
     row(
         format!("{WAITERS} waiters for one key: memory of each"),
         figures.waiting.text(0, "bytes"),
+        "resident; its future included",
+    );
+    row(
+        format!("{WAITERS} waiters for one key, a task each: memory of each"),
+        figures.tasks.text(0, "bytes"),
         "resident; its task included",
     );
     row(
