@@ -291,9 +291,8 @@ async fn plain_subscriptions_move_along_with_their_slot() {
     let guard = here.acquire("{user}").await.unwrap();
     let waiting = waiter(&there, "{user}").await;
     // One that stays where it is, so that the connection does.
-    let keys = key_of_each(&cluster).into_iter();
-    let staying = keys.filter(|(node, _)| *node == from).map(|(_, key)| key);
-    let staying = staying.last().unwrap();
+    let mut keys = key_of_each(&cluster).into_iter();
+    let (_, staying) = keys.find(|(node, _)| *node == from).unwrap();
     let other_guard = here.acquire(staying.as_str()).await.unwrap();
     let other_waiting = waiter(&there, &staying).await;
     // What is published at another node comes late: they listen at the one that publishes.
