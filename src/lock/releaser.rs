@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout_at};
 
 use super::engine::Engine;
 use super::moment::Moment;
@@ -33,6 +33,8 @@ const LAST_BACKOFF: Duration = Duration::from_secs(1);
 pub(super) struct Releaser {
     queue: Mutex<Vec<LockKey>>,
     running: AtomicBool,
+    /// Told that there is something in the queue.
+    enqueued: Notify,
     /// Releases that failed at first and are tried again, and leases nobody knows the fate of.
     unfinished: AtomicUsize,
     /// Told when one of them is finished.
@@ -96,7 +98,23 @@ impl Releaser {
             release_at_once(engine, immediate, key);
         } else {
             self.queue().push(key);
+            self.enqueued.notify_one();
             self.start(engine);
+        }
+    }
+
+    /// The next keys from the queue, as many as go at a time.
+    fn next_round(&self) -> Vec<LockKey> {
+        let mut queue = self.queue();
+        let size = queue.len().min(IN_FLIGHT * BATCH);
+        let rest = queue.split_off(size);
+        std::mem::replace(&mut *queue, rest)
+    }
+
+    /// Waits until there is something in the queue.
+    async fn has_more(&self) {
+        while self.queue().is_empty() {
+            self.enqueued.notified().await;
         }
     }
 
@@ -144,8 +162,8 @@ fn release_at_once(engine: &Arc<Engine>, immediate: &dyn Immediate, key: LockKey
 async fn run(running: Running) {
     let engine = Arc::clone(&running.0);
     loop {
-        let mut keys = std::mem::take(&mut *engine.releaser.queue());
-        if keys.is_empty() {
+        let round = engine.releaser.next_round();
+        if round.is_empty() {
             drop(running);
             // What came between the look and the flag found the flag set and started nobody.
             if !engine.releaser.queue().is_empty() {
@@ -153,23 +171,20 @@ async fn run(running: Running) {
             }
             return;
         }
-        while !keys.is_empty() {
-            let round = keys.drain(..keys.len().min(IN_FLIGHT * BATCH));
-            let mut releases = Vec::with_capacity(round.len());
-            for key in round {
-                let now = Moment::now();
-                match engine.lanes.with(&key, |lane| lane.take_return(now)) {
-                    Some(Return::Release(surrender)) => releases.push((key, surrender)),
-                    Some(Return::Pass(surrender)) => {
-                        let pass = pass(Arc::clone(&engine), key, surrender);
-                        engine.spawner.spawn(pass);
-                    }
-                    // Taken back, or waiting for the answer to a renewal.
-                    None => {}
+        let mut releases = Vec::with_capacity(round.len());
+        for key in round {
+            let now = Moment::now();
+            match engine.lanes.with(&key, |lane| lane.take_return(now)) {
+                Some(Return::Release(surrender)) => releases.push((key, surrender)),
+                Some(Return::Pass(surrender)) => {
+                    let pass = pass(Arc::clone(&engine), key, surrender);
+                    engine.spawner.spawn(pass);
                 }
+                // Taken back, or waiting for the answer to a renewal.
+                None => {}
             }
-            send(&engine, releases).await;
         }
+        send(&engine, releases).await;
     }
 }
 
@@ -189,7 +204,16 @@ async fn send(engine: &Arc<Engine>, leases: Vec<(LockKey, Surrender)>) {
     }
     // Mostly the only one: a task of its own would cost as much as all the rest.
     let mut last = Box::pin(last);
-    if timeout(PATIENCE, &mut last).await.is_err() {
+    let patience_ends = Moment::now() + PATIENCE;
+    // No timer while nobody waits for this one to end: it would mostly be the first to fire, and then
+    // the thread that waits for I/O is woken to learn of it. At each release, that is the most
+    // expensive part.
+    tokio::select! {
+        biased;
+        () = &mut last => return,
+        () = engine.releaser.has_more() => {}
+    }
+    if timeout_at(patience_ends.into(), &mut last).await.is_err() {
         engine.spawner.spawn(last);
     }
 }
