@@ -173,7 +173,7 @@ impl Inner {
         }
         placed.sort_by_key(|(_, place)| place.group());
         let call = &call;
-        let calls = placed
+        let calls: Vec<_> = placed
             .chunk_by(|(_, one), (_, other)| one.group() == other.group())
             .flat_map(|of_place| of_place.chunks(MAX_BATCH))
             .map(|batch| async move {
@@ -191,7 +191,10 @@ impl Inner {
                     }
                     failed => spread(failed, batch.len()),
                 }
-            });
+            })
+            .collect();
+        // Of a known number: where it is not known to be small, they are polled by a set of its own,
+        // which wakes its task once more when it has polled all of them.
         let called = join_all(calls).await.into_iter().flatten();
         answers.extend(placed.iter().map(|(index, _)| *index).zip(called));
         answers.sort_unstable_by_key(|&(index, _)| index);
