@@ -101,7 +101,7 @@ impl Connector {
     pub(super) async fn connect(&self) -> Result<Link, BackendError> {
         let link = async {
             let connection = match &self.origin {
-                Origin::Given(pool) => taken(pool).await?,
+                Origin::Given(pool) => without_timeout(taken(pool).await?),
                 Origin::Server(target) => taken(&self.pool(target)?).await?,
                 Origin::Sentinel(sentinels) => {
                     let open = |primary: Target| async move {
@@ -171,11 +171,10 @@ impl Connector {
 }
 
 async fn taken(pool: &Pool) -> Result<MultiplexedConnection, BackendError> {
-    let connection = Connection::take(checkout(pool).await?);
-    Ok(without_timeout(connection))
+    Ok(Connection::take(checkout(pool).await?))
 }
 
-/// Our own timers have to keep the connection.
+/// Those of our own pools have none. Our own timers have to keep the connection.
 pub(super) fn without_timeout(mut connection: MultiplexedConnection) -> MultiplexedConnection {
     connection.set_response_timeout(NO_TIMEOUT);
     connection
