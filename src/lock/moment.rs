@@ -29,10 +29,6 @@ impl Moment {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
     }
 
-    pub(super) fn elapsed(self) -> Duration {
-        Self::now().since(self)
-    }
-
     pub(super) fn before(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(span)))
     }

@@ -9,7 +9,7 @@ use crate::{Error, LockGuard};
 pub(super) fn acquired(outcome: &Result<LockGuard, Error>, waiting_since: Option<Moment>) {
     #[cfg(feature = "metrics")]
     {
-        let waited = waiting_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+        let waited = waiting_since.map_or(0.0, |since| Moment::now().since(since).as_secs_f64());
         metrics::counter!("tower_lock_acquires_total", "outcome" => name(outcome)).increment(1);
         metrics::histogram!("tower_lock_wait_seconds").record(waited);
     }
