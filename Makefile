@@ -26,7 +26,7 @@ help:
 	@echo 'make features  each feature alone, and none'
 	@echo 'make bench     beside other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot")'
 	@echo 'make instructions  of the hot paths, against what is stored (STORE=1 stores; takes valgrind)'
-	@echo 'make interop   locks shared with Java, against Redisson (takes a JDK and Maven)'
+	@echo 'make interop   locks shared with Java, against Redisson (takes a JDK 17, Maven, Redis 7)'
 	@echo 'SERVER=name    the Redis server that the tests start (now: $(SERVER))'
 	@echo 'PROCESSES_SECONDS=n  how long the test over many processes runs (60 unless set)'
 	@echo

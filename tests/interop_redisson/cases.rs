@@ -22,12 +22,16 @@ const WOKEN_WITHIN: Duration = Duration::from_millis(20);
 pub(crate) async fn exclusion(world: &mut World, managers: usize, jvms: usize, times: u64) {
     const THREADS: u64 = 4;
     let (name, counter) = ("interop:counted", "interop:counter");
-    world.node_of(counter).cli(&["SET", counter, "0"]);
-    let start = Instant::now();
     let mut javas = Vec::new();
     for _ in 0..jvms {
-        javas.push(world.java().await);
+        let mut java = world.java().await;
+        // A JVM is slow at first, and would come when all others are through.
+        world.node_of(counter).cli(&["SET", counter, "0 0 none"]);
+        java.call("t0", "count", name, &[&counter, &20]).await;
+        javas.push(java);
     }
+    world.node_of(counter).cli(&["SET", counter, "0 0 none"]);
+    let start = Instant::now();
     let mut workers = Vec::new();
     for _ in 0..managers {
         let locks = world.rust().await;
@@ -40,10 +44,12 @@ pub(crate) async fn exclusion(world: &mut World, managers: usize, jvms: usize, t
                 for _ in 0..times {
                     let guard = locks.acquire(name).await.expect("in its turn");
                     let get = redis::cmd("GET").arg(counter).to_owned();
-                    let before: u64 = get.query_async(&mut connection).await.expect("a number");
+                    let before: String = get.query_async(&mut connection).await.expect("a value");
+                    let (before, turns, last) = counted(&before);
                     sleep(MS).await;
                     let mut set = redis::cmd("SET");
-                    set.arg(counter).arg(before + 1);
+                    let turns = turns + u64::from(last != "rust");
+                    set.arg(counter).arg(format!("{} {turns} rust", before + 1));
                     set.exec_async(&mut connection).await.expect("written");
                     drop(guard);
                 }
@@ -63,13 +69,29 @@ pub(crate) async fn exclusion(world: &mut World, managers: usize, jvms: usize, t
     for worker in workers {
         worker.await.expect("no worker panics");
     }
-    let counted = world.node_of(counter).cli(&["GET", counter]);
-    let expected = THREADS * times * (managers + jvms) as u64;
-    assert_eq!(counted, expected.to_string(), "updates were lost");
     let took = start.elapsed().as_secs_f64();
-    let result =
-        format!("{managers} managers, {jvms} JVMs: {counted} of {expected} in {took:.0} s");
+    let value = world.node_of(counter).cli(&["GET", counter]);
+    let (counted, turns, _) = counted(&value);
+    let expected = THREADS * times * (managers + jvms) as u64;
+    assert_eq!(counted, expected, "updates were lost");
+    // One after the other would be two.
+    assert!(
+        turns > 3,
+        "{turns} turns: nobody was in the way of the other"
+    );
+    let result = format!(
+        "{managers} managers, {jvms} JVMs: {counted} of {expected}, {turns} turns, in {took:.0} s"
+    );
     world.row("mutual exclusion", BOTH, result);
+}
+
+/// The counter, how often the sides took turns, and who wrote last.
+fn counted(value: &str) -> (u64, u64, &str) {
+    let mut words = value.split(' ');
+    let mut number = || words.next()?.parse().ok();
+    let numbers = number().zip(number());
+    let (counter, turns) = numbers.expect("two numbers");
+    (counter, turns, words.next().expect("a side"))
 }
 
 /// Whoever waits is woken by the message of the other side.
@@ -97,7 +119,7 @@ pub(crate) async fn wake_ups(world: &mut World) {
         let unlock = java.send("a", "unlock", name, &[]);
         let (guard, woken) = waiting.await.expect("no panic");
         if round >= WARM_UP {
-            rust_woken.add(woken - told);
+            rust_woken.add(after(woken, told));
         }
         unlock.value().await;
 
@@ -110,7 +132,7 @@ pub(crate) async fn wake_ups(world: &mut World) {
         let (locked, woken) = waiting.timed().await;
         assert_eq!(locked, "true");
         if round >= WARM_UP {
-            java_woken.add(woken - told);
+            java_woken.add(after(woken, told));
         }
         java.call("b", "unlock", name, &[]).await;
     }
@@ -119,6 +141,11 @@ pub(crate) async fn wake_ups(world: &mut World) {
         assert!(p99 <= WOKEN_WITHIN, "{direction}: {latencies}");
         world.row("a waiter is woken", direction, latencies.to_string());
     }
+}
+
+fn after(woken: Instant, told: Instant) -> Duration {
+    let latency = woken.checked_duration_since(told);
+    latency.expect("nobody is let in before it is given back")
 }
 
 /// The watchdog of each side keeps a lock beyond its lease.
@@ -155,7 +182,10 @@ pub(crate) async fn crashes(world: &mut World) {
     let start = Instant::now();
     let guard = locks.acquire(name).await.expect("in the end");
     let took = start.elapsed();
-    assert!(took <= LEASE + SECOND, "{took:?} after the JVM was killed");
+    assert!(
+        (LEASE / 2..=LEASE + SECOND).contains(&took),
+        "{took:?} after the JVM was killed"
+    );
     world.row(
         "a crash",
         JAVA_RUST,
@@ -172,7 +202,7 @@ pub(crate) async fn crashes(world: &mut World) {
     let took = start.elapsed();
     assert_eq!(locked, "true");
     assert!(
-        took <= LEASE + SECOND,
+        (LEASE / 2..=LEASE + SECOND).contains(&took),
         "{took:?} after our process was killed"
     );
     survivor.call("a", "unlock", name, &[]).await;
@@ -205,6 +235,8 @@ pub(crate) async fn views(world: &mut World) {
 
     let guard = locks.acquire(name).await.expect("it is free");
     let again = locks.acquire(name).owner(guard.owner()).await;
+    let again = again.expect("its own");
+    assert_eq!(world.node_of(name).cli(&["HVALS", name]), "1");
     for (command, more, value) in [
         ("isLocked", None, "true"),
         ("isHeldByCurrentThread", None, "false"),
@@ -243,7 +275,8 @@ pub(crate) async fn by_force(world: &mut World) {
     );
     let took = start.elapsed();
     java.call("a", "lock", name, &[]).await;
-    drop(guard);
+    let released = guard.release().await;
+    assert_eq!(released.expect_err("forced").kind(), ErrorKind::Lost);
     assert_eq!(
         java.call("a", "isHeldByCurrentThread", name, &[]).await,
         "true"
@@ -278,10 +311,18 @@ pub(crate) async fn names(world: &mut World) {
         world.listened_to(name, 1).await;
         let channels = world.channels();
         assert!(channels.contains(&channel(name)), "{name}: {channels:?}");
+        if let Some(slot) = world.slot(name) {
+            for name in [name, &channel(name)] {
+                let of_java = java.call("b", "slot", name, &[]).await;
+                assert_eq!(of_java, slot.to_string(), "{name}");
+            }
+        }
+        let start = Instant::now();
         drop(guard);
         assert_eq!(of_java.value().await, "true", "{name}");
         java.call("a", "unlock", name, &[]).await;
         waiting.await.expect("no panic").expect("in its turn");
+        assert!(start.elapsed() < 500 * MS, "{name}: woken by a poll");
     }
     world.row(
         "names",
@@ -298,16 +339,27 @@ pub(crate) async fn fenced_tokens(world: &mut World) {
     let before = world.server().cli(&["KEYS", "redisson_lock_token:*"]);
     assert_eq!(before, "", "the trial at the start left a counter");
     let mut tokens = Vec::new();
+    let number = |token: String| token.parse::<i64>().expect("a number");
+    tokens.push(number(java.call("a", "fencingToken", name, &[]).await));
     for _ in 0..2 {
-        let token = java.call("a", "fencingToken", name, &[]).await;
-        tokens.push(token.parse::<i64>().expect("a number"));
-        for _ in 0..2 {
-            let guard = locks.acquire(name).await.expect("it is free");
-            tokens.push(guard.fencing_token().get());
-            guard.release().await.expect("given back");
-        }
+        let guard = locks.acquire(name).await.expect("it is free");
+        tokens.push(guard.fencing_token().get());
+        guard.release().await.expect("given back");
     }
-    assert_eq!(tokens, [1, 2, 3, 4, 5, 6]);
-    let shown = format!("{tokens:?}, Java's first and fourth");
+    let guard = locks.acquire(name).await.expect("it is free");
+    tokens.push(guard.fencing_token().get());
+    let waiting = java.send("a", "fencingToken", name, &[]);
+    world.listened_to(name, 1).await;
+    sleep(5 * MS).await;
+    let told = Instant::now();
+    drop(guard);
+    let (token, woken) = waiting.timed().await;
+    assert!(
+        after(woken, told) < 500 * MS,
+        "woken by the end of the lease"
+    );
+    tokens.push(number(token));
+    assert_eq!(tokens, [1, 2, 3, 4, 5]);
+    let shown = format!("{tokens:?}, Java's the first and the last; it waited, and was woken");
     world.row("`getFencedLock`", BOTH, shown);
 }

@@ -62,7 +62,12 @@ pub(crate) fn build() -> Result<(), String> {
                 format!("`mvn` cannot be run ({error}): install a JDK 17 and Maven")
             })?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stdout);
+            let [said, cried] = [output.stdout, output.stderr];
+            let said = [
+                String::from_utf8_lossy(&said),
+                String::from_utf8_lossy(&cried),
+            ]
+            .concat();
             return Err(format!("`mvn package` with Redisson {version}:\n{said}"));
         }
     }
@@ -115,16 +120,18 @@ impl Java {
                 }
             }
         });
-        timeout(PATIENCE, is_ready)
-            .await
-            .expect("Redisson connects in time")
-            .expect("Redisson connects");
-        Self {
+        // From here on it is killed when this fails.
+        let java = Self {
             process,
             input,
             commands: 0,
             waiting,
-        }
+        };
+        timeout(PATIENCE, is_ready)
+            .await
+            .expect("Redisson connects in time")
+            .expect("Redisson connects");
+        java
     }
 
     /// Sends a command to a thread: Redisson knows an owner by its thread. Names, and nothing else,

@@ -37,6 +37,9 @@ fn main() -> ExitCode {
     let rows: Vec<Row> = runtime.block_on(async {
         let mut rows = Vec::new();
         let wanted: Vec<String> = std::env::args().skip(1).collect();
+        if let Some(other) = wanted.iter().find(|it| !VERSIONS.contains(&it.as_str())) {
+            panic!("{other} is none of {VERSIONS:?}");
+        }
         let is_wanted = |version: &&str| wanted.is_empty() || wanted.iter().any(|it| it == version);
         for version in VERSIONS.into_iter().filter(is_wanted) {
             rows.append(&mut on_one_server(version).await);

@@ -98,6 +98,14 @@ impl World {
         }
     }
 
+    /// The slot of a key, where there are slots.
+    pub(crate) fn slot(&self, key: &str) -> Option<u16> {
+        match &self.store {
+            Store::Cluster(cluster) => Some(cluster.slot(key)),
+            _ => None,
+        }
+    }
+
     /// How many there are of one process of ours.
     pub(crate) fn own_subscriptions(&self) -> u64 {
         match self.publish {

@@ -75,7 +75,7 @@ impl RedisBackendBuilder {
     }
 
     /// What every name in Redis starts with. Default: `lock:`. `""` shares names with Java
-    /// services, whose `getLock("a")` is the key `a`.
+    /// services, whose `getLock("a")` is the key `a`: see [sharing locks with Redisson](crate::guide::redisson).
     ///
     /// At most 256 bytes, without braces and control characters.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
@@ -117,7 +117,8 @@ impl RedisBackendBuilder {
         self
     }
 
-    /// By which commands releases are told and heard. Default: [`Publish::Auto`].
+    /// By which commands releases are told and heard. Default: [`Publish::Auto`]. With older clients of
+    /// Redisson in a cluster: see [sharing locks with Redisson](crate::guide::redisson).
     pub fn publish(mut self, publish: Publish) -> Self {
         self.publish = publish;
         self

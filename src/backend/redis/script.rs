@@ -32,9 +32,9 @@ pub(super) struct Script {
 
 /// By which commands a release is told, and heard. Default: [`Auto`](Publish::Auto).
 ///
-/// Who publishes by the one is not heard by those who subscribe by the other: they find out by
-/// trying, up to a second later. Redisson, since 3.22,
-/// uses the sharded commands where it is configured with cluster servers of version 7 or newer, and
+/// Who publishes by the one is not heard by those who subscribe by the other. Here they find out by
+/// trying, up to a second later; in Java when the lease that they were told of has passed. Redisson,
+/// since 3.22, uses the sharded commands where it is configured with cluster servers of version 7 or newer, and
 /// the plain ones everywhere else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]

@@ -18,7 +18,7 @@ final class Commands {
     }
 
     /** {@code number thread command name more…} */
-    Object run(String[] words) throws InterruptedException {
+    Object run(String[] words) throws Throwable {
         String name = URLDecoder.decode(words[3], StandardCharsets.UTF_8);
         RLock lock = redisson.getLock(name);
         switch (words[2]) {
@@ -40,6 +40,8 @@ final class Commands {
                 return lock.isHeldByCurrentThread();
             case "remainTimeToLive":
                 return lock.remainTimeToLive();
+            case "slot":
+                return redisson.getKeys().getSlot(name);
             case "fencingToken":
                 return Fenced.token(redisson, name);
             case "count":
@@ -54,15 +56,20 @@ final class Commands {
         return Long.parseLong(word);
     }
 
-    /** Reads a counter, sleeps, and writes one more, so often: exact only if nobody else is let in. */
+    /**
+     * Reads a counter, sleeps, and writes one more, so often: exact only if nobody else is let in.
+     *
+     * <p>Beside it stands how often the sides took turns, and who wrote last.
+     */
     private void count(RLock lock, String counter, long times) throws InterruptedException {
         RBucket<String> bucket = redisson.getBucket(counter, StringCodec.INSTANCE);
         for (long time = 0; time < times; time++) {
             lock.lock();
             try {
-                String before = bucket.get();
+                String[] before = bucket.get().split(" ");
                 Thread.sleep(1);
-                bucket.set(Long.toString((before == null ? 0 : number(before)) + 1));
+                long turns = number(before[1]) + (before[2].equals("java") ? 0 : 1);
+                bucket.set((number(before[0]) + 1) + " " + turns + " java");
             } finally {
                 lock.unlock();
             }

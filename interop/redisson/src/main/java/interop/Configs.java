@@ -3,8 +3,9 @@ package interop;
 import java.util.Arrays;
 
 import org.redisson.config.Config;
+import org.redisson.config.ReadMode;
 
-/** Where Redisson connects to. */
+/** Where Redisson connects to. What it reads comes from primaries: a replica may be late. */
 final class Configs {
     private Configs() {}
 
@@ -18,8 +19,11 @@ final class Configs {
                     .setMasterName(arguments[2])
                     // Tests have as many sentinels as they need, and no more.
                     .setCheckSentinelsList(false)
+                    .setReadMode(ReadMode.MASTER)
                     .addSentinelAddress(addresses);
-            case "cluster" -> config.useClusterServers().addNodeAddress(addresses);
+            case "cluster" -> config.useClusterServers()
+                    .setReadMode(ReadMode.MASTER)
+                    .addNodeAddress(addresses);
             default -> throw new IllegalArgumentException(arguments[0]);
         }
         return config;

@@ -1,5 +1,6 @@
 package interop;
 
+import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 
 import org.redisson.api.RedissonClient;
@@ -9,7 +10,7 @@ final class Fenced {
     private Fenced() {}
 
     /** Locks, unlocks, and tells the token. */
-    static Object token(RedissonClient redisson, String name) {
+    static Object token(RedissonClient redisson, String name) throws Throwable {
         try {
             Object lock = RedissonClient.class.getMethod("getFencedLock", String.class)
                     .invoke(redisson, name);
@@ -17,8 +18,8 @@ final class Fenced {
             Object token = locked.invoke(lock);
             ((org.redisson.api.RLock) lock).unlock();
             return token;
-        } catch (ReflectiveOperationException missing) {
-            throw new UnsupportedOperationException(missing);
+        } catch (InvocationTargetException thrown) {
+            throw thrown.getCause();
         }
     }
 }

@@ -32,8 +32,7 @@ public final class Program {
 
     /** Arguments: {@code single|sentinel|cluster}, watchdog timeout in ms, service or "-", addresses. */
     public static void main(String[] arguments) throws IOException {
-        RedissonClient redisson = Redisson.create(Configs.of(arguments));
-        Commands commands = new Commands(redisson);
+        Commands commands = new Commands(connected(arguments));
         Map<String, ExecutorService> threads = new ConcurrentHashMap<>();
         answer("ready");
         BufferedReader lines =
@@ -47,10 +46,21 @@ public final class Program {
         System.exit(0);
     }
 
+    private static RedissonClient connected(String[] arguments) {
+        try {
+            return Redisson.create(Configs.of(arguments));
+        } catch (RuntimeException failure) {
+            failure.printStackTrace();
+            // Its threads would go on.
+            System.exit(1);
+            throw failure;
+        }
+    }
+
     private static String outcome(Commands commands, String[] words) {
         try {
             return "ok " + commands.run(words);
-        } catch (Exception failure) {
+        } catch (Throwable failure) {
             String what = failure.getClass().getSimpleName() + " " + failure.getMessage();
             return "failed " + what.replace('\n', ' ');
         }
