@@ -47,7 +47,7 @@ pub(super) struct Shared {
     /// For the logs.
     pub(super) address: String,
     topics: Mutex<Topics>,
-    /// There is a new topic, or the notifier was dropped.
+    /// There are topics to subscribe to or to leave, or the notifier was dropped.
     pub(super) changed: Notify,
     pub(super) outage: Outage,
 }

@@ -162,6 +162,7 @@ impl Task {
             let left = self.shared.topics().take_left();
             for channels in left.chunks(MAX_BATCH) {
                 self.unsubscribe(&messages, channels).await?;
+                self.shared.topics().unsubscribed(channels);
                 last_heard = Instant::now();
             }
             // What the server said of them comes before what is subscribed to anew.

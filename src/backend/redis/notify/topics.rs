@@ -123,8 +123,7 @@ impl Topics {
         });
     }
 
-    /// Takes the channels to unsubscribe from: before any is subscribed to, since one that was left
-    /// may be watched again.
+    /// Takes the channels to unsubscribe from.
     pub(super) fn take_left(&mut self) -> Vec<String> {
         std::mem::take(&mut self.left)
     }
@@ -145,6 +144,17 @@ impl Topics {
             if let Some(topic) = self.topics.get_mut(channel) {
                 topic.confirmed = true;
                 topic.watchers.iter().for_each(HintSender::hint);
+            }
+        }
+    }
+
+    /// They were left. Those that came back before that, and were perhaps subscribed to in between, are
+    /// wanted again.
+    pub(super) fn unsubscribed(&mut self, channels: &[String]) {
+        for channel in channels {
+            if let Some(topic) = self.topics.get_mut(channel) {
+                topic.confirmed = false;
+                self.wanted.push(channel.clone());
             }
         }
     }
@@ -171,5 +181,29 @@ impl Topics {
     pub(super) fn hint_all(&mut self) {
         let watchers = self.topics.values().flat_map(|topic| &topic.watchers);
         watchers.for_each(HintSender::hint);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Watched, left because its slot moved away, watched again when the slot came back.
+    #[test]
+    fn a_channel_that_came_back_before_it_was_left_is_wanted_again() {
+        let mut topics = Topics::default();
+        let channel = vec!["a".to_owned()];
+        topics.watch("a".to_owned(), Vec::new());
+        assert_eq!(topics.next_wanted(), channel);
+        topics.confirm(&channel);
+        assert_eq!(topics.evict(|_| false).len(), 1);
+        topics.watch("a".to_owned(), Vec::new());
+        assert_eq!(topics.next_wanted(), channel);
+        topics.confirm(&channel);
+        let left = topics.take_left();
+        assert_eq!(left, channel);
+        topics.unsubscribed(&left);
+        assert!(!topics.is_confirmed("a"));
+        assert_eq!(topics.next_wanted(), channel);
     }
 }
