@@ -553,11 +553,17 @@ impl Lane {
 
     /// The backend does not hold the lease any more.
     pub(super) fn lose(&mut self) -> Option<(Arc<Grant>, Next)> {
-        let Phase::Held(Tenure { grant, .. }) = &self.phase else {
-            return None;
-        };
-        let grant = Arc::clone(grant);
-        Some((grant, self.contend_or_idle(None)))
+        match &mut self.phase {
+            Phase::Held(Tenure { grant, .. }) => {
+                let grant = Arc::clone(grant);
+                Some((grant, self.contend_or_idle(None)))
+            }
+            Phase::Surrendered(surrender) => {
+                surrender.lease.end_budget();
+                None
+            }
+            _ => None,
+        }
     }
 
     /// Nothing is held here any more: the next in the queue contends.

@@ -235,7 +235,8 @@ impl Lease {
                     self.policy = Policy::Never;
                 }
             }
-            Ok(Renewed::NotHeld) => {}
+            // Where it is on its way back, nobody takes it back.
+            Ok(Renewed::NotHeld) => self.end_budget(),
             // Again soon, until the local deadline.
             Err(_) => {
                 // Of what is left, if that is less than a lease: a nested acquire may have widened it.

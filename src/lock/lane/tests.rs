@@ -10,9 +10,16 @@ use crate::lock::moment::Span;
 use crate::lock::order::Patience;
 use crate::{FencingToken, Owner};
 
+const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const RENEWED: Terms = Terms {
     ttl: Span::new(Duration::from_secs(30)),
+    renewed: true,
+    max_hold: Span::FOREVER,
+};
+/// Renewed before the time of its hand-offs is over.
+const SHORT: Terms = Terms {
+    ttl: Span::new(Duration::from_millis(120)),
     renewed: true,
     max_hold: Span::FOREVER,
 };
@@ -169,6 +176,31 @@ fn a_release_waits_for_the_answer_to_a_renewal() {
     let answered = lane.renewed(&renewal, later, &Ok(Renewed::Renewed), later);
     assert!(matches!(answered, Answered::Returning));
     assert!(matches!(lane.take_return(later), Some(Return::Release(_))));
+}
+
+#[test]
+fn a_lease_that_is_known_to_be_gone_is_not_taken_back() {
+    let now = Moment::now();
+    let (mut lane, grant) = held(SHORT, now);
+    let later = now + 40 * MS;
+    let Due::Renew(renewal, _) = lane.due(&key(), later) else {
+        panic!("due");
+    };
+    release(&mut lane, &grant, later);
+    let answered = lane.renewed(&renewal, later, &Ok(Renewed::NotHeld), later);
+    assert!(matches!(answered, Answered::Returning));
+    assert!(matches!(
+        lane.enter(&key(), claim(2, SHORT), later),
+        Entered::Occupied
+    ));
+
+    let (mut lane, grant) = held(RENEWED, now);
+    release(&mut lane, &grant, now);
+    assert!(lane.lose().is_none());
+    assert!(matches!(
+        lane.enter(&key(), claim(2, RENEWED), now),
+        Entered::Occupied
+    ));
 }
 
 #[test]
