@@ -14,7 +14,7 @@ use super::engine::{Engine, refuse};
 use super::guard::Hold;
 use super::lane::Lane;
 use super::moment::Moment;
-use super::order::{Claim, Entered, Waiter};
+use super::order::{Claim, Entered, Seen, Waiter};
 use super::releaser::tell;
 use crate::{Error, ErrorKind, LockKey};
 
@@ -28,6 +28,8 @@ pub(super) enum Step {
 pub(super) enum Stage {
     /// The answer to the first try, which is on the wire.
     Driving(Box<Driver>),
+    /// Nothing: its first try has failed, and it is not in the queue yet.
+    Tried(Box<(Driver, Seen)>),
     /// Nothing: others are before it, and it is not in the queue yet.
     Occupied,
     /// Its turn.
@@ -108,6 +110,10 @@ fn entered_as(
             let driver = Driver::new(contention);
             match tried {
                 None => Step::Slow(Stage::Driving(Box::new(driver))),
+                // It queues when there is somebody who would leave the queue again.
+                Some(Tried::NotYet(seen)) if !claim.is_one_try() => {
+                    Step::Slow(Stage::Tried(Box::new((driver, seen))))
+                }
                 Some(tried) => driven(engine, key, claim, driver, tried, now),
             }
         }
@@ -132,25 +138,28 @@ fn driven(
             refuse(refused);
             Step::Done(Ok(engine.hold(granted)))
         }
-        Tried::NotYet(seen) => {
-            let seated = if claim.is_one_try() {
-                Err(seen.error())
-            } else {
-                seat(engine, claim)
-            };
-            match seated {
-                Ok((waiter, answer)) => {
-                    driver.queue(waiter, seen);
-                    Step::Slow(Stage::Queued(answer))
-                }
-                Err(error) => {
-                    driver.leave(seen);
-                    Step::Done(Err(error))
-                }
-            }
+        Tried::NotYet(seen) if claim.is_one_try() => {
+            let error = seen.error();
+            driver.leave(seen);
+            Step::Done(Err(error))
         }
+        Tried::NotYet(seen) => queue_up(engine, claim, driver, seen),
         // For those behind it, a task finds out the same.
         Tried::Never(error) => Step::Done(Err(error)),
+    }
+}
+
+/// The driver's try has failed: a task goes on, and it queues in front.
+fn queue_up(engine: &Engine, claim: Claim, driver: Driver, seen: Seen) -> Step {
+    match seat(engine, claim) {
+        Ok((waiter, answer)) => {
+            driver.queue(waiter, seen);
+            Step::Slow(Stage::Queued(answer))
+        }
+        Err(error) => {
+            driver.leave(seen);
+            Step::Done(Err(error))
+        }
     }
 }
 
@@ -230,6 +239,13 @@ impl Future for Entry {
                         let error = Error::new(ErrorKind::Unavailable);
                         Step::Done(Err(error.with_source(NoAnswer)))
                     }
+                },
+                Stage::Tried(_) => match std::mem::replace(this.stage, Stage::Over) {
+                    Stage::Tried(tried) => {
+                        let (driver, seen) = *tried;
+                        queue_up(engine, claim, driver, seen)
+                    }
+                    _ => return Poll::Pending,
                 },
                 Stage::Occupied => join(engine, key, claim),
                 Stage::Queued(answer) => match Pin::new(answer).poll(cx) {
