@@ -226,7 +226,7 @@ pin_project! {
     #[must_use = "futures do nothing unless polled"]
     pub struct Lost {
         grants: Grants,
-        // One per grant; `listeners` holds those behind the first.
+        // One per grant; `more` has those behind the first.
         first: Option<u64>,
         more: Vec<Option<u64>>,
         #[pin]

@@ -181,7 +181,7 @@ async fn renew(engine: Arc<Engine>, mut batch: Vec<Renewal>, turns: Arc<Semaphor
         if !wanted {
             let kind = BackendErrorKind::Unavailable;
             let not_sent = Err(BackendError::refused(kind, "not sent"));
-            answered(&engine, renewal, now, &not_sent, now);
+            answered(&engine, renewal, now, &not_sent);
         }
         wanted
     });
@@ -191,9 +191,8 @@ async fn renew(engine: Arc<Engine>, mut batch: Vec<Renewal>, turns: Arc<Semaphor
     let sent_at = Moment::now();
     // Dropped here only with the runtime; then the leases run out and the guards say so.
     let outcomes = Arc::clone(&engine.backend).renew(batch.clone()).await;
-    let now = Moment::now();
     for (renewal, outcome) in batch.iter().zip(&outcomes) {
-        answered(&engine, renewal, sent_at, outcome, now);
+        answered(&engine, renewal, sent_at, outcome);
     }
 }
 
@@ -202,12 +201,14 @@ fn answered(
     renewal: &Renewal,
     sent_at: Moment,
     outcome: &Result<Renewed, BackendError>,
-    now: Moment,
 ) {
     let key: &LockKey = &renewal.key;
     let answered = engine
         .lanes
-        .with(key, |lane| lane.renewed(renewal, sent_at, outcome, now));
+        // The time of each: whoever looked and found the lock lost must have been right.
+        .with(key, |lane| {
+            lane.renewed(renewal, sent_at, outcome, Moment::now())
+        });
     match answered {
         Answered::Held(next_look) => engine.watchdog.look_at(engine, next_look),
         Answered::Lost(grant, next) => {
