@@ -175,8 +175,10 @@ async fn several_keys_over_several_nodes_are_held_all_or_none() {
     let busy = here.acquire(all()).wait(300 * MS).await.unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Busy);
     for key in &keys[..2] {
-        within(SECOND, "given back", || true).await;
-        drop(there.acquire(key.as_str()).await.unwrap());
+        let name = format!("lock:{key}");
+        let exists = || cluster.cli(cluster.node_of(&name), &["EXISTS", &name]);
+        within(SECOND, "given back", || exists() == "0").await;
+        drop(there.acquire(key.as_str()).no_wait().await.unwrap());
     }
     drop(last);
     let guard = here.acquire(all()).await.unwrap();
@@ -423,6 +425,43 @@ async fn the_replica_of_a_killed_node_goes_on_with_its_locks() {
     assert!(next.fencing_token() > token);
     drop(next);
     cluster.restart(node).await;
+    nothing_is_left(&cluster, &[&here, &there]).await;
+}
+
+/// Slots that nobody serves: all nodes refuse all keys, unless they are told otherwise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_is_down_is_unavailable_and_its_locks_survive() {
+    let mut cluster = Cluster::start();
+    let (here, there) = (
+        manager(cluster.url(), LONG).await,
+        manager(cluster.url(), LONG).await,
+    );
+    let mut keys = key_of_each(&cluster).into_iter();
+    let ((gone, _), (up, key)) = (keys.next().unwrap(), keys.next().unwrap());
+    let replica = cluster.replica_of(gone);
+    let guard = here.acquire(key.as_str()).await.unwrap();
+    // The replica first: nobody takes over.
+    cluster.kill(replica);
+    cluster.kill(gone);
+    let name = format!("lock:{key}");
+    let refusal = || cluster.node(up).command(&["EXISTS", &name]);
+    within(PATIENCE, "the others refuse", || {
+        let refused = refusal().err();
+        refused.is_some_and(|error| error.code() == Some("CLUSTERDOWN"))
+    })
+    .await;
+
+    let late = there.acquire(format!("{{{key}}}:other"));
+    let error = fails_at_its_deadline(late, SECOND).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(refusal().is_err(), "it was down until then");
+    let late = there.acquire(format!("{{{key}}}:other")).wait(PATIENCE);
+    let late = tokio::spawn(late.into_future());
+    cluster.restart_all().await;
+    let late = late.await.unwrap().expect("within its wait");
+    assert!(guard.is_held(), "its node kept it");
+    guard.release().await.unwrap();
+    drop(late);
     nothing_is_left(&cluster, &[&here, &there]).await;
 }
 

@@ -688,6 +688,43 @@ async fn with_a_user() -> (RedisServer, LockManager) {
     (server, locks)
 }
 
+/// A server that reads its data refuses everything until it has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_loads_its_data_is_waited_for() {
+    let mut server = RedisServer::start();
+    let url = server.url();
+    let (here, there) = (manager(&url, 5 * LONG).await, manager(&url, 5 * LONG).await);
+    let guard = here.acquire("held").await.unwrap();
+    let fill = "for n = 1, 3000 do redis.call('set', 'filler:' .. n, n) end";
+    server.cli(&["EVAL", fill, "0"]);
+    server.cli(&["SAVE"]);
+    server.kill();
+    let launched = tokio::task::spawn_blocking(move || {
+        // A millisecond for each key.
+        let slowly = ["--key-load-delay", "1000"];
+        let responsive = ["--loading-process-events-interval-bytes", "1024"];
+        server.launch_again_with(&[slowly, responsive].concat());
+        server
+    });
+    let client = redis::Client::open(url).unwrap();
+    let loads = || {
+        let connection = client.get_connection();
+        let asked = connection.and_then(|mut it| redis::cmd("EXISTS").arg("k").exec(&mut it));
+        asked.is_err_and(|error| error.code() == Some("LOADING"))
+    };
+    within(PATIENCE, "it loads", loads).await;
+    let error = fails_at_its_deadline(there.acquire("other"), 500 * MS).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(loads(), "it loaded until then");
+    let late = there.acquire("other").wait(PATIENCE).await;
+    let late = late.expect("within its wait");
+    let server = launched.await.unwrap();
+    assert!(guard.is_held(), "nothing was lost");
+    guard.release().await.unwrap();
+    late.release().await.unwrap();
+    assert_eq!(server.cli(&["EXISTS", "lock:held", "lock:other"]), "0");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_that_was_changed_is_a_misconfiguration_without_a_storm() {
     let (server, locks) = with_a_user().await;

@@ -112,6 +112,7 @@ async fn keeps_the_contract(builder: impl Fn() -> RedisBackendBuilder) {
         builder().connect().await.unwrap(),
     );
     conformance::all(&one, &other).await;
+    conformance::node::all(&one, &other).await;
 }
 
 /// Both ways to publish, and each grant acknowledged by a replica.
