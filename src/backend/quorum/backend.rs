@@ -94,6 +94,7 @@ use crate::backend::{
 /// - *Persistence.* A node that restarts without its data may vote a second time for a key that is held.
 ///   Either it keeps each write (`appendonly yes`, `appendfsync always`), or it stays away, and
 ///   grants nothing, for as long as the longest lease after it has come back empty.
+/// - *No eviction*: `maxmemory-policy noeviction`. A vote that is evicted may be given a second time.
 /// - [`node_timeout`](QuorumBuilder::node_timeout), when leases are short or nodes are far.
 ///
 /// # Where it comes from

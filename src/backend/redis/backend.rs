@@ -52,7 +52,8 @@ use crate::backend::{
 /// In a cluster, at each of its nodes, also `+cluster|slots +asking +spublish +ssubscribe
 /// +sunsubscribe +pubsub|shardnumsub`; with [`min_replicas`](RedisBackendBuilder::min_replicas) also
 /// `+wait +unwatch`. With `+hgetall`, [`inspect`](Backend::inspect) tells who holds
-/// a lock and not only that it is held; with `+info`, [`warnings`](Self::warnings) tell of eviction.
+/// a lock and not only that it is held; with `+info`, [`warnings`](Self::warnings) tell of eviction. A
+/// database other than 0 takes `+select`.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), tower_lock::ConnectError> {

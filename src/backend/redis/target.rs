@@ -1,5 +1,6 @@
 //! From a URL to where and how to connect.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
@@ -91,6 +92,10 @@ impl Targets {
                     ));
                 }
                 let sentinels = targets(database, SENTINEL_PORT)?;
+                let mut addresses = HashSet::new();
+                if !sentinels.iter().all(|it| addresses.insert(&it.address)) {
+                    return Err(invalid("a sentinel is named twice: each has one vote"));
+                }
                 let service = percent_encoding::percent_decode_str(service)
                     .decode_utf8()
                     .map_err(|_| invalid("the name of the service is not UTF-8"))?
@@ -296,6 +301,7 @@ mod tests {
             ("redis+cluster://hunter2?@h", "percent-encoded"),
             ("redis+sentinel://u:hunter2@/service", "hosts"),
             ("redis+sentinel://u:hunter2@h,,i/service", "hosts"),
+            ("redis+sentinel://u:hunter2@h,i,h:26379/s", "named twice"),
             ("redis+sentinel://u:hunter2@h,i?hunter2/service", "hosts"),
             ("redis+sentinel://u:hunter2@h:hunter2/service", "not a URL"),
             (

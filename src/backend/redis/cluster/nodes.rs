@@ -145,9 +145,9 @@ impl Cluster {
     ) -> Option<Arc<Node>> {
         let (host, port) = address.rsplit_once(':')?;
         let port = port.parse().ok()?;
-        // Without a host it is another port of the node that answered.
+        // Without a host, or one that it does not know, it is another port of the node that answered.
         let host = match host {
-            "" => asked.rsplit_once(':')?.0,
+            "" | "?" => asked.rsplit_once(':')?.0,
             host => host,
         };
         let target = self.target(host.trim_matches(['[', ']']), port);
