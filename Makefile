@@ -21,7 +21,7 @@ SCENARIOS ?=
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
-	@echo 'make faults    every fault $(RUNS) times under load, as one table (RUNS=n, ROWS="words of names")'
+	@echo 'make faults    every fault $(RUNS) times under load, as one table (RUNS=n, ROWS="words of names"; 100 000 locks once, or by name)'
 	@echo 'make lint      format, clippy and documentation, warnings are errors'
 	@echo 'make features  each feature alone, and none'
 	@echo 'make bench     beside other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot")'

@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     // Run by run, so that no row meets only itself.
     let order = (0..runs).flat_map(|run| (0..rows.len()).map(move |row| (run, row)));
     let order: Vec<_> = order
-        .filter(|(run, row)| *run == 0 || !rows[*row].once)
+        .filter(|(run, row)| *run == 0 || !words.is_empty() || !rows[*row].once)
         .collect();
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {

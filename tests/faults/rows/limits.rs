@@ -208,7 +208,12 @@ async fn hostile_keys(world: &mut World) {
         world
             .referee
             .expect(busy, "I1", || format!("hostile key {n} was granted twice"));
-        names.push(first.key().as_str().to_owned());
+        let name = first.key().as_str().to_owned();
+        let in_redis = world.server().cli(&["EXISTS", &format!("lock:{name}")]) == "1";
+        world.referee.expect(in_redis, "I15", || {
+            format!("hostile key {n} has another name in Redis")
+        });
+        names.push(name);
         drop(first.release().await);
         sleep(millis(1..5)).await;
     }

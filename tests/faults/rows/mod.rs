@@ -19,6 +19,7 @@ use tower_lock::ErrorKind;
 
 use crate::referee::BACKSTOP;
 use crate::store::Topology;
+use crate::support::engine::SECOND;
 use crate::world::World;
 
 /// What happens to a world, from when its load runs until it can recover.
@@ -43,7 +44,10 @@ pub(crate) struct Row {
     pub(crate) min_replicas: Option<NonZeroUsize>,
     /// Whether a server that lost its data grants nothing for a lease.
     pub(crate) quarantine: bool,
-    /// It proves the same each time, and keeps a core busy for long: one run is enough.
+    /// How long it may take after the load until everything is given back.
+    pub(crate) clearance: Duration,
+    /// It keeps a core busy for long: one run among those of all others, and as many as asked for
+    /// where rows are named.
     pub(crate) once: bool,
     pub(crate) fault: Fault,
 }
@@ -62,6 +66,7 @@ impl Row {
             hears: true,
             min_replicas: None,
             quarantine: false,
+            clearance: SECOND,
             once: false,
             fault,
         }
@@ -93,6 +98,10 @@ impl Row {
             quarantine: true,
             ..self
         }
+    }
+
+    pub(crate) fn clears_within(self, clearance: Duration) -> Self {
+        Self { clearance, ..self }
     }
 
     pub(crate) fn once(self) -> Self {

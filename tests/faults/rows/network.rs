@@ -15,13 +15,16 @@ pub(super) fn rows() -> Vec<Row> {
     vec![
         row("one process cut off, commands swallowed", |world| {
             Box::pin(swallowed(world, Swallow::Commands, Some(0)))
-        }),
+        })
+        .clears_within(SILENT_ATTEMPT),
         row("one process cut off, answers swallowed", |world| {
             Box::pin(swallowed(world, Swallow::Answers, Some(0)))
-        }),
+        })
+        .clears_within(SILENT_ATTEMPT),
         row("one process cut off, half-open", |world| {
             Box::pin(swallowed(world, Swallow::Both, Some(0)))
-        }),
+        })
+        .clears_within(SILENT_ATTEMPT),
         row("all cut off, half-open", |world| {
             Box::pin(swallowed(world, Swallow::Both, None))
         })

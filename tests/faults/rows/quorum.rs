@@ -47,7 +47,11 @@ async fn killed(world: &mut World) {
         server.kill();
     }
     let outage = world.end(&begun, 1);
-    world.proof(true, "two killed");
+    let dead = servers(world)
+        .iter()
+        .filter(|server| !server.runs())
+        .count();
+    world.proof(dead == 2, "two killed");
     world.expect_all_kept(outage).await;
 }
 

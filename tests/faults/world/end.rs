@@ -55,9 +55,10 @@ impl World {
     }
 }
 
-/// I10, and how many keys outlive everybody who might want them.
+/// I10, I13, and how many keys outlive everybody who might want them. A key that nobody gave back is gone
+/// with its lease, and would be taken for one that was: so there is less time than that.
 async fn left_over(store: &Store, managers: &[LockManager], referee: &Referee, row: &Row) -> usize {
-    let limit = Instant::now() + row.lease + SECOND;
+    let limit = Instant::now() + row.clearance;
     loop {
         let late = Instant::now() > limit;
         let snapshots: Vec<Snapshot> = managers.iter().map(LockManager::snapshot).collect();

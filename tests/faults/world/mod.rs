@@ -201,6 +201,11 @@ impl World {
         self.evidence.push(what);
     }
 
+    /// What was seen besides.
+    pub(crate) fn evidence(&mut self, what: String) {
+        self.evidence.push(what);
+    }
+
     /// One process takes a lock and keeps it for so long, or until it is lost; tells which.
     pub(crate) async fn holder(
         &self,
