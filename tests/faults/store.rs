@@ -51,6 +51,17 @@ impl Store {
         }
     }
 
+    /// Also those that are dead, or replicas.
+    pub(crate) fn all_servers(&self) -> Vec<&RedisServer> {
+        match self {
+            Self::Single(server) => vec![server],
+            Self::Sentinel(set) => set.nodes().iter().collect(),
+            Self::Cluster(cluster) => cluster.nodes().iter().collect(),
+            Self::Quorum(servers) => servers.iter().collect(),
+            Self::Own => Vec::new(),
+        }
+    }
+
     /// Those that may have locks and subscriptions.
     fn servers(&self) -> Vec<&RedisServer> {
         match self {

@@ -81,6 +81,10 @@ impl Cluster {
         format!("redis+cluster://{addresses}")
     }
 
+    pub(crate) fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
     pub(crate) fn node(&self, node: usize) -> &RedisServer {
         &self.nodes[node]
     }

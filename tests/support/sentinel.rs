@@ -68,6 +68,10 @@ impl SentinelSet {
         format!("redis+sentinel://{}/{service}", self.addresses())
     }
 
+    pub(crate) fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
     pub(crate) fn node(&self, node: usize) -> &RedisServer {
         &self.nodes[node]
     }

@@ -9,6 +9,7 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tower_lock::{Error, Held, LockGuard};
 
+use super::hold::drift;
 use super::{Hold, Referee};
 
 /// How often a holder looks whether it still holds.
@@ -53,11 +54,13 @@ impl Grip {
         let (is_held, left) = (self.held.is_held(), self.held.remaining());
         let after = Instant::now();
         let mut contradicted = false;
+        let mut too_long = false;
         self.each(|hold| {
             if is_held {
                 // Between `before` and `after` it was so: at `before` for certain.
                 contradicted |= hold.denied.is_some() || hold.told.is_some();
                 hold.confirmed = before;
+                too_long |= left > hold.lease.saturating_sub(drift(hold.lease));
                 let end = before + left;
                 let is_news = end > hold.deadline() + AT_ONCE;
                 if !left.is_zero() && after - before < AT_ONCE && is_news {
@@ -68,6 +71,8 @@ impl Grip {
             }
         });
         let key = self.held.key();
+        self.referee
+            .expect(!too_long, "I2", || format!("{key:?}: {left:?} are left"));
         self.referee
             .expect(!contradicted, "I3", || format!("{key:?}: held again"));
         is_held

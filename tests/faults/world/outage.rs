@@ -1,14 +1,25 @@
 //! Times without locks, and what may be sent in them.
 
+use std::iter::repeat;
+
 use tokio::time::Instant;
 
 use super::{PROCESSES, World};
 use crate::referee::Outage;
+use crate::support::engine::scripts_called;
+use crate::support::proxy::Proxy;
+use crate::support::redis_server::RedisServer;
 
 /// An outage that has begun.
 pub(crate) struct Begun {
     pub(crate) at: Instant,
     process: Option<usize>,
+    traffic: Vec<Option<Traffic>>,
+}
+
+/// Connections made, and scripts called, at one place, since that was started.
+#[derive(Clone, Copy)]
+struct Traffic {
     connections: u64,
     commands: u64,
 }
@@ -16,12 +27,10 @@ pub(crate) struct Begun {
 impl World {
     /// From here on a process, or all, may be without their locks.
     pub(crate) fn begin(&self, process: Option<usize>) -> Begun {
-        let (connections, commands) = self.traffic();
         Begun {
             at: Instant::now(),
             process,
-            connections,
-            commands,
+            traffic: self.traffic(),
         }
     }
 
@@ -35,12 +44,15 @@ impl World {
         };
         self.referee.outage(outage);
         // I15.
-        let (connections, commands) = self.traffic();
-        let made = connections - begun.connections;
-        let sent = commands - begun.commands;
+        let Traffic {
+            connections: made,
+            commands: sent,
+        } = self.traffic_since(begun);
         let took = usable - begun.at;
+        // Each of them has connections of its own, and takes part in what is asked for.
+        let servers = self.store.all_servers().len().max(1) as u64;
         // For commands and for messages, up to three a second.
-        let allowed = 2 * PROCESSES as u64 * (6 + 3 * took.as_secs() + cuts);
+        let allowed = 2 * servers * PROCESSES as u64 * (6 + 3 * took.as_secs() + cuts);
         self.referee.expect(made <= allowed, "I15", || {
             format!("{made} connections in {took:?}")
         });
@@ -48,7 +60,7 @@ impl World {
         // has ten, is renewed or given back once every backoff step of 50 ms at the most.
         let asked = self.referee.asked_since(begun.at) as u64;
         let steps = u64::try_from(took.as_millis() / 50).unwrap_or(u64::MAX) + 2;
-        let allowed = 3 * asked + 10 * PROCESSES as u64 * steps;
+        let allowed = servers * (3 * asked + 10 * PROCESSES as u64 * steps);
         self.referee.expect(sent <= allowed, "I15", || {
             format!("{sent} commands in {took:?}, for {asked} acquires")
         });
@@ -60,16 +72,51 @@ impl World {
     }
 
     pub(crate) fn connections_since(&self, begun: &Begun) -> u64 {
-        self.traffic().0 - begun.connections
+        self.traffic_since(begun).connections
     }
 
-    /// Connections made at the proxies, and scripts called through them.
-    fn traffic(&self) -> (u64, u64) {
-        let proxies = self
-            .gates
-            .iter()
-            .flat_map(|gate| [&gate.commands, &gate.messages]);
-        let each = proxies.map(|proxy| (proxy.accepted(), proxy.scripts()));
-        each.fold((0, 0), |(made, sent), it| (made + it.0, sent + it.1))
+    /// At the proxies; where there are none at the servers, as far as they run, with what they have of
+    /// each other.
+    fn traffic(&self) -> Vec<Option<Traffic>> {
+        if self.gates.is_empty() {
+            let servers = self.store.all_servers().into_iter();
+            return servers.map(|it| it.runs().then(|| at(it))).collect();
+        }
+        let gates = self.gates.iter();
+        let proxies = gates.flat_map(|gate| [&gate.commands, &gate.messages]);
+        let through = |proxy: &Proxy| Traffic {
+            connections: proxy.accepted(),
+            commands: proxy.scripts(),
+        };
+        proxies.map(|proxy| Some(through(proxy))).collect()
+    }
+
+    fn traffic_since(&self, begun: &Begun) -> Traffic {
+        let mut sum = Traffic {
+            connections: 0,
+            commands: 0,
+        };
+        // There may be more processes by now.
+        let before = begun.traffic.iter().copied().chain(repeat(None));
+        for (now, before) in self.traffic().into_iter().zip(before) {
+            let Some(now) = now else { continue };
+            // One that was started anew counts from its start.
+            let before = before.filter(|it| it.connections <= now.connections);
+            sum.connections += now.connections - before.map_or(0, |it| it.connections);
+            sum.commands += now.commands - before.map_or(0, |it| it.commands.min(now.commands));
+        }
+        sum
+    }
+}
+
+fn at(server: &RedisServer) -> Traffic {
+    let stats = server.cli(&["INFO", "stats"]);
+    let made = stats.lines().find_map(|line| {
+        let made = line.strip_prefix("total_connections_received:")?;
+        made.trim().parse().ok()
+    });
+    Traffic {
+        connections: made.expect("a number"),
+        commands: scripts_called(server),
     }
 }
