@@ -131,6 +131,27 @@ fn a_full_memory_is_told_once_though_releases_succeed() {
     });
 }
 
+#[test]
+fn a_permission_that_is_withdrawn_is_told_once_and_so_is_its_return() {
+    logged(|log| async move {
+        let server = RedisServer::start();
+        let allow = |rule| server.cli(&["ACL", "SETUSER", "some", rule]);
+        for rule in ["on", ">secret", "~*", "&*", "+@all"] {
+            allow(rule);
+        }
+        let locks = manager(server.url_of("some", "secret"), LEASE).await;
+        allow("-hset");
+        for _ in 0..3 {
+            let error = locks.acquire("k").no_wait().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Misconfigured);
+        }
+        assert_eq!(log.messages(), [REFUSED]);
+        allow("+hset");
+        drop(locks.acquire("k").wait(PATIENCE).await.unwrap());
+        assert_eq!(log.messages(), [REFUSED, GRANTED]);
+    });
+}
+
 /// What it may not ask for, it can do without.
 #[test]
 fn the_user_of_the_manual_starts_without_a_word() {
