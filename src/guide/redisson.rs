@@ -66,7 +66,7 @@
 //!
 //! With the wrong one the locks still exclude each other. Who waits here looks once a second; a thread in
 //! Java looks again when the lease that it was told of has passed, 30 s with the defaults. A waiter was
-//! woken after 2 ms as the median, in 99 of 100 cases after 6 ms at most, on two cores with all servers
+//! woken after 2 ms as the median, in 99 of 100 cases after 7 ms at most, on two cores with all servers
 //! and JVMs.
 //!
 //! # What is different
