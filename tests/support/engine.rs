@@ -6,6 +6,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures_util::poll;
@@ -158,6 +159,8 @@ pub(crate) fn scripts_called(server: &RedisServer) -> u64 {
 pub(crate) struct Monitor {
     stream: TcpStream,
     lines: Arc<Mutex<Vec<String>>>,
+    reader: JoinHandle<()>,
+    port: u16,
 }
 
 impl Monitor {
@@ -170,13 +173,28 @@ impl Monitor {
         assert_eq!(ok, "+OK\r\n");
         let lines = Arc::<Mutex<Vec<String>>>::default();
         let seen = Arc::clone(&lines);
-        drop(std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             for line in reader.lines().map_while(Result::ok) {
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 seen.push(line);
             }
-        }));
-        Self { stream, lines }
+        });
+        Self {
+            stream,
+            lines,
+            reader,
+            port: server.port(),
+        }
+    }
+
+    /// Where the server is.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The server is gone, or has ended the connection.
+    pub(crate) fn is_over(&self) -> bool {
+        self.reader.is_finished()
     }
 
     /// What was sent so far, without the commands of scripts.

@@ -90,7 +90,7 @@ impl Referee {
         }
     }
 
-    /// From now on there is one primary, and no other server that takes itself for it.
+    /// All servers agree from now on.
     pub(crate) fn is_whole(&self) {
         self.log().divided_until = Some(Instant::now());
     }

@@ -56,7 +56,7 @@ impl Verdict {
         for holds in by_key.values_mut() {
             holds.sort_by_key(|hold| hold.granted);
             verdict.overlaps(row, referee, &log, holds);
-            verdict.tokens(row, holds);
+            verdict.tokens(row, referee, &log, holds);
         }
         verdict.losses(referee, &log);
         let (mut handed, mut changes) = (Vec::new(), 0);
@@ -89,11 +89,7 @@ impl Verdict {
                     continue;
                 }
                 self.longest_overlap = self.longest_overlap.max(overlap);
-                // Only the data that a fault destroyed excuses anything, and only until then.
-                let before = |moment: Instant| old.taken_after() < moment;
-                let destroyed = log.outages.iter().any(|outage| before(outage.usable));
-                let divided = log.divided_until.is_some_and(before);
-                let allowed = if row.loses_data && (destroyed || divided) {
+                let allowed = if may_be_forgotten(row, log, old) {
                     // A look at the clock takes a moment.
                     old.deadline_as_of(new.granted) + MS
                 } else {
@@ -115,12 +111,12 @@ impl Verdict {
     }
 
     /// I4.
-    fn tokens(&mut self, row: &Row, holds: &[&Hold]) {
+    fn tokens(&mut self, row: &Row, referee: &Referee, log: &Log, holds: &[&Hold]) {
         for pair in holds.windows(2) {
             let (old, new) = (pair[0], pair[1]);
             // Two servers took themselves for the primary, and granted it at once: whose answer was there
             // first says nothing.
-            let divided = row.loses_data && old.end() > new.granted;
+            let divided = may_be_forgotten(row, log, old) && old.end() > new.granted;
             let taken_after = match divided {
                 true => new.asked,
                 false => new.taken_after(),
@@ -128,7 +124,11 @@ impl Verdict {
             // Otherwise the second one may have been there before the first one.
             let in_order = taken_after >= old.granted;
             self.expect(new.token > old.token || !in_order, "I4", || {
-                format!("{}: token {} after {}", new.key, new.token, old.token)
+                let times = |hold: &Hold| {
+                    let times = [hold.asked, hold.granted, hold.end()].map(|at| referee.ms(at));
+                    format!("{} of process {} ({times:?} ms)", hold.token, hold.process)
+                };
+                format!("{}: token {} after {}", new.key, times(new), times(old))
             });
         }
     }
@@ -259,4 +259,13 @@ impl Verdict {
             });
         }
     }
+}
+
+/// Whether the store may not have known of this hold for as long as it lasted: only the data that a fault
+/// destroyed excuses anything, and only what was granted until then.
+fn may_be_forgotten(row: &Row, log: &Log, hold: &Hold) -> bool {
+    let before = |moment: Instant| hold.taken_after() < moment;
+    let destroyed = log.outages.iter().any(|outage| before(outage.usable));
+    let divided = log.divided_until.is_some_and(before);
+    row.loses_data && (destroyed || divided)
 }

@@ -153,10 +153,10 @@ fn is_without_a_guard(referee: &Referee, key: &str, at: Duration) -> bool {
     let at: Instant = referee.start.0 + at.saturating_sub(start);
     let log = referee.log();
     // What stands still keeps commands back for as long as it likes.
-    let troubled = log
-        .outages
-        .iter()
-        .any(|outage| at >= outage.begin && at <= outage.usable + Duration::from_secs(1));
+    let troubled = log.outages.iter().any(|outage| {
+        let over = log.divided_until.max(Some(outage.usable));
+        at >= outage.begin && over.is_some_and(|over| at <= over + Duration::from_secs(1))
+    });
     let covers = |end: Instant| end + ON_THE_WAY + referee.canary.delay(end, at) >= at;
     let guarded = (log.holds.iter())
         .any(|hold| hold.key == key && hold.granted <= at + ON_THE_WAY && covers(hold.end()));

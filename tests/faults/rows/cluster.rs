@@ -83,7 +83,7 @@ async fn stopped(world: &mut World) {
     sleep(SECOND).await;
     cluster(world).continue_process(node);
     cluster(world).in_order_again().await;
-    world.referee.is_whole();
+    world.is_whole();
     sleep(500 * MS).await;
 }
 

@@ -241,7 +241,6 @@ async fn clients_killed(world: &mut World) {
         sleep(100 * MS).await;
     }
     let outage = world.end(&begun, TIMES);
-    world.watch_the_wire();
     world.proof(killed >= TIMES, format!("{killed} killed"));
     world.expect_all_kept(outage).await;
 }

@@ -90,7 +90,6 @@ async fn restarted_empty(world: &mut World) {
     let safe: Vec<_> = (0..PROCESSES).map(kept).filter(on_most).collect();
     first.restart_empty();
     let outage = world.end(&begun, 1);
-    world.watch_the_wire();
     let safe_locks = format!("{} locks on enough of the others", safe.len());
     world.proof(!safe.is_empty(), safe_locks);
     sleep(world.row.lease).await;

@@ -77,7 +77,7 @@ async fn stopped(world: &mut World) {
     // It takes itself for the primary until it is told otherwise.
     set(world).continue_node(before);
     set(world).in_order_again().await;
-    world.referee.is_whole();
+    world.is_whole();
     sleep(500 * MS).await;
 }
 
@@ -92,7 +92,7 @@ async fn commanded(world: &mut World) {
     replaced(world, before).await;
     world.end(&begun, 1);
     set(world).in_order_again().await;
-    world.referee.is_whole();
+    world.is_whole();
 }
 
 /// From now on the replicas are not let in. Returns the primary.

@@ -55,7 +55,6 @@ async fn restarted_empty(world: &mut World) {
     world.server().launch_again();
     let outage = world.end(&begun, 1);
     world.expect_all_lost(outage);
-    world.watch_the_wire();
     let run = |info: &str| {
         info.lines()
             .find(|it| it.starts_with("run_id"))
@@ -72,7 +71,6 @@ async fn quarantined(world: &mut World) {
     let killed = SystemTime::now();
     world.server().launch_again();
     let outage = world.end(&begun, 1);
-    world.watch_the_wire();
     world.expect_all_lost(outage);
     sleep(LEASE - 300 * MS).await;
     let tried = world.managers[0].acquire("nobody's").no_wait().await;
@@ -92,7 +90,6 @@ async fn restarted_with_data(world: &mut World) {
     world.proof(is_silent, "no answer");
     world.server().launch_again();
     let outage = world.end(&begun, 1);
-    world.watch_the_wire();
     world.expect_all_kept(outage).await;
 }
 

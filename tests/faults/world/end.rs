@@ -32,7 +32,7 @@ impl World {
         no_subscription_is_left(&self.store, &self.referee).await;
         let (mut renewals, mut releases) = (0, 0);
         for monitor in &self.monitors {
-            let alone = matches!(self.store, Store::Single(_));
+            let alone = !matches!(self.store, Store::Quorum(_));
             let seen = wire::judge(&self.referee, alone, &monitor.all_lines());
             renewals += seen.renewals;
             releases += seen.releases;

@@ -174,13 +174,20 @@ impl World {
         self.server().cli(&args)
     }
 
-    /// Writes down what servers without a failover are sent; once more after one was started anew.
+    /// Writes down from now on what each server that runs is sent.
     pub(crate) fn watch_the_wire(&mut self) {
-        match &self.store {
-            Store::Single(server) => self.monitors.push(Monitor::start(server)),
-            Store::Quorum(servers) => self.monitors.extend(servers.iter().map(Monitor::start)),
-            _ => {}
+        for server in self.store.all_servers() {
+            let of_server = |it: &Monitor| it.port() == server.port() && !it.is_over();
+            if server.runs() && !self.monitors.iter().any(of_server) {
+                self.monitors.push(Monitor::start(server));
+            }
         }
+    }
+
+    /// From now on there is one primary, and no other server that takes itself for it.
+    pub(crate) fn is_whole(&mut self) {
+        self.referee.is_whole();
+        self.watch_the_wire();
     }
 
     /// Whether a server, or what is behind a proxy, answers within so long.

@@ -68,6 +68,8 @@ impl World {
             "{:.1} s, {made} connections, {sent} commands",
             took.as_secs_f64()
         ));
+        // Servers were started anew, or ended all connections.
+        self.watch_the_wire();
         outage
     }
 
