@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::{PROCESSES, World};
 use crate::referee::Outage;
+use crate::store::Store;
 use crate::support::engine::scripts_called;
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
@@ -49,23 +50,30 @@ impl World {
             commands: sent,
         } = self.traffic_since(begun);
         let took = usable - begun.at;
-        // Each of them has connections of its own, and takes part in what is asked for.
+        // Each of them has connections of its own.
         let servers = self.store.all_servers().len().max(1) as u64;
         // For commands and for messages, up to three a second.
         let allowed = 2 * servers * PROCESSES as u64 * (6 + 3 * took.as_secs() + cuts);
         self.referee.expect(made <= allowed, "I15", || {
             format!("{made} connections in {took:?}")
         });
-        // Each acquire sends its try and what undoes it; each lock of this load, of which a process
-        // has ten, is renewed or given back once every backoff step of 50 ms at the most.
+        // Each acquire sends its try, one more behind its subscription, and what undoes it, which the other
+        // processes hear and try. Each lock of this load, of which a process has ten, is renewed or given
+        // back once every backoff step of 50 ms at the most.
         let asked = self.referee.asked_since(begun.at) as u64;
         let steps = u64::try_from(took.as_millis() / 50).unwrap_or(u64::MAX) + 2;
-        let allowed = servers * (3 * asked + 10 * PROCESSES as u64 * steps);
+        let processes = PROCESSES as u64;
+        let once = (2 + processes) * asked + 10 * processes * steps;
+        let votes = match &self.store {
+            Store::Quorum(servers) => servers.len() as u64,
+            _ => 1,
+        };
+        let allowed = votes * once;
         self.referee.expect(sent <= allowed, "I15", || {
-            format!("{sent} commands in {took:?}, for {asked} acquires")
+            format!("{sent} commands in {took:?}, for {asked} acquires, of {allowed}")
         });
         self.evidence.push(format!(
-            "{:.1} s, {made} connections, {sent} commands",
+            "{:.1} s, {made} connections, {sent} commands of {allowed}",
             took.as_secs_f64()
         ));
         // Servers were started anew, or ended all connections.
