@@ -7,8 +7,8 @@ mod exports;
 
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower_lock::backend::{
-    Acquired, BackendError, BackendErrorKind, Fence, ForceReleased, HintSender, Hints, Holder,
-    LeaseId, Passed, QuorumBuilder, Released, Renewal, Renewed,
+    Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased, HintSender, Hints,
+    Holder, LeaseId, Passed, QuorumBuilder, Released, Renewal, Renewed,
 };
 use tower_lock::{
     Acquire, AcquireFuture, ByExtension, ByHeader, ByPath, ByQuery, ConfigError, ConnectError,
@@ -67,6 +67,7 @@ assert_shared!(
     Renewed,
     Released,
     Passed,
+    Extended,
     ForceReleased,
     BackendErrorKind
 );

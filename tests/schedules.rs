@@ -45,6 +45,55 @@ async fn a_single_try_does_not_wait_behind_the_one_a_lease_is_passed_to() {
     second.await.unwrap();
 }
 
+/// Each 100 ms all of them used to wait for an answer.
+#[tokio::test(start_paused = true)]
+async fn nobody_in_a_queue_waits_for_the_answer_that_lets_it_go_on() {
+    let wire = Simulated::new(10 * MS);
+    let locks = manager(&wire);
+    let start = Instant::now();
+    let holders = (0..500).map(|_| {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            let guard = locks.acquire("k").await.unwrap();
+            sleep(MS).await;
+            drop(guard);
+        })
+    });
+    for holder in holders.collect::<Vec<_>>() {
+        holder.await.unwrap();
+    }
+    // The first try, and everybody's millisecond.
+    assert!(start.elapsed() < 530 * MS, "{:?}", start.elapsed());
+    assert_eq!(wire.sent(Command::Pass), 0);
+    let asked = wire.sent(Command::Extend);
+    assert!((5..=12).contains(&asked), "{asked} commands");
+}
+
+/// An answer that never comes: the lease is not stuck with it.
+#[tokio::test(start_paused = true)]
+async fn a_queue_goes_on_without_the_answer_that_would_let_it() {
+    for fault in [Fault::Refused, Fault::AnswerLost, Fault::CommandLost] {
+        let wire = Simulated::new(10 * MS);
+        let locks = manager(&wire);
+        wire.fail_next(Command::Extend, fault);
+        let holders = (0..200).map(|_| {
+            let locks = locks.clone();
+            tokio::spawn(async move {
+                let guard = locks.acquire("k").wait(SECOND).await.unwrap();
+                sleep(MS).await;
+                assert!(guard.is_held());
+                drop(guard);
+            })
+        });
+        for holder in holders.collect::<Vec<_>>() {
+            holder.await.unwrap();
+        }
+        sleep(SECOND).await;
+        assert!(locks.snapshot().is_idle());
+        assert!(!locks.is_locked("k").await.unwrap());
+    }
+}
+
 /// the same without hand-off: fixed leases only.
 #[tokio::test(start_paused = true)]
 async fn a_single_try_does_not_wait_behind_the_one_that_contends_next() {

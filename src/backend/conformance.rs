@@ -21,6 +21,7 @@
 //! in hope.
 
 pub mod node;
+mod passing;
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -30,10 +31,15 @@ use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use super::{
-    Acquired, Backend, BackendError, ForceReleased, Hints, LeaseId, Passed, Released, Renewal,
-    Renewed,
+    Acquired, Backend, BackendError, ForceReleased, Hints, LeaseId, Released, Renewal, Renewed,
 };
 use crate::LockKey;
+pub use passing::{
+    a_lease_that_another_handle_watches_is_not_extended,
+    a_lease_that_another_handle_watches_is_passed_on,
+    a_lease_that_is_not_held_can_be_neither_passed_on_nor_extended,
+    a_lease_that_nobody_waits_for_may_be_extended, a_lease_that_nobody_waits_for_may_be_kept,
+};
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -64,7 +70,9 @@ pub async fn all<B: Backend>(one: &B, other: &B) {
     one_of_many_contenders_is_granted(one, other).await;
     a_lease_that_nobody_waits_for_may_be_kept(one).await;
     a_lease_that_another_handle_watches_is_passed_on(one, other).await;
-    a_lease_that_is_not_held_cannot_be_passed_on(one).await;
+    a_lease_that_nobody_waits_for_may_be_extended(one).await;
+    a_lease_that_another_handle_watches_is_not_extended(one, other).await;
+    a_lease_that_is_not_held_can_be_neither_passed_on_nor_extended(one).await;
     a_watch_is_hinted_once_it_is_in_force(one).await;
     a_release_is_hinted_to_the_other_handle(one, other).await;
     a_forced_release_is_hinted_to_the_other_handle(one, other).await;
@@ -324,69 +332,6 @@ pub async fn one_of_many_contenders_is_granted<B: Backend>(one: &B, other: &B) {
         .collect();
     assert_eq!(granted.len(), 1, "granted to {granted:?}");
     release(one, &key, lease(granted[0])).await;
-}
-
-/// `pass` without watchers: the lease is kept, longer and under a larger counter, or, by a backend
-/// that cannot tell, released.
-///
-/// # Panics
-///
-/// If it is not so.
-pub async fn a_lease_that_nobody_waits_for_may_be_kept<B: Backend>(backend: &B) {
-    let (key, holder, next) = fixture("pass-alone");
-    let before = grant(backend, &key, holder, SHORT).await;
-    match definite(backend.pass(&key, holder, LONG).await, "pass") {
-        Passed::Kept { counter } => {
-            assert!(counter > before, "kept under {counter} after {before}");
-            let left = busy(backend, &key, next).await;
-            assert!(left > LONG / 2, "kept for {LONG:?}, {left:?} left");
-            release(backend, &key, holder).await;
-            let after = grant(backend, &key, next, SHORT).await;
-            assert!(
-                after >= counter + u64::from(Passed::COUNTERS),
-                "granted under {after}, among the counters from {counter} on that were given away"
-            );
-            release(backend, &key, next).await;
-        }
-        Passed::Released { .. } => {
-            grant(backend, &key, next, LONG).await;
-            release(backend, &key, next).await;
-        }
-        Passed::NotHeld => panic!("a lease that was held is said not to be"),
-    }
-}
-
-/// `pass` with a watcher on the other handle: the lease is released, and the watcher is told.
-///
-/// # Panics
-///
-/// If it is not so.
-pub async fn a_lease_that_another_handle_watches_is_passed_on<B: Backend>(one: &B, other: &B) {
-    let (key, holder, next) = fixture("pass-watched");
-    grant(one, &key, holder, LONG).await;
-    let mut hints = other.watch(&key);
-    hinted(&mut hints, "the watch is in force").await;
-    let passed = definite(one.pass(&key, holder, LONG).await, "pass");
-    let is_released = matches!(passed, Passed::Released { .. });
-    assert!(is_released, "somebody else was watching: {passed:?}");
-    hinted(&mut hints, "the lease was passed on").await;
-    grant(other, &key, next, LONG).await;
-    release(other, &key, next).await;
-}
-
-/// `pass` of a lease that does not hold the key changes nothing.
-///
-/// # Panics
-///
-/// If it is not so.
-pub async fn a_lease_that_is_not_held_cannot_be_passed_on<B: Backend>(backend: &B) {
-    let (key, holder, stranger) = fixture("pass-stranger");
-    let pass = |lease| backend.pass(&key, lease, LONG);
-    assert_eq!(definite(pass(holder).await, "pass"), Passed::NotHeld);
-    grant(backend, &key, holder, LONG).await;
-    assert_eq!(definite(pass(stranger).await, "pass"), Passed::NotHeld);
-    busy(backend, &key, stranger).await;
-    release(backend, &key, holder).await;
 }
 
 /// The first hint says that the watch is in force, also for a second watcher.

@@ -1,7 +1,7 @@
 //! The contract of a lock store, and the outcomes of its commands.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,6 +74,19 @@ pub trait Backend: Send + Sync + 'static {
         lease: LeaseId,
         ttl: Duration,
     ) -> impl Future<Output = Result<Passed, BackendError>> + Send;
+
+    /// Asked ahead of [`pass`](Self::pass), while somebody holds the lease: keeps it as that does if no
+    /// other process watches the key, so that the next holders need not wait for an answer; otherwise
+    /// changes nothing. By default it changes nothing.
+    fn extend(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<Extended, BackendError>> + Send {
+        let _unasked = (key, lease, ttl);
+        ready(Ok(Extended::wanted(0)))
+    }
 
     /// Starts to watch a key. Returns at once; the subscription ends when the [`Hints`] are
     /// dropped.
@@ -293,6 +306,40 @@ impl Passed {
     #[must_use]
     pub fn released(watchers: u32) -> Self {
         Self::Released { watchers }
+    }
+}
+
+/// The outcome of [`Backend::extend`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Extended {
+    /// Nobody else watches: the lease goes on for as long as asked for.
+    #[non_exhaustive]
+    Kept {
+        /// As in [`Passed::Kept`].
+        counter: u64,
+    },
+    /// Others may be waiting: nothing has changed.
+    #[non_exhaustive]
+    Wanted {
+        /// How many other processes watch. 0 if that cannot be known.
+        watchers: u32,
+    },
+    /// The lease did not hold the key.
+    NotHeld,
+}
+
+impl Extended {
+    /// The lease goes on under `counter` and those that follow it.
+    #[must_use]
+    pub fn kept(counter: u64) -> Self {
+        Self::Kept { counter }
+    }
+
+    /// So many others may be waiting.
+    #[must_use]
+    pub fn wanted(watchers: u32) -> Self {
+        Self::Wanted { watchers }
     }
 }
 

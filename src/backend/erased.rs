@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Acquired, Backend, BackendError, ForceReleased, Hints, Holder, Immediate, LeaseId, Passed,
-    Released, Renewal, Renewed,
+    Acquired, Backend, BackendError, Extended, ForceReleased, Hints, Holder, Immediate, LeaseId,
+    Passed, Released, Renewal, Renewed,
 };
 use crate::LockKey;
 
@@ -31,6 +31,7 @@ pub(crate) trait ErasedBackend: Send + Sync {
         leases: Vec<(LockKey, LeaseId)>,
     ) -> BoxFuture<Vec<Result<Released, BackendError>>>;
     fn pass(self: Arc<Self>, key: LockKey, lease: LeaseId, ttl: Duration) -> Answer<Passed>;
+    fn extend(self: Arc<Self>, key: LockKey, lease: LeaseId, ttl: Duration) -> Answer<Extended>;
     fn watch(&self, key: &LockKey) -> Hints;
     fn recoveries(&self) -> Hints;
     fn group(&self, key: &LockKey) -> u64;
@@ -66,6 +67,10 @@ impl<B: Backend> ErasedBackend for B {
 
     fn pass(self: Arc<Self>, key: LockKey, lease: LeaseId, ttl: Duration) -> Answer<Passed> {
         Box::pin(async move { Backend::pass(&*self, &key, lease, ttl).await })
+    }
+
+    fn extend(self: Arc<Self>, key: LockKey, lease: LeaseId, ttl: Duration) -> Answer<Extended> {
+        Box::pin(async move { Backend::extend(&*self, &key, lease, ttl).await })
     }
 
     fn watch(&self, key: &LockKey) -> Hints {

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 use super::{
-    Acquired, Backend, BackendError, Fence, ForceReleased, HintSender, Hints, Holder, Immediate,
-    LeaseId, Node, Passed, Released, Renewal, Renewed,
+    Acquired, Backend, BackendError, Extended, Fence, ForceReleased, HintSender, Hints, Holder,
+    Immediate, LeaseId, Node, Passed, Released, Renewal, Renewed,
 };
 use crate::LockKey;
 use crate::key::KeyMap;
@@ -104,6 +104,20 @@ impl State {
         }
     }
 
+    fn extend(&mut self, key: &LockKey, lease: LeaseId, ttl: Duration, now: Instant) -> Extended {
+        let watchers = self.watchers.get(key).map_or(&[][..], Vec::as_slice);
+        let watchers = watchers.iter().filter(|watcher| !watcher.is_closed());
+        let watchers = u32::try_from(watchers.count()).unwrap_or(u32::MAX);
+        let Some(entry) = self.held_by(key, lease, now) else {
+            return Extended::NotHeld;
+        };
+        if watchers > 0 {
+            return Extended::wanted(watchers);
+        }
+        entry.expires = entry.expires.max(now + ttl);
+        Extended::kept(self.next_counters(Passed::COUNTERS, now))
+    }
+
     fn free(&mut self, key: &LockKey) {
         self.leases.remove(key);
         if let Some(watchers) = self.watchers.get_mut(key) {
@@ -171,19 +185,23 @@ impl Backend for Memory {
         ttl: Duration,
     ) -> Result<Passed, BackendError> {
         let mut state = self.state();
-        let watchers = state.watchers.get(key).map_or(&[][..], Vec::as_slice);
-        let watchers = watchers.iter().filter(|watcher| !watcher.is_closed());
-        let watchers = u32::try_from(watchers.count()).unwrap_or(u32::MAX);
-        let now = Instant::now();
-        let Some(entry) = state.held_by(key, lease, now) else {
-            return Ok(Passed::NotHeld);
-        };
-        if watchers > 0 {
-            state.free(key);
-            return Ok(Passed::released(watchers));
-        }
-        entry.expires = entry.expires.max(now + ttl);
-        Ok(Passed::kept(state.next_counters(Passed::COUNTERS, now)))
+        Ok(match state.extend(key, lease, ttl, Instant::now()) {
+            Extended::Kept { counter } => Passed::kept(counter),
+            Extended::Wanted { watchers } => {
+                state.free(key);
+                Passed::released(watchers)
+            }
+            Extended::NotHeld => Passed::NotHeld,
+        })
+    }
+
+    async fn extend(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Extended, BackendError> {
+        Ok(self.state().extend(key, lease, ttl, Instant::now()))
     }
 
     fn watch(&self, key: &LockKey) -> Hints {

@@ -11,8 +11,8 @@ mod quorum;
 pub mod redis;
 
 pub use contract::{
-    Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Holder, Immediate, LeaseId,
-    Passed, Released, Renewal, Renewed,
+    Acquired, Backend, BackendError, BackendErrorKind, Extended, ForceReleased, Holder, Immediate,
+    LeaseId, Passed, Released, Renewal, Renewed,
 };
 pub use hints::{HintSender, Hints};
 pub use memory::Memory;

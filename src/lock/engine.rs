@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use super::contender::Contention;
+use super::extension::extend;
 use super::grant::Grant;
 use super::guard::Hold;
 use super::lanes::Lanes;
@@ -105,9 +106,12 @@ impl Engine {
     pub(super) fn follow(self: &Arc<Self>, key: &LockKey, next: Next) {
         match next {
             Next::Nothing => {}
-            Next::Grant(reply, granted, refused) => {
+            Next::Grant(reply, granted, refused, asks_ahead) => {
                 refuse(refused);
                 let hold = self.hold(granted);
+                if asks_ahead {
+                    self.spawner.spawn(extend(Arc::clone(self), key.clone()));
+                }
                 // If the waiter left at this moment, the hold comes back and is dropped here,
                 // which releases it.
                 drop(reply.send(Ok(hold)));

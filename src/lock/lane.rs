@@ -16,7 +16,7 @@ use super::order::{
     A_TURN, Answered, Bell, Claim, Due, Entered, Granted, Left, Next, Report, Return, Seen,
     Surrender, Ticket, Waiter,
 };
-use crate::backend::{BackendError, LeaseId, Renewal, Renewed};
+use crate::backend::{BackendError, Extended, LeaseId, Renewal, Renewed};
 use crate::{Error, ErrorKind, LockKey};
 
 #[derive(Debug, Default)]
@@ -270,7 +270,7 @@ impl Lane {
             return self.give_back(lease, None);
         }
         let mut next = self.hand_to_first(|claim| Tenure::begin(key, lease, claim, now));
-        if let Next::Grant(_, _, refused) = &mut next {
+        if let Next::Grant(_, _, refused, _) = &mut next {
             refused.append(&mut self.take_once(now));
         }
         next
@@ -368,7 +368,16 @@ impl Lane {
             let waiter = *next.remove();
             overtaken.push((waiter, self.why_not(granted.grant.granted_at())));
         }
-        Next::Grant(waiter.reply, granted, overtaken)
+        let asks_ahead = self.asks_ahead(granted.grant.granted_at());
+        Next::Grant(waiter.reply, granted, overtaken, asks_ahead)
+    }
+
+    /// Whether those who queue still would have to wait for the backend soon.
+    fn asks_ahead(&mut self, now: Moment) -> bool {
+        match &mut self.phase {
+            Phase::Held(tenure) if !self.queue.is_empty() => tenure.lease.asks_ahead(now),
+            _ => false,
+        }
     }
 
     fn hold(&mut self, tenure: Tenure) -> Granted {
@@ -508,6 +517,21 @@ impl Lane {
         outcome: &Result<Renewed, BackendError>,
         now: Moment,
     ) -> Answered {
+        let is_gone = matches!(outcome, Ok(Renewed::NotHeld));
+        self.answered(renewal, is_gone, now, |lease, _| {
+            lease.renewal_answered(renewal, sent_at, outcome, now);
+        })
+    }
+
+    /// `answer` tells it to the lease, with the number of those who wait here.
+    fn answered(
+        &mut self,
+        renewal: &Renewal,
+        is_gone: bool,
+        now: Moment,
+        answer: impl FnOnce(&mut Lease, usize),
+    ) -> Answered {
+        let waiting = self.queue.len();
         let lease = match &mut self.phase {
             Phase::Held(tenure) => Some(&mut tenure.lease),
             Phase::Surrendered(surrender) => Some(&mut surrender.lease),
@@ -516,12 +540,10 @@ impl Lane {
         let Some(lease) = lease.filter(|lease| lease.id() == renewal.lease) else {
             return Answered::Stale;
         };
-        lease.renewal_answered(renewal, sent_at, outcome, now);
+        answer(lease, waiting);
         match &mut self.phase {
             // Whoever looked has been told that it is lost: it stays so.
-            Phase::Held(tenure)
-                if !matches!(outcome, Ok(Renewed::NotHeld)) && !tenure.grant.is_held(now) =>
-            {
+            Phase::Held(tenure) if !is_gone && !tenure.grant.is_held(now) => {
                 match std::mem::take(&mut self.phase) {
                     Phase::Held(Tenure { lease, grant }) => {
                         Answered::Lost(grant, self.give_back(lease, None))
@@ -529,7 +551,7 @@ impl Lane {
                     _ => Answered::Stale,
                 }
             }
-            Phase::Held(_) if matches!(outcome, Ok(Renewed::NotHeld)) => self
+            Phase::Held(_) if is_gone => self
                 .lose()
                 .map_or(Answered::Stale, |(grant, next)| Answered::Lost(grant, next)),
             Phase::Held(tenure) => {
@@ -537,8 +559,47 @@ impl Lane {
                 Answered::Held(tenure.next_look())
             }
             // The release was waiting for this answer.
-            _ => Answered::Returning,
+            _ => self.resume(&renewal.key, now),
         }
+    }
+
+    /// The lease may go back now, unless the next in the queue can have it.
+    fn resume(&mut self, key: &LockKey, now: Moment) -> Answered {
+        let next = self.queue.values().next();
+        match std::mem::take(&mut self.phase) {
+            Phase::Surrendered(Surrender { lease, report })
+                if next.is_some_and(|it| lease.may_pass_to(it.claim.terms, now)) =>
+            {
+                let handed_on = self.hand_to_first(|it| Tenure::handed_on(key, lease, it, now));
+                Answered::HandedOn(report, handed_on)
+            }
+            phase => {
+                self.phase = phase;
+                Answered::Returning
+            }
+        }
+    }
+
+    /// What to ask the backend ahead of need. `None` if that has become needless.
+    pub(super) fn extension(&mut self, key: &LockKey, now: Moment) -> Option<Renewal> {
+        match &mut self.phase {
+            Phase::Held(tenure) if tenure.grant.is_held(now) => tenure.lease.extension(key),
+            _ => None,
+        }
+    }
+
+    /// That was answered.
+    pub(super) fn extended(
+        &mut self,
+        extension: &Renewal,
+        sent_at: Moment,
+        outcome: &Result<Extended, BackendError>,
+        now: Moment,
+    ) -> Answered {
+        let is_gone = matches!(outcome, Ok(Extended::NotHeld));
+        self.answered(extension, is_gone, now, |lease, waiting| {
+            lease.extension_answered(extension, sent_at, outcome, waiting, now);
+        })
     }
 
     /// The lease that is held, or may still be taken back.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::moment::{Moment, Span};
-use crate::backend::{BackendError, LeaseId, Passed, Renewal, Renewed};
+use crate::backend::{BackendError, Extended, LeaseId, Passed, Renewal, Renewed};
 use crate::{FencingToken, LockKey};
 
 /// How long a lock is wanted.
@@ -44,8 +44,10 @@ pub(super) struct Lease {
     policy: Policy,
     valid_until: Moment,
     renew_at: Moment,
-    /// A renewal is on the wire.
+    /// A renewal is on the wire, or an extension, which is one too.
     renewing: bool,
+    /// The backend was asked for more hand-offs, or there is no sense in it.
+    asked: bool,
     /// The last renewal had no answer; the next one is not sent early.
     failing: bool,
 }
@@ -90,6 +92,7 @@ impl Lease {
             valid_until: valid_until(sent_at, terms.ttl.get()),
             renew_at: sent_at + terms.ttl.get() / RENEW_AT,
             renewing: false,
+            asked: false,
             failing: false,
         }
     }
@@ -152,7 +155,58 @@ impl Lease {
     /// Other processes wait as well: those who wait here now get it once, and most of them once more.
     pub(super) fn take_turns(&mut self, waiting: usize) {
         let turn = SHORTEST_TURN.max(waiting + waiting * 3 / 4);
-        self.tokens = self.tokens.min(u32::try_from(turn).unwrap_or(u32::MAX));
+        let turn = u32::try_from(turn).unwrap_or(u32::MAX);
+        self.tokens = self.tokens.min(self.handoffs.saturating_add(turn));
+        self.asked = true;
+    }
+
+    /// Whether it is time to ask for more hand-offs, so that the next holders need not wait for the answer.
+    /// Once for each budget, when half of it is gone.
+    pub(super) fn asks_ahead(&mut self, now: Moment) -> bool {
+        let half_gone =
+            self.handoffs * 2 >= self.tokens || now + HANDOFF_TIME / 2 >= self.budget_until;
+        let asks = half_gone && !self.asked && self.policy == Policy::Always;
+        self.asked |= asks;
+        asks
+    }
+
+    /// What is sent then: as a renewal, whose answer a release waits for.
+    pub(super) fn extension(&mut self, key: &LockKey) -> Option<Renewal> {
+        if self.renewing {
+            return None;
+        }
+        self.renewing = true;
+        Some(Renewal::new(key.clone(), self.id, self.ttl()))
+    }
+
+    /// `waiting`: how many there are here.
+    pub(super) fn extension_answered(
+        &mut self,
+        extension: &Renewal,
+        sent_at: Moment,
+        outcome: &Result<Extended, BackendError>,
+        waiting: usize,
+        now: Moment,
+    ) {
+        let renewed = match outcome {
+            Ok(Extended::Kept { counter }) => {
+                // Unless the next holder must have a counter that is fresher still.
+                if self.tokens > 0 {
+                    self.keep(*counter, sent_at);
+                }
+                Ok(Renewed::Renewed)
+            }
+            Ok(Extended::Wanted { watchers }) => {
+                if *watchers > 0 {
+                    self.take_turns(waiting);
+                }
+                self.renewing = false;
+                return;
+            }
+            Ok(Extended::NotHeld) => Ok(Renewed::NotHeld),
+            Err(error) => Err(error.clone()),
+        };
+        self.renewal_answered(extension, sent_at, &renewed, now);
     }
 
     pub(super) fn end_budget(&mut self) {
@@ -163,6 +217,7 @@ impl Lease {
     pub(super) fn keep(&mut self, counter: u64, sent_at: Moment) {
         self.counter = counter;
         self.handoffs = 0;
+        self.asked = false;
         self.tokens = self.tokens_per_counter.saturating_mul(Passed::COUNTERS);
         self.budget_until = sent_at + HANDOFF_TIME;
         self.prolong(sent_at, self.ttl());

@@ -26,12 +26,16 @@
 //! | held | release, count above 1 | | count down |
 //! | held | last release, somebody queues, budget left | held by the first in the queue | wake it |
 //! | held | last release otherwise | surrendered | tell the releaser |
+//! | held | handed on, half of the budget is gone, somebody queues still | | extend: more, unless others wait |
+//! | held | extended | | a fresh budget; the guard's deadline moves |
+//! | held | not extended: others wait | | those who queue have one more turn |
 //! | held | a third of the lease has passed | | renew |
 //! | held | renewed | | the guard's deadline moves |
 //! | held | the renewal says "not held", or it was forced open | contending, or idle | tell the guard; contend |
 //! | held | the guard's deadline has passed | surrendered | tell the guard and the releaser |
 //! | surrendered | acquire, nobody queues, budget left | held | take the lease back |
 //! | surrendered, returning | acquire otherwise | | queue; with `no_wait` only as the first |
+//! | surrendered | renewed or extended, somebody queues, budget left | held by the first in the queue | wake it |
 //! | surrendered | the releaser comes, nobody queues | returning | release |
 //! | surrendered | the releaser comes, somebody queues | returning | pass: keep unless others wait |
 //! | surrendered, returning | the lease must have run out, nothing came of it | contending by a task, or idle | as after a runtime that went down |
@@ -40,8 +44,9 @@
 //!
 //! What holds between them:
 //!
-//! - A lane sends at most one acquire, release or pass at a time; renewals go beside them, but none
-//!   is sent after a release, and a release waits for the answer to a renewal on the wire.
+//! - A lane sends at most one acquire, release or pass at a time; renewals, and extensions as if they were
+//!   renewals, go beside them, but none is sent after a release, and a release waits for the answer to one
+//!   on the wire.
 //! - Processes that all want a key have it in turn. A lease that another process had before is handed on
 //!   to those who wait there by then, and to most of them once more; then the others are asked. Whoever
 //!   gave it up for them comes again when it has heard so many releases as there are others.
@@ -63,6 +68,7 @@ mod acquire;
 mod contender;
 mod engine;
 mod entry;
+mod extension;
 mod grant;
 mod guard;
 mod lane;

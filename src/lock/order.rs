@@ -117,7 +117,8 @@ pub(super) enum Next {
     Nothing,
     /// Hand the grant to the waiter.
     /// Those who asked for a single try, and are now behind a holder, are refused.
-    Grant(Reply, Granted, Vec<(Waiter, Error)>),
+    /// If so, ask the backend for more hand-offs ahead of need.
+    Grant(Reply, Granted, Vec<(Waiter, Error)>, bool),
     /// The releaser has work.
     Return,
     /// The watchdog has to look at the lane then.
@@ -159,6 +160,9 @@ pub(super) enum Answered {
     Lost(Arc<Grant>, Next),
     /// The lease is to be released now.
     Returning,
+    /// It was to be, and goes on with the next in the queue. Whoever waits for the release is to hear that
+    /// the lock is given up.
+    HandedOn(Option<Report>, Next),
     /// The lease is gone already.
     Stale,
 }

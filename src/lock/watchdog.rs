@@ -14,6 +14,7 @@ use tokio::time::sleep_until;
 use super::engine::Engine;
 use super::moment::{AtomicMoment, Moment};
 use super::order::{Answered, Due};
+use super::releaser::tell;
 use crate::LockKey;
 use crate::backend::{BackendError, BackendErrorKind, Renewal, Renewed};
 
@@ -202,13 +203,19 @@ fn answered(
     sent_at: Moment,
     outcome: &Result<Renewed, BackendError>,
 ) {
-    let key: &LockKey = &renewal.key;
     let answered = engine
         .lanes
         // The time of each: whoever looked and found the lock lost must have been right.
-        .with(key, |lane| {
+        .with(&renewal.key, |lane| {
             lane.renewed(renewal, sent_at, outcome, Moment::now())
         });
+    follow(engine, renewal, answered, may_have_renewed(outcome));
+}
+
+/// Does what the answer to a renewal, or to what is one, asks for. `renewed`: the backend may hold the
+/// lease for longer by it.
+pub(super) fn follow(engine: &Arc<Engine>, renewal: &Renewal, answered: Answered, renewed: bool) {
+    let key: &LockKey = &renewal.key;
     match answered {
         Answered::Held(next_look) => engine.watchdog.look_at(engine, next_look),
         Answered::Lost(grant, next) => {
@@ -216,8 +223,12 @@ fn answered(
             engine.follow(key, next);
         }
         Answered::Returning => engine.releaser.enqueue(engine, key.clone()),
+        Answered::HandedOn(report, next) => {
+            tell(report, Ok(()));
+            engine.follow(key, next);
+        }
         // The lane went on without it; this renewal may just have lengthened it.
-        Answered::Stale if may_have_renewed(outcome) => {
+        Answered::Stale if renewed => {
             let (key, lease) = (key.clone(), renewal.lease);
             engine.releaser.give_back(engine, key, lease, renewal.ttl);
         }

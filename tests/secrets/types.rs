@@ -10,8 +10,8 @@ use tower::{Layer as _, Service as _, service_fn};
 use tower_lock::backend::redis::Publish;
 use tower_lock::backend::redis::deadpool_redis::{Config, Runtime};
 use tower_lock::backend::{
-    Acquired, BackendError, BackendErrorKind, Fence, ForceReleased, Hints, LeaseId, Passed,
-    Released, Renewal, Renewed,
+    Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased, Hints, LeaseId,
+    Passed, Released, Renewal, Renewed,
 };
 use tower_lock::{
     Backend as _, Held, InvalidKey, LockKey, LockKeys, LockLayer, LockManager, LockRejection,
@@ -102,6 +102,7 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
     canary.closed(&Renewed::NotHeld);
     canary.closed(&Released::Released);
     canary.closed(&Passed::kept(1));
+    canary.closed(&Extended::kept(1));
     canary.closed(&ForceReleased::NotHeld);
     backend.force_release(&key).await.unwrap();
 

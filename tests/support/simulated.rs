@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tower_lock::backend::{
-    Acquired, BackendError, BackendErrorKind, Fence, ForceReleased, HintSender, Hints, Holder,
-    LeaseId, Node, Passed, Released, Renewal, Renewed,
+    Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased, HintSender, Hints,
+    Holder, LeaseId, Node, Passed, Released, Renewal, Renewed,
 };
 use tower_lock::{Backend, LockKey, Memory};
 
@@ -19,6 +19,7 @@ pub enum Command {
     Renew,
     Release,
     Pass,
+    Extend,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,6 +187,7 @@ fn name(command: Command) -> &'static str {
         Command::Renew => "renew",
         Command::Release => "release",
         Command::Pass => "pass",
+        Command::Extend => "extend",
     }
 }
 
@@ -271,6 +273,16 @@ impl Backend for Simulated {
         let _in_flight = self.enter(key);
         let fault = self.send(Command::Pass, key, lease);
         self.meet(fault, self.memory.pass(key, lease, ttl)).await
+    }
+
+    async fn extend(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Extended, BackendError> {
+        let fault = self.send(Command::Extend, key, lease);
+        self.meet(fault, self.memory.extend(key, lease, ttl)).await
     }
 
     fn watch(&self, key: &LockKey) -> Hints {

@@ -148,7 +148,7 @@ impl Backend for Quorum {
     /// Always releases. To keep the lease, all nodes would have to agree that nobody watches, and a
     /// majority on fresh counters: a node that is down, or whose watcher is on its way to the others,
     /// cannot say so, and those that kept it would have to be taken back from. What it would save
-    /// is one acquire per hand-off budget, a tenth of a second.
+    /// is one acquire per hand-off budget, a tenth of a second. For the same reason nothing is extended.
     async fn pass(
         &self,
         key: &LockKey,

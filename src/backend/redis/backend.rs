@@ -18,8 +18,8 @@ use super::script::{Answers, At, MAX_BATCH, Scripts};
 use super::sentinel::Sentinels;
 use crate::LockKey;
 use crate::backend::{
-    Acquired, Backend, BackendError, BackendErrorKind, Fence, ForceReleased, Hints, Holder,
-    LeaseId, Node, Passed, Released, Renewal, Renewed,
+    Acquired, Backend, BackendError, BackendErrorKind, Extended, Fence, ForceReleased, Hints,
+    Holder, LeaseId, Node, Passed, Released, Renewal, Renewed,
 };
 
 /// Leases in Redis 6 or newer, shared with Redisson's `getLock`.
@@ -146,6 +146,15 @@ impl Inner {
         }
     }
 
+    /// How many subscribers of a key's channel are our own; `None` where others cannot be counted.
+    fn own_subscribers(&self, key: &LockKey) -> Option<u8> {
+        let channel = self.names.channel(key).to_text();
+        match &self.topology {
+            Topology::Single(node) => node.notifier.own_subscribers(&channel),
+            Topology::Cluster(cluster) => cluster.own_subscribers(&channel),
+        }
+    }
+
     /// Sees to it that those who listen for a recovery also hear of a new primary.
     fn look_out(&self) {
         if let Some(sentinels) = &self.sentinels {
@@ -266,16 +275,28 @@ impl Backend for RedisBackend {
         ttl: Duration,
     ) -> Result<Passed, BackendError> {
         let inner = &*self.inner;
-        let channel = inner.names.channel(key).to_text();
-        let own = match &inner.topology {
-            Topology::Single(node) => node.notifier.own_subscribers(&channel),
-            Topology::Cluster(cluster) => cluster.own_subscribers(&channel),
+        let (place, own) = (inner.place(key)?, inner.own_subscribers(key));
+        let at = inner.at(&place, key);
+        Ok(match inner.scripts.pass(at, lease, ttl, own, true).await? {
+            Extended::Kept { counter } => Passed::kept(counter),
+            Extended::Wanted { watchers } => Passed::released(watchers),
+            Extended::NotHeld => Passed::NotHeld,
+        })
+    }
+
+    async fn extend(
+        &self,
+        key: &LockKey,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Extended, BackendError> {
+        let inner = &*self.inner;
+        let Some(own) = inner.own_subscribers(key) else {
+            return Ok(Extended::wanted(0));
         };
         let place = inner.place(key)?;
-        inner
-            .scripts
-            .pass(inner.at(&place, key), lease, ttl, own)
-            .await
+        let at = inner.at(&place, key);
+        inner.scripts.pass(at, lease, ttl, Some(own), false).await
     }
 
     fn watch(&self, key: &LockKey) -> Hints {

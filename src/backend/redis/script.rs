@@ -14,8 +14,8 @@ use super::replicas::Acquire;
 use super::shard::Shard;
 use crate::LockKey;
 use crate::backend::{
-    Acquired, BackendError, BackendErrorKind, Fence, ForceReleased, Holder, LeaseId, Passed,
-    Released, Renewal, Renewed,
+    Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased, Holder, LeaseId,
+    Passed, Released, Renewal, Renewed,
 };
 
 /// How many keys one call renews or releases: Redis does nothing else during a script.
@@ -383,24 +383,26 @@ impl Scripts {
         command
     }
 
-    /// `own_subscribers` of the channel do not count; `None` releases in any case.
+    /// `own_subscribers` of the channel do not count; with `None` there is always somebody else.
+    /// `release`: to do so if there is.
     pub(super) async fn pass(
         &self,
         at: At<'_>,
         lease: LeaseId,
         ttl: Duration,
         own_subscribers: Option<u8>,
-    ) -> Result<Passed, BackendError> {
+        release: bool,
+    ) -> Result<Extended, BackendError> {
         let own_subscribers = own_subscribers.map_or(-1, i64::from);
-        let mut command = self.pass.evalsha(2, 5, 512);
+        let mut command = self.pass.evalsha(2, 6, 512);
         command.arg(at.body()).arg(at.fence());
         command.arg(Lease(lease)).arg(millis(ttl));
         command.arg(at.channel()).arg(own_subscribers);
-        command.arg(Passed::COUNTERS);
+        command.arg(Passed::COUNTERS).arg(u8::from(release));
         match answered(self.pass.call(at.place, &command).await)? {
-            Value::Int(0) => Ok(Passed::NotHeld),
-            Value::Int(others) => Ok(Passed::released(u32::try_from(others).unwrap_or(1))),
-            answer => counter(answer).map(Passed::kept),
+            Value::Int(0) => Ok(Extended::NotHeld),
+            Value::Int(others) => Ok(Extended::wanted(u32::try_from(others).unwrap_or(1))),
+            answer => counter(answer).map(Extended::kept),
         }
     }
 

@@ -162,8 +162,8 @@ async fn try_scripts(inner: &Inner, node: &Node, at: At<'_>) -> Result<(), Backe
     let renewal = Renewal::new(key.clone(), lease, TRIAL_TTL);
     let renewed = scripts.renew_all(at.place, at.names, &[&renewal]).await;
     // Asked to keep, then asked to release: both of its branches.
-    scripts.pass(at, lease, TRIAL_TTL, Some(0)).await?;
-    scripts.pass(at, lease, TRIAL_TTL, None).await?;
+    scripts.pass(at, lease, TRIAL_TTL, Some(0), true).await?;
+    scripts.pass(at, lease, TRIAL_TTL, None, true).await?;
     let released = scripts
         .release_all(at.place, at.names, &[&(key, lease)])
         .await;

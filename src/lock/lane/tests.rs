@@ -69,7 +69,7 @@ fn held(terms: Terms, now: Moment) -> (Lane, Arc<Grant>) {
 
 fn granted(next: Next) -> Arc<Grant> {
     match next {
-        Next::Grant(_, granted, _) => granted.grant,
+        Next::Grant(_, granted, ..) => granted.grant,
         other => panic!("{other:?}"),
     }
 }
@@ -103,6 +103,119 @@ fn a_handoff_needs_nobody_else_and_makes_a_larger_token() {
     lease.keep(200, now);
     let kept = lane.kept(&key(), lease, now).expect("still returning");
     assert_eq!(granted(kept).token(), FencingToken::new(200, 256, 0));
+}
+
+/// So many more queue, and the lock goes through the hands of all but the last. Returns who holds it, and how
+/// often it was asked for more ahead of need.
+fn hand_on(
+    lane: &mut Lane,
+    mut grant: Arc<Grant>,
+    tickets: std::ops::Range<Ticket>,
+    now: Moment,
+) -> (Arc<Grant>, usize) {
+    let mut asked = 0;
+    let hands = tickets.end - tickets.start - 1;
+    let answers: Vec<_> = tickets
+        .map(|ticket| {
+            let (waiter, answer) = waiter(ticket, RENEWED);
+            assert!(matches!(lane.enqueue(waiter), Next::Nothing));
+            answer
+        })
+        .collect();
+    for _ in 0..hands {
+        match release(lane, &grant, now) {
+            Left::Done(Next::Grant(_, granted, _, asks_ahead)) => {
+                asked += usize::from(asks_ahead);
+                grant = granted.grant;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(answers);
+    (grant, asked)
+}
+
+/// A lane that was handed on 128 times, with one more who queues, and what it asks ahead of need.
+fn half_spent(now: Moment) -> (Lane, Arc<Grant>, Renewal) {
+    let (mut lane, grant) = held(RENEWED, now);
+    let (grant, asked) = hand_on(&mut lane, grant, 2..131, now);
+    assert_eq!(asked, 1, "once, when half is gone");
+    let extension = lane.extension(&key(), now).expect("still held");
+    assert!(lane.extension(&key(), now).is_none(), "it is on the wire");
+    (lane, grant, extension)
+}
+
+#[test]
+fn an_extension_comes_before_the_budget_ends() {
+    let now = Moment::now();
+    let (mut lane, grant, extension) = half_spent(now);
+    let later = now + 20 * MS;
+    let extended = Ok(Extended::kept(200));
+    let answered = lane.extended(&extension, later, &extended, later);
+    assert!(matches!(answered, Answered::Held(_)));
+    assert!(grant.valid_until() > now + 29_690 * MS, "renewed");
+    let Left::Done(next) = release(&mut lane, &grant, later) else {
+        panic!("handed on");
+    };
+    assert_eq!(granted(next).token(), FencingToken::new(200, 256, 1));
+}
+
+#[test]
+fn an_extension_that_comes_late_goes_to_the_first_in_the_queue() {
+    let now = Moment::now();
+    let (mut lane, grant, extension) = half_spent(now);
+    // The rest of the 256.
+    let (grant, asked) = hand_on(&mut lane, grant, 131..259, now);
+    assert_eq!(
+        (asked, grant.token()),
+        (0, FencingToken::new(100, 256, 255))
+    );
+    let left = release(&mut lane, &grant, now);
+    assert!(matches!(left, Left::Returning(Next::Nothing)));
+    assert!(lane.take_return(now).is_none());
+    let extended = Ok(Extended::kept(200));
+    let Answered::HandedOn(_, next) = lane.extended(&extension, now, &extended, now) else {
+        panic!("handed on");
+    };
+    assert_eq!(granted(next).token(), FencingToken::new(200, 256, 1));
+}
+
+#[test]
+fn where_others_wait_those_who_queue_have_one_more_turn() {
+    let now = Moment::now();
+    let (mut lane, grant, extension) = half_spent(now);
+    let wanted = Ok(Extended::wanted(2));
+    let answered = lane.extended(&extension, now, &wanted, now);
+    assert!(matches!(answered, Answered::Held(_)));
+    // The shortest turn.
+    let (grant, asked) = hand_on(&mut lane, grant, 131..147, now);
+    assert_eq!(asked, 0);
+    let (next, _answer) = waiter(1000, RENEWED);
+    assert!(matches!(lane.enqueue(next), Next::Nothing));
+    let left = release(&mut lane, &grant, now);
+    assert!(matches!(left, Left::Returning(Next::Return)), "{left:?}");
+    assert!(matches!(lane.take_return(now), Some(Return::Pass(_))));
+}
+
+/// Its counter may be older than one that the group has on another key.
+#[test]
+fn an_extension_that_was_asked_for_before_a_group_held_the_lock_gives_no_counter() {
+    let now = Moment::now();
+    let (mut lane, grant, extension) = half_spent(now);
+    lane.retire_counter(&grant);
+    let extended = Ok(Extended::kept(200));
+    let answered = lane.extended(&extension, now, &extended, now);
+    assert!(matches!(answered, Answered::Held(_)));
+    let left = release(&mut lane, &grant, now);
+    assert!(matches!(left, Left::Returning(Next::Return)));
+}
+
+#[test]
+fn an_extension_may_be_what_tells_that_the_lease_is_gone() {
+    let now = Moment::now();
+    let (mut lane, _grant, extension) = half_spent(now);
+    let answered = lane.extended(&extension, now, &Ok(Extended::NotHeld), now);
+    assert!(matches!(answered, Answered::Lost(_, Next::Contend { .. })));
 }
 
 #[test]

@@ -1,0 +1,130 @@
+//! What becomes of a lease that was handed on for long enough.
+
+use super::{LONG, SHORT, busy, definite, fixture, grant, hinted, release};
+use crate::LockKey;
+use crate::backend::{Backend, Extended, LeaseId, Passed};
+
+/// `pass` without watchers: the lease is kept, longer and under a larger counter, or, by a backend
+/// that cannot tell, released.
+///
+/// # Panics
+///
+/// If it is not so.
+pub async fn a_lease_that_nobody_waits_for_may_be_kept<B: Backend>(backend: &B) {
+    let (key, holder, next) = fixture("pass-alone");
+    let before = grant(backend, &key, holder, SHORT).await;
+    match definite(backend.pass(&key, holder, LONG).await, "pass") {
+        Passed::Kept { counter } => {
+            goes_on(backend, &key, [holder, next], [before, counter]).await;
+        }
+        Passed::Released { .. } => {
+            grant(backend, &key, next, LONG).await;
+            release(backend, &key, next).await;
+        }
+        Passed::NotHeld => panic!("a lease that was held is said not to be"),
+    }
+}
+
+/// `pass` with a watcher on the other handle: the lease is released, and the watcher is told.
+///
+/// # Panics
+///
+/// If it is not so.
+pub async fn a_lease_that_another_handle_watches_is_passed_on<B: Backend>(one: &B, other: &B) {
+    let (key, holder, next) = fixture("pass-watched");
+    grant(one, &key, holder, LONG).await;
+    let mut hints = other.watch(&key);
+    hinted(&mut hints, "the watch is in force").await;
+    let passed = definite(one.pass(&key, holder, LONG).await, "pass");
+    let is_released = matches!(passed, Passed::Released { .. });
+    assert!(is_released, "somebody else was watching: {passed:?}");
+    hinted(&mut hints, "the lease was passed on").await;
+    grant(other, &key, next, LONG).await;
+    release(other, &key, next).await;
+}
+
+/// `extend` without watchers: the lease is longer and under a larger counter, or, with a backend that
+/// cannot tell, as it was.
+///
+/// # Panics
+///
+/// If it is not so.
+pub async fn a_lease_that_nobody_waits_for_may_be_extended<B: Backend>(backend: &B) {
+    let (key, holder, next) = fixture("extend-alone");
+    let before = grant(backend, &key, holder, SHORT).await;
+    match definite(backend.extend(&key, holder, LONG).await, "extend") {
+        Extended::Kept { counter } => {
+            goes_on(backend, &key, [holder, next], [before, counter]).await;
+        }
+        Extended::Wanted { .. } => {
+            let left = busy(backend, &key, next).await;
+            assert!(left <= SHORT, "it was not extended, and has {left:?} left");
+            release(backend, &key, holder).await;
+        }
+        Extended::NotHeld => panic!("a lease that was held is said not to be"),
+    }
+}
+
+/// `extend` with a watcher on the other handle: the lease is as it was.
+///
+/// # Panics
+///
+/// If it is not so.
+pub async fn a_lease_that_another_handle_watches_is_not_extended<B: Backend>(one: &B, other: &B) {
+    let (key, holder, next) = fixture("extend-watched");
+    grant(one, &key, holder, LONG / 2).await;
+    let mut hints = other.watch(&key);
+    hinted(&mut hints, "the watch is in force").await;
+    let extended = definite(one.extend(&key, holder, LONG).await, "extend");
+    let is_wanted = matches!(extended, Extended::Wanted { .. });
+    assert!(is_wanted, "somebody else was watching: {extended:?}");
+    let left = busy(other, &key, next).await;
+    assert!(
+        left <= LONG / 2,
+        "it was not extended, and has {left:?} left"
+    );
+    release(one, &key, holder).await;
+    hinted(&mut hints, "the lease was released").await;
+}
+
+/// `pass` and `extend` of a lease that does not hold the key change nothing.
+///
+/// # Panics
+///
+/// If it is not so.
+pub async fn a_lease_that_is_not_held_can_be_neither_passed_on_nor_extended<B: Backend>(
+    backend: &B,
+) {
+    let (key, holder, stranger) = fixture("pass-stranger");
+    for held in [false, true] {
+        if held {
+            grant(backend, &key, holder, LONG).await;
+        }
+        let passed = backend.pass(&key, stranger, LONG).await;
+        assert_eq!(definite(passed, "pass"), Passed::NotHeld);
+        let extended = definite(backend.extend(&key, stranger, LONG).await, "extend");
+        let is_extended = matches!(extended, Extended::Kept { .. });
+        assert!(!is_extended, "it does not hold the key: {extended:?}");
+    }
+    busy(backend, &key, stranger).await;
+    release(backend, &key, holder).await;
+}
+
+/// The lease of `holder` lasts, and the counters that it was given are its own.
+async fn goes_on<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    [holder, next]: [LeaseId; 2],
+    [before, counter]: [u64; 2],
+) {
+    assert!(counter > before, "kept under {counter} after {before}");
+    let left = busy(backend, key, next).await;
+    assert!(left > LONG / 2, "kept for {LONG:?}, {left:?} left");
+    release(backend, key, holder).await;
+    let after = grant(backend, key, next, SHORT).await;
+    assert!(
+        after >= counter + u64::from(Passed::COUNTERS),
+        "granted under {after}, among the counters from {counter} on that were given away"
+    );
+    release(backend, key, next).await;
+}

@@ -1,0 +1,34 @@
+//! Asks the backend, while a busy key is handed on, whether that may go on: ahead of need, so that nobody
+//! in the queue waits for the answer.
+
+use std::sync::Arc;
+
+use super::engine::Engine;
+use super::moment::Moment;
+use super::watchdog;
+use crate::LockKey;
+use crate::backend::{BackendError, Extended};
+
+/// A task of its own: whoever gave the key up does not wait for it. Dropped with its runtime, it leaves the
+/// lease as an unanswered renewal does: it runs out.
+pub(super) async fn extend(engine: Arc<Engine>, key: LockKey) {
+    let sent_at = Moment::now();
+    let extension = engine
+        .lanes
+        .with(&key, |lane| lane.extension(&key, sent_at));
+    let Some(extension) = extension else { return };
+    let backend = Arc::clone(&engine.backend);
+    let outcome = backend.extend(key, extension.lease, extension.ttl).await;
+    let answered = engine.lanes.with(&extension.key, |lane| {
+        lane.extended(&extension, sent_at, &outcome, Moment::now())
+    });
+    watchdog::follow(&engine, &extension, answered, may_have_extended(&outcome));
+}
+
+fn may_have_extended(outcome: &Result<Extended, BackendError>) -> bool {
+    match outcome {
+        Ok(Extended::Kept { .. }) => true,
+        Ok(Extended::Wanted { .. } | Extended::NotHeld) => false,
+        Err(error) => error.may_have_taken_effect(),
+    }
+}
