@@ -3,6 +3,7 @@
 mod bare;
 mod checkout;
 mod distributed_lock;
+mod mutex;
 mod ours;
 mod redisson;
 mod rslock;
@@ -22,6 +23,7 @@ pub(crate) enum Contender {
     Rslock,
     DistributedLock,
     Redisson,
+    Mutex,
 }
 
 impl Contender {
@@ -45,6 +47,17 @@ impl Contender {
         Self::Redisson,
     ];
 
+    /// The same, and what this machine can do where one process is alone with one key.
+    pub(crate) const IN_ONE_PROCESS: [Self; 7] = [
+        Self::Ours,
+        Self::Bare,
+        Self::Checkout,
+        Self::Rslock,
+        Self::DistributedLock,
+        Self::Redisson,
+        Self::Mutex,
+    ];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ours => "tower-lock",
@@ -54,6 +67,7 @@ impl Contender {
             Self::Rslock => "rslock",
             Self::DistributedLock => "distributed-lock",
             Self::Redisson => "Redisson `RLock`",
+            Self::Mutex => "`tokio::sync::Mutex`",
         }
     }
 
@@ -73,6 +87,7 @@ impl Contender {
                 sum(&["evalsha", "eval", "subscribe", "unsubscribe", "ping", "del"])
                     - calls("publish")
             }
+            Self::Mutex => 0,
         }
     }
 
@@ -94,7 +109,8 @@ impl Contender {
 
     /// As that program.
     pub(crate) async fn work(name: &str, url: &str) -> Result<(), Failure> {
-        let named = Self::ALL.into_iter().find(|it| format!("{it:?}") == name);
+        let mut named = Self::ALL.into_iter().chain([Self::Mutex]);
+        let named = named.find(|it| format!("{it:?}") == name);
         match named.ok_or("no such contender")? {
             Self::Ours => serve(ours::connect(url, ours::Release::Background).await?).await,
             Self::OursAwaited => serve(ours::connect(url, ours::Release::Awaited).await?).await,
@@ -103,6 +119,7 @@ impl Contender {
             Self::Rslock => serve(rslock::connect(url)?).await,
             Self::DistributedLock => serve(distributed_lock::connect(url).await?).await,
             Self::Redisson => Err("a program of its own".into()),
+            Self::Mutex => serve(mutex::Mutex::default()).await,
         }
     }
 }

@@ -16,8 +16,8 @@ const WINDOW: Duration = Duration::from_millis(1_500);
 
 pub(crate) fn run(bench: &mut Bench) {
     let key = Keys::Shared(1);
-    let mut teams = bench.teams(&Contender::WAITING, 1, key, DRAWN);
-    let mut all = WAITERS.map(|_| Contender::WAITING.map(|_| Contention::over(WINDOW)));
+    let mut teams = bench.teams(&Contender::IN_ONE_PROCESS, 1, key, DRAWN);
+    let mut all = WAITERS.map(|_| Contender::IN_ONE_PROCESS.map(|_| Contention::over(WINDOW)));
     for round in 0..bench.rounds {
         for (waiters, contentions) in WAITERS.into_iter().zip(&mut all) {
             for at in turns(round, teams.len()) {
