@@ -14,12 +14,13 @@ use tokio::time::{Instant, sleep, timeout};
 use tower_lock::backend::redis::deadpool_redis::{Config, Runtime};
 use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
 use tower_lock::backend::{
-    Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Hints, LeaseId, Passed,
-    Released, Renewal, Renewed,
+    Acquired, Backend, BackendError, BackendErrorKind, Extended, ForceReleased, Hints, LeaseId,
+    Passed, Released, Renewal, Renewed,
 };
 use tower_lock::{ConnectError, LockKey};
 use uuid::Uuid;
 
+use support::engine::subscribers;
 use support::proxy::Proxy;
 use support::redis_server::RedisServer;
 
@@ -228,15 +229,28 @@ async fn a_lease_is_passed_on_only_to_others_that_watch() {
     };
     assert!(second > first);
 
+    // The subscription stays for a moment.
     let mut own = one.watch(&key);
     assert!(hinted(&mut own).await);
-    let watched_here = one.pass(&key, lease(), TTL).await.unwrap();
-    assert!(matches!(watched_here, Passed::Kept { counter, .. } if counter > second));
+    drop(own);
+    assert_eq!(subscribers(&server, "a"), 1);
+    let watched_before = one.pass(&key, lease(), TTL).await.unwrap();
+    assert!(matches!(watched_before, Passed::Kept { counter, .. } if counter > second));
 
     let mut others = other.watch(&key);
     assert!(hinted(&mut others).await);
     let watched_there = one.pass(&key, lease(), TTL).await.unwrap();
     assert_eq!(watched_there, Passed::released(1));
+
+    // Another manager over the same connections.
+    let key = LockKey::new("b");
+    grant(&one, "b").await;
+    let mut clones = one.clone().watch(&key);
+    assert!(hinted(&mut clones).await);
+    let extended = one.extend(&key, lease(), TTL).await.unwrap();
+    assert_eq!(extended, Extended::wanted(1));
+    let watched_here = one.pass(&key, lease(), TTL).await.unwrap();
+    assert_eq!(watched_here, Passed::released(1));
 }
 
 #[tokio::test]

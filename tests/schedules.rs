@@ -47,7 +47,7 @@ async fn a_single_try_does_not_wait_behind_the_one_a_lease_is_passed_to() {
 
 /// Each 100 ms all of them used to wait for an answer.
 #[tokio::test(start_paused = true)]
-async fn nobody_in_a_queue_waits_for_the_answer_that_lets_it_go_on() {
+async fn a_busy_queue_does_not_wait_for_the_answer_that_lets_it_go_on() {
     let wire = Simulated::new(10 * MS);
     let locks = manager(&wire);
     let start = Instant::now();
@@ -67,6 +67,79 @@ async fn nobody_in_a_queue_waits_for_the_answer_that_lets_it_go_on() {
     assert_eq!(wire.sent(Command::Pass), 0);
     let asked = wire.sent(Command::Extend);
     assert!((5..=12).contains(&asked), "{asked} commands");
+}
+
+/// Where the store is farther away than a budget lasts, there is no time to ask ahead.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_far_away_is_asked_once_for_each_turn() {
+    let wire = Simulated::new(60 * MS);
+    let locks = manager(&wire);
+    let start = Instant::now();
+    let holders = (0..20).map(|_| {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            let guard = locks.acquire("k").wait_forever().await.unwrap();
+            sleep(MS).await;
+            drop(guard);
+        })
+    });
+    for holder in holders.collect::<Vec<_>>() {
+        holder.await.unwrap();
+    }
+    assert_eq!(wire.sent(Command::Extend), 0);
+    assert!(start.elapsed() < 2_600 * MS, "{:?}", start.elapsed());
+}
+
+/// However often this process may go on, another one that waits ends that in time.
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_elsewhere_has_a_busy_key_in_time() {
+    let wire = Simulated::new(5 * MS);
+    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let holders = (0..2_000).map(|_| {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            let guard = locks.acquire("k").wait_forever().await.unwrap();
+            sleep(MS).await;
+            drop(guard);
+        })
+    });
+    let holders: Vec<_> = holders.collect();
+    sleep(500 * MS).await;
+    assert!(wire.sent(Command::Extend) > 3, "it was extended by then");
+    let start = Instant::now();
+    drop(there.acquire("k").await.unwrap());
+    assert!(start.elapsed() < 150 * MS, "{:?}", start.elapsed());
+    for holder in holders {
+        holder.abort();
+    }
+}
+
+/// Forced open while it is asked for more: nobody thinks that it is held.
+#[tokio::test(start_paused = true)]
+async fn a_lock_forced_open_is_lost_although_it_was_to_be_extended() {
+    let wire = Simulated::new(10 * MS);
+    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let holders = (0..200).map(|_| {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            let guard = locks.acquire("k").wait_forever().await.unwrap();
+            sleep(MS).await;
+            guard.release().await.is_err_and(|error| error.is_lost())
+        })
+    });
+    let holders: Vec<_> = holders.collect();
+    while wire.sent(Command::Extend) == 0 {
+        sleep(MS).await;
+    }
+    assert!(there.force_release("k").await.unwrap());
+    let mut lost = 0;
+    for holder in holders {
+        lost += usize::from(holder.await.unwrap());
+    }
+    assert_eq!(lost, 1);
+    sleep(SECOND).await;
+    assert!(locks.snapshot().is_idle());
+    assert!(!locks.is_locked("k").await.unwrap());
 }
 
 /// An answer that never comes: the lease is not stuck with it.

@@ -65,7 +65,8 @@ pub trait Backend: Send + Sync + 'static {
     ) -> impl Future<Output = Vec<Result<Released, BackendError>>> + Send;
 
     /// Asked when this process has handed a lease on for long enough: keeps it for another `ttl`,
-    /// under [`Passed::COUNTERS`] fresh counters, if no other process watches the key; otherwise releases it.
+    /// under [`Passed::COUNTERS`] fresh counters, if nobody watches the key; otherwise releases it. Who asks
+    /// does not watch it itself.
     ///
     /// A backend that cannot tell who watches must release.
     fn pass(
@@ -75,9 +76,9 @@ pub trait Backend: Send + Sync + 'static {
         ttl: Duration,
     ) -> impl Future<Output = Result<Passed, BackendError>> + Send;
 
-    /// Asked ahead of [`pass`](Self::pass), while somebody holds the lease: keeps it as that does if no
-    /// other process watches the key, so that the next holders need not wait for an answer; otherwise
-    /// changes nothing. By default it changes nothing.
+    /// Asked ahead of [`pass`](Self::pass), while somebody holds the lease: keeps it as that does if nobody
+    /// watches the key, so that the next holders need not wait for an answer; otherwise changes nothing.
+    /// By default it changes nothing.
     fn extend(
         &self,
         key: &LockKey,

@@ -106,11 +106,12 @@ impl Engine {
     pub(super) fn follow(self: &Arc<Self>, key: &LockKey, next: Next) {
         match next {
             Next::Nothing => {}
-            Next::Grant(reply, granted, refused, asks_ahead) => {
+            Next::Grant(reply, granted, refused, ask_ahead) => {
                 refuse(refused);
                 let hold = self.hold(granted);
-                if asks_ahead {
-                    self.spawner.spawn(extend(Arc::clone(self), key.clone()));
+                if let Some(lease) = ask_ahead {
+                    self.spawner
+                        .spawn(extend(Arc::clone(self), key.clone(), lease));
                 }
                 // If the waiter left at this moment, the hold comes back and is dropped here,
                 // which releases it.

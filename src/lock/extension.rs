@@ -1,5 +1,8 @@
-//! Asks the backend, while a busy key is handed on, whether that may go on: ahead of need, so that nobody
-//! in the queue waits for the answer.
+//! Asks the backend, while a busy key is handed on, whether that may go on: ahead of need, so that those who
+//! queue do not have to wait for the answer.
+//!
+//! It is asked at a hand-off. Where each holder takes longer than a budget lasts, there is none in time, and
+//! the lease is passed as before.
 
 use std::sync::Arc;
 
@@ -7,15 +10,15 @@ use super::engine::Engine;
 use super::moment::Moment;
 use super::watchdog;
 use crate::LockKey;
-use crate::backend::{BackendError, Extended};
+use crate::backend::{BackendError, Extended, LeaseId};
 
 /// A task of its own: whoever gave the key up does not wait for it. Dropped with its runtime, it leaves the
 /// lease as an unanswered renewal does: it runs out.
-pub(super) async fn extend(engine: Arc<Engine>, key: LockKey) {
+pub(super) async fn extend(engine: Arc<Engine>, key: LockKey, lease: LeaseId) {
     let sent_at = Moment::now();
     let extension = engine
         .lanes
-        .with(&key, |lane| lane.extension(&key, sent_at));
+        .with(&key, |lane| lane.extension(&key, lease, sent_at));
     let Some(extension) = extension else { return };
     let backend = Arc::clone(&engine.backend);
     let outcome = backend.extend(key, extension.lease, extension.ttl).await;

@@ -368,16 +368,18 @@ impl Lane {
             let waiter = *next.remove();
             overtaken.push((waiter, self.why_not(granted.grant.granted_at())));
         }
-        let asks_ahead = self.asks_ahead(granted.grant.granted_at());
-        Next::Grant(waiter.reply, granted, overtaken, asks_ahead)
+        let ask_ahead = self.ask_ahead(granted.grant.granted_at());
+        Next::Grant(waiter.reply, granted, overtaken, ask_ahead)
     }
 
-    /// Whether those who queue still would have to wait for the backend soon.
-    fn asks_ahead(&mut self, now: Moment) -> bool {
-        match &mut self.phase {
-            Phase::Held(tenure) if !self.queue.is_empty() => tenure.lease.asks_ahead(now),
-            _ => false,
-        }
+    /// The lease, if the next in the queue would have to wait for the backend soon.
+    fn ask_ahead(&mut self, now: Moment) -> Option<LeaseId> {
+        let Phase::Held(Tenure { lease, .. }) = &mut self.phase else {
+            return None;
+        };
+        let next = self.queue.values().next()?;
+        let asks = lease.may_pass_to(next.claim.terms, now) && lease.asks_ahead(now);
+        asks.then(|| lease.id())
     }
 
     fn hold(&mut self, tenure: Tenure) -> Granted {
@@ -581,9 +583,20 @@ impl Lane {
     }
 
     /// What to ask the backend ahead of need. `None` if that has become needless.
-    pub(super) fn extension(&mut self, key: &LockKey, now: Moment) -> Option<Renewal> {
+    pub(super) fn extension(
+        &mut self,
+        key: &LockKey,
+        lease: LeaseId,
+        now: Moment,
+    ) -> Option<Renewal> {
         match &mut self.phase {
-            Phase::Held(tenure) if tenure.grant.is_held(now) => tenure.lease.extension(key),
+            Phase::Held(tenure)
+                if tenure.lease.id() == lease
+                    && tenure.grant.is_held(now)
+                    && !self.queue.is_empty() =>
+            {
+                tenure.lease.extension(key)
+            }
             _ => None,
         }
     }

@@ -20,6 +20,9 @@ pub(super) struct Terms {
 /// How long one lease may be handed on in this process before the others are asked.
 const HANDOFF_TIME: Duration = Duration::from_millis(100);
 
+/// How long before the end of that they are asked ahead, at the latest.
+const ASK_AHEAD: Duration = Duration::from_millis(25);
+
 /// A turn of a process that others wait for, too, has at least so many holders: each turn costs every
 /// other process a try.
 const SHORTEST_TURN: usize = 16;
@@ -161,18 +164,18 @@ impl Lease {
     }
 
     /// Whether it is time to ask for more hand-offs, so that the next holders need not wait for the answer.
-    /// Once for each budget, when half of it is gone.
+    /// At most once for each budget.
     pub(super) fn asks_ahead(&mut self, now: Moment) -> bool {
-        let half_gone =
-            self.handoffs * 2 >= self.tokens || now + HANDOFF_TIME / 2 >= self.budget_until;
-        let asks = half_gone && !self.asked && self.policy == Policy::Always;
+        let soon = self.handoffs * 2 >= self.tokens || now + ASK_AHEAD >= self.budget_until;
+        let asks = soon && !self.asked && !self.renewing;
         self.asked |= asks;
         asks
     }
 
-    /// What is sent then: as a renewal, whose answer a release waits for.
+    /// What is sent then: as a renewal, whose answer a release waits for. Not if the next holder must have a
+    /// counter that is still to be drawn.
     pub(super) fn extension(&mut self, key: &LockKey) -> Option<Renewal> {
-        if self.renewing {
+        if self.renewing || self.tokens == 0 {
             return None;
         }
         self.renewing = true;
@@ -190,9 +193,9 @@ impl Lease {
     ) {
         let renewed = match outcome {
             Ok(Extended::Kept { counter }) => {
-                // Unless the next holder must have a counter that is fresher still.
+                // Unless it is not fresh enough any more.
                 if self.tokens > 0 {
-                    self.keep(*counter, sent_at);
+                    self.keep(*counter, sent_at, extension.ttl);
                 }
                 Ok(Renewed::Renewed)
             }
@@ -214,13 +217,13 @@ impl Lease {
     }
 
     /// The backend kept the lease for us, under fresh counters.
-    pub(super) fn keep(&mut self, counter: u64, sent_at: Moment) {
+    pub(super) fn keep(&mut self, counter: u64, sent_at: Moment, ttl: Duration) {
         self.counter = counter;
         self.handoffs = 0;
         self.asked = false;
         self.tokens = self.tokens_per_counter.saturating_mul(Passed::COUNTERS);
         self.budget_until = sent_at + HANDOFF_TIME;
-        self.prolong(sent_at, self.ttl());
+        self.prolong(sent_at, ttl);
     }
 
     fn prolong(&mut self, sent_at: Moment, ttl: Duration) {

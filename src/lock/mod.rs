@@ -26,9 +26,9 @@
 //! | held | release, count above 1 | | count down |
 //! | held | last release, somebody queues, budget left | held by the first in the queue | wake it |
 //! | held | last release otherwise | surrendered | tell the releaser |
-//! | held | handed on, half of the budget is gone, somebody queues still | | extend: more, unless others wait |
+//! | held | handed on, the budget is about to end, somebody queues still | | extend: more, unless others wait |
 //! | held | extended | | a fresh budget; the guard's deadline moves |
-//! | held | not extended: others wait | | those who queue have one more turn |
+//! | held | not extended: others wait | | those who queue have one more turn at most |
 //! | held | a third of the lease has passed | | renew |
 //! | held | renewed | | the guard's deadline moves |
 //! | held | the renewal says "not held", or it was forced open | contending, or idle | tell the guard; contend |

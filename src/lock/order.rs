@@ -9,7 +9,7 @@ use super::grant::Grant;
 use super::guard::Hold;
 use super::lease::{Lease, Terms};
 use super::moment::Moment;
-use crate::backend::{BackendError, Renewal};
+use crate::backend::{BackendError, LeaseId, Renewal};
 use crate::{Error, ErrorKind, Owner};
 
 /// How long one holder takes, as far as anybody can guess: what a queue is worth to those who are
@@ -117,8 +117,8 @@ pub(super) enum Next {
     Nothing,
     /// Hand the grant to the waiter.
     /// Those who asked for a single try, and are now behind a holder, are refused.
-    /// If so, ask the backend for more hand-offs ahead of need.
-    Grant(Reply, Granted, Vec<(Waiter, Error)>, bool),
+    /// Where a lease is named, the backend is to be asked for more hand-offs of it, ahead of need.
+    Grant(Reply, Granted, Vec<(Waiter, Error)>, Option<LeaseId>),
     /// The releaser has work.
     Return,
     /// The watchdog has to look at the lane then.

@@ -282,7 +282,7 @@ async fn pass(engine: Arc<Engine>, key: LockKey, mut surrender: Surrender) {
     let backend = Arc::clone(&engine.backend);
     match backend.pass(key.clone(), id, ttl).await {
         Ok(Passed::Kept { counter }) => {
-            surrender.lease.keep(counter, sent_at);
+            surrender.lease.keep(counter, sent_at, ttl);
             let now = Moment::now();
             let Surrender { lease, report } = surrender;
             match engine.lanes.with(&key, |lane| lane.kept(&key, lease, now)) {

@@ -100,7 +100,7 @@ fn a_handoff_needs_nobody_else_and_makes_a_larger_token() {
         panic!("passed");
     };
     let mut lease = surrender.lease;
-    lease.keep(200, now);
+    lease.keep(200, now, lease.ttl());
     let kept = lane.kept(&key(), lease, now).expect("still returning");
     assert_eq!(granted(kept).token(), FencingToken::new(200, 256, 0));
 }
@@ -124,8 +124,8 @@ fn hand_on(
         .collect();
     for _ in 0..hands {
         match release(lane, &grant, now) {
-            Left::Done(Next::Grant(_, granted, _, asks_ahead)) => {
-                asked += usize::from(asks_ahead);
+            Left::Done(Next::Grant(_, granted, _, ask_ahead)) => {
+                asked += usize::from(ask_ahead.is_some());
                 grant = granted.grant;
             }
             other => panic!("{other:?}"),
@@ -140,8 +140,10 @@ fn half_spent(now: Moment) -> (Lane, Arc<Grant>, Renewal) {
     let (mut lane, grant) = held(RENEWED, now);
     let (grant, asked) = hand_on(&mut lane, grant, 2..131, now);
     assert_eq!(asked, 1, "once, when half is gone");
-    let extension = lane.extension(&key(), now).expect("still held");
-    assert!(lane.extension(&key(), now).is_none(), "it is on the wire");
+    let mut ask = |lease| lane.extension(&key(), id(lease), now);
+    assert!(ask(2).is_none(), "another lease");
+    let extension = ask(1).expect("still held");
+    assert!(ask(1).is_none(), "it is on the wire");
     (lane, grant, extension)
 }
 
@@ -208,6 +210,37 @@ fn an_extension_that_was_asked_for_before_a_group_held_the_lock_gives_no_counter
     assert!(matches!(answered, Answered::Held(_)));
     let left = release(&mut lane, &grant, now);
     assert!(matches!(left, Left::Returning(Next::Return)));
+}
+
+#[test]
+fn nothing_is_extended_for_a_queue_that_is_gone_nor_for_a_counter_that_is_not_used() {
+    let now = Moment::now();
+    let (mut lane, grant) = held(RENEWED, now);
+    assert!(lane.extension(&key(), id(1), now).is_none());
+    let (next, _answer) = waiter(2, RENEWED);
+    assert!(matches!(lane.enqueue(next), Next::Nothing));
+    lane.retire_counter(&grant);
+    assert!(lane.extension(&key(), id(1), now).is_none());
+}
+
+/// A waiter that came while the release waited for the answer to a renewal.
+#[test]
+fn a_renewal_that_a_release_waited_for_serves_the_first_in_the_queue() {
+    let now = Moment::now();
+    let (mut lane, grant) = held(SHORT, now);
+    let later = now + 50 * MS;
+    let Due::Renew(renewal, _) = lane.due(&key(), later) else {
+        panic!("due");
+    };
+    let left = release(&mut lane, &grant, later);
+    assert!(matches!(left, Left::Returning(Next::Nothing)));
+    let (next, _answer) = waiter(2, SHORT);
+    assert!(matches!(lane.enqueue(next), Next::Look(_)));
+    let answered = lane.renewed(&renewal, later, &Ok(Renewed::Renewed), later);
+    let Answered::HandedOn(_, next) = answered else {
+        panic!("handed on");
+    };
+    assert_eq!(granted(next).token(), FencingToken::new(100, 256, 1));
 }
 
 #[test]

@@ -111,14 +111,14 @@ impl Notifier {
         evicted
     }
 
-    /// How many of the channel's subscribers the server counts are this notifier's; `None` if the
-    /// server cannot know who watches.
+    /// How many of the channel's subscribers the server counts wait for nothing: our own, unless another
+    /// manager over this backend waits. `None` if the server cannot know who watches.
     pub(in crate::backend::redis) fn own_subscribers(&self, channel: &str) -> Option<u8> {
         let kinds = self.shared.kinds;
         match self.shared.endpoint.as_ref()? {
             // Others may hear plain messages at another node, which is not asked.
             Endpoint::Node(..) if kinds.contains(&PubSub::Plain) => None,
-            _ if self.shared.topics().is_confirmed(channel) => u8::try_from(kinds.len()).ok(),
+            _ if self.shared.topics().lingers(channel) => u8::try_from(kinds.len()).ok(),
             _ => Some(0),
         }
     }

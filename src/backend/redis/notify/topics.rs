@@ -50,10 +50,11 @@ impl Topics {
         !self.wanted.is_empty()
     }
 
-    pub(super) fn is_confirmed(&self, channel: &str) -> bool {
-        self.topics
-            .get(channel)
-            .is_some_and(|topic| topic.confirmed)
+    /// Whether the server counts us among its subscribers, though nobody here listens any more.
+    pub(super) fn lingers(&self, channel: &str) -> bool {
+        self.topics.get(channel).is_some_and(|topic| {
+            topic.confirmed && topic.watchers.iter().all(HintSender::is_closed)
+        })
     }
 
     /// Adds watchers to a channel, and wants it if it is new.
@@ -203,7 +204,7 @@ mod tests {
         let left = topics.take_left();
         assert_eq!(left, channel);
         topics.unsubscribed(&left);
-        assert!(!topics.is_confirmed("a"));
+        assert!(!topics.lingers("a"), "not confirmed any more");
         assert_eq!(topics.next_wanted(), channel);
     }
 }

@@ -2,7 +2,7 @@
 --
 -- KEYS[1] lock body, KEYS[2] fencing counter
 -- ARGV[1] lease id, ARGV[2] time to live in ms, ARGV[3] channel,
--- ARGV[4] how many subscribers of the channel are the caller's own; -1 to release in any case,
+-- ARGV[4] how many subscribers of the channel are the caller's own; -1 for somebody else in any case,
 -- ARGV[5] how many counters to take, ARGV[6] 1 to release, 0 while somebody holds it
 -- Answer: the first fresh counter as a bulk string when kept; otherwise how many others listen, or with
 -- -1 how many do and one; 0 not held.
