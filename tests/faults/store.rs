@@ -63,7 +63,7 @@ impl Store {
     }
 
     /// Those that may have locks and subscriptions.
-    fn servers(&self) -> Vec<&RedisServer> {
+    pub(crate) fn servers(&self) -> Vec<&RedisServer> {
         match self {
             Self::Single(server) => vec![server],
             Self::Sentinel(set) => vec![set.node(set.primary())],

@@ -3,6 +3,7 @@
 mod canary;
 mod grip;
 mod hold;
+pub(crate) mod silence;
 mod verdict;
 pub(crate) mod wire;
 
@@ -192,6 +193,7 @@ impl Referee {
             answered: Instant::now(),
             kind: error.kind(),
             why: chain(error),
+            debug: format!("{error:?}"),
         };
         self.log().refusals.push(refusal);
     }

@@ -126,6 +126,33 @@ pub(crate) fn judge(referee: &Referee, alone: bool, lines: &[String]) -> Seen {
     seen
 }
 
+/// A call that gave leases back, word for word, and their keys.
+pub(crate) struct Release {
+    pub(crate) args: Vec<String>,
+    pub(crate) keys: Vec<String>,
+}
+
+/// The releases of these keys alone.
+pub(crate) fn releases_of(lines: &[String], keys: &[String]) -> Vec<Release> {
+    let owned = |words: Vec<&str>| words.into_iter().map(ToOwned::to_owned).collect();
+    let ours = |body: &str| {
+        body.strip_prefix("lock:")
+            .is_some_and(|key| keys.iter().any(|it| it == key))
+    };
+    let sent = lines
+        .iter()
+        .filter_map(|line| Line::parse(line))
+        .filter(|line| line.from != "lua");
+    let releases = sent.filter_map(|line| match line.calls() {
+        Call::Release(leases) if leases.iter().all(|(body, _)| ours(body)) => Some(Release {
+            keys: owned(leases.into_iter().map(|(body, _)| body).collect()),
+            args: owned(line.args),
+        }),
+        _ => None,
+    });
+    releases.collect()
+}
+
 /// When renewals of leases of this manager were sent.
 pub(crate) fn renewals_of(lines: &[String], manager: &str) -> Vec<SystemTime> {
     let calls = lines.iter().filter_map(|line| Line::parse(line));

@@ -141,12 +141,19 @@ async fn serve(
     (address, server)
 }
 
+/// What all paths begin with, and so all keys.
+const WORD: &str = "narwhal";
+
 /// One request, to its end or not.
-async fn request(address: SocketAddr, seen: Arc<Seen>) -> std::io::Result<()> {
+async fn request(
+    address: SocketAddr,
+    referee: Arc<Referee>,
+    seen: Arc<Seen>,
+) -> std::io::Result<()> {
     let mut connection = TcpStream::connect(address).await?;
     let path = random(2);
     let head = format!(
-        "POST /{path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+        "POST /{WORD}{path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
     );
     connection.write_all(head.as_bytes()).await?;
     let mut answer = Vec::new();
@@ -160,7 +167,9 @@ async fn request(address: SocketAddr, seen: Arc<Seen>) -> std::io::Result<()> {
         return Ok(());
     }
     connection.read_to_end(&mut answer).await?;
-    if answer.starts_with(b"HTTP/1.1 409") {
+    let answer = String::from_utf8_lossy(&answer);
+    referee.expect(!answer.contains(WORD), "I16", || answer.to_string());
+    if answer.starts_with("HTTP/1.1 409") {
         count(&seen.refused);
     }
     Ok(())
@@ -182,7 +191,8 @@ async fn hung_up(world: &mut World) {
     let mut clients = Vec::new();
     while goes_on() {
         for (address, _) in &servers {
-            clients.push(tokio::spawn(request(*address, Arc::clone(&seen))));
+            let (referee, seen) = (Arc::clone(&world.referee), Arc::clone(&seen));
+            clients.push(tokio::spawn(request(*address, referee, seen)));
         }
         sleep(millis(5..25)).await;
     }

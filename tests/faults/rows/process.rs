@@ -18,6 +18,8 @@ use crate::world::{PROCESSES, World};
 
 /// The process that is not one of the world's.
 const OTHER: usize = PROCESSES;
+/// Keys that it has for its own, by names that no error says by chance.
+const THEIRS: [&str; 2] = ["theirs:1", "theirs:2"];
 const LEASE: Duration = Duration::from_millis(1_500);
 /// I7.
 const LEASE_AND_BACKSTOP: Duration = LEASE.saturating_add(BACKSTOP);
@@ -59,19 +61,19 @@ async fn another_process(world: &mut World, keys: &[String]) -> (Child, String) 
 }
 
 async fn killed(world: &mut World) {
-    let keys = [&hot()[..2], &["other".to_owned()]].concat();
+    let keys = [&hot()[..2], &[THEIRS[0].to_owned()]].concat();
     let (mut child, _) = another_process(world, &keys).await;
     let begun = world.begin(Some(OTHER));
     child.kill();
     world.referee.gone(OTHER);
     world.end(&begun, 0);
-    let left = world.cli("PTTL lock:other");
+    let left = world.cli(&format!("PTTL lock:{}", THEIRS[0]));
     world.proof(
         left.parse().is_ok_and(|left: i64| left > 0),
         "its lock is left",
     );
     sleep(LEASE + 100 * MS).await;
-    let left = world.cli("EXISTS lock:other");
+    let left = world.cli(&format!("EXISTS lock:{}", THEIRS[0]));
     world
         .referee
         .expect(left == "0", "I7", || "held by nobody alive".to_owned());
@@ -79,7 +81,7 @@ async fn killed(world: &mut World) {
 
 async fn stopped(world: &mut World) {
     // Taken together, and so renewed together.
-    let keys = ["other".to_owned(), "another".to_owned()];
+    let keys = THEIRS.map(ToOwned::to_owned);
     let (mut child, name) = another_process(world, &keys).await;
     // Right behind a renewal, so that none is between its decision and its wire.
     let renewals = |world: &World| wire::renewals_of(&world.wire(), &name);
@@ -94,7 +96,7 @@ async fn stopped(world: &mut World) {
     child.signal("-STOP");
     world.referee.gone(OTHER);
     let waiting = Instant::now();
-    let taken = world.holder(0, "other", 2 * SECOND).await;
+    let taken = world.holder(0, THEIRS[0], 2 * SECOND).await;
     let waited = waiting.elapsed();
     let delay = world.referee.canary.delay(waiting, waiting + waited);
     world

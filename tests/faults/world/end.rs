@@ -6,7 +6,7 @@ use tower_lock::{LockManager, Snapshot};
 
 use super::{AFTERMATH, World};
 use crate::load::hot;
-use crate::referee::{Referee, Verdict, wire};
+use crate::referee::{Referee, Verdict, silence, wire};
 use crate::rows::Row;
 use crate::store::Store;
 use crate::support::engine::{MS, SECOND};
@@ -21,6 +21,7 @@ impl World {
             sleep(AFTERMATH).await;
             hot()
         };
+        silence::judge(&self.referee, &self.managers, self.row);
         for panic in self.load.stop().await {
             self.referee.violation("panic", panic);
         }
@@ -41,6 +42,8 @@ impl World {
             // Otherwise I8 and I9 were not looked at.
             let seen = format!("{renewals} renewals, {releases} releases on the wire");
             self.proof(renewals > 0 && releases > 10, seen);
+            let again = self.release_again();
+            self.proof(again > 0, format!("{again} releases once more"));
         }
         for expectation in &self.expectations {
             self.check(*expectation);

@@ -1,5 +1,6 @@
 //! One run: servers, the processes that lock there, and their load.
 
+mod again;
 mod end;
 mod holders;
 mod outage;
