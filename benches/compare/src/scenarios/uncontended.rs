@@ -12,6 +12,9 @@ use crate::waits::Waits;
 
 const IN_FLIGHT: [usize; 4] = [1, 16, 64, 256];
 const WINDOW: Duration = Duration::from_millis(700);
+/// How many windows a round has with one in flight: how fast the system wakes two processes in turn
+/// may differ by a factor of four from one window to the next.
+const ALONE: usize = 4;
 
 /// What one contender has reached.
 #[derive(Default)]
@@ -31,7 +34,9 @@ pub(crate) fn run(bench: &mut Bench) {
     let mut all: Vec<_> = teams.iter().map(|_| Figures::default()).collect();
     for round in 0..bench.rounds {
         for (level, in_flight) in IN_FLIGHT.into_iter().enumerate() {
-            for at in turns(round, teams.len()) {
+            let windows = if in_flight == 1 { ALONE } else { 1 };
+            let count = teams.len();
+            for at in (0..windows).flat_map(|window| turns(round + window, count)) {
                 if let Some(report) = teams[at].run(&bench.job(Keys::New, in_flight, WINDOW)) {
                     all[at].add(level, &report);
                 }
