@@ -243,6 +243,14 @@ impl Reserved {
 }
 
 fn encode(bytes: &[u8], reserved: Reserved, out: &mut String) {
+    // Most names have nothing to encode.
+    let is_plain = |&byte: &u8| byte.is_ascii() && !reserved.holds(byte.into());
+    if let Ok(text) = str::from_utf8(bytes)
+        && bytes.iter().all(is_plain)
+    {
+        out.push_str(text);
+        return;
+    }
     for chunk in bytes.utf8_chunks() {
         let mut text = chunk.valid();
         while let Some((plain, escaped, rest)) = reserved.split(text) {
