@@ -37,7 +37,6 @@ pin_project! {
 
 pin_project! {
     #[project = StateProj]
-    #[project_replace = StateOwned]
     enum State<F, S, ReqBody> {
         /// The request needs no lock.
         Unlocked {
@@ -50,9 +49,9 @@ pin_project! {
             acquire: AcquireFuture,
             // `None` until it had to wait: most requests need no look at the clock.
             since: Option<Instant>,
-            // Ready: `poll_ready` was called on it and on no clone of it.
-            service: S,
-            request: Request<ReqBody>,
+            // Taken when the lock is there; the rest is too large to be moved along. The service is
+            // ready: `poll_ready` was called on it and on no clone of it.
+            call: Option<(S, Request<ReqBody>)>,
             asked: Asked,
         },
         // The order of the fields is the order of their drops: whatever ends this request, its
@@ -63,7 +62,8 @@ pin_project! {
             // Made when the handler does not answer at once.
             #[pin]
             lost: Option<Lost>,
-            guard: LockGuard,
+            // Taken when the handler has answered.
+            guard: Option<LockGuard>,
             asked: Asked,
         },
         Done,
@@ -91,8 +91,7 @@ impl<F, S, ReqBody> ResponseFuture<F, S, ReqBody> {
         let state = State::Waiting {
             acquire,
             since: None,
-            service,
-            request,
+            call: Some((service, request)),
             asked,
         };
         Self { state, options }
@@ -122,28 +121,29 @@ where
                     this.state.set(State::Done);
                     return Poll::Ready(Ok(response));
                 }
-                StateProj::Waiting { acquire, since, .. } => {
+                StateProj::Waiting {
+                    acquire,
+                    since,
+                    call,
+                    asked,
+                } => {
                     let Poll::Ready(acquired) = Pin::new(acquire).poll(cx) else {
                         since.get_or_insert_with(Instant::now);
                         return Poll::Pending;
                     };
                     let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
-                    let StateOwned::Waiting {
-                        mut service,
-                        mut request,
-                        asked,
-                        ..
-                    } = this.state.as_mut().project_replace(State::Done)
-                    else {
-                        unreachable!("the state was matched above");
-                    };
+                    let asked = *asked;
+                    let call = call.take();
                     let guard = match acquired {
                         Ok(guard) => guard,
                         Err(error) => {
+                            drop(call);
+                            this.state.set(State::Done);
                             let rejection = LockRejection::new(error, asked, Some(waited));
                             return Poll::Ready(Ok(this.options.reject(rejection)));
                         }
                     };
+                    let (mut service, mut request) = call.expect("BUG: it is taken here only");
                     let extensions = request.extensions_mut();
                     extensions.insert(guard.owner());
                     extensions.insert(guard.held());
@@ -151,7 +151,7 @@ where
                     this.state.set(State::Locked {
                         future,
                         lost: None,
-                        guard,
+                        guard: Some(guard),
                         asked,
                     });
                 }
@@ -173,7 +173,7 @@ where
                         if lost.is_some() || this.options.on_lost == OnLost::Continue {
                             return Poll::Pending;
                         }
-                        lost.set(Some(guard.lost()));
+                        lost.set(guard.as_ref().map(|guard| guard.lost()));
                         if let Some(lost) = lost.as_mut().as_pin_mut()
                             && lost.poll(cx).is_ready()
                         {
@@ -182,11 +182,9 @@ where
                         }
                         return Poll::Pending;
                     };
-                    let StateOwned::Locked { guard, .. } =
-                        this.state.as_mut().project_replace(State::Done)
-                    else {
-                        unreachable!("the state was matched above");
-                    };
+                    let guard = guard.take().expect("BUG: it is taken here only");
+                    // The handler goes before its lock.
+                    this.state.set(State::Done);
                     let response = match result {
                         Ok(response) => finish(response, guard, asked, this.options, cx),
                         Err(error) => return Poll::Ready(Err(error)),

@@ -80,7 +80,10 @@ fn is_unreserved(byte: u8) -> bool {
 fn stands_for_itself(byte: u8) -> bool {
     // From one pattern the compiler makes one look into a set of bits.
     is_unreserved(byte)
-        || matches!(byte, b'!' | b'$' | b'&'..=b',' | b'/' | b':' | b';' | b'=' | b'@')
+        || matches!(
+            byte,
+            b'!' | b'$' | b'&'..=b',' | b'/' | b':' | b';' | b'=' | b'@'
+        )
 }
 
 #[cfg(test)]
