@@ -599,6 +599,44 @@ async fn a_cancelled_handler_is_gone_before_its_lock_is() {
     assert_eq!(held, Some(1));
 }
 
+#[tokio::test]
+async fn a_handler_that_has_answered_is_gone_before_its_lock_is() {
+    /// Answers at once, and goes only when it is dropped.
+    struct AtOnce<F: FnMut()>(#[allow(dead_code)] OnDrop<F>);
+
+    impl<F: FnMut()> Future for AtOnce<F> {
+        type Output = Result<Response<String>, Infallible>;
+
+        fn poll(self: std::pin::Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+            Poll::Ready(Ok(Response::new(String::new())))
+        }
+    }
+
+    let locks = LockManager::in_memory();
+    let seen = Arc::new(Mutex::new(None));
+    let (watched, saw) = (locks.clone(), Arc::clone(&seen));
+    let service = LockLayer::by_path(locks).layer(service_fn(move |_: Request<String>| {
+        let (watched, saw) = (watched.clone(), Arc::clone(&saw));
+        AtOnce(OnDrop(move || {
+            *saw.lock().unwrap() = Some(watched.snapshot().held);
+        }))
+    }));
+    drop(service.oneshot(post("/a")).await);
+    assert_eq!(*seen.lock().unwrap(), Some(1));
+}
+
+#[tokio::test]
+async fn a_service_that_panics_when_it_is_called_gives_the_lock_back() {
+    let locks = LockManager::in_memory();
+    let panics = |_: Request<String>| -> std::future::Ready<Result<Response<String>, Infallible>> {
+        std::panic::resume_unwind(Box::new("of a service"));
+    };
+    let service = LockLayer::by_path(locks.clone()).layer(service_fn(panics));
+    let request = tokio::spawn(service.oneshot(post("/a")));
+    assert!(request.await.unwrap_err().is_panic());
+    assert!(locks.snapshot().is_idle());
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_aborted_handler_is_dropped_before_the_answer() {
     let layer = |locks| LockLayer::by_path(locks).max_hold(Duration::from_secs(1));

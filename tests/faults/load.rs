@@ -150,11 +150,15 @@ impl Worker {
             let asked = self.referee.asks();
             let acquire = self.locks.acquire(pair).wait(millis(250..1_500));
             let outcome = self.until_stopped(acquire.into_future()).await;
-            if let Some(Ok(guard)) = outcome {
-                let terms = (self.lease, true);
-                let grip = self.referee.granted(guard, self.process, asked, terms);
-                grip.keep(millis(0..60)).await;
-                self.let_go(grip).await;
+            match outcome {
+                Some(Ok(guard)) => {
+                    let terms = (self.lease, true);
+                    let grip = self.referee.granted(guard, self.process, asked, terms);
+                    grip.keep(millis(0..60)).await;
+                    self.let_go(grip).await;
+                }
+                Some(Err(error)) => self.referee.shows_error(&error),
+                None => {}
             }
             sleep(millis(20..80)).await;
         }

@@ -143,6 +143,9 @@ impl Grip {
             return Ok(());
         };
         let outcome = guard.release().await;
+        if let Err(error) = &outcome {
+            self.referee.shows_error(error);
+        }
         self.referee
             .expect(!(was_lost && outcome.is_ok()), "I3", || {
                 format!("{key:?}: lost, and released in good order")

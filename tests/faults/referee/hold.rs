@@ -126,6 +126,4 @@ pub(crate) struct Refusal {
     pub(crate) kind: tower_lock::ErrorKind,
     /// The error, and what it came from.
     pub(crate) why: String,
-    /// All there is to see of it.
-    pub(crate) debug: String,
 }

@@ -7,6 +7,7 @@ pub(crate) mod silence;
 mod verdict;
 pub(crate) mod wire;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -58,6 +59,8 @@ pub(crate) struct Log {
     pub(crate) violations: Vec<Violation>,
     /// Acquires begun, cancelled ones included.
     pub(crate) asked: Vec<Instant>,
+    /// What must name nobody.
+    pub(crate) shown: BTreeSet<String>,
 }
 
 impl Referee {
@@ -185,6 +188,7 @@ impl Referee {
         (wait, asked): (Option<Duration>, Instant),
         error: &Error,
     ) {
+        self.shows_error(error);
         let refusal = Refusal {
             key: key.to_owned(),
             process,
@@ -193,9 +197,18 @@ impl Referee {
             answered: Instant::now(),
             kind: error.kind(),
             why: chain(error),
-            debug: format!("{error:?}"),
         };
         self.log().refusals.push(refusal);
+    }
+
+    /// Somebody was shown this, and must learn no key, owner or password from it.
+    pub(crate) fn shows(&self, text: impl Into<String>) {
+        self.log().shown.insert(text.into());
+    }
+
+    pub(crate) fn shows_error(&self, error: &Error) {
+        self.shows(chain(error));
+        self.shows(format!("{error:?}"));
     }
 
     /// The first grant of the key after a moment.

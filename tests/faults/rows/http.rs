@@ -157,18 +157,20 @@ async fn request(
     );
     connection.write_all(head.as_bytes()).await?;
     let mut answer = Vec::new();
-    if random(2) == 0 {
-        if timeout(millis(0..40), connection.read_to_end(&mut answer))
-            .await
-            .is_err()
-        {
+    let whole = connection.read_to_end(&mut answer);
+    let whole = if random(2) == 0 {
+        let whole = timeout(millis(0..40), whole).await;
+        if whole.is_err() {
             count(&seen.hung_up);
         }
-        return Ok(());
-    }
-    connection.read_to_end(&mut answer).await?;
+        whole.unwrap_or(Ok(0))
+    } else {
+        whole.await
+    };
     let answer = String::from_utf8_lossy(&answer);
     referee.expect(!answer.contains(WORD), "I16", || answer.to_string());
+    referee.shows(&*answer);
+    whole?;
     if answer.starts_with("HTTP/1.1 409") {
         count(&seen.refused);
     }

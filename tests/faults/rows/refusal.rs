@@ -189,6 +189,7 @@ async fn wrong_type(world: &mut World) {
         let acquire = world.managers[n % 3].acquire("foreign");
         let start = Instant::now();
         let error = acquire.wait(SECOND).await.expect_err("not a lock");
+        world.referee.shows_error(&error);
         world
             .referee
             .expect(error.kind() == ErrorKind::KeyConflict, "conflict", || {

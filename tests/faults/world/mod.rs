@@ -136,11 +136,14 @@ impl World {
                     quorum = quorum.node(node.expect("the server is there"));
                 }
                 let quorum = quorum.build().expect("valid settings");
+                self.referee.shows(format!("{quorum:?}"));
                 return self.load(LockManager::builder(quorum), process);
             }
             Store::Own => return,
         };
+        self.referee.shows(format!("{builder:?}"));
         let backend = builder.connect().await.expect("the servers are there");
+        self.referee.shows(format!("{backend:?}"));
         self.load(LockManager::builder(backend), process);
     }
 
@@ -149,6 +152,7 @@ impl World {
             .watchdog_timeout(self.row.lease)
             .build()
             .expect("valid settings");
+        self.referee.shows(format!("{locks:?}"));
         self.load
             .add(&self.referee, &locks, process, self.row.lease);
         self.managers.push(locks);
