@@ -16,7 +16,7 @@ use super::lanes::Lanes;
 use super::moment::Moment;
 use super::options::Options;
 use super::order::{Granted, Left, Next, Report, Waiter};
-use super::releaser::Releaser;
+use super::releaser::{Releaser, carry_out};
 use super::watchdog::Watchdog;
 use crate::backend::{ErasedBackend, LeaseId};
 use crate::task::Spawner;
@@ -134,9 +134,16 @@ impl Engine {
     ) -> Option<Result<(), Error>> {
         let key = grant.key();
         let now = Moment::now();
-        let left = self
-            .lanes
-            .with(key, |lane| lane.release(key, grant, now, report));
+        let immediate = self.backend.immediate();
+        let (left, at_once) = self.lanes.with(key, |lane| {
+            let left = lane.release(key, grant, now, report);
+            let returning = matches!(left, Left::Returning(_));
+            // The releaser would come at once, and look for the lane again.
+            let at_once = immediate
+                .filter(|_| returning)
+                .and_then(|backend| Some((backend, lane.take_return(now)?)));
+            (left, at_once)
+        });
         if now >= grant.valid_until() {
             // It was over before the watchdog came by.
             grant.lose();
@@ -147,7 +154,10 @@ impl Engine {
                 Some(Ok(()))
             }
             Left::Returning(next) => {
-                self.follow(key, next);
+                match at_once {
+                    Some((backend, order)) => carry_out(self, backend, key, order, now),
+                    None => self.follow(key, next),
+                }
                 None
             }
             Left::Lost => Some(Err(Error::new(ErrorKind::Lost))),

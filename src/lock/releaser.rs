@@ -94,8 +94,12 @@ impl Releaser {
 
     /// The lane of `key` has a lease to return. Never blocks, and needs no runtime to be called.
     pub(super) fn enqueue(&self, engine: &Arc<Engine>, key: LockKey) {
-        if let Some(immediate) = engine.backend.immediate() {
-            release_at_once(engine, immediate, key);
+        if let Some(backend) = engine.backend.immediate() {
+            let now = Moment::now();
+            let order = engine.lanes.with(&key, |lane| lane.take_return(now));
+            if let Some(order) = order {
+                carry_out(engine, backend, &key, order, now);
+            }
         } else {
             self.queue().push(key);
             self.enqueued.notify_one();
@@ -143,20 +147,26 @@ impl Releaser {
     }
 }
 
-fn release_at_once(engine: &Arc<Engine>, immediate: &dyn Immediate, key: LockKey) {
-    let now = Moment::now();
-    match engine.lanes.with(&key, |lane| lane.take_return(now)) {
-        Some(Return::Release(surrender)) => {
-            let outcome = immediate.release(&key, surrender.lease.id(), now.into());
+/// What the releaser does for a lane whose backend answers at once.
+pub(super) fn carry_out(
+    engine: &Arc<Engine>,
+    backend: &dyn Immediate,
+    key: &LockKey,
+    order: Return,
+    now: Moment,
+) {
+    match order {
+        Return::Release(surrender) => {
+            let outcome = backend.release(key, surrender.lease.id(), now.into());
             settle(engine, key, surrender, outcome);
         }
-        Some(Return::Pass(surrender)) => {
-            engine
-                .spawner
-                .spawn(pass(Arc::clone(engine), key, surrender));
-        }
-        None => {}
+        Return::Pass(surrender) => start_pass(engine, key.clone(), surrender),
     }
+}
+
+fn start_pass(engine: &Arc<Engine>, key: LockKey, surrender: Surrender) {
+    let pass = pass(Arc::clone(engine), key, surrender);
+    engine.spawner.spawn(pass);
 }
 
 async fn run(running: Running) {
@@ -176,10 +186,7 @@ async fn run(running: Running) {
             let now = Moment::now();
             match engine.lanes.with(&key, |lane| lane.take_return(now)) {
                 Some(Return::Release(surrender)) => releases.push((key, surrender)),
-                Some(Return::Pass(surrender)) => {
-                    let pass = pass(Arc::clone(&engine), key, surrender);
-                    engine.spawner.spawn(pass);
-                }
+                Some(Return::Pass(surrender)) => start_pass(&engine, key, surrender),
                 // Taken back, or waiting for the answer to a renewal.
                 None => {}
             }
@@ -232,13 +239,13 @@ async fn release(engine: Arc<Engine>, leases: Vec<(LockKey, Surrender)>, again: 
         if again && outcome.is_ok() && Moment::now() < surrender.lease.valid_until() {
             outcome = Ok(Released::Released);
         }
-        settle(&engine, key, surrender, outcome);
+        settle(&engine, &key, surrender, outcome);
     }
 }
 
 fn settle(
     engine: &Arc<Engine>,
-    key: LockKey,
+    key: &LockKey,
     surrender: Surrender,
     outcome: Result<Released, BackendError>,
 ) {
@@ -251,7 +258,7 @@ fn settle(
             Err(error.into())
         }
     };
-    returned(engine, &key, surrender, outcome, None);
+    returned(engine, key, surrender, outcome, None);
 }
 
 fn returned(
