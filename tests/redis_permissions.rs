@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tower_lock::backend::conformance;
 use tower_lock::backend::redis::{Publish, RedisBackend, RedisBackendBuilder};
-use tower_lock::{ConnectError, LockManager};
+use tower_lock::{ConnectError, ErrorKind, LockManager};
 
 use support::cluster::Cluster;
 use support::engine::{PATIENCE, eventually};
@@ -301,6 +301,22 @@ async fn connections_that_wait_for_replicas_are_used_again() {
         let opened = opened() - before;
         assert_eq!(opened < 5, again, "{opened} for {without:?}");
     }
+}
+
+/// Names that are shared with Java have no prefix to allow them by.
+#[tokio::test]
+async fn without_a_prefix_the_user_has_the_names_themselves() {
+    const BESIDE_THE_NAMES: &str = "~self-test:* ~{fencing-token*";
+    assert!(include_str!("../src/guide/redisson.rs").contains(BESIDE_THE_NAMES));
+    let server = RedisServer::start();
+    let names = format!("~order:* {BESIDE_THE_NAMES}");
+    allow(&server, &LOCKER.replace("~lock:*", &names));
+    let backend = at(&server.url()).prefix("").connect().await.unwrap();
+    let locks = LockManager::builder(backend).build().unwrap();
+    let guard = locks.acquire("order:42").await.unwrap();
+    guard.release().await.unwrap();
+    let refused = locks.acquire("invoice:42").await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Misconfigured);
 }
 
 /// What is given up for it, and what it takes to have it.

@@ -53,8 +53,9 @@
 //! slot of each name, and both sides must be on the same database. A `NameMapper` in Java would change
 //! the names there.
 //!
-//! Without a prefix the [permissions](crate::backend::redis::RedisBackend#permissions) have the names
-//! themselves in place of `~lock:*`, and `~{fencing-token*`.
+//! Without a prefix the [permissions](crate::backend::redis::RedisBackend#permissions) have, in place of
+//! `~lock:*`, the names themselves and `~self-test:* ~{fencing-token*`: what is tried out when it
+//! connects, and the counter of the tokens.
 //!
 //! # Messages in a Cluster
 //!
@@ -80,5 +81,6 @@
 //!
 //! # What does not work
 //!
-//! Fair, read-write, spin and multi locks, semaphores, and a [`Quorum`](crate::Quorum), of which Java knows nothing: under a name of theirs there is something else
-//! than here, or nobody is told. Give them other names.
+//! Fair, read-write, spin and multi locks, and semaphores: they keep something else under their name, or
+//! tell nobody here when they are free. A [`Quorum`](crate::Quorum): Java knows nothing of it. Give them
+//! other names.
