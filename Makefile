@@ -58,7 +58,7 @@ features:
 		echo 'without features the crate must not depend on these'; exit 1; \
 	fi
 
-# Beside other locks; `cargo bench` has the small one.
+# Beside other locks; `cargo bench --bench speed` has the small one.
 bench: server
 	$(CARGO) run --release --manifest-path benches/compare/Cargo.toml -- --rounds $(ROUNDS) $(SCENARIOS)
 

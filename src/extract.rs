@@ -26,7 +26,7 @@ use crate::{Held, LockGuard, LockKeys, LockManager, Owner};
 ///
 /// Extractors run one after the other: a handler that needs several locks takes them in *one*
 /// `Locked` with several keys, or two requests with the same keys in another order wait for each
-/// other. Nothing stops a handler whose lock is lost: watch [`LockGuard`], or
+/// other. Nothing stops a handler whose lock is lost: watch [`lost`](Held::lost) of the guard, or
 /// wrap the handler in a `LockLayer`. The lock is given back when the guard is dropped, at the end
 /// of the handler; a body that still streams under it must take the guard along.
 ///

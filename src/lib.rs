@@ -123,7 +123,7 @@
 //! |---|---|---|---|
 //! | somebody else held the lock for the whole wait | 409, or [as set](LockLayer::status) | yes | `resource-busy` |
 //! | too many wait for this key | 429 | yes | `too-many-waiters` |
-//! | too many wait in this process | 503 | yes | `lock-overload` |
+//! | too many wait in this manager | 503 | yes | `lock-overload` |
 //! | the backend cannot be used | 503 | yes, unless it refuses us for good | `lock-unavailable` |
 //! | the manager shuts down | 503 | yes | `shutting-down` |
 //! | the lock was lost before the head was sent | 500 | no | `lock-lost` |

@@ -1,4 +1,4 @@
-//! How fast it is: `cargo bench`. Starts its own Redis server; prints a Markdown table.
+//! How fast it is: `cargo bench --bench speed`. Starts its own Redis server; prints a Markdown table.
 #![allow(
     missing_docs,
     clippy::print_stdout,

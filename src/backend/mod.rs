@@ -1,4 +1,7 @@
 //! Where leases live: the contract between the engine and a store, and the stores.
+//!
+//! A new store is a module here that implements [`Backend`] and runs [`conformance`] in
+//! `tests/conformance.rs`; a URL for it goes into `connect.rs` of the crate.
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

@@ -26,10 +26,12 @@
 //!
 //! # What it guarantees
 //!
-//! One holder for each key as long as no failover loses a write, and that the way leads to a server that
-//! says itself that it is the primary, at the address that most of the sentinels that answer name. They are asked four times a second while anybody holds or waits, or
-//! a connection does not come about. A connection to another server than more than half of them name
-//! is dropped, and so is one whose server says that it may not be written to any more.
+//! One holder for each key as long as no failover loses a write.
+//!
+//! Commands go only to a server that says itself that it is the primary, at the address that most of the
+//! sentinels that answer name. They are asked four times a second while anybody holds or waits, or a
+//! connection does not come about. A connection to another server than more than half of them name is
+//! dropped, and so is one whose server says that it may not be written to any more.
 //!
 //! # What a failover can do
 //!

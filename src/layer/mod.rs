@@ -3,6 +3,9 @@
 //! [`LockLayer`] is what a program configures, [`LockService`] what tower calls, [`ResponseFuture`]
 //! the way of one request: wait for the lock, run the inner service, look at the body once. A body
 //! that is still to come takes the lock along in its [`LockBody`].
+//!
+//! A new place that keys come from is a [`KeyExtractor`] in `key.rs` and a constructor of `LockLayer`. A
+//! new answer begins as an `ErrorKind`: `rejection.rs` says what each means to a client.
 
 mod body;
 mod form;

@@ -224,7 +224,8 @@ impl Held {
     ///
     /// With several keys this is the largest of their tokens. It is larger than every token granted
     /// before on any of the keys, and smaller than every later one, where one counter serves all
-    /// keys: in memory, and on one Redis node that has counters of its own.
+    /// keys: in memory, and on one Redis node that has counters of its own. Elsewhere write each record
+    /// with the token of its own key, [`fencing_token_for`](Self::fencing_token_for).
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         let first = self.grants.first().token();
