@@ -48,21 +48,23 @@ impl Watchdog {
 
     /// Sees to it that the task looks at the lanes no later than `at`.
     pub(super) fn look_at(&self, engine: &Arc<Engine>, at: Moment) {
-        if self.wakes_at.load() <= at {
-            return;
-        }
-        if self.wakes_at.no_later_than(at) {
+        if self.wakes_at.load() > at && self.wakes_at.no_later_than(at) {
             self.earlier.notify_one();
         }
+        // Whatever the time: the task that was to serve it may be gone.
         self.start(engine);
     }
 
     fn start(&self, engine: &Arc<Engine>) {
-        if !self.running.swap(true, Ordering::SeqCst) {
-            let running = Running(Arc::downgrade(engine));
-            let earlier = Arc::clone(&self.earlier);
-            engine.spawner.spawn(run(running, earlier));
+        // It mostly runs, and to look costs less than to write.
+        if self.running.load(Ordering::SeqCst) || self.running.swap(true, Ordering::SeqCst) {
+            return;
         }
+        // It begins with a walk: what the one before it was told of went with that one.
+        self.wakes_at.store(Moment::FIRST);
+        let running = Running(Arc::downgrade(engine));
+        let earlier = Arc::clone(&self.earlier);
+        engine.spawner.spawn(run(running, earlier));
     }
 }
 
@@ -79,8 +81,6 @@ struct Running(Weak<Engine>);
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(engine) = self.0.upgrade() {
-            // In this order: once the flag is down a successor may run, and the time is its own.
-            engine.watchdog.wakes_at.store(NEVER);
             engine.watchdog.running.store(false, Ordering::SeqCst);
         }
     }
@@ -243,3 +243,6 @@ fn may_have_renewed(outcome: &Result<Renewed, BackendError>) -> bool {
         Err(error) => error.may_have_taken_effect(),
     }
 }
+
+#[cfg(test)]
+mod tests;
