@@ -58,12 +58,19 @@ impl Targets {
         // Not what the `url` crate takes for a URL: there are many hosts.
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) = match authority.rsplit_once('@') {
-            Some((login, hosts)) => (format!("{login}@"), hosts),
-            None => (String::new(), authority),
+            Some((login, hosts)) => (Some(login), hosts),
+            None => (None, authority),
         };
         if rest.contains("://") {
             return Err(invalid("one scheme, in front, is for all hosts"));
         }
+        if path.contains('@') {
+            return Err(invalid(UNENCODED));
+        }
+        if login.is_some_and(|it| it.contains(['@', ','])) {
+            return Err(invalid(ONE_LOGIN));
+        }
+        let login = login.map(|it| format!("{it}@")).unwrap_or_default();
         let targets = |database: &str, default_port: &str| {
             let targets = hosts.split(',').map(|host| {
                 if host.is_empty() || host.contains(['?', '#']) {
@@ -83,13 +90,13 @@ impl Targets {
         match kind {
             "sentinel" => {
                 let (service, database) = path.split_once('/').unwrap_or((path, ""));
-                if path.contains('@') {
-                    return Err(invalid(UNENCODED));
-                }
-                if service.is_empty() || service.contains(['?', '#']) {
+                if service.is_empty() || service.starts_with(['?', '#']) {
                     return Err(invalid(
                         "the name of the service is missing: `redis+sentinel://a:26379,b:26379/service`",
                     ));
+                }
+                if path.contains(['?', '#']) {
+                    return Err(invalid("only a database may follow the service"));
                 }
                 let sentinels = targets(database, SENTINEL_PORT)?;
                 let mut addresses = HashSet::new();
@@ -119,6 +126,9 @@ const NO_URL: &str = "not a URL; in a user or a password, `#`, `/`, `?` and `@` 
 /// What is in front of the character would be taken for the host, and be told as the address.
 const UNENCODED: &str =
     "an `@` behind the host: `/`, `?`, `#` and `%` in a user or a password must be percent-encoded";
+/// A login for each host would leave only the last of them.
+const ONE_LOGIN: &str =
+    "one login, in front, is for all hosts; in it, `@` and `,` must be percent-encoded";
 /// Without the scheme that was found: of a URL that has none, it is the user.
 const SCHEMES: &str = "the scheme is not supported: use `redis`, `rediss`, `redis+unix`, `redis+sentinel` or `redis+cluster`";
 
@@ -133,16 +143,18 @@ impl Target {
         transport: &Transport,
     ) -> Result<Self, ConfigError> {
         let invalid = |problem: &str| ConfigError::new(field, problem);
+        let authority = url.split_once("://").map_or("", |(_, rest)| rest);
+        let authority = authority.split(['/', '?', '#']).next().unwrap_or_default();
+        if (authority.rsplit('@').next()).is_some_and(|hosts| hosts.contains(',')) {
+            return Err(invalid(
+                "several hosts are for `redis+sentinel` and `redis+cluster`",
+            ));
+        }
         let url = url::Url::parse(url).map_err(|_| invalid(NO_URL))?;
         if url.has_host() && url[url::Position::BeforePath..].contains('@') {
             return Err(invalid(UNENCODED));
         }
         let is_socket = url.host().is_none();
-        if !is_socket && url.host_str().is_some_and(|host| host.contains(',')) {
-            return Err(invalid(
-                "several hosts are for `redis+sentinel` and `redis+cluster`",
-            ));
-        }
         if !url.username().is_empty() && url.password().is_none() {
             // redis-rs would log in as nobody, and so be the default user.
             return Err(invalid(
@@ -317,6 +329,12 @@ mod tests {
             ("redis+cluster://u:hunter2@h,redis://hunter2", "one scheme"),
             ("redis+cluster://u:hunter2@h:hunter2", "not a URL"),
             ("redis+cluster://u:hunter2@h/1", "no databases"),
+            ("redis+cluster://u:hunter2/a@h", "percent-encoded"),
+            ("redis+cluster://u:hunter2@h,u:hunter2@i", "one login"),
+            ("redis+cluster://h,u:hunter2@i", "one login"),
+            ("redis+sentinel://u:hunter2@h,u:hunter2@i/s", "one login"),
+            ("redis+sentinel://h/s?hunter2=1", "only a database"),
+            ("redis://u:hunter2@h:1,i:2", "several hosts"),
             ("redis+hunter://u:hunter2@h", "use `redis`"),
             ("http://u:hunter2@h", "use `redis`"),
             ("redis://hunter2@h", "needs a password"),
