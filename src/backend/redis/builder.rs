@@ -13,6 +13,7 @@ use super::script::Publish;
 use super::self_test::self_test;
 #[cfg(feature = "redis-tls")]
 use super::tls::Certificates;
+use crate::error::with_causes;
 use crate::{ConfigError, ConnectError};
 
 const MAX_CONNECTIONS: usize = 256;
@@ -282,7 +283,7 @@ impl RedisBackendBuilder {
     pub async fn connect_lazy(self) -> Result<RedisBackend, ConnectError> {
         let mut inner = self.assemble().await?;
         inner.warnings = match self_test(&inner).await {
-            Err(error @ ConnectError::Unreachable { .. }) => vec![error.to_string()],
+            Err(error @ ConnectError::Unreachable { .. }) => vec![with_causes(&error)],
             tested => tested?,
         };
         Ok(RedisBackend::new(inner))
