@@ -117,7 +117,8 @@ impl fmt::Debug for Hold {
 ///
 /// Dropping the guard gives the lock back in the background, on any path: return, error, panic,
 /// cancelled task. [`release`](LockGuard::release) does the same and tells how it went. All that can
-/// be asked about the lock is on [`Held`], to which the guard derefs.
+/// be asked about the lock is on [`Held`], to which the guard derefs. There is one guard for each hold: what
+/// `guard.clone()` gives is a [`Held`], which looks and keeps nothing.
 ///
 /// Dropping never blocks, and needs no runtime: without one, the lease runs out. Mind that
 /// `let _ = …` drops at once, and `let _guard = …` at the end of the scope.
