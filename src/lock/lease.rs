@@ -285,9 +285,10 @@ impl Lease {
         self.failing = outcome.is_err();
         match outcome {
             Ok(Renewed::Renewed) => {
+                // A nested acquire asked for more while this one was on the wire.
+                let more = self.policy == Policy::Once && self.renew_at > sent_at;
                 self.prolong(sent_at, renewal.ttl);
-                if self.ttl() != renewal.ttl {
-                    // A nested acquire asked for more while this one was on the wire.
+                if more || self.ttl() != renewal.ttl {
                     self.renew_at = now;
                 } else if self.policy == Policy::Once {
                     self.policy = Policy::Never;
