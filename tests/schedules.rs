@@ -255,6 +255,20 @@ async fn force_release_reaches_the_one_its_lease_was_handed_to_meanwhile() {
     assert!(!both, "two guards at a time");
 }
 
+/// force_release right behind an acquire on the wire.
+#[tokio::test(start_paused = true)]
+async fn force_release_reaches_the_one_that_was_being_granted() {
+    let wire = Simulated::new(20 * MS);
+    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let first = tokio::spawn(locks.acquire("k").into_future());
+    sleep(5 * MS).await;
+    assert!(locks.force_release("k").await.unwrap());
+    let first = first.await.unwrap().unwrap();
+    let _other = there.acquire("k").await.unwrap();
+    let told = timeout(100 * MS, first.lost()).await;
+    assert!(told.is_ok(), "two guards until the next renewal");
+}
+
 /// is_held: false, lost() told, and then true again.
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_was_seen_lost_stays_lost() {

@@ -52,6 +52,8 @@ struct Contending {
     seen: Seen,
     /// Another process has the key, or waited when it was given up here.
     others_wait: bool,
+    /// What the try on the wire has got may be lost already.
+    in_doubt: bool,
 }
 
 #[derive(Debug)]
@@ -112,6 +114,7 @@ impl Lane {
                     bell: None,
                     seen: Seen::Nothing,
                     others_wait: false,
+                    in_doubt: false,
                 });
                 Entered::Drive
             }
@@ -207,9 +210,10 @@ impl Lane {
         &mut self,
         key: &LockKey,
         claim: Claim,
-        lease: Lease,
+        mut lease: Lease,
         now: Moment,
     ) -> (Granted, Vec<(Waiter, Error)>) {
+        self.pass_doubt_on(&mut lease, now);
         let granted = self.hold(Tenure::begin(key, lease, claim, now));
         (granted, self.take_once(now))
     }
@@ -242,6 +246,7 @@ impl Lane {
             bell: Some(Arc::clone(&bell)),
             seen,
             others_wait,
+            in_doubt: false,
         });
         let behind = passed.map_or(0, |watchers| watchers.max(1));
         Next::Contend { bell, behind }
@@ -264,6 +269,7 @@ impl Lane {
         {
             lease.take_turns(self.queue.len());
         }
+        self.pass_doubt_on(&mut lease, now);
         let fits = (self.queue.values().next()).is_some_and(|first| lease.fits(first.claim.terms));
         // The one it was for is gone and nobody else can use it as it is.
         if !fits {
@@ -274,6 +280,12 @@ impl Lane {
             refused.append(&mut self.take_once(now));
         }
         next
+    }
+
+    fn pass_doubt_on(&self, lease: &mut Lease, now: Moment) {
+        if let Phase::Contending(Contending { in_doubt: true, .. }) = &self.phase {
+            lease.doubt(now);
+        }
     }
 
     /// The backend refused the contending task's try. Those who asked for a single try are
@@ -453,38 +465,50 @@ impl Lane {
         }
     }
 
-    /// Nobody else wanted the lease: it goes on here, under a fresh counter.
+    /// Nobody else wanted the lease: it goes on here, under a fresh counter, and whoever waits for the
+    /// release is to hear that the lock is given up; or it goes back, if nobody here wants it any more.
     ///
     /// # Errors
     ///
     /// The lease, if the lane has gone on without it.
-    pub(super) fn kept(&mut self, key: &LockKey, lease: Lease, now: Moment) -> Result<Next, Lease> {
+    pub(super) fn kept(
+        &mut self,
+        key: &LockKey,
+        Surrender { lease, report }: Surrender,
+        now: Moment,
+    ) -> Result<(Option<Report>, Next), Lease> {
         if !self.returns(lease.id()) {
             return Err(lease);
         }
         Ok(if self.wants(&lease, now) {
-            self.hand_to_first(|claim| Tenure::begin(key, lease, claim, now))
+            let next = self.hand_to_first(|claim| Tenure::begin(key, lease, claim, now));
+            (report, next)
         } else {
-            self.give_back(lease, None)
+            (None, self.give_back(lease, report))
         })
     }
 
     // ---- the watchdog ---------------------------------------------------------------------
 
-    /// The backend may have lost what is held.
+    /// The backend may have lost what is held, or what a try on the wire has got.
     pub(super) fn doubt(&mut self, now: Moment) {
-        if let Phase::Held(tenure) = &mut self.phase {
-            tenure.lease.doubt(now);
+        match &mut self.phase {
+            Phase::Held(tenure) => tenure.lease.doubt(now),
+            Phase::Contending(contending) => contending.in_doubt = true,
+            _ => {}
         }
     }
 
     pub(super) fn due(&mut self, key: &LockKey, now: Moment) -> Due {
         if let Some(until) = self.returned_by() {
-            return if now < until {
-                Due::Later(until)
-            } else {
-                Due::Forsaken(self.contend_or_idle(None))
+            if now < until {
+                return Due::Later(until);
+            }
+            let report = match &mut self.phase {
+                Phase::Surrendered(surrender) => surrender.report.take(),
+                _ => None,
             };
+            return Due::Forsaken(report, self.contend_or_idle(None));
         }
         let Phase::Held(tenure) = &mut self.phase else {
             return Due::Never;
@@ -553,9 +577,10 @@ impl Lane {
                     _ => Answered::Stale,
                 }
             }
-            Phase::Held(_) if is_gone => self
-                .lose()
-                .map_or(Answered::Stale, |(grant, next)| Answered::Lost(grant, next)),
+            Phase::Held(_) if is_gone => match self.lose() {
+                (Some(grant), next) => Answered::Lost(grant, next),
+                (None, _) => Answered::Stale,
+            },
             Phase::Held(tenure) => {
                 tenure.grant.extend(tenure.lease.valid_until());
                 Answered::Held(tenure.next_look())
@@ -626,17 +651,19 @@ impl Lane {
     }
 
     /// The backend does not hold the lease any more.
-    pub(super) fn lose(&mut self) -> Option<(Arc<Grant>, Next)> {
+    pub(super) fn lose(&mut self) -> (Option<Arc<Grant>>, Next) {
         match &mut self.phase {
             Phase::Held(Tenure { grant, .. }) => {
                 let grant = Arc::clone(grant);
-                Some((grant, self.contend_or_idle(None)))
+                (Some(grant), self.contend_or_idle(None))
             }
             Phase::Surrendered(surrender) => {
                 surrender.lease.end_budget();
-                None
+                (None, Next::Nothing)
             }
-            _ => None,
+            // An answer that it was kept is from before.
+            Phase::Returning { .. } => (None, self.contend_or_idle(None)),
+            Phase::Idle | Phase::Contending(_) => (None, Next::Nothing),
         }
     }
 

@@ -8,7 +8,9 @@ use tokio::time::timeout;
 
 use super::acquire::Acquire;
 use super::engine::Engine;
+use super::moment::Moment;
 use super::options::Options;
+use super::order::Next;
 use super::snapshot::{LockInfo, Snapshot};
 use crate::backend::{Backend, BackendError, BackendErrorKind, ErasedBackend, ForceReleased};
 use crate::{ConfigError, Error, ErrorKind, LockKey, LockKeys, Owner};
@@ -98,8 +100,10 @@ impl LockManager {
     /// Takes the lock away from whoever holds it, and wakes those who wait. True if somebody held
     /// it.
     ///
-    /// A guard of this manager is lost at once; one of another process is lost at its next
-    /// renewal. For the tools of operators, not for programs.
+    /// A guard of this manager is lost at once, or, where it was being granted at that moment, at its
+    /// first renewal, which follows at once; one of another process is lost at its next renewal. Those
+    /// of a fixed [`lease`](crate::Acquire::lease) have no renewals. For the tools of operators, not for
+    /// programs.
     ///
     /// # Errors
     ///
@@ -116,16 +120,20 @@ impl LockManager {
         let lease = engine.lanes.with(&key, |lane| lane.lease_id());
         let backend = Arc::clone(&engine.backend);
         let outcome = backend.force_release(key.clone()).await?;
-        // Not a lease that came since, but whoever the same lease was handed to.
-        let lost = engine.lanes.with(&key, |lane| {
-            (lease.is_some() && lane.lease_id() == lease)
-                .then(|| lane.lose())
-                .flatten()
+        let now = Moment::now();
+        let (lost, next) = engine.lanes.with(&key, |lane| {
+            if lease.is_some() && lane.lease_id() == lease {
+                // Whoever the lease was handed to since.
+                return lane.lose();
+            }
+            // A lease that came since; or that came before, and its answer since: a renewal tells.
+            lane.doubt(now);
+            (None, Next::Look(now))
         });
-        if let Some((grant, next)) = lost {
+        if let Some(grant) = lost {
             grant.lose();
-            engine.follow(&key, next);
         }
+        engine.follow(&key, next);
         Ok(outcome == ForceReleased::Released)
     }
 

@@ -21,6 +21,7 @@
 //! | contending | the task's try can never succeed | idle | refuse the queue |
 //! | contending | the last waiter leaves | idle, when the task has woken | the task ends |
 //! | contending | the task is dropped with its runtime | idle | refuse the queue |
+//! | contending, held | forced open, and nobody knows whether before or after the grant | | renew at once: the backend knows |
 //! | held | acquire by the owner | | count up; at 64 refuse; if the grant is lost, a stranger |
 //! | held | acquire by another | | queue; with `no_wait` refuse |
 //! | held | release, count above 1 | | count down |
@@ -40,6 +41,7 @@
 //! | surrendered | the releaser comes, somebody queues | returning | pass: keep unless others wait |
 //! | surrendered, returning | the lease must have run out, nothing came of it | contending by a task, or idle | as after a runtime that went down |
 //! | returning | kept | held by the first in the queue | wake it; if it left, release |
+//! | returning | forced open | contending by a task, or idle | if it is kept, give it back |
 //! | returning | released, not held, or failed | contending by a task, or idle | a failed release is tried again beside it |
 //!
 //! What holds between them:

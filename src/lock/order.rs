@@ -147,8 +147,9 @@ pub(super) enum Due {
     /// Send this, and look again at the latest then.
     Renew(Renewal, Moment),
     Lost(Arc<Grant>, Next),
-    /// The task that was to return the lease died with its runtime.
-    Forsaken(Next),
+    /// The task that was to return the lease died with its runtime. Whoever waits for it will hear of
+    /// that when the report is dropped.
+    Forsaken(Option<Report>, Next),
     Never,
 }
 

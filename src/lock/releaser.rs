@@ -291,12 +291,13 @@ async fn pass(engine: Arc<Engine>, key: LockKey, mut surrender: Surrender) {
         Ok(Passed::Kept { counter }) => {
             surrender.lease.keep(counter, sent_at, ttl);
             let now = Moment::now();
-            let Surrender { lease, report } = surrender;
-            match engine.lanes.with(&key, |lane| lane.kept(&key, lease, now)) {
-                Ok(next) => engine.follow(&key, next),
+            match (engine.lanes).with(&key, |lane| lane.kept(&key, surrender, now)) {
+                Ok((report, next)) => {
+                    engine.follow(&key, next);
+                    tell(report, Ok(()));
+                }
                 Err(lease) => engine.releaser.give_back(&engine, key, id, lease.longest()),
             }
-            tell(report, Ok(()));
         }
         Ok(Passed::Released { watchers }) => {
             returned(&engine, &key, surrender, Ok(()), Some(watchers));

@@ -147,8 +147,8 @@ fn round(engine: &Arc<Engine>) -> Option<Moment> {
             earliest(until);
             renewals.push(renewal);
         }
-        Due::Lost(grant, next) => over.push((key.clone(), Some(grant), next)),
-        Due::Forsaken(next) => over.push((key.clone(), None, next)),
+        Due::Lost(grant, next) => over.push((key.clone(), Some(grant), None, next)),
+        Due::Forsaken(report, next) => over.push((key.clone(), None, report, next)),
     });
     // No renewal may be sent after a release: a lane that has a renewal on the wire, as these have
     // from here on, holds its release back until the answer.
@@ -159,10 +159,11 @@ fn round(engine: &Arc<Engine>) -> Option<Moment> {
             engine.spawner.spawn(renewal);
         }
     }
-    for (key, grant, next) in over {
+    for (key, grant, unreported, next) in over {
         if let Some(grant) = grant {
             grant.lose();
         }
+        drop(unreported);
         engine.follow(&key, next);
     }
     next

@@ -1,6 +1,7 @@
 //! The transitions of the table in `lock/mod.rs`, one by one.
 
 use tokio::sync::Semaphore;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::oneshot::{self, Receiver};
 use uuid::Uuid;
 
@@ -96,13 +97,101 @@ fn a_handoff_needs_nobody_else_and_makes_a_larger_token() {
     assert!(matches!(lane.enqueue(next), Next::Nothing));
     let left = release(&mut lane, &grant, now);
     assert!(matches!(left, Left::Returning(Next::Return)));
+    let Some(Return::Pass(mut surrender)) = lane.take_return(now) else {
+        panic!("passed");
+    };
+    let ttl = surrender.lease.ttl();
+    surrender.lease.keep(200, now, ttl);
+    let (_, kept) = lane.kept(&key(), surrender, now).expect("still returning");
+    assert_eq!(granted(kept).token(), FencingToken::new(200, 256, 0));
+}
+
+/// A lane whose lease is asked for more hand-offs, and the one who waits for the release.
+fn passing(now: Moment) -> (Lane, Surrender, Receiver<Result<(), Error>>) {
+    let (mut lane, grant) = held(RENEWED, now);
+    lane.retire_counter(&grant);
+    let (next, _answer) = waiter(2, RENEWED);
+    assert!(matches!(lane.enqueue(next), Next::Nothing));
+    let (report, reported) = oneshot::channel();
+    let left = lane.release(&key(), &grant, now, Some(report));
+    assert!(matches!(left, Left::Returning(Next::Return)));
     let Some(Return::Pass(surrender)) = lane.take_return(now) else {
         panic!("passed");
     };
-    let mut lease = surrender.lease;
-    lease.keep(200, now, lease.ttl());
-    let kept = lane.kept(&key(), lease, now).expect("still returning");
-    assert_eq!(granted(kept).token(), FencingToken::new(200, 256, 0));
+    (lane, surrender, reported)
+}
+
+#[test]
+fn a_release_is_not_reported_while_the_lease_that_was_kept_goes_back() {
+    let now = Moment::now();
+    let (mut lane, surrender, mut reported) = passing(now);
+    assert!(lane.leave(2).is_some());
+    let (report, next) = lane.kept(&key(), surrender, now).expect("still returning");
+    assert!(report.is_none() && matches!(next, Next::Return));
+    assert_eq!(reported.try_recv().unwrap_err(), TryRecvError::Empty);
+    let Some(Return::Release(surrender)) = lane.take_return(now) else {
+        panic!("released");
+    };
+    assert!(surrender.report.is_some());
+}
+
+#[test]
+fn a_lease_that_was_taken_away_while_it_was_kept_goes_to_nobody() {
+    let now = Moment::now();
+    let (mut lane, surrender, _reported) = passing(now);
+    assert!(matches!(lane.lose(), (None, Next::Contend { .. })));
+    assert!(lane.kept(&key(), surrender, now).is_err());
+}
+
+#[test]
+fn a_lease_that_was_taken_away_on_its_way_here_is_looked_at_at_once() {
+    let now = Moment::now();
+    let mut lane = Lane::default();
+    let first = claim(1, RENEWED);
+    assert!(matches!(lane.enter(&key(), first, now), Entered::Drive));
+    lane.doubt(now);
+    let lease = Lease::new(id(1), 100, 256, RENEWED, now);
+    let (granted, _) = lane.granted_to_driver(&key(), first, lease, now);
+    assert_eq!(granted.next_look, now);
+    assert!(matches!(lane.due(&key(), now), Due::Renew(..)));
+}
+
+#[test]
+fn whoever_waits_for_a_release_that_died_hears_of_it_outside_of_the_lane() {
+    let now = Moment::now();
+    let (mut lane, grant) = held(RENEWED, now);
+    let (report, mut reported) = oneshot::channel();
+    let left = lane.release(&key(), &grant, now, Some(report));
+    assert!(matches!(left, Left::Returning(_)));
+    let Due::Forsaken(report, _) = lane.due(&key(), now + 2 * RENEWED.ttl.get()) else {
+        panic!("forsaken");
+    };
+    assert_eq!(reported.try_recv().unwrap_err(), TryRecvError::Empty);
+    drop(report);
+    assert_eq!(reported.try_recv().unwrap_err(), TryRecvError::Closed);
+}
+
+#[test]
+fn a_nested_acquire_during_the_renewal_of_another_is_fetched_as_well() {
+    let now = Moment::now();
+    let (mut lane, _grant) = held(FIXED, now);
+    let half = now + FIXED.ttl.get() / 2;
+    let nest = |lane: &mut Lane, at| {
+        let again = lane.enter(&key(), claim(1, FIXED), at);
+        assert!(matches!(again, Entered::Granted(_)));
+    };
+    nest(&mut lane, half);
+    let Due::Renew(renewal, _) = lane.due(&key(), half) else {
+        panic!("due");
+    };
+    let later = half + 20 * MS;
+    nest(&mut lane, later);
+    let answered = lane.renewed(&renewal, half, &Ok(Renewed::Renewed), later);
+    assert!(matches!(answered, Answered::Held(_)));
+    assert!(matches!(lane.due(&key(), later), Due::Renew(..)));
+    let answered = lane.renewed(&renewal, later, &Ok(Renewed::Renewed), later);
+    assert!(matches!(answered, Answered::Held(_)));
+    assert!(matches!(lane.due(&key(), later), Due::Later(_)));
 }
 
 /// So many more queue, and the lock goes through the hands of all but the last. Returns who holds it, and how
@@ -342,7 +431,7 @@ fn a_lease_that_is_known_to_be_gone_is_not_taken_back() {
 
     let (mut lane, grant) = held(RENEWED, now);
     release(&mut lane, &grant, now);
-    assert!(lane.lose().is_none());
+    assert!(matches!(lane.lose(), (None, Next::Nothing)));
     assert!(matches!(
         lane.enter(&key(), claim(2, RENEWED), now),
         Entered::Occupied
@@ -421,6 +510,9 @@ fn an_answer_to_an_earlier_return_concerns_nobody() {
     ));
     assert!(matches!(lane.returned(id(7), None), Next::Nothing));
     assert!(lane.is_returning());
-    let stale = Lease::new(id(7), 1, 256, RENEWED, now);
+    let stale = Surrender {
+        lease: Lease::new(id(7), 1, 256, RENEWED, now),
+        report: None,
+    };
     assert!(lane.kept(&key(), stale, now).is_err());
 }
