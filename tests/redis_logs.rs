@@ -152,6 +152,23 @@ fn a_permission_that_is_withdrawn_is_told_once_and_so_is_its_return() {
     });
 }
 
+/// As a failover on command does for a while; a `PING` is answered all the time.
+#[test]
+fn a_pause_of_all_writes_is_told_once_and_so_is_its_end() {
+    logged(|log| async move {
+        let server = RedisServer::start();
+        let locks = manager(server.url(), LEASE).await;
+        server.cli(&["CLIENT", "PAUSE", "3000", "WRITE"]);
+        for _ in 0..3 {
+            let waiting = locks.acquire("k").wait(SECOND * 3 / 4);
+            assert_eq!(waiting.await.unwrap_err().kind(), ErrorKind::Unavailable);
+        }
+        assert_eq!(log.messages(), [UNREACHED]);
+        drop(locks.acquire("k").wait(PATIENCE).await.unwrap());
+        assert_eq!(log.messages(), [UNREACHED, REACHED]);
+    });
+}
+
 /// What it may not ask for, it can do without.
 #[test]
 fn the_user_of_the_manual_starts_without_a_word() {

@@ -12,6 +12,7 @@
 //! recovery: who waits or holds may send nothing for a long time.
 
 use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -46,6 +47,9 @@ pub(super) struct Shard {
     changed: Notify,
     /// That there is no answer, which only who is asked in passing does not tell.
     outage: Option<Outage>,
+    /// A command has run out of time and none was answered since. A connection, or the answer to a
+    /// `PING`, is no end of that: a server whose writes are paused gives both.
+    silent: AtomicBool,
 }
 
 #[derive(Default)]
@@ -88,6 +92,7 @@ impl Shard {
             state: Mutex::default(),
             changed: Notify::new(),
             outage: None,
+            silent: AtomicBool::new(false),
         }
     }
 
@@ -150,6 +155,7 @@ impl Shard {
             }
             Err(_elapsed) => {
                 link.distrust();
+                self.silent.store(true, Ordering::Relaxed);
                 self.unreached(&Trouble::NoAnswer(waited));
                 Err(Fault::NoAnswer(Silence {
                     shard: Arc::clone(self),
@@ -213,7 +219,9 @@ impl Shard {
     }
 
     fn reached(&self) {
-        if let Some(outage) = &self.outage {
+        if let Some(outage) = &self.outage
+            && !self.silent.load(Ordering::Relaxed)
+        {
             outage.end();
         }
     }
@@ -225,7 +233,15 @@ impl Shard {
     }
 
     fn answered(&self, link: &Link) {
+        // The load keeps the usual case free of writes.
+        if self.silent.load(Ordering::Relaxed) {
+            self.silent.store(false, Ordering::Relaxed);
+        }
         self.reached();
+        self.trust(link);
+    }
+
+    fn trust(&self, link: &Link) {
         if link.trust() {
             self.changed.notify_waiters();
         }
@@ -250,7 +266,7 @@ impl Shard {
             match timeout(patience, link.send(&ping, false)).await {
                 Ok(Ok(_pong)) => {
                     link.end_probe();
-                    shard.answered(&link);
+                    shard.trust(&link);
                 }
                 Ok(Err(_)) | Err(_) => shard.discard(&link),
             }
