@@ -434,7 +434,11 @@ pub async fn a_forced_release_frees_whoever_holds<B: Backend>(one: &B, other: &B
     assert_eq!(definite(force().await, "force"), ForceReleased::NotHeld);
     grant(one, &key, holder, LONG).await;
     assert_eq!(definite(force().await, "force"), ForceReleased::Released);
-    assert_eq!(definite(force().await, "force"), ForceReleased::NotHeld);
+    // A node of a quorum that was slow to grant it may have it still.
+    let deadline = Instant::now() + MARGIN;
+    while definite(force().await, "force") == ForceReleased::Released {
+        assert!(Instant::now() < deadline, "{key:?} is held by nobody");
+    }
     assert_eq!(renewed(one, &key, holder, LONG).await, Renewed::NotHeld);
     grant(one, &key, next, LONG).await;
     assert_eq!(released(one, &key, holder).await, Released::NotHeld);
@@ -462,10 +466,21 @@ fn definite<T: Debug>(answer: Result<T, BackendError>, command: &str) -> T {
     }
 }
 
+/// A try that had no effect for sure may be made again: on a busy machine a short lease may be over
+/// before a quorum has voted.
 async fn grant<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId, ttl: Duration) -> u64 {
-    match definite(backend.try_acquire(key, lease, ttl).await, "try_acquire") {
-        Acquired::Granted { counter } => counter,
-        Acquired::Busy { ttl } => panic!("{key:?} should be free and is busy for {ttl:?}"),
+    let deadline = Instant::now() + MARGIN;
+    loop {
+        let answer = backend.try_acquire(key, lease, ttl).await;
+        let nothing = answer.as_ref().err();
+        if nothing.is_some_and(|error| !error.may_have_taken_effect()) && Instant::now() < deadline
+        {
+            continue;
+        }
+        return match definite(answer, "try_acquire") {
+            Acquired::Granted { counter } => counter,
+            Acquired::Busy { ttl } => panic!("{key:?} should be free and is busy for {ttl:?}"),
+        };
     }
 }
 
