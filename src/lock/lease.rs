@@ -238,12 +238,16 @@ impl Lease {
             return;
         }
         if terms.renewed || valid_until(now, terms.ttl.get()) > self.valid_until {
+            // More that is not fetched yet stays wanted.
+            self.ttl = match self.policy {
+                Policy::Once => self.ttl.max(terms.ttl),
+                _ => terms.ttl,
+            };
             self.policy = if terms.renewed {
                 Policy::Always
             } else {
                 Policy::Once
             };
-            self.ttl = terms.ttl;
             self.renew_at = now;
         }
     }
