@@ -228,7 +228,12 @@ impl Lane {
     /// on the wire.
     pub(super) fn driver_leaves(&mut self, on_the_wire: bool, seen: Seen) -> Next {
         if on_the_wire || !self.queue.is_empty() {
-            self.contend(seen, None)
+            let in_doubt = on_the_wire && self.is_in_doubt();
+            let next = self.contend(seen, None);
+            if let Phase::Contending(contending) = &mut self.phase {
+                contending.in_doubt = in_doubt;
+            }
+            next
         } else {
             self.phase = Phase::Idle;
             Next::Nothing
@@ -282,8 +287,12 @@ impl Lane {
         next
     }
 
+    fn is_in_doubt(&self) -> bool {
+        matches!(&self.phase, Phase::Contending(contending) if contending.in_doubt)
+    }
+
     fn pass_doubt_on(&self, lease: &mut Lease, now: Moment) {
-        if let Phase::Contending(Contending { in_doubt: true, .. }) = &self.phase {
+        if self.is_in_doubt() {
             lease.doubt(now);
         }
     }
@@ -294,6 +303,7 @@ impl Lane {
         if let Phase::Contending(contending) = &mut self.phase {
             contending.others_wait |= matches!(seen, Seen::Busy(_));
             contending.seen = seen;
+            contending.in_doubt = false;
         }
         self.take_once(now)
     }
@@ -647,6 +657,27 @@ impl Lane {
             Phase::Surrendered(surrender) => Some(surrender.lease.id()),
             Phase::Returning { id, .. } => Some(*id),
             _ => None,
+        }
+    }
+
+    /// The key was forced open in the backend, by a command that went out when `lease` was here.
+    pub(super) fn forced_open(
+        &mut self,
+        lease: Option<LeaseId>,
+        now: Moment,
+    ) -> (Option<Arc<Grant>>, Next) {
+        match &self.phase {
+            // It came since; or before, and its answer since: a renewal tells.
+            Phase::Held(tenure) if lease != Some(tenure.lease.id()) => {
+                self.doubt(now);
+                (None, Next::Look(now))
+            }
+            Phase::Contending(_) => {
+                self.doubt(now);
+                (None, Next::Nothing)
+            }
+            // Also whoever the lease was handed to since.
+            _ => self.lose(),
         }
     }
 

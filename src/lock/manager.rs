@@ -10,7 +10,6 @@ use super::acquire::Acquire;
 use super::engine::Engine;
 use super::moment::Moment;
 use super::options::Options;
-use super::order::Next;
 use super::snapshot::{LockInfo, Snapshot};
 use crate::backend::{Backend, BackendError, BackendErrorKind, ErasedBackend, ForceReleased};
 use crate::{ConfigError, Error, ErrorKind, LockKey, LockKeys, Owner};
@@ -121,15 +120,7 @@ impl LockManager {
         let backend = Arc::clone(&engine.backend);
         let outcome = backend.force_release(key.clone()).await?;
         let now = Moment::now();
-        let (lost, next) = engine.lanes.with(&key, |lane| {
-            if lease.is_some() && lane.lease_id() == lease {
-                // Whoever the lease was handed to since.
-                return lane.lose();
-            }
-            // A lease that came since; or that came before, and its answer since: a renewal tells.
-            lane.doubt(now);
-            (None, Next::Look(now))
-        });
+        let (lost, next) = (engine.lanes).with(&key, |lane| lane.forced_open(lease, now));
         if let Some(grant) = lost {
             grant.lose();
         }

@@ -75,6 +75,14 @@ fn granted(next: Next) -> Arc<Grant> {
     }
 }
 
+/// Due to be looked at then.
+fn granted_at(next: Next, at: Moment) -> Arc<Grant> {
+    match next {
+        Next::Grant(_, granted, ..) if granted.next_look == at => granted.grant,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn release(lane: &mut Lane, grant: &Arc<Grant>, now: Moment) -> Left {
     lane.release(&key(), grant, now, None)
 }
@@ -138,9 +146,19 @@ fn a_release_is_not_reported_while_the_lease_that_was_kept_goes_back() {
 #[test]
 fn a_lease_that_was_taken_away_while_it_was_kept_goes_to_nobody() {
     let now = Moment::now();
-    let (mut lane, surrender, _reported) = passing(now);
-    assert!(matches!(lane.lose(), (None, Next::Contend { .. })));
-    assert!(lane.kept(&key(), surrender, now).is_err());
+    // It was there when the command went out, or it came since.
+    for seen in [Some(id(1)), None] {
+        let (mut lane, surrender, _reported) = passing(now);
+        let (lost, next) = lane.forced_open(seen, now);
+        assert!(lost.is_none() && matches!(next, Next::Contend { .. }));
+        assert!(lane.kept(&key(), surrender, now).is_err());
+
+        let (mut lane, grant) = held(RENEWED, now);
+        release(&mut lane, &grant, now);
+        assert!(matches!(lane.forced_open(seen, now), (None, Next::Nothing)));
+        let back = lane.enter(&key(), claim(2, RENEWED), now);
+        assert!(matches!(back, Entered::Occupied));
+    }
 }
 
 #[test]
@@ -149,11 +167,22 @@ fn a_lease_that_was_taken_away_on_its_way_here_is_looked_at_at_once() {
     let mut lane = Lane::default();
     let first = claim(1, RENEWED);
     assert!(matches!(lane.enter(&key(), first, now), Entered::Drive));
-    lane.doubt(now);
+    assert!(matches!(lane.forced_open(None, now), (None, Next::Nothing)));
     let lease = Lease::new(id(1), 100, 256, RENEWED, now);
     let (granted, _) = lane.granted_to_driver(&key(), first, lease, now);
     assert_eq!(granted.next_look, now);
     assert!(matches!(lane.due(&key(), now), Due::Renew(..)));
+
+    // The try goes to a task, for somebody else.
+    let mut lane = Lane::default();
+    assert!(matches!(lane.enter(&key(), first, now), Entered::Drive));
+    let (second, _answer) = waiter(2, RENEWED);
+    assert!(matches!(lane.enqueue(second), Next::Nothing));
+    assert!(matches!(lane.forced_open(None, now), (None, Next::Nothing)));
+    let next = lane.driver_leaves(true, Seen::Nothing);
+    assert!(matches!(next, Next::Contend { .. }));
+    let lease = Lease::new(id(1), 100, 256, RENEWED, now);
+    drop(granted_at(lane.granted(&key(), lease, now), now));
 }
 
 #[test]
@@ -169,6 +198,24 @@ fn whoever_waits_for_a_release_that_died_hears_of_it_outside_of_the_lane() {
     assert_eq!(reported.try_recv().unwrap_err(), TryRecvError::Empty);
     drop(report);
     assert_eq!(reported.try_recv().unwrap_err(), TryRecvError::Closed);
+}
+
+#[test]
+fn the_longest_of_several_nested_leases_is_fetched() {
+    let now = Moment::now();
+    let (mut lane, _grant) = held(FIXED, now);
+    for seconds in [60, 30] {
+        let terms = Terms {
+            ttl: Span::new(seconds * SECOND),
+            ..FIXED
+        };
+        let again = lane.enter(&key(), claim(1, terms), now);
+        assert!(matches!(again, Entered::Granted(_)));
+    }
+    let Due::Renew(renewal, _) = lane.due(&key(), now) else {
+        panic!("due");
+    };
+    assert_eq!(renewal.ttl, 60 * SECOND);
 }
 
 #[test]
