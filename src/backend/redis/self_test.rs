@@ -35,7 +35,7 @@ pub(super) async fn self_test(inner: &Inner) -> Result<Vec<String>, ConnectError
             let trials = nodes.iter().map(|node| async move {
                 match test_node(inner, node, Some(cluster)).await {
                     // The others serve their slots; this one may be on its way to be replaced.
-                    Err(error @ ConnectError::Unreachable { .. }) => Ok(vec![error.to_string()]),
+                    Err(error @ ConnectError::Unreachable { .. }) => Ok(vec![with_causes(&error)]),
                     outcome => outcome,
                 }
             });

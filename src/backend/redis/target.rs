@@ -95,7 +95,7 @@ impl Targets {
                         "the name of the service is missing: `redis+sentinel://a:26379,b:26379/service`",
                     ));
                 }
-                if path.contains(['?', '#']) {
+                if service.contains(['?', '#']) {
                     return Err(invalid("only a database may follow the service"));
                 }
                 let sentinels = targets(database, SENTINEL_PORT)?;
@@ -143,9 +143,11 @@ impl Target {
         transport: &Transport,
     ) -> Result<Self, ConfigError> {
         let invalid = |problem: &str| ConfigError::new(field, problem);
-        let authority = url.split_once("://").map_or("", |(_, rest)| rest);
-        let authority = authority.split(['/', '?', '#']).next().unwrap_or_default();
-        if (authority.rsplit('@').next()).is_some_and(|hosts| hosts.contains(',')) {
+        // Behind the login, of which a part may look like the end of the hosts.
+        let hosts = url.split_once("://").map_or("", |(_, rest)| rest);
+        let hosts = hosts.rsplit('@').next().unwrap_or_default();
+        let hosts = hosts.split(['/', '?', '#']).next().unwrap_or_default();
+        if hosts.contains(',') {
             return Err(invalid(
                 "several hosts are for `redis+sentinel` and `redis+cluster`",
             ));
@@ -335,6 +337,7 @@ mod tests {
             ("redis+sentinel://u:hunter2@h,u:hunter2@i/s", "one login"),
             ("redis+sentinel://h/s?hunter2=1", "only a database"),
             ("redis://u:hunter2@h:1,i:2", "several hosts"),
+            ("redis://u:hunter2,/2@h", "percent-encoded"),
             ("redis+hunter://u:hunter2@h", "use `redis`"),
             ("http://u:hunter2@h", "use `redis`"),
             ("redis://hunter2@h", "needs a password"),
