@@ -475,6 +475,7 @@ async fn grant<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId, ttl: Dura
         let nothing = answer.as_ref().err();
         if nothing.is_some_and(|error| !error.may_have_taken_effect()) && Instant::now() < deadline
         {
+            sleep(Duration::from_millis(5)).await;
             continue;
         }
         return match definite(answer, "try_acquire") {
