@@ -28,7 +28,7 @@ const IN_FLIGHT: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Watchdog {
-    /// When it looks again.
+    /// When it looks again. Only a walk puts it off: what one task was told of, the next one keeps.
     wakes_at: AtomicMoment,
     /// Told when it has to look earlier than that.
     earlier: Arc<Notify>,
@@ -60,8 +60,6 @@ impl Watchdog {
         if self.running.load(Ordering::SeqCst) || self.running.swap(true, Ordering::SeqCst) {
             return;
         }
-        // It begins with a walk: what the one before it was told of went with that one.
-        self.wakes_at.store(Moment::FIRST);
         let running = Running(Arc::downgrade(engine));
         let earlier = Arc::clone(&self.earlier);
         engine.spawner.spawn(run(running, earlier));

@@ -31,6 +31,17 @@ async fn a_time_that_nobody_serves_stands_in_nobodys_way() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn locks_of_a_moment_take_one_task_together() {
+    let engine = engine();
+    for _ in 0..5 {
+        drop(acquire(&engine, "a").await.expect("free"));
+        sleep(SECOND).await;
+        // It sleeps until a third of the lease has passed.
+        assert!(engine.watchdog.running.load(Ordering::SeqCst));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_one_task_was_told_the_next_one_finds() {
     let engine = engine();
     // A task is about to end: it has walked, and does not look at its time any more.
