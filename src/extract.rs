@@ -78,9 +78,10 @@ use crate::{Held, LockGuard, LockKeys, LockManager, Owner};
 ///
 /// # If `Handler` is not implemented
 ///
-/// `#[axum::debug_handler]`, with axum's feature `macros`, says more. The usual reasons: the type inside implements no
-/// [`LockTarget`] (`String` and `Path<String>` do not: wrap them in a type of your own); an extractor
-/// that reads the body is not the last argument; the state gives no [`LockManager`].
+/// `#[axum::debug_handler]`, with axum's feature `macros`, says more. The usual reasons: the type
+/// inside implements no [`LockTarget`] (`String` and `Path<String>` do not: wrap them in a type of
+/// your own); an extractor that reads the body is not the last argument; the state gives no
+/// [`LockManager`].
 ///
 /// # Cancel safety
 ///
