@@ -9,10 +9,17 @@ use super::redis_server::RedisServer;
 const SERVICE: &str = "locks";
 const NODES: usize = 3;
 const SENTINELS: usize = 3;
+/// For how many milliseconds nothing must be heard of a node that is taken for dead.
+const IMPATIENT: u32 = 1_000;
+const PATIENT: u32 = 60_000;
 
 /// Six processes: three nodes, of which one is the primary, and three Sentinels, of which two must
-/// agree. A primary that does not answer is replaced in two seconds, and four later for each
-/// election that no Sentinel wins.
+/// agree. Once it is to be replaced, a primary that does not answer is so in two seconds, and four
+/// later for each election that no Sentinel wins.
+///
+/// Until then, and again after [`SentinelSet::failover`], the Sentinels are patient: nodes that a busy
+/// machine keeps waiting would be taken for dead, and a failover that no test has begun leaves a
+/// primary that goes on granting.
 pub(crate) struct SentinelSet {
     nodes: Vec<RedisServer>,
     sentinels: Vec<RedisServer>,
@@ -94,6 +101,7 @@ impl SentinelSet {
     pub(crate) fn kill_primary(&mut self) -> usize {
         let primary = self.primary();
         self.nodes[primary].kill();
+        self.replace_primary();
         primary
     }
 
@@ -101,7 +109,20 @@ impl SentinelSet {
     pub(crate) fn stop_primary(&self) -> usize {
         let primary = self.primary();
         self.nodes[primary].stop_process();
+        self.replace_primary();
         primary
+    }
+
+    /// The Sentinels replace a primary that is none, or is not heard of for a second.
+    pub(crate) fn replace_primary(&self) {
+        self.take_for_dead_after(IMPATIENT);
+    }
+
+    fn take_for_dead_after(&self, ms: u32) {
+        let set = ["SENTINEL", "SET", SERVICE, "down-after-milliseconds"];
+        for sentinel in self.sentinels.iter().filter(|it| it.runs()) {
+            sentinel.cli(&[&set[..], &[&ms.to_string()]].concat());
+        }
     }
 
     /// A stopped node goes on where it stood: a former primary takes itself for one until the
@@ -148,6 +169,7 @@ impl SentinelSet {
         let done = || other().is_some_and(is_primary);
         let took = until("another primary", || self.logs(), done).await;
         self.settled = self.primary();
+        self.take_for_dead_after(PATIENT);
         took
     }
 
@@ -218,7 +240,7 @@ fn configuration(primary: &RedisServer) -> String {
     });
     format!(
         "sentinel monitor {SERVICE} 127.0.0.1 {port} 2\n\
-         sentinel down-after-milliseconds {SERVICE} 1000\n\
+         sentinel down-after-milliseconds {SERVICE} {PATIENT}\n\
          sentinel failover-timeout {SERVICE} 2000\n\
          sentinel parallel-syncs {SERVICE} 2\n\
          {password}"
