@@ -1,6 +1,6 @@
 //! What becomes of a lease that was handed on for long enough.
 
-use super::{LONG, SHORT, busy, definite, fixture, grant, hinted, release};
+use super::{LONG, busy, definite, fixture, grant, hinted, release};
 use crate::LockKey;
 use crate::backend::{Backend, Extended, LeaseId, Passed};
 
@@ -12,7 +12,7 @@ use crate::backend::{Backend, Extended, LeaseId, Passed};
 /// If it is not so.
 pub async fn a_lease_that_nobody_waits_for_may_be_kept<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("pass-alone");
-    let before = grant(backend, &key, holder, SHORT).await;
+    let before = grant(backend, &key, holder, LONG / 2).await;
     match definite(backend.pass(&key, holder, LONG).await, "pass") {
         Passed::Kept { counter } => {
             goes_on(backend, &key, [holder, next], [before, counter]).await;
@@ -51,14 +51,17 @@ pub async fn a_lease_that_another_handle_watches_is_passed_on<B: Backend>(one: &
 /// If it is not so.
 pub async fn a_lease_that_nobody_waits_for_may_be_extended<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("extend-alone");
-    let before = grant(backend, &key, holder, SHORT).await;
+    let before = grant(backend, &key, holder, LONG / 2).await;
     match definite(backend.extend(&key, holder, LONG).await, "extend") {
         Extended::Kept { counter } => {
             goes_on(backend, &key, [holder, next], [before, counter]).await;
         }
         Extended::Wanted { .. } => {
             let left = busy(backend, &key, next).await;
-            assert!(left <= SHORT, "it was not extended, and has {left:?} left");
+            assert!(
+                left <= LONG / 2,
+                "it was not extended, and has {left:?} left"
+            );
             release(backend, &key, holder).await;
         }
         Extended::NotHeld => panic!("a lease that was held is said not to be"),
@@ -121,7 +124,7 @@ async fn goes_on<B: Backend>(
     let left = busy(backend, key, next).await;
     assert!(left > LONG / 2, "kept for {LONG:?}, {left:?} left");
     release(backend, key, holder).await;
-    let after = grant(backend, key, next, SHORT).await;
+    let after = grant(backend, key, next, LONG).await;
     assert!(
         after >= counter + u64::from(Passed::COUNTERS),
         "granted under {after}, among the counters from {counter} on that were given away"
