@@ -4,6 +4,9 @@
 //! the table in [`super`]: it changes the state under the mutex of the lane table and returns what
 //! is to be done about it once the mutex is free ([`Next`]).
 
+mod renewing;
+mod returning;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +16,9 @@ use super::grant::Grant;
 use super::lease::{Lease, Terms};
 use super::moment::Moment;
 use super::order::{
-    A_TURN, Answered, Bell, Claim, Due, Entered, Granted, Left, Next, Report, Return, Seen,
-    Surrender, Ticket, Waiter,
+    A_TURN, Bell, Claim, Entered, Granted, Left, Next, Report, Seen, Surrender, Ticket, Waiter,
 };
-use crate::backend::{BackendError, Extended, LeaseId, Renewal, Renewed};
+use crate::backend::LeaseId;
 use crate::{Error, ErrorKind, LockKey};
 
 #[derive(Debug, Default)]
@@ -431,74 +433,7 @@ impl Lane {
         }
     }
 
-    // ---- returning ------------------------------------------------------------------------
-
-    /// What the releaser sends now. `None` if the lease was taken back, or a renewal of it is on
-    /// the wire.
-    pub(super) fn take_return(&mut self, now: Moment) -> Option<Return> {
-        let Phase::Surrendered(Surrender { lease, .. }) = &self.phase else {
-            return None;
-        };
-        if lease.is_renewing() {
-            return None;
-        }
-        let sent = Phase::Returning {
-            id: lease.id(),
-            until: lease.expires_at(),
-        };
-        let Phase::Surrendered(surrender) = std::mem::replace(&mut self.phase, sent) else {
-            return None;
-        };
-        Some(if self.wants(&surrender.lease, now) {
-            Return::Pass(surrender)
-        } else {
-            Return::Release(surrender)
-        })
-    }
-
-    /// Whether the first in the queue can go on with this lease if the backend agrees.
-    fn wants(&self, lease: &Lease, now: Moment) -> bool {
-        let first = self.queue.values().next();
-        first.is_some_and(|first| lease.is_renewed_for(first.claim.terms, now))
-    }
-
-    fn returns(&self, lease: LeaseId) -> bool {
-        matches!(&self.phase, Phase::Returning { id, .. } if *id == lease)
-    }
-
-    /// The lease is with the backend, or given up: the next in the queue contends.
-    pub(super) fn returned(&mut self, id: LeaseId, passed: Option<u32>) -> Next {
-        if self.returns(id) {
-            self.contend_or_idle(passed)
-        } else {
-            Next::Nothing
-        }
-    }
-
-    /// Nobody else wanted the lease: it goes on here, under a fresh counter, and whoever waits for the
-    /// release is to hear that the lock is given up; or it goes back, if nobody here wants it any more.
-    ///
-    /// # Errors
-    ///
-    /// The lease, if the lane has gone on without it.
-    pub(super) fn kept(
-        &mut self,
-        key: &LockKey,
-        Surrender { lease, report }: Surrender,
-        now: Moment,
-    ) -> Result<(Option<Report>, Next), Lease> {
-        if !self.returns(lease.id()) {
-            return Err(lease);
-        }
-        Ok(if self.wants(&lease, now) {
-            let next = self.hand_to_first(|claim| Tenure::begin(key, lease, claim, now));
-            (report, next)
-        } else {
-            (None, self.give_back(lease, report))
-        })
-    }
-
-    // ---- the watchdog ---------------------------------------------------------------------
+    // ---- losing ---------------------------------------------------------------------------
 
     /// The backend may have lost what is held, or what a try on the wire has got.
     pub(super) fn doubt(&mut self, now: Moment) {
@@ -507,147 +442,6 @@ impl Lane {
             Phase::Contending(contending) => contending.in_doubt = true,
             _ => {}
         }
-    }
-
-    pub(super) fn due(&mut self, key: &LockKey, now: Moment) -> Due {
-        if let Some(until) = self.returned_by() {
-            if now < until {
-                return Due::Later(until);
-            }
-            let report = match &mut self.phase {
-                Phase::Surrendered(surrender) => surrender.report.take(),
-                _ => None,
-            };
-            return Due::Forsaken(report, self.contend_or_idle(None));
-        }
-        let Phase::Held(tenure) = &mut self.phase else {
-            return Due::Never;
-        };
-        let valid_until = tenure.grant.valid_until();
-        if now >= valid_until {
-            return match std::mem::take(&mut self.phase) {
-                Phase::Held(Tenure { lease, grant }) => {
-                    // Given back all the same: the backend may hold it a little longer.
-                    Due::Lost(grant, self.give_back(lease, None))
-                }
-                _ => Due::Never,
-            };
-        }
-        match tenure.lease.renewal(key, now) {
-            Some(renewal) => Due::Renew(renewal, valid_until),
-            None => Due::Later(tenure.next_look()),
-        }
-    }
-
-    /// Whether a renewal that was due is still to be sent.
-    pub(super) fn wants_renewal(&self, renewal: &Renewal, now: Moment) -> bool {
-        matches!(&self.phase, Phase::Held(tenure)
-            if tenure.lease.id() == renewal.lease && now < tenure.grant.valid_until())
-    }
-
-    /// A renewal was answered.
-    pub(super) fn renewed(
-        &mut self,
-        renewal: &Renewal,
-        sent_at: Moment,
-        outcome: &Result<Renewed, BackendError>,
-        now: Moment,
-    ) -> Answered {
-        let is_gone = matches!(outcome, Ok(Renewed::NotHeld));
-        self.answered(renewal, is_gone, now, |lease, _| {
-            lease.renewal_answered(renewal, sent_at, outcome, now);
-        })
-    }
-
-    /// `answer` tells it to the lease, with the number of those who wait here.
-    fn answered(
-        &mut self,
-        renewal: &Renewal,
-        is_gone: bool,
-        now: Moment,
-        answer: impl FnOnce(&mut Lease, usize),
-    ) -> Answered {
-        let waiting = self.queue.len();
-        let lease = match &mut self.phase {
-            Phase::Held(tenure) => Some(&mut tenure.lease),
-            Phase::Surrendered(surrender) => Some(&mut surrender.lease),
-            _ => None,
-        };
-        let Some(lease) = lease.filter(|lease| lease.id() == renewal.lease) else {
-            return Answered::Stale;
-        };
-        answer(lease, waiting);
-        match &mut self.phase {
-            // Whoever looked has been told that it is lost: it stays so.
-            Phase::Held(tenure) if !is_gone && !tenure.grant.is_held(now) => {
-                match std::mem::take(&mut self.phase) {
-                    Phase::Held(Tenure { lease, grant }) => {
-                        Answered::Lost(grant, self.give_back(lease, None))
-                    }
-                    _ => Answered::Stale,
-                }
-            }
-            Phase::Held(_) if is_gone => match self.lose() {
-                (Some(grant), next) => Answered::Lost(grant, next),
-                (None, _) => Answered::Stale,
-            },
-            Phase::Held(tenure) => {
-                tenure.grant.extend(tenure.lease.valid_until());
-                Answered::Held(tenure.next_look())
-            }
-            // The release was waiting for this answer.
-            _ => self.resume(&renewal.key, now),
-        }
-    }
-
-    /// The lease may go back now, unless the next in the queue can have it.
-    fn resume(&mut self, key: &LockKey, now: Moment) -> Answered {
-        let next = self.queue.values().next();
-        match std::mem::take(&mut self.phase) {
-            Phase::Surrendered(Surrender { lease, report })
-                if next.is_some_and(|it| lease.may_pass_to(it.claim.terms, now)) =>
-            {
-                let handed_on = self.hand_to_first(|it| Tenure::handed_on(key, lease, it, now));
-                Answered::HandedOn(report, handed_on)
-            }
-            phase => {
-                self.phase = phase;
-                Answered::Returning
-            }
-        }
-    }
-
-    /// What to ask the backend ahead of need. `None` if that has become needless.
-    pub(super) fn extension(
-        &mut self,
-        key: &LockKey,
-        lease: LeaseId,
-        now: Moment,
-    ) -> Option<Renewal> {
-        match &mut self.phase {
-            Phase::Held(tenure)
-                if tenure.lease.id() == lease
-                    && tenure.grant.is_held(now)
-                    && !self.queue.is_empty() =>
-            {
-                tenure.lease.extension(key)
-            }
-            _ => None,
-        }
-    }
-
-    /// That was answered.
-    pub(super) fn extended(
-        &mut self,
-        extension: &Renewal,
-        sent_at: Moment,
-        outcome: &Result<Extended, BackendError>,
-        now: Moment,
-    ) -> Answered {
-        let is_gone = matches!(outcome, Ok(Extended::NotHeld));
-        self.answered(extension, is_gone, now, |lease, waiting| {
-            lease.extension_answered(extension, sent_at, outcome, waiting, now);
-        })
     }
 
     /// The lease that is held, or may still be taken back.

@@ -6,9 +6,10 @@ use tokio::sync::oneshot::{self, Receiver};
 use uuid::Uuid;
 
 use super::*;
+use crate::backend::{Extended, Renewal, Renewed};
 use crate::lock::guard::Hold;
 use crate::lock::moment::Span;
-use crate::lock::order::Patience;
+use crate::lock::order::{Answered, Due, Patience, Return};
 use crate::{FencingToken, Owner};
 
 const MS: Duration = Duration::from_millis(1);
@@ -183,6 +184,56 @@ fn a_lease_that_was_taken_away_on_its_way_here_is_looked_at_at_once() {
     assert!(matches!(next, Next::Contend { .. }));
     let lease = Lease::new(id(1), 100, 256, RENEWED, now);
     drop(granted_at(lane.granted(&key(), lease, now), now));
+}
+
+#[test]
+fn a_doubt_ends_with_the_try_that_it_was_about() {
+    let now = Moment::now();
+    let contending = || {
+        let mut lane = Lane::default();
+        let first = claim(1, RENEWED);
+        assert!(matches!(lane.enter(&key(), first, now), Entered::Drive));
+        let (second, answer) = waiter(2, RENEWED);
+        assert!(matches!(lane.enqueue(second), Next::Nothing));
+        assert!(matches!(lane.forced_open(None, now), (None, Next::Nothing)));
+        (lane, answer)
+    };
+    let is_not_looked_at = |mut lane: Lane| {
+        let lease = Lease::new(id(1), 100, 256, RENEWED, now);
+        let Next::Grant(_, granted, ..) = lane.granted(&key(), lease, now) else {
+            panic!("granted");
+        };
+        assert!(granted.next_look > now);
+    };
+    // Nothing of the driver is on the wire.
+    let (mut lane, _answer) = contending();
+    let next = lane.driver_leaves(false, Seen::Nothing);
+    assert!(matches!(next, Next::Contend { .. }));
+    is_not_looked_at(lane);
+    // What is on the wire is refused.
+    let (mut lane, _answer) = contending();
+    let next = lane.driver_leaves(true, Seen::Nothing);
+    assert!(matches!(next, Next::Contend { .. }));
+    assert!(lane.refused(Seen::Busy(now), now).is_empty());
+    is_not_looked_at(lane);
+}
+
+#[test]
+fn a_lease_that_is_forced_open_on_its_way_back_goes_to_nobody() {
+    let now = Moment::now();
+    for known in [Some(id(1)), Some(id(0)), None] {
+        let (mut lane, grant) = held(RENEWED, now);
+        release(&mut lane, &grant, now);
+        let (lost, next) = lane.forced_open(known, now);
+        assert!(matches!((lost, next), (None, Next::Nothing)));
+        let back = lane.enter(&key(), claim(2, RENEWED), now);
+        assert!(matches!(back, Entered::Occupied));
+
+        let (mut lane, surrender, _reported) = passing(now);
+        let (lost, next) = lane.forced_open(known, now);
+        assert!(matches!((lost, next), (None, Next::Contend { .. })));
+        assert!(lane.kept(&key(), surrender, now).is_err());
+    }
 }
 
 #[test]
