@@ -11,7 +11,8 @@
 //! | in: it may be there | goes out: claimed | goes out: claimed | |
 //! | claimed | is left out | is left to the claim | in, or out for sure |
 //!
-//! An entry goes when its lease is out everywhere, or must have run out.
+//! An entry goes when its lease is unwanted and out everywhere, or must have run out. While it is wanted
+//! it stays: between two claims of a try that was made again, an answer to what went before may come.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,6 +44,12 @@ struct Entry {
     /// It was given back, or never granted: wherever it is found, it is to go.
     unwanted: bool,
     places: Vec<Place>,
+}
+
+impl Entry {
+    fn is_over(&self) -> bool {
+        self.unwanted && self.places.iter().all(|place| *place == Place::Out)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +132,10 @@ impl Ledger {
             return (Vec::new(), self.nodes);
         };
         entry.unwanted = true;
+        if entry.is_over() {
+            entries.leases.remove(&name);
+            return (Vec::new(), self.nodes);
+        }
         let out = entry.places.iter().filter(|place| **place == Place::Out);
         let out = out.count();
         let places = entry.places.iter_mut().enumerate();
@@ -213,9 +224,41 @@ impl Drop for Claim {
         let mut entries = self.ledger.entries();
         if let Some(entry) = entries.leases.get_mut(&self.name) {
             entry.places[self.node] = self.then;
-            if entry.places.iter().all(|place| *place == Place::Out) {
+            if entry.is_over() {
                 entries.leases.remove(&self.name);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_to_an_earlier_command_takes_no_claim_from_a_try_that_is_made_again() {
+        let ledger = Ledger::new(2);
+        let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
+        let until = Instant::now() + Duration::from_secs(60);
+        ledger.open(&key, lease, until);
+        for node in 0..2 {
+            drop(ledger.claim(node, &key, lease).expect("not claimed"));
+        }
+        let (mut claims, out) = ledger.disown(&key, lease, None);
+        assert_eq!((claims.len(), out), (2, 0));
+        let slow = claims.pop().expect("two");
+        claims.pop().expect("two").out();
+        ledger.open(&key, lease, until);
+        slow.out();
+        for node in 0..2 {
+            ledger.claim(node, &key, lease).expect("not claimed").out();
+        }
+        let (claims, out) = ledger.disown(&key, lease, None);
+        assert_eq!((claims.len(), out), (0, 2));
+        assert!(ledger.is_out(&key, lease));
     }
 }
