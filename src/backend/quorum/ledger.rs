@@ -11,8 +11,9 @@
 //! | in: it may be there | goes out: claimed | goes out: claimed | |
 //! | claimed | is left out | is left to the claim | in, or out for sure |
 //!
-//! An entry goes when its lease is unwanted and out everywhere, or must have run out. While it is wanted
-//! it stays: between two claims of a try that was made again, an answer to what went before may come.
+//! An entry goes when its lease is unwanted and out everywhere, or must have run out and nothing is
+//! claimed. While it is wanted it stays: between two claims of a try that was made again, an answer to
+//! what went before may come.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,6 +48,11 @@ struct Entry {
 }
 
 impl Entry {
+    /// What is under way may still have an effect, and its answer belongs to this entry.
+    fn is_claimed(&self) -> bool {
+        self.places.contains(&Place::Claimed)
+    }
+
     fn is_over(&self) -> bool {
         self.unwanted && self.places.iter().all(|place| *place == Place::Out)
     }
@@ -74,7 +80,8 @@ impl Ledger {
         let mut entries = self.entries();
         if entries.leases.len() >= entries.sweep_at {
             let now = Instant::now();
-            entries.leases.retain(|_, entry| entry.until > now);
+            let stays = |entry: &Entry| entry.until > now || entry.is_claimed();
+            entries.leases.retain(|_, entry| stays(entry));
             entries.sweep_at = 64.max(2 * entries.leases.len());
         }
         let entry = entries.leases.entry((key.clone(), lease));
@@ -164,7 +171,7 @@ impl Ledger {
         Some(Claim::new(self, node, &name, Place::In))
     }
 
-    /// Whether no node can hold the lease.
+    /// Whether no node can hold a lease that is not wanted any more.
     pub(super) fn is_out(&self, key: &LockKey, lease: LeaseId) -> bool {
         !self.entries().leases.contains_key(&(key.clone(), lease))
     }
@@ -239,6 +246,12 @@ mod tests {
 
     use super::*;
 
+    impl Ledger {
+        fn sweep_at_next_open(&self) {
+            self.entries().sweep_at = 0;
+        }
+    }
+
     #[test]
     fn an_answer_to_an_earlier_command_takes_no_claim_from_a_try_that_is_made_again() {
         let ledger = Ledger::new(2);
@@ -259,6 +272,25 @@ mod tests {
         }
         let (claims, out) = ledger.disown(&key, lease, None);
         assert_eq!((claims.len(), out), (0, 2));
+        assert!(ledger.is_out(&key, lease));
+    }
+
+    #[test]
+    fn a_lease_that_has_run_out_is_remembered_while_its_vote_is_under_way() {
+        let ledger = Ledger::new(1);
+        let (key, other) = (LockKey::new("k"), LockKey::new("other"));
+        let lease = LeaseId::new(Uuid::from_u128(1), 1);
+        let now = Instant::now();
+        ledger.open(&key, lease, now);
+        let vote = ledger.claim(0, &key, lease).expect("not claimed");
+        ledger.disown(&key, lease, None);
+        ledger.sweep_at_next_open();
+        ledger.open(&other, lease, now);
+        assert!(!ledger.is_out(&key, lease));
+        drop(vote);
+        ledger.reclaim(0, &key, lease).expect("to be given back");
+        ledger.sweep_at_next_open();
+        ledger.open(&other, lease, now);
         assert!(ledger.is_out(&key, lease));
     }
 }
