@@ -2,7 +2,8 @@
 //!
 //! A lane is a state machine without I/O or tasks of its own. Each method is one event of
 //! the table in [`super`]: it changes the state under the mutex of the lane table and returns what
-//! is to be done about it once the mutex is free ([`Next`]).
+//! is to be done about it once the mutex is free ([`Next`]). The events of the watchdog and those of
+//! the releaser are in files of their own.
 
 mod renewing;
 mod returning;

@@ -154,7 +154,8 @@ impl SentinelSet {
         self.in_order_again().await;
     }
 
-    /// Waits until the nodes that run are in sync and in their roles, and all Sentinels know it.
+    /// Waits until the nodes that run are in sync and in their roles, and all Sentinels know it. Not
+    /// while a node is stopped: patient Sentinels take it for one that runs.
     pub(crate) async fn in_order_again(&self) {
         let in_order = || self.in_sync() && self.in_order();
         until("a set in order", || self.logs(), in_order).await;
