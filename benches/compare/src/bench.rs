@@ -55,18 +55,29 @@ impl Bench {
         teams
     }
 
+    /// What the server says of itself.
+    fn about_server(&self, field: &str) -> Option<String> {
+        let info = self.server.cli(&["INFO", "server"]);
+        let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+        fields.find_map(|(name, value)| (name == field).then(|| value.trim_end().to_owned()))
+    }
+
+    pub(crate) fn server_process(&self) -> u32 {
+        let process = self.about_server("process_id");
+        process
+            .and_then(|id| id.parse().ok())
+            .expect("Redis tells its process")
+    }
+
     /// The table, under what one must know to read it.
     pub(crate) fn markdown(&self) -> String {
-        let info = self.server.cli(&["INFO", "server"]);
-        let version = info
-            .lines()
-            .find_map(|line| line.strip_prefix("redis_version:"));
+        let version = self.about_server("redis_version");
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         format!(
             "{} rounds, interleaved; {cores} cores, shared by clients and server; Redis {} on \
              loopback.\n\n{}",
             self.rounds,
-            version.unwrap_or("of an unknown version").trim_end(),
+            version.as_deref().unwrap_or("of an unknown version"),
             self.table.markdown()
         )
     }

@@ -30,6 +30,10 @@ impl Speaker {
         })
     }
 
+    pub(crate) fn process(&self) -> u32 {
+        self.process.id()
+    }
+
     pub(crate) fn say(&mut self, line: &str) -> std::io::Result<()> {
         writeln!(self.input, "{line}")
     }

@@ -4,6 +4,7 @@ mod bench;
 mod child;
 mod contenders;
 mod contention;
+mod cores;
 mod job;
 mod keys;
 mod knobs;
@@ -19,6 +20,7 @@ mod scenarios;
 #[path = "../../speed/scripts.rs"]
 mod scripts;
 mod serving;
+mod standstill;
 mod table;
 mod team;
 mod waits;

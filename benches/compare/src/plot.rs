@@ -32,6 +32,7 @@ impl<'a, T: ?Sized> Line<'a, T> {
             Contender::Ours => RGBColor(213, 94, 0),
             Contender::OursAwaited => RGBColor(230, 159, 0),
             Contender::Bare => RGBColor(0, 0, 0),
+            Contender::BareToken => RGBColor(90, 90, 90),
             Contender::Checkout => RGBColor(150, 150, 150),
             Contender::Rslock => RGBColor(0, 114, 178),
             Contender::DistributedLock => RGBColor(0, 158, 115),

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::contenders::Contender;
 use crate::team::Team;
 
 /// One figure, once per round.
@@ -91,6 +92,28 @@ impl Table {
             note = format!("{note}{apart}{failure}");
         }
         self.row(scenario, team.contender.name(), figure, ratio, note);
+    }
+
+    /// Median and 99th percentile of each team, in microseconds, compared with the bare scripts.
+    pub(crate) fn latencies(
+        &mut self,
+        scenario: &str,
+        teams: &[Team],
+        latencies: &[(&Series, &Series)],
+    ) {
+        let is_bare = |team: &Team| team.contender == Contender::Bare;
+        let bare = teams.iter().position(is_bare).expect("it is a contender");
+        for (team, (p50, p99)) in teams.iter().zip(latencies) {
+            if !p50.is_empty() {
+                self.row(
+                    scenario,
+                    team.contender.name(),
+                    p50.text(1, "µs"),
+                    ratio(p50, latencies[bare].0, "bare"),
+                    format!("p99 {}", p99.text(0, "µs")),
+                );
+            }
+        }
     }
 
     pub(crate) fn markdown(&self) -> String {

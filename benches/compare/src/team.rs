@@ -33,6 +33,10 @@ impl Team {
         }
     }
 
+    pub(crate) fn processes(&self) -> impl Iterator<Item = u32> {
+        self.workers.iter().map(Speaker::process)
+    }
+
     /// All do the job at the same time. `None` if one of them could not.
     pub(crate) fn run(&mut self, job: &Job) -> Option<Report> {
         if self.workers.is_empty() || self.failures.len() == MOST_FAILURES {

@@ -1,12 +1,13 @@
 //! What any lock on Redis needs, and nothing else: two scripts on one multiplexed connection. No
-//! token, no watchdog, and nobody listens for releases: the limit, not a lock to use.
+//! watchdog, and nobody listens for releases: the limit, not a lock to use. Without a token, or with
+//! that of tower-lock, which shows what the token costs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::AsyncConnectionConfig;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{AsyncConnectionConfig, Value};
 use tokio::time::sleep;
 
 use crate::scripts::{ACQUIRE, RELEASE};
@@ -17,6 +18,19 @@ const LEASE_MILLIS: u32 = 30_000;
 /// How long a loop that finds the key taken sleeps at most before it tries again.
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
+/// The acquire script of tower-lock.
+const ACQUIRE_WITH_TOKEN: &str = concat!(
+    include_str!("../../../../src/backend/redis/scripts/fence.lua"),
+    include_str!("../../../../src/backend/redis/scripts/acquire.lua"),
+);
+const COUNTER: &str = "lock:{fencing-token}%";
+
+#[derive(Clone, Copy)]
+pub(crate) enum Token {
+    None,
+    Ours,
+}
+
 #[derive(Clone)]
 pub(crate) struct Bare {
     connection: MultiplexedConnection,
@@ -26,13 +40,13 @@ pub(crate) struct Bare {
 /// Longer than by default: one slow moment of the machine must not end the contender.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) async fn connect(url: &str) -> Result<Bare, Failure> {
+pub(crate) async fn connect(url: &str, token: Token) -> Result<Bare, Failure> {
     let client = redis::Client::open(url)?;
     Ok(Bare {
         connection: client
             .get_multiplexed_async_connection_with_config(&connection_config())
             .await?,
-        scripts: Arc::new(Scripts::new()),
+        scripts: Arc::new(Scripts::new(token)),
     })
 }
 
@@ -71,15 +85,20 @@ pub(crate) struct Held {
 
 pub(crate) struct Scripts {
     acquire: redis::Script,
+    token: Token,
     release: redis::Script,
     process: u32,
     owners: AtomicU64,
 }
 
 impl Scripts {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(token: Token) -> Self {
         Self {
-            acquire: redis::Script::new(ACQUIRE),
+            acquire: redis::Script::new(match token {
+                Token::None => ACQUIRE,
+                Token::Ours => ACQUIRE_WITH_TOKEN,
+            }),
+            token,
             release: redis::Script::new(RELEASE),
             process: std::process::id(),
             owners: AtomicU64::new(0),
@@ -101,9 +120,13 @@ impl Scripts {
         wanted: &Held,
     ) -> Result<bool, Failure> {
         let mut call = self.acquire.key(&wanted.key);
+        if let Token::Ours = self.token {
+            call.key(COUNTER);
+        }
         call.arg(&wanted.owner).arg(LEASE_MILLIS);
-        let left: Option<i64> = call.invoke_async(connection).await?;
-        Ok(left.is_none())
+        // Nothing or a token; an integer is how long somebody else still has it.
+        let answer: Value = call.invoke_async(connection).await?;
+        Ok(!matches!(answer, Value::Int(_)))
     }
 
     pub(crate) async fn unlock(

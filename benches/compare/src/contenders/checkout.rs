@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use deadpool_redis::{Manager, Pool};
 
-use super::bare::{Held, Scripts, connection_config, pause};
+use super::bare::{Held, Scripts, Token, connection_config, pause};
 use crate::work::{Failure, Locks};
 
 const CONNECTIONS: usize = 64;
@@ -19,7 +19,7 @@ pub(crate) struct Checkout {
 pub(crate) fn connect(url: &str) -> Result<Checkout, Failure> {
     let manager = Manager::new_with_config(url, connection_config())?;
     let pool = Pool::builder(manager).max_size(CONNECTIONS).build()?;
-    let scripts = Arc::new(Scripts::new());
+    let scripts = Arc::new(Scripts::new(Token::None));
     Ok(Checkout { pool, scripts })
 }
 

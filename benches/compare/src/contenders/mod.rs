@@ -19,6 +19,7 @@ pub(crate) enum Contender {
     Ours,
     OursAwaited,
     Bare,
+    BareToken,
     Checkout,
     Rslock,
     DistributedLock,
@@ -27,10 +28,11 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Ours,
         Self::OursAwaited,
         Self::Bare,
+        Self::BareToken,
         Self::Checkout,
         Self::Rslock,
         Self::DistributedLock,
@@ -63,6 +65,7 @@ impl Contender {
             Self::Ours => "tower-lock",
             Self::OursAwaited => "tower-lock, release awaited",
             Self::Bare => "bare `EVALSHA`",
+            Self::BareToken => "bare `EVALSHA`, with the token",
             Self::Checkout => "bare, a checkout per command",
             Self::Rslock => "rslock",
             Self::DistributedLock => "distributed-lock",
@@ -77,7 +80,7 @@ impl Contender {
         let sum = |commands: &[&str]| commands.iter().map(|name| calls(name)).sum::<u64>();
         match self {
             Self::Ours | Self::OursAwaited => sum(&["evalsha", "eval", "subscribe", "unsubscribe"]),
-            Self::Bare => calls("evalsha"),
+            Self::Bare | Self::BareToken => calls("evalsha"),
             Self::Checkout => sum(&["evalsha", "ping", "unwatch"]),
             Self::Rslock => sum(&["set", "evalsha"]),
             Self::DistributedLock => sum(&["set", "eval"]),
@@ -114,7 +117,8 @@ impl Contender {
         match named.ok_or("no such contender")? {
             Self::Ours => serve(ours::connect(url, ours::Release::Background).await?).await,
             Self::OursAwaited => serve(ours::connect(url, ours::Release::Awaited).await?).await,
-            Self::Bare => serve(bare::connect(url).await?).await,
+            Self::Bare => serve(bare::connect(url, bare::Token::None).await?).await,
+            Self::BareToken => serve(bare::connect(url, bare::Token::Ours).await?).await,
             Self::Checkout => serve(checkout::connect(url)?).await,
             Self::Rslock => serve(rslock::connect(url)?).await,
             Self::DistributedLock => serve(distributed_lock::connect(url).await?).await,

@@ -2,6 +2,7 @@
 
 mod hot;
 mod http;
+mod one_core;
 mod processes;
 mod scale;
 mod uncontended;
@@ -14,6 +15,7 @@ use crate::bench::Bench;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scenario {
     Uncontended,
+    OneCore,
     Hot,
     Processes,
     Zipf,
@@ -22,8 +24,9 @@ pub(crate) enum Scenario {
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Uncontended,
+        Self::OneCore,
         Self::Hot,
         Self::Processes,
         Self::Zipf,
@@ -34,6 +37,7 @@ impl Scenario {
     pub(crate) fn run(self, bench: &mut Bench) {
         match self {
             Self::Uncontended => uncontended::run(bench),
+            Self::OneCore => one_core::run(bench),
             Self::Hot => hot::run(bench),
             Self::Processes => processes::run(bench),
             Self::Zipf => zipf::run(bench),

@@ -6,15 +6,18 @@ use crate::bench::{Bench, result, turns};
 use crate::contenders::Contender;
 use crate::job::Keys;
 use crate::plot::{self, Line};
-use crate::table::{Series, ratio};
+use crate::table::Series;
 use crate::team::{Report, Team};
 use crate::waits::Waits;
 
 const IN_FLIGHT: [usize; 4] = [1, 16, 64, 256];
-const WINDOW: Duration = Duration::from_millis(700);
-/// How many windows a round has with one in flight: how fast the system wakes two processes in turn
-/// may differ by a factor of four from one window to the next.
-const ALONE: usize = 4;
+const WINDOW: Duration = Duration::from_millis(300);
+/// How many windows a contender has in a round, in turn with the others: many short ones, since the
+/// machine is now faster, now slower, for seconds.
+const WINDOWS: usize = 3;
+/// With one in flight: how fast the system wakes two processes in turn may differ by a factor of four
+/// from one window to the next.
+const ALONE: usize = 6;
 
 /// What one contender has reached.
 #[derive(Default)]
@@ -34,7 +37,7 @@ pub(crate) fn run(bench: &mut Bench) {
     let mut all: Vec<_> = teams.iter().map(|_| Figures::default()).collect();
     for round in 0..bench.rounds {
         for (level, in_flight) in IN_FLIGHT.into_iter().enumerate() {
-            let windows = if in_flight == 1 { ALONE } else { 1 };
+            let windows = if in_flight == 1 { ALONE } else { WINDOWS };
             let count = teams.len();
             for at in (0..windows).flat_map(|window| turns(round + window, count)) {
                 if let Some(report) = teams[at].run(&bench.job(Keys::New, in_flight, WINDOW)) {
@@ -73,22 +76,9 @@ fn tell_pairs(bench: &mut Bench, teams: &[Team], all: &[Figures]) {
 }
 
 fn tell_latency(bench: &mut Bench, teams: &[Team], all: &[Figures]) {
-    let bare = teams
-        .iter()
-        .position(|team| team.contender == Contender::Bare);
-    let bare = &all[bare.expect("it is a contender")];
-    for (team, figures) in teams.iter().zip(all) {
-        if figures.p50.is_empty() {
-            continue;
-        }
-        bench.table.row(
-            "uncontended, 1 in flight: p50 of an acquire",
-            team.contender.name(),
-            figures.p50.text(1, "µs"),
-            ratio(&figures.p50, &bare.p50, "bare"),
-            format!("p99 {}", figures.p99.text(0, "µs")),
-        );
-    }
+    let latencies: Vec<_> = all.iter().map(|it| (&it.p50, &it.p99)).collect();
+    let scenario = "uncontended, 1 in flight: p50 of an acquire";
+    bench.table.latencies(scenario, teams, &latencies);
 }
 
 fn draw(teams: &[Team], all: &[Figures]) {
