@@ -179,6 +179,47 @@ async fn the_counter_goes_on_from_the_last_when_the_clock_is_behind() {
 }
 
 #[tokio::test]
+async fn the_counter_is_at_most_a_millisecond_behind_the_clock() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    let now = || -> u64 {
+        let time = server.cli(&["TIME"]);
+        let (seconds, micros) = time.split_once('\n').unwrap();
+        seconds.parse::<u64>().unwrap() * 1_000_000 + micros.trim().parse::<u64>().unwrap()
+    };
+    for (key, behind) in [("a", now()), ("b", 3_600_000_000), ("c", 2_000)] {
+        let last = now() - behind;
+        server.cli(&["SET", "lock:{fencing-token}%", &last.to_string()]);
+        let earliest = now() - 1_000;
+        let counter = grant(&backend, key).await;
+        assert!(
+            counter > last && counter >= earliest,
+            "{counter}, {earliest}"
+        );
+        assert!(counter <= now(), "ahead of the clock");
+    }
+}
+
+#[tokio::test]
+async fn what_stands_in_the_counters_place_is_named_and_left_alone() {
+    const COUNTER: &str = "lock:{fencing-token}%";
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    for [command, value] in [["SET", "a text"], ["SET", "1.5"], ["RPUSH", "a list"]] {
+        server.cli(&["DEL", COUNTER]);
+        server.cli(&[command, COUNTER, value]);
+        let before = server.cli(&["DUMP", COUNTER]);
+        let answer = backend.try_acquire(&LockKey::new("a"), lease(), TTL).await;
+        let error = answer.unwrap_err();
+        assert_eq!(error.kind(), BackendErrorKind::Misconfigured, "{value}");
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.contains(COUNTER), "{cause}");
+        assert_eq!(server.cli(&["DUMP", COUNTER]), before);
+        assert_eq!(server.cli(&["EXISTS", "lock:a"]), "0");
+    }
+}
+
+#[tokio::test]
 async fn the_counter_outgrows_an_empty_restart() {
     let mut server = RedisServer::start();
     let backend = connect(&server).await;

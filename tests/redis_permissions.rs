@@ -18,8 +18,8 @@ use support::redis_server::RedisServer;
 
 /// What the manual says, word for word.
 const LOCKER: &str = "ACL SETUSER locker reset on >SECRET ~lock:* resetchannels \
-    &redisson_lock__channel:* +ping +time +eval +evalsha +get +set +del +exists +hset +hdel +hlen +hexists \
-    +pttl +pexpire +publish +subscribe +unsubscribe +pubsub|numsub";
+    &redisson_lock__channel:* +ping +time +eval +evalsha +get +set +incrby +del +exists +hset +hdel \
+    +hlen +hexists +pttl +pexpire +publish +subscribe +unsubscribe +pubsub|numsub";
 /// What it says of a cluster.
 const IN_CLUSTER: &str =
     "+cluster|slots +asking +spublish +ssubscribe +sunsubscribe +pubsub|shardnumsub";
@@ -31,8 +31,9 @@ const EVERYBODY: [&str; 4] = ["auth", "hello", "quit", "reset"];
 const KEY: &str = "lock:a";
 const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
 /// Everything that touches a key or a channel.
-const WITH_NAMES: [&str; 17] = [
+const WITH_NAMES: [&str; 18] = [
     "get KEY",
+    "incrby KEY 1",
     "set KEY v",
     "del KEY",
     "exists KEY",
@@ -235,9 +236,9 @@ fn the_user_may_do_no_more_in_a_script() {
     assert_eq!(server.cli(&["GET", "other"]), "untouched");
 }
 
-/// Connecting succeeds without: servers before 6.2, which cannot `SET .. GET`; a slot on its way to
-/// another node; a connection that the pool lends again.
-const NOT_TRIED: [&str; 3] = ["get", "asking", "unwatch"];
+/// Connecting succeeds without: the votes of a quorum, and a quarantine; a slot on its way to another
+/// node; a connection that the pool lends again.
+const NOT_TRIED: [&str; 4] = ["get", "set", "asking", "unwatch"];
 
 #[tokio::test]
 async fn without_any_of_the_permissions_the_user_is_refused_at_once() {

@@ -45,8 +45,8 @@ use crate::backend::{
 ///
 /// ```text
 /// ACL SETUSER locker reset on >SECRET ~lock:* resetchannels &redisson_lock__channel:*
-///     +ping +time +eval +evalsha +get +set +del +exists +hset +hdel +hlen +hexists +pttl +pexpire
-///     +publish +subscribe +unsubscribe +pubsub|numsub
+///     +ping +time +eval +evalsha +get +set +incrby +del +exists +hset +hdel +hlen +hexists
+///     +pttl +pexpire +publish +subscribe +unsubscribe +pubsub|numsub
 /// ```
 ///
 /// In a cluster, at each of its nodes, also `+cluster|slots +asking +spublish +ssubscribe

@@ -27,6 +27,7 @@ use super::backoff::backoff;
 use super::checkout::Checkout;
 use super::fault::{Fault, Trouble, check, is_demoted, unexpected};
 use super::names::millis;
+use super::script::granted;
 use super::shard::Shard;
 use crate::backend::{BackendError, BackendErrorKind};
 
@@ -126,7 +127,7 @@ impl Replicas {
         }
         let answer = check(answer);
         let is_first = match &answer {
-            Ok(Value::BulkString(_)) => true,
+            Ok(answer) if granted(answer).is_some() => true,
             Ok(Value::Array(_)) => false,
             _ => {
                 // There is nothing for replicas to acknowledge, so nobody waits for that: without

@@ -401,8 +401,11 @@ impl Scripts {
         command.arg(Passed::COUNTERS).arg(u8::from(release));
         match answered(self.pass.call(at.place, &command).await)? {
             Value::Int(0) => Ok(Extended::NotHeld),
-            Value::Int(others) => Ok(Extended::wanted(u32::try_from(others).unwrap_or(1))),
-            answer => counter(answer).map(Extended::kept),
+            Value::Int(others @ 1..) => {
+                Ok(Extended::wanted(u32::try_from(others).unwrap_or(u32::MAX)))
+            }
+            Value::Int(kept) => Ok(Extended::kept(kept.unsigned_abs())),
+            answer => Err(unexpected(&answer)),
         }
     }
 
@@ -495,7 +498,8 @@ fn grants(answer: Value, acquires: usize) -> Answers<Acquired> {
     let mut answers = list(answer, 1 + acquires)?.into_iter();
     let mut next = match answers.next() {
         None | Some(Value::Nil) => 0,
-        Some(first) => counter(first).map_err(Fault::Refused)?,
+        Some(Value::Int(first)) => first.unsigned_abs(),
+        Some(first) => return Err(Fault::Refused(unexpected(&first))),
     };
     let mut granted = || {
         let counter = next;
@@ -517,25 +521,28 @@ fn held<T>(answer: Value, held: T, not_held: T) -> Result<T, BackendError> {
     }
 }
 
-fn acquired(answer: Value) -> Result<Acquired, BackendError> {
+/// The counter of a fresh grant.
+pub(super) fn granted(answer: &Value) -> Option<u64> {
     match answer {
-        Value::Int(-1) => Err(no_end()),
-        Value::Int(left) => Ok(Acquired::busy(remaining(left))),
-        answer => counter(answer).map(Acquired::granted),
+        // Below all that PTTL says.
+        Value::Int(granted @ ..-2) => Some(granted.abs_diff(-2)),
+        _ => None,
     }
 }
 
-fn counter(answer: Value) -> Result<u64, BackendError> {
-    let text = match &answer {
+fn acquired(answer: Value) -> Result<Acquired, BackendError> {
+    let counter = match &answer {
+        Value::Int(-1) => return Err(no_end()),
+        Value::Int(left @ -2..) => return Ok(Acquired::busy(remaining(*left))),
         // Granted again.
-        Value::Array(answers) => answers.first().unwrap_or(&answer),
-        answer => answer,
-    };
-    let number = match text {
+        Value::Array(again) => again.first().and_then(granted),
+        // A vote.
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().and_then(|n| n.parse().ok()),
-        _ => None,
+        answer => granted(answer),
     };
-    number.ok_or_else(|| unexpected(&answer))
+    counter
+        .map(Acquired::granted)
+        .ok_or_else(|| unexpected(&answer))
 }
 
 pub(super) fn remaining(millis: i64) -> Duration {

@@ -2,7 +2,7 @@
 --
 -- KEYS[1] fencing counter, KEYS[i+1] lock bodies
 -- ARGV[2i-1] lease id, ARGV[2i] time to live in ms
--- Answer: the first of the counters as a bulk string, nil if nothing is granted; then for each lock
+-- Answer: the first of the counters, nil if nothing is granted; then for each lock
 -- -3 granted, else the holder's PTTL, -1 when what stands there has no end, or the error of that lock
 -- alone. -2 where it was free, but stands in KEYS twice, and the first of the two got it.
 --

@@ -4,5 +4,5 @@
 -- A plain counter for each lock, without an end: it begins anew when it is lost. With memory full it
 -- is refused, before anything is written. Of `count` at once, all new, the first is returned.
 local function next_counter(key, count)
-  return string.format('%.0f', redis.call('incrby', key, count) - count + 1)
+  return redis.call('incrby', key, count) - count + 1
 end

@@ -4,8 +4,8 @@
 -- ARGV[1] lease id, ARGV[2] time to live in ms, ARGV[3] channel,
 -- ARGV[4] how many subscribers of the channel are the caller's own; -1 for somebody else in any case,
 -- ARGV[5] how many counters to take, ARGV[6] 1 to release, 0 while somebody holds it
--- Answer: the first fresh counter as a bulk string when kept; otherwise how many others listen, or with
--- -1 how many do and one; 0 not held.
+-- Answer: the first fresh counter as a negative number when kept; otherwise how many others listen, or
+-- with -1 how many do and one; 0 not held.
 --
 -- Counting and deciding in one script: whoever subscribes later tries after subscribing.
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
@@ -23,4 +23,4 @@ local counter = next_counter(KEYS[2], tonumber(ARGV[5]))
 if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('pexpire', KEYS[1], ARGV[2])
 end
-return counter
+return -counter
