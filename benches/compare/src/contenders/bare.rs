@@ -124,9 +124,9 @@ impl Scripts {
             call.key(COUNTER);
         }
         call.arg(&wanted.owner).arg(LEASE_MILLIS);
-        // Nothing or a token; an integer is how long somebody else still has it.
+        // Nothing, or what stands for a token; otherwise how long somebody else still has it.
         let answer: Value = call.invoke_async(connection).await?;
-        Ok(!matches!(answer, Value::Int(_)))
+        Ok(!matches!(answer, Value::Int(-1..)))
     }
 
     pub(crate) async fn unlock(
