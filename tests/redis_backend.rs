@@ -219,6 +219,23 @@ async fn what_stands_in_the_counters_place_is_named_and_left_alone() {
     }
 }
 
+/// What is below 1 has other meanings in an answer.
+#[tokio::test]
+async fn a_counter_of_redisson_below_zero_is_named_and_grants_nothing() {
+    const COUNTER: &str = "redisson_lock_token:{a}";
+    let server = RedisServer::start();
+    let builder = RedisBackend::builder(server.url()).prefix("");
+    let builder = builder.response_timeout(PATIENCE).redisson_fencing_tokens();
+    let backend = builder.connect().await.unwrap();
+    server.cli(&["SET", COUNTER, "-7"]);
+    let answer = backend.try_acquire(&LockKey::new("a"), lease(), TTL).await;
+    let error = answer.unwrap_err();
+    assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.contains(COUNTER), "{cause}");
+    assert_eq!(server.cli(&["EXISTS", "a"]), "0");
+}
+
 #[tokio::test]
 async fn the_counter_outgrows_an_empty_restart() {
     let mut server = RedisServer::start();

@@ -18,13 +18,15 @@ use support::redis_server::RedisServer;
 
 /// What the manual says, word for word.
 const LOCKER: &str = "ACL SETUSER locker reset on >SECRET ~lock:* resetchannels \
-    &redisson_lock__channel:* +ping +time +eval +evalsha +get +set +incrby +del +exists +hset +hdel \
-    +hlen +hexists +pttl +pexpire +publish +subscribe +unsubscribe +pubsub|numsub";
+    &redisson_lock__channel:* +ping +time +eval +evalsha +incrby +del +exists +hset +hdel +hlen \
+    +hexists +pttl +pexpire +publish +subscribe +unsubscribe +pubsub|numsub";
 /// What it says of a cluster.
 const IN_CLUSTER: &str =
     "+cluster|slots +asking +spublish +ssubscribe +sunsubscribe +pubsub|shardnumsub";
 /// And of replicas that have to acknowledge.
 const WITH_REPLICAS: &str = "+wait +unwatch";
+/// And of a quarantine, and of the votes of a quorum.
+const WITH_VOTES: &str = "+get +set";
 
 /// What a server lets everybody do, and no rule can take away.
 const EVERYBODY: [&str; 4] = ["auth", "hello", "quit", "reset"];
@@ -67,7 +69,7 @@ const WITHOUT_NAMES: [&str; 10] = [
 ];
 
 fn rules() -> String {
-    format!("{LOCKER} {IN_CLUSTER} {WITH_REPLICAS}")
+    format!("{LOCKER} {IN_CLUSTER} {WITH_REPLICAS} {WITH_VOTES}")
 }
 
 fn allow(server: &RedisServer, rules: &str) {
@@ -129,7 +131,7 @@ fn the_manual_and_the_documentation_say_the_same() {
         include_str!("../README.md").to_owned(),
         include_str!("../src/backend/redis/backend.rs").replace("///", ""),
     ] {
-        let quoted = [IN_CLUSTER, WITH_REPLICAS].map(|rules| format!("`{rules}`"));
+        let quoted = [IN_CLUSTER, WITH_REPLICAS, WITH_VOTES].map(|rules| format!("`{rules}`"));
         for rules in [format!("{LOCKER} ```")].iter().chain(&quoted) {
             assert!(words(&text).contains(rules), "{rules}");
         }
@@ -139,7 +141,7 @@ fn the_manual_and_the_documentation_say_the_same() {
 #[tokio::test]
 async fn the_user_keeps_the_contract() {
     let server = RedisServer::start();
-    allow(&server, LOCKER);
+    allow(&server, &format!("{LOCKER} {WITH_VOTES}"));
     // Begins a quarantine: nobody has been here before.
     let quarantined = at(&server.url()).quarantine(Duration::from_millis(1));
     quarantined.connect().await.unwrap();
@@ -236,8 +238,8 @@ fn the_user_may_do_no_more_in_a_script() {
     assert_eq!(server.cli(&["GET", "other"]), "untouched");
 }
 
-/// Connecting succeeds without: the votes of a quorum, and a quarantine; a slot on its way to another
-/// node; a connection that the pool lends again.
+/// Connecting succeeds without: the votes of a quorum, and a quarantine; a slot on its way to
+/// another node; a connection that the pool lends again.
 const NOT_TRIED: [&str; 4] = ["get", "set", "asking", "unwatch"];
 
 #[tokio::test]

@@ -45,13 +45,14 @@ use crate::backend::{
 ///
 /// ```text
 /// ACL SETUSER locker reset on >SECRET ~lock:* resetchannels &redisson_lock__channel:*
-///     +ping +time +eval +evalsha +get +set +incrby +del +exists +hset +hdel +hlen +hexists
-///     +pttl +pexpire +publish +subscribe +unsubscribe +pubsub|numsub
+///     +ping +time +eval +evalsha +incrby +del +exists +hset +hdel +hlen +hexists +pttl +pexpire
+///     +publish +subscribe +unsubscribe +pubsub|numsub
 /// ```
 ///
 /// In a cluster, at each of its nodes, also `+cluster|slots +asking +spublish +ssubscribe
 /// +sunsubscribe +pubsub|shardnumsub`; with [`min_replicas`](RedisBackendBuilder::min_replicas) also
-/// `+wait +unwatch`. With `+hgetall`, [`inspect`](Backend::inspect) tells who holds
+/// `+wait +unwatch`; with a [`quarantine`](RedisBackendBuilder::quarantine), and at the nodes of a
+/// [`Quorum`](crate::Quorum), also `+get +set`. With `+hgetall`, [`inspect`](Backend::inspect) tells who holds
 /// a lock and not only that it is held; with `+info`, [`warnings`](Self::warnings) tell of eviction. A
 /// database other than 0 takes `+select`.
 ///

@@ -236,7 +236,7 @@ impl RedisBackendBuilder {
     /// [`fencing_token_for`](crate::Held::fencing_token_for). Set it in all processes that share a
     /// name, or in none, and not where a storage remembers tokens of before: these begin at 1.
     ///
-    /// It takes `+incrby` and the keys `~redisson_lock_token:*` besides the
+    /// It takes the keys `~redisson_lock_token:*` besides the
     /// [permissions](RedisBackend#permissions). Not together with a [`quarantine`](Self::quarantine);
     /// without effect on the votes of a [`Quorum`](crate::Quorum).
     pub fn redisson_fencing_tokens(mut self) -> Self {

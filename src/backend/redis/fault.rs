@@ -224,9 +224,10 @@ pub(super) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
 
 fn kind_of(code: &str, details: &str) -> BackendErrorKind {
     /// `CROSSSLOT`: a node of a cluster was given as if it were alone.
-    const CODES: [&str; 5] = ["FENCE", "NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT"];
-    const SENTENCES: [&str; 10] = [
-        // Somebody else's under the name of a counter.
+    const CODES: [&str; 4] = ["NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT"];
+    const SENTENCES: [&str; 11] = [
+        // Somebody else's under the name of a counter: of ours, of Redisson.
+        "FENCE",
         "value is not an integer",
         // redis-rs loses the code when the handshake is refused.
         "has no permissions",

@@ -498,7 +498,7 @@ fn grants(answer: Value, acquires: usize) -> Answers<Acquired> {
     let mut answers = list(answer, 1 + acquires)?.into_iter();
     let mut next = match answers.next() {
         None | Some(Value::Nil) => 0,
-        Some(Value::Int(first)) => first.unsigned_abs(),
+        Some(Value::Int(first @ 1..)) => first.unsigned_abs(),
         Some(first) => return Err(Fault::Refused(unexpected(&first))),
     };
     let mut granted = || {

@@ -2,9 +2,9 @@
 --
 -- KEYS[1] lock body, KEYS[2] fencing counter
 -- ARGV[1] lease id, ARGV[2] time to live in ms
--- Answer: -2 less the counter when granted, which is below all that PTTL says, in an array when granted
--- again; otherwise the holder's PTTL, -1 when what stands there has no end (not a lock: nobody may
--- wait for it).
+-- Answer: -2 less the counter when granted, which is below all that PTTL says; in an array when
+-- granted again; otherwise the holder's PTTL, -1 when what stands there has no end (not a lock: nobody
+-- may wait for it).
 --
 -- An own field means that an earlier call was answered into a dead connection: granted again, and
 -- still counted once. Whoever would take this grant back has to know that there was one before. A

@@ -6,8 +6,8 @@
 -- -3 granted, else the holder's PTTL, -1 when what stands there has no end, or the error of that lock
 -- alone. -2 where it was free, but stands in KEYS twice, and the first of the two got it.
 --
--- Those granted have the counters that follow the first, in their order: to write each of them out
--- would cost as much as a command. One look at all bodies at once is enough where all are free, as
+-- Those granted have the counters that follow the first, in their order: with each of them written out
+-- the answer would be three times as long. One look at all bodies at once is enough where all are free, as
 -- they mostly are. The counter moves once, by as many as may be granted, and before anything is
 -- written: with memory full that is refused, and then nothing is granted.
 local answers, free, seen = { false }, {}, {}

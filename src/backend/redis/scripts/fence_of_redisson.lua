@@ -2,7 +2,12 @@
 -- for a fenced lock, so that the tokens of both sides are one row of numbers.
 --
 -- A plain counter for each lock, without an end: it begins anew when it is lost. With memory full it
--- is refused, before anything is written. Of `count` at once, all new, the first is returned.
+-- is refused, before anything is written. Of `count` at once, all new, the first is returned: from 1
+-- on, since what is below has other meanings in an answer.
 local function next_counter(key, count)
-  return redis.call('incrby', key, count) - count + 1
+  local first = redis.call('incrby', key, count) - count + 1
+  if first < 1 then
+    error('FENCE the fencing counter ' .. key .. ' is not above zero', 0)
+  end
+  return first
 end
