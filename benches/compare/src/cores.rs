@@ -1,4 +1,4 @@
-//! On which cores processes run, by `taskset`.
+//! On which cores processes run, by `taskset` and `/proc`.
 
 use std::fs::read_to_string;
 use std::process::{Command, Stdio};

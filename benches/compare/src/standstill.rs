@@ -1,12 +1,11 @@
-//! For how long the machine takes a core away from a thread that would use it: no wait can be shorter.
+//! For how long the machine takes a core away from a thread that would use it.
 
 use std::thread::{available_parallelism, scope};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The longest that any of so many threads as there are cores saw no time pass, though they do nothing
-/// but look.
+/// The longest step between two looks at the clock, of a thread for each core that does nothing else.
 pub(crate) fn longest(window: Duration) -> Duration {
     let cores = available_parallelism().map_or(1, usize::from);
     scope(|scope| {

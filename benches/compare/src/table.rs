@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::contenders::Contender;
 use crate::team::Team;
 
-/// One figure, once per round.
+/// One figure, once per window.
 #[derive(Default)]
 pub(crate) struct Series(Vec<f64>);
 
@@ -104,15 +104,18 @@ impl Table {
         let is_bare = |team: &Team| team.contender == Contender::Bare;
         let bare = teams.iter().position(is_bare).expect("it is a contender");
         for (team, (p50, p99)) in teams.iter().zip(latencies) {
-            if !p50.is_empty() {
-                self.row(
-                    scenario,
-                    team.contender.name(),
-                    p50.text(1, "µs"),
-                    ratio(p50, latencies[bare].0, "bare"),
-                    format!("p99 {}", p99.text(0, "µs")),
-                );
+            let name = team.contender.name();
+            if p50.is_empty() {
+                self.row(scenario, name, "", "", team.failure().unwrap_or_default());
+                continue;
             }
+            self.row(
+                scenario,
+                name,
+                p50.text(1, "µs"),
+                ratio(p50, latencies[bare].0, "bare"),
+                format!("p99 {}", p99.text(0, "µs")),
+            );
         }
     }
 

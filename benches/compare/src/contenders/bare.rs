@@ -1,6 +1,6 @@
 //! What any lock on Redis needs, and nothing else: two scripts on one multiplexed connection. No
 //! watchdog, and nobody listens for releases: the limit, not a lock to use. Without a token, or with
-//! that of tower-lock, which shows what the token costs.
+//! that of tower-lock, which shows what a token costs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

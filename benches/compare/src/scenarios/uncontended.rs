@@ -12,8 +12,8 @@ use crate::waits::Waits;
 
 const IN_FLIGHT: [usize; 4] = [1, 16, 64, 256];
 const WINDOW: Duration = Duration::from_millis(300);
-/// How many windows a contender has in a round, in turn with the others: many short ones, since the
-/// machine is now faster, now slower, for seconds.
+/// How many windows a contender has in a round, in turn with the others: short ones, since the machine
+/// is now faster, now slower, for seconds.
 const WINDOWS: usize = 3;
 /// With one in flight: how fast the system wakes two processes in turn may differ by a factor of four
 /// from one window to the next.
