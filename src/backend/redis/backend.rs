@@ -51,8 +51,8 @@ use crate::backend::{
 ///
 /// In a cluster, at each of its nodes, also `+cluster|slots +asking +spublish +ssubscribe
 /// +sunsubscribe +pubsub|shardnumsub`; with [`min_replicas`](RedisBackendBuilder::min_replicas) also
-/// `+wait +unwatch`; with a [`quarantine`](RedisBackendBuilder::quarantine), and at the nodes of a
-/// [`Quorum`](crate::Quorum), also `+get +set`. With `+hgetall`, [`inspect`](Backend::inspect) tells who holds
+/// `+wait +unwatch`; with a [`quarantine`](RedisBackendBuilder::quarantine) also `+set`, and at the
+/// nodes of a [`Quorum`](crate::Quorum) `+get +set`. With `+hgetall`, [`inspect`](Backend::inspect) tells who holds
 /// a lock and not only that it is held; with `+info`, [`warnings`](Self::warnings) tell of eviction. A
 /// database other than 0 takes `+select`.
 ///

@@ -294,6 +294,12 @@ mod tests {
                 "Error running script: @user_script:7: WRONGTYPE Operation",
                 Conflict,
             ),
+            ("ERR", "FENCE the fencing counter a holds", Misconfigured),
+            (
+                "ERR",
+                "Error running script (call to f_1): @user_script:19: FENCE the fencing counter",
+                Misconfigured,
+            ),
             ("NOPERM", "this user has no permissions", Misconfigured),
             ("NOAUTH", "Authentication required.", Misconfigured),
             // In these words where a database is chosen without a password.

@@ -7,7 +7,7 @@
 -- alone. -2 where it was free, but stands in KEYS twice, and the first of the two got it.
 --
 -- Those granted have the counters that follow the first, in their order: with each of them written out
--- the answer would be three times as long. One look at all bodies at once is enough where all are free, as
+-- the answer would be up to four times as long. One look at all bodies at once is enough where all are free, as
 -- they mostly are. The counter moves once, by as many as may be granted, and before anything is
 -- written: with memory full that is refused, and then nothing is granted.
 local answers, free, seen = { false }, {}, {}

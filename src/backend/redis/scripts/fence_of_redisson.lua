@@ -7,7 +7,8 @@
 local function next_counter(key, count)
   local first = redis.call('incrby', key, count) - count + 1
   if first < 1 then
-    error('FENCE the fencing counter ' .. key .. ' is not above zero', 0)
+    -- Without its name, which callers choose: it could hold a word that means something else.
+    error('FENCE the fencing counter of the lock was below zero', 0)
   end
   return first
 end
