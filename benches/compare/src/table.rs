@@ -102,20 +102,19 @@ impl Table {
         latencies: &[(&Series, &Series)],
     ) {
         let is_bare = |team: &Team| team.contender == Contender::Bare;
-        let bare = teams.iter().position(is_bare).expect("it is a contender");
+        let bare = teams.iter().position(is_bare);
+        let to_bare = |p50| bare.map_or(String::new(), |at| ratio(p50, latencies[at].0, "bare"));
         for (team, (p50, p99)) in teams.iter().zip(latencies) {
             let name = team.contender.name();
+            let failure = team.failure();
             if p50.is_empty() {
-                self.row(scenario, name, "", "", team.failure().unwrap_or_default());
+                self.row(scenario, name, "", "", failure.unwrap_or_default());
                 continue;
             }
-            self.row(
-                scenario,
-                name,
-                p50.text(1, "µs"),
-                ratio(p50, latencies[bare].0, "bare"),
-                format!("p99 {}", p99.text(0, "µs")),
-            );
+            let p99 = format!("p99 {}", p99.text(0, "µs"));
+            let note = [Some(p99), failure].into_iter().flatten();
+            let note = note.collect::<Vec<_>>().join("; ");
+            self.row(scenario, name, p50.text(1, "µs"), to_bare(p50), note);
         }
     }
 

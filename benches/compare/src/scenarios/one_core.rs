@@ -15,9 +15,17 @@ const WINDOW: Duration = Duration::from_millis(300);
 const WINDOWS: usize = 3;
 
 pub(crate) fn run(bench: &mut Bench) {
-    let mut teams = bench.teams(&Contender::ALL, 1, Keys::New, 64);
-    let sound = teams.iter().filter(|team| team.failure().is_none());
-    let clients = sound.flat_map(Team::processes);
+    let teams = bench.teams(&Contender::ALL, 1, Keys::New, 64);
+    // Whose process may have ended cannot be put on a core.
+    let (mut teams, failed): (Vec<_>, Vec<_>) =
+        teams.into_iter().partition(|team| team.failure().is_none());
+    for team in failed {
+        let reason = team.failure().unwrap_or_default();
+        bench
+            .table
+            .row(SCENARIO, team.contender.name(), "", "", reason);
+    }
+    let clients = teams.iter().flat_map(Team::processes);
     let all = clients.chain([bench.server_process()]).collect();
     let _pinned = match OnOneCore::new(all) {
         Ok(pinned) => pinned,
