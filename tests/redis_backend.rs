@@ -221,7 +221,7 @@ async fn what_stands_in_the_counters_place_is_named_and_left_alone() {
 
 /// What is below 1 means something else in an answer.
 #[tokio::test]
-async fn a_counter_of_redisson_below_zero_is_named_and_grants_nothing() {
+async fn a_counter_of_redisson_below_zero_grants_nothing() {
     const COUNTER: &str = "redisson_lock_token:{a}";
     let server = RedisServer::start();
     let builder = RedisBackend::builder(server.url()).prefix("");

@@ -6,10 +6,10 @@
 -- -3 granted, else the holder's PTTL, -1 when what stands there has no end, or the error of that lock
 -- alone. -2 where it was free, but stands in KEYS twice, and the first of the two got it.
 --
--- Those granted have the counters that follow the first, in their order: with each of them written out
--- the answer would be up to four times as long. One look at all bodies at once is enough where all are free, as
--- they mostly are. The counter moves once, by as many as may be granted, and before anything is
--- written: with memory full that is refused, and then nothing is granted.
+-- Those granted have the counters that follow the first, in their order: with each of them written
+-- out the answer would be up to four times as long. One look at all bodies at once is enough where
+-- all are free, as they mostly are. The counter moves once, by as many as may be granted, and before
+-- anything is written: with memory full that is refused, and then nothing is granted.
 local answers, free, seen = { false }, {}, {}
 local all_free = redis.call('exists', unpack(KEYS, 2)) == 0
 for i = 1, #KEYS - 1 do
