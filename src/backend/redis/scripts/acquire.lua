@@ -13,7 +13,7 @@ local left = redis.call('pttl', KEYS[1])
 if left ~= -2 and redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return left
 end
-local counter = next_counter(KEYS[2], 1)
+local counter = next_counter(KEYS[2], '1')
 local fresh = redis.call('hset', KEYS[1], ARGV[1], '1')
 -- A body without an end would block its key for ever: if PEXPIRE is refused, take the body back.
 local armed = redis.pcall('pexpire', KEYS[1], ARGV[2])

@@ -7,7 +7,7 @@
 local function quarantined(fence, quarantine, period)
   if redis.call('pttl', fence) == -2 then
     redis.call('set', quarantine, 1, 'px', period)
-    next_counter(fence, 1)
+    next_counter(fence, '1')
     return tonumber(period)
   end
   return math.max(redis.call('pttl', quarantine), 0)
