@@ -171,7 +171,7 @@ impl Replicas {
         }
         let undo = (acquire.undo)();
         match timeout(response_timeout, link.send(&undo, asking)).await {
-            Ok(Ok(Value::Array(released))) if matches!(released[..], [Value::Int(_)]) => {
+            Ok(Ok(Value::Int(_))) => {
                 checkout.give_back();
                 Err(Fault::Refused(error))
             }

@@ -477,6 +477,7 @@ pub(super) fn answered(outcome: Result<Value, Fault>) -> Result<Value, Fault> {
 fn list(answer: Value, items: usize) -> Result<Vec<Value>, Fault> {
     match answer {
         Value::Array(answers) if answers.len() == items => Ok(answers),
+        answer if items == 1 => Ok(vec![answer]),
         answer => Err(Fault::Refused(unexpected(&answer))),
     }
 }

@@ -1,7 +1,8 @@
 -- Lengthens up to 100 leases.
 --
 -- KEYS[i] lock bodies; ARGV[2i-1] lease id, ARGV[2i] time to live in ms
--- Answer: per key 1 renewed, 0 not held, or the error of that key alone.
+-- Answer: per key 1 renewed, 0 not held, or the error of that key alone. Of a single key by itself: a
+-- list of one takes the server as long as a command.
 --
 -- Touches only an existing own field, so it never creates; only lengthens, so a renewal that
 -- arrives late takes nothing away. No command in here is refused when memory is full.
@@ -15,5 +16,8 @@ for i = 1, #KEYS do
     end
   end
   answers[i] = held
+end
+if #KEYS == 1 then
+  return answers[1]
 end
 return answers
