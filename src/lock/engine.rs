@@ -70,17 +70,17 @@ impl Engine {
     }
 
     /// Sorts what is about keys by the groups of the backend, which go in commands of their own.
-    pub(super) fn in_groups<T>(
-        &self,
-        items: Vec<T>,
-        key: impl Fn(&T) -> &LockKey,
-    ) -> impl Iterator<Item = Vec<T>> {
+    pub(super) fn in_groups<T>(&self, items: Vec<T>, key: impl Fn(&T) -> &LockKey) -> Vec<Vec<T>> {
+        if items.len() == 1 {
+            // Mostly, where releases are.
+            return vec![items];
+        }
         let mut groups = BTreeMap::<u64, Vec<T>>::new();
         for item in items {
             let group = self.backend.group(key(&item));
             groups.entry(group).or_default().push(item);
         }
-        groups.into_values()
+        groups.into_values().collect()
     }
 
     /// Refuses what comes from now on, and whoever waits.

@@ -174,6 +174,13 @@ impl Inner {
     where
         F: Future<Output = Answers<O>>,
     {
+        if let [item] = items {
+            // Mostly.
+            return match self.place(key(item)) {
+                Ok(place) => spread(call(place, vec![item]).await, 1),
+                Err(error) => vec![Err(error)],
+            };
+        }
         let mut answers = Vec::with_capacity(items.len());
         let mut placed = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
