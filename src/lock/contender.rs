@@ -103,17 +103,19 @@ impl Contention {
     ///
     /// The try stays with the contention and can be awaited again.
     async fn outcome(&mut self) -> Tried {
-        poll_fn(|cx| self.poll_outcome(cx)).await
+        poll_fn(|cx| self.poll_outcome(cx)).await.0
     }
 
-    fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<Tried> {
+    /// The outcome, and when it came.
+    fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<(Tried, Moment)> {
         let Some(on_the_wire) = &mut self.on_the_wire else {
             return Poll::Pending;
         };
         let answer = ready!(on_the_wire.answer.as_mut().poll(cx));
         let (lease, terms, sent_at) = (on_the_wire.lease, on_the_wire.terms, on_the_wire.sent_at);
         self.on_the_wire = None;
-        Poll::Ready(self.tried(lease, terms, sent_at, Moment::now(), answer))
+        let now = Moment::now();
+        Poll::Ready((self.tried(lease, terms, sent_at, now, answer), now))
     }
 
     fn tried(
@@ -325,8 +327,8 @@ impl Driver {
         }
     }
 
-    /// The outcome of the try on the wire.
-    pub(super) fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<Tried> {
+    /// The outcome of the try on the wire, and when it came.
+    pub(super) fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<(Tried, Moment)> {
         match &mut self.contention {
             Some(contention) => contention.poll_outcome(cx),
             None => Poll::Pending,

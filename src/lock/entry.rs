@@ -225,12 +225,12 @@ impl Future for Entry {
         loop {
             let step = match this.stage {
                 Stage::Driving(driver) => match driver.poll_outcome(cx) {
-                    Poll::Ready(tried) => {
+                    Poll::Ready((tried, now)) => {
                         let Stage::Driving(driver) = std::mem::replace(this.stage, Stage::Over)
                         else {
                             return Poll::Pending;
                         };
-                        driven(engine, key, claim, *driver, tried, Moment::now())
+                        driven(engine, key, claim, *driver, tried, now)
                     }
                     Poll::Pending => {
                         ready!(passed(this.deadline.as_mut(), cx));

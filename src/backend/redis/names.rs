@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use redis::{RedisWrite, ToRedisArgs};
+use uuid::fmt::Hyphenated;
 
 use super::cluster::{fence_of, slot_of};
 use crate::backend::LeaseId;
@@ -127,13 +128,19 @@ pub(super) struct Lease(pub(super) LeaseId);
 
 impl Lease {
     /// A UUID, a colon and the digits of a `u64`.
-    pub(super) const MAX_LEN: usize = 36 + 1 + 20;
+    pub(super) const MAX_LEN: usize = Hyphenated::LENGTH + 1 + 20;
 }
 
 impl ToRedisArgs for Lease {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        // As above.
-        drop(write!(out.writer_for_next_arg(), "{}", self.0));
+        // As its `Display`, in a third of the time.
+        let mut text = [b':'; Self::MAX_LEN];
+        self.0.manager.hyphenated().encode_lower(&mut text);
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(self.0.number).as_bytes();
+        let end = Hyphenated::LENGTH + 1 + digits.len();
+        text[Hyphenated::LENGTH + 1..end].copy_from_slice(digits);
+        out.write_arg(&text[..end]);
     }
 }
 
@@ -207,6 +214,16 @@ mod tests {
             );
         }
         assert!(Names::new("x".repeat(257), false).is_err());
+    }
+
+    #[test]
+    fn a_lease_is_written_as_it_is_displayed() {
+        let manager = "4f2a6c1e-6d1f-4a6e-9a55-0a3c5a3d7f10".parse().unwrap();
+        for number in [0, 12, u64::MAX] {
+            let lease = LeaseId::new(manager, number);
+            let written = Lease(lease).to_redis_args();
+            assert_eq!(written, [lease.to_string().into_bytes()]);
+        }
     }
 
     #[test]
