@@ -31,6 +31,7 @@ impl<'a, T: ?Sized> Line<'a, T> {
         let color = match self.contender {
             Contender::Ours => RGBColor(213, 94, 0),
             Contender::OursAwaited => RGBColor(230, 159, 0),
+            Contender::OursBackend => RGBColor(240, 228, 66),
             Contender::Bare => RGBColor(0, 0, 0),
             Contender::BareToken => RGBColor(90, 90, 90),
             Contender::Checkout => RGBColor(150, 150, 150),

@@ -5,6 +5,7 @@ mod checkout;
 mod distributed_lock;
 mod mutex;
 mod ours;
+mod ours_backend;
 mod redisson;
 mod rslock;
 
@@ -18,6 +19,7 @@ use crate::work::{Failure, serve};
 pub(crate) enum Contender {
     Ours,
     OursAwaited,
+    OursBackend,
     Bare,
     BareToken,
     Checkout,
@@ -28,9 +30,10 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Ours,
         Self::OursAwaited,
+        Self::OursBackend,
         Self::Bare,
         Self::BareToken,
         Self::Checkout,
@@ -64,6 +67,7 @@ impl Contender {
         match self {
             Self::Ours => "tower-lock",
             Self::OursAwaited => "tower-lock, release awaited",
+            Self::OursBackend => "tower-lock's `RedisBackend` alone",
             Self::Bare => "bare `EVALSHA`",
             Self::BareToken => "bare `EVALSHA`, with the token",
             Self::Checkout => "bare, a checkout per command",
@@ -79,7 +83,9 @@ impl Contender {
     pub(crate) fn sent(self, calls: impl Fn(&str) -> u64) -> u64 {
         let sum = |commands: &[&str]| commands.iter().map(|name| calls(name)).sum::<u64>();
         match self {
-            Self::Ours | Self::OursAwaited => sum(&["evalsha", "eval", "subscribe", "unsubscribe"]),
+            Self::Ours | Self::OursAwaited | Self::OursBackend => {
+                sum(&["evalsha", "eval", "subscribe", "unsubscribe"])
+            }
             Self::Bare | Self::BareToken => calls("evalsha"),
             Self::Checkout => sum(&["evalsha", "ping", "unwatch"]),
             Self::Rslock => sum(&["set", "evalsha"]),
@@ -117,6 +123,7 @@ impl Contender {
         match named.ok_or("no such contender")? {
             Self::Ours => serve(ours::connect(url, ours::Release::Background).await?).await,
             Self::OursAwaited => serve(ours::connect(url, ours::Release::Awaited).await?).await,
+            Self::OursBackend => serve(ours_backend::connect(url).await?).await,
             Self::Bare => serve(bare::connect(url, bare::Token::None).await?).await,
             Self::BareToken => serve(bare::connect(url, bare::Token::Ours).await?).await,
             Self::Checkout => serve(checkout::connect(url)?).await,

@@ -1,0 +1,51 @@
+//! What tower-lock asks the server with, by itself: no queue in front of it, no watchdog, no guard. With
+//! the bare scripts it shows where the time of an acquire goes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tower_lock::backend::{Acquired, LeaseId, Released};
+use tower_lock::{Backend as _, LockKey, RedisBackend};
+use uuid::Uuid;
+
+use super::bare::pause;
+use crate::work::{Failure, Locks};
+
+const LEASE: Duration = Duration::from_secs(30);
+
+#[derive(Clone)]
+pub(crate) struct OursBackend {
+    backend: RedisBackend,
+    manager: Uuid,
+    leases: Arc<AtomicU64>,
+}
+
+pub(crate) async fn connect(url: &str) -> Result<OursBackend, Failure> {
+    Ok(OursBackend {
+        backend: RedisBackend::builder(url).connect().await?,
+        manager: Uuid::new_v4(),
+        leases: Arc::default(),
+    })
+}
+
+impl Locks for OursBackend {
+    type Held = (LockKey, LeaseId);
+
+    async fn lock(&self, key: &str) -> Result<Self::Held, Failure> {
+        let key = LockKey::new(key);
+        let lease = LeaseId::new(self.manager, self.leases.fetch_add(1, Ordering::Relaxed));
+        while let Acquired::Busy { .. } = self.backend.try_acquire(&key, lease, LEASE).await? {
+            pause().await;
+        }
+        Ok((key, lease))
+    }
+
+    async fn unlock(&self, held: Self::Held) -> Result<(), Failure> {
+        match self.backend.release(&[held]).await.pop() {
+            Some(Ok(Released::Released)) => Ok(()),
+            Some(Err(error)) => Err(error.into()),
+            _ => Err("the lock was not held".into()),
+        }
+    }
+}
