@@ -174,8 +174,8 @@ pub trait Immediate {
 /// Written `<uuid>:<number>`, as Redisson names the holders of its locks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId {
-    pub(crate) manager: Uuid,
-    pub(crate) number: u64,
+    pub(in crate::backend) manager: Uuid,
+    pub(in crate::backend) number: u64,
 }
 
 impl LeaseId {

@@ -71,8 +71,8 @@ impl Engine {
 
     /// Sorts what is about keys by the groups of the backend, which go in commands of their own.
     pub(super) fn in_groups<T>(&self, items: Vec<T>, key: impl Fn(&T) -> &LockKey) -> Vec<Vec<T>> {
+        // A release is mostly one.
         if items.len() == 1 {
-            // Mostly, where releases are.
             return vec![items];
         }
         let mut groups = BTreeMap::<u64, Vec<T>>::new();

@@ -174,8 +174,8 @@ impl Inner {
     where
         F: Future<Output = Answers<O>>,
     {
+        // A release is mostly one: it need not pay for the sorting of many.
         if let [item] = items {
-            // Mostly.
             return match self.place(key(item)) {
                 Ok(place) => spread(call(place, vec![item]).await, 1),
                 Err(error) => vec![Err(error)],

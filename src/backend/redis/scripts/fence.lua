@@ -10,8 +10,8 @@
 -- refuses, and then the script has changed nothing. It stays below 2^53: doubles hold it exactly.
 -- Numbers all the way: to write the time into a text and compare texts would cost as much as two
 -- commands, and to move the counter each time to the microsecond as much as one.
--- Of `count` counters at once, all new, the first is returned and the last is what is kept. `count` had
--- better be a text: a number is printed to 17 digits for the command, which takes as long as the command.
+-- Of `count` counters at once, all new, the first is returned and the last is what is kept. `count` is
+-- better a text: Redis 7.0 prints a number to 17 digits for the command, which takes as long as that.
 local function next_counter(key, count)
   local top = redis.pcall('incrby', key, count)
   if type(top) == 'table' then
