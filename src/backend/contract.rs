@@ -184,6 +184,10 @@ impl LeaseId {
     pub fn new(manager: Uuid, number: u64) -> Self {
         Self { manager, number }
     }
+
+    pub(crate) fn number(self) -> u64 {
+        self.number
+    }
 }
 
 impl fmt::Display for LeaseId {

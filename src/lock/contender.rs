@@ -130,7 +130,7 @@ impl Contention {
             Ok(Acquired::Granted { counter }) => {
                 self.backoff = FIRST_BACKOFF;
                 let per_counter = self.engine.backend.tokens_per_counter();
-                let granted = Lease::new(lease, counter, per_counter, terms, sent_at);
+                let granted = Lease::new(lease.number(), counter, per_counter, terms, sent_at);
                 if now < granted.valid_until() {
                     return Tried::Granted(granted);
                 }

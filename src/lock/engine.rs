@@ -15,7 +15,7 @@ use super::guard::Hold;
 use super::lanes::Lanes;
 use super::moment::Moment;
 use super::options::Options;
-use super::order::{Granted, Left, Next, Report, Waiter};
+use super::order::{Granted, LeaseNumber, Left, Next, Report, Waiter};
 use super::releaser::{Releaser, carry_out};
 use super::watchdog::Watchdog;
 use crate::backend::{ErasedBackend, LeaseId};
@@ -62,7 +62,11 @@ impl Engine {
     }
 
     pub(super) fn new_lease_id(&self) -> LeaseId {
-        LeaseId::new(self.id, self.next_number())
+        self.lease_id(self.next_number())
+    }
+
+    pub(super) fn lease_id(&self, number: LeaseNumber) -> LeaseId {
+        LeaseId::new(self.id, number)
     }
 
     pub(super) fn is_closing(&self) -> bool {

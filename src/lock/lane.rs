@@ -17,9 +17,9 @@ use super::grant::Grant;
 use super::lease::{Lease, Terms};
 use super::moment::Moment;
 use super::order::{
-    A_TURN, Bell, Claim, Entered, Granted, Left, Next, Report, Seen, Surrender, Ticket, Waiter,
+    A_TURN, Bell, Claim, Entered, Granted, LeaseNumber, Left, Next, Report, Seen, Surrender,
+    Ticket, Waiter,
 };
-use crate::backend::LeaseId;
 use crate::{Error, ErrorKind, LockKey};
 
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ enum Phase {
     Surrendered(Surrender),
     /// On its way back to the backend.
     Returning {
-        id: LeaseId,
+        lease: LeaseNumber,
         /// When it has run out by itself, should the task that returns it die with its runtime.
         until: Moment,
     },
@@ -398,13 +398,13 @@ impl Lane {
     }
 
     /// The lease, if the next in the queue would have to wait for the backend soon.
-    fn ask_ahead(&mut self, now: Moment) -> Option<LeaseId> {
+    fn ask_ahead(&mut self, now: Moment) -> Option<LeaseNumber> {
         let Phase::Held(Tenure { lease, .. }) = &mut self.phase else {
             return None;
         };
         let next = self.queue.values().next()?;
         let asks = lease.may_pass_to(next.claim.terms, now) && lease.asks_ahead(now);
-        asks.then(|| lease.id())
+        asks.then(|| lease.number())
     }
 
     fn hold(&mut self, tenure: Tenure) -> Granted {
@@ -446,11 +446,11 @@ impl Lane {
     }
 
     /// The lease that is held, or may still be taken back.
-    pub(super) fn lease_id(&self) -> Option<LeaseId> {
+    pub(super) fn lease_number(&self) -> Option<LeaseNumber> {
         match &self.phase {
-            Phase::Held(tenure) => Some(tenure.lease.id()),
-            Phase::Surrendered(surrender) => Some(surrender.lease.id()),
-            Phase::Returning { id, .. } => Some(*id),
+            Phase::Held(tenure) => Some(tenure.lease.number()),
+            Phase::Surrendered(surrender) => Some(surrender.lease.number()),
+            Phase::Returning { lease, .. } => Some(*lease),
             _ => None,
         }
     }
@@ -458,12 +458,12 @@ impl Lane {
     /// The key was forced open in the backend, by a command that went out when `lease` was here.
     pub(super) fn forced_open(
         &mut self,
-        lease: Option<LeaseId>,
+        lease: Option<LeaseNumber>,
         now: Moment,
     ) -> (Option<Arc<Grant>>, Next) {
         match &self.phase {
             // It came since; or before, and its answer since: a renewal tells.
-            Phase::Held(tenure) if lease != Some(tenure.lease.id()) => {
+            Phase::Held(tenure) if lease != Some(tenure.lease.number()) => {
                 self.doubt(now);
                 (None, Next::Look(now))
             }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::moment::{Moment, Span};
-use crate::backend::{BackendError, Extended, LeaseId, Passed, Renewal, Renewed};
-use crate::{FencingToken, LockKey};
+use super::order::LeaseNumber;
+use crate::FencingToken;
+use crate::backend::{BackendError, Extended, Passed, Renewal, Renewed};
 
 /// How long a lock is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +36,7 @@ const RENEW_EARLY: u32 = 20;
 
 #[derive(Debug)]
 pub(super) struct Lease {
-    id: LeaseId,
+    number: LeaseNumber,
     counter: u64,
     tokens_per_counter: u32,
     handoffs: u32,
@@ -73,14 +74,14 @@ fn valid_until(sent_at: Moment, ttl: Duration) -> Moment {
 
 impl Lease {
     pub(super) fn new(
-        id: LeaseId,
+        number: LeaseNumber,
         counter: u64,
         tokens_per_counter: u32,
         terms: Terms,
         sent_at: Moment,
     ) -> Self {
         Self {
-            id,
+            number,
             counter,
             tokens_per_counter,
             handoffs: 0,
@@ -100,8 +101,8 @@ impl Lease {
         }
     }
 
-    pub(super) fn id(&self) -> LeaseId {
-        self.id
+    pub(super) fn number(&self) -> LeaseNumber {
+        self.number
     }
 
     pub(super) fn ttl(&self) -> Duration {
@@ -172,14 +173,14 @@ impl Lease {
         asks
     }
 
-    /// What is sent then: as a renewal, whose answer a release waits for. Not if the next holder must have a
-    /// counter that is still to be drawn.
-    pub(super) fn extension(&mut self, key: &LockKey) -> Option<Renewal> {
+    /// For how long it is asked for then: as a renewal, whose answer a release waits for. Not if the next
+    /// holder must have a counter that is still to be drawn.
+    pub(super) fn extension(&mut self) -> Option<Duration> {
         if self.renewing || self.tokens == 0 {
             return None;
         }
         self.renewing = true;
-        Some(Renewal::new(key.clone(), self.id, self.ttl()))
+        Some(self.ttl())
     }
 
     /// `waiting`: how many there are here.
@@ -263,8 +264,8 @@ impl Lease {
         (self.policy != Policy::Never && !self.renewing).then_some(self.renew_at)
     }
 
-    /// The renewal to send now, if one is due.
-    pub(super) fn renewal(&mut self, key: &LockKey, now: Moment) -> Option<Renewal> {
+    /// For how long it is to be renewed now, if that is due.
+    pub(super) fn renewal(&mut self, now: Moment) -> Option<Duration> {
         let due = self.next_renewal()?;
         let early = if self.failing {
             Duration::ZERO
@@ -275,7 +276,7 @@ impl Lease {
             return None;
         }
         self.renewing = true;
-        Some(Renewal::new(key.clone(), self.id, self.ttl()))
+        Some(self.ttl())
     }
 
     pub(super) fn renewal_answered(

@@ -116,7 +116,7 @@ impl LockManager {
     pub async fn force_release(&self, key: impl Into<LockKey>) -> Result<bool, Error> {
         let key = valid(key)?;
         let engine = &self.engine;
-        let lease = engine.lanes.with(&key, |lane| lane.lease_id());
+        let lease = engine.lanes.with(&key, |lane| lane.lease_number());
         let backend = Arc::clone(&engine.backend);
         let outcome = backend.force_release(key.clone()).await?;
         let now = Moment::now();

@@ -9,7 +9,7 @@ use super::grant::Grant;
 use super::guard::Hold;
 use super::lease::{Lease, Terms};
 use super::moment::Moment;
-use crate::backend::{BackendError, LeaseId, Renewal};
+use crate::backend::BackendError;
 use crate::{Error, ErrorKind, Owner};
 
 /// How long one holder takes, as far as anybody can guess: what a queue is worth to those who are
@@ -19,6 +19,10 @@ pub(super) const A_TURN: Duration = Duration::from_secs(1);
 /// The place of one acquire in any queue: smaller is earlier. Never used twice, so that an acquire
 /// that leaves late cannot take the place of another.
 pub(super) type Ticket = u64;
+
+/// What a lane knows its lease by. The rest of the [`LeaseId`](crate::backend::LeaseId) is the manager,
+/// for all lanes of a table the same.
+pub(super) type LeaseNumber = u64;
 
 pub(super) type Reply = oneshot::Sender<Result<Hold, Error>>;
 
@@ -118,7 +122,7 @@ pub(super) enum Next {
     /// Hand the grant to the waiter.
     /// Those who asked for a single try, and are now behind a holder, are refused.
     /// Where a lease is named, the backend is to be asked for more hand-offs of it, ahead of need.
-    Grant(Reply, Granted, Vec<(Waiter, Error)>, Option<LeaseId>),
+    Grant(Reply, Granted, Vec<(Waiter, Error)>, Option<LeaseNumber>),
     /// The releaser has work.
     Return,
     /// The watchdog has to look at the lane then.
@@ -144,8 +148,8 @@ pub(super) enum Return {
 pub(super) enum Due {
     /// Nothing before then.
     Later(Moment),
-    /// Send this, and look again at the latest then.
-    Renew(Renewal, Moment),
+    /// Renew this lease, for so long, and look again at the latest then.
+    Renew(LeaseNumber, Duration, Moment),
     Lost(Arc<Grant>, Next),
     /// The task that was to return the lease died with its runtime. Whoever waits for it will hear of
     /// that when the report is dropped.

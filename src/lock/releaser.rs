@@ -157,7 +157,8 @@ pub(super) fn carry_out(
 ) {
     match order {
         Return::Release(surrender) => {
-            let outcome = backend.release(key, surrender.lease.id(), now.into());
+            let lease = engine.lease_id(surrender.lease.number());
+            let outcome = backend.release(key, lease, now.into());
             settle(engine, key, surrender, outcome);
         }
         Return::Pass(surrender) => start_pass(engine, key.clone(), surrender),
@@ -231,7 +232,7 @@ async fn send(engine: &Arc<Engine>, leases: Vec<(LockKey, Surrender)>) {
 async fn release(engine: Arc<Engine>, leases: Vec<(LockKey, Surrender)>, again: bool) {
     let ids: Vec<_> = leases
         .iter()
-        .map(|(key, surrender)| (key.clone(), surrender.lease.id()))
+        .map(|(key, surrender)| (key.clone(), engine.lease_id(surrender.lease.number())))
         .collect();
     // Dropped here only with the runtime; then the leases run out.
     let outcomes = Arc::clone(&engine.backend).release(ids).await;
@@ -253,8 +254,9 @@ fn settle(
         Ok(Released::Released) => Ok(()),
         Ok(Released::NotHeld) => Err(Error::new(ErrorKind::Lost)),
         Err(error) => {
-            let (lease, releaser) = (&surrender.lease, &engine.releaser);
-            releaser.give_back(engine, key.clone(), lease.id(), lease.longest());
+            let lease = &surrender.lease;
+            let (id, longest) = (engine.lease_id(lease.number()), lease.longest());
+            engine.releaser.give_back(engine, key.clone(), id, longest);
             Err(error.into())
         }
     };
@@ -268,8 +270,8 @@ fn returned(
     outcome: Result<(), Error>,
     passed: Option<u32>,
 ) {
-    let id = surrender.lease.id();
-    let next = engine.lanes.with(key, |lane| lane.returned(id, passed));
+    let lease = surrender.lease.number();
+    let next = (engine.lanes).with(key, |lane| lane.returned(lease, passed));
     engine.follow(key, next);
     tell(surrender.report, outcome);
 }
@@ -285,7 +287,10 @@ pub(super) fn tell(report: Option<Report>, outcome: Result<(), Error>) {
 /// The hand-off budget is spent: asks whether another process wants the key.
 async fn pass(engine: Arc<Engine>, key: LockKey, mut surrender: Surrender) {
     let sent_at = Moment::now();
-    let (id, ttl) = (surrender.lease.id(), surrender.lease.ttl());
+    let (id, ttl) = (
+        engine.lease_id(surrender.lease.number()),
+        surrender.lease.ttl(),
+    );
     let backend = Arc::clone(&engine.backend);
     match backend.pass(key.clone(), id, ttl).await {
         Ok(Passed::Kept { counter }) => {

@@ -138,12 +138,12 @@ fn round(engine: &Arc<Engine>) -> Option<Moment> {
     let mut over = Vec::new();
     let mut renewals = Vec::new();
     let now = Moment::now();
-    engine.lanes.for_each(|key, lane| match lane.due(key, now) {
+    engine.lanes.for_each(|key, lane| match lane.due(now) {
         Due::Never => {}
         Due::Later(at) => earliest(at),
-        Due::Renew(renewal, until) => {
+        Due::Renew(lease, ttl, until) => {
             earliest(until);
-            renewals.push(renewal);
+            renewals.push(Renewal::new(key.clone(), engine.lease_id(lease), ttl));
         }
         Due::Lost(grant, next) => over.push((key.clone(), Some(grant), None, next)),
         Due::Forsaken(report, next) => over.push((key.clone(), None, report, next)),

@@ -1,14 +1,16 @@
 //! How a lease is made to last: the events of the watchdog, and of what is asked ahead of need.
 
+use std::time::Duration;
+
 use super::{Lane, Phase, Tenure};
 use crate::LockKey;
-use crate::backend::{BackendError, Extended, LeaseId, Renewal, Renewed};
+use crate::backend::{BackendError, Extended, Renewal, Renewed};
 use crate::lock::lease::Lease;
 use crate::lock::moment::Moment;
-use crate::lock::order::{Answered, Due, Surrender};
+use crate::lock::order::{Answered, Due, LeaseNumber, Surrender};
 
 impl Lane {
-    pub(in crate::lock) fn due(&mut self, key: &LockKey, now: Moment) -> Due {
+    pub(in crate::lock) fn due(&mut self, now: Moment) -> Due {
         if let Some(until) = self.returned_by() {
             if now < until {
                 return Due::Later(until);
@@ -32,8 +34,8 @@ impl Lane {
                 _ => Due::Never,
             };
         }
-        match tenure.lease.renewal(key, now) {
-            Some(renewal) => Due::Renew(renewal, valid_until),
+        match tenure.lease.renewal(now) {
+            Some(ttl) => Due::Renew(tenure.lease.number(), ttl, valid_until),
             None => Due::Later(tenure.next_look()),
         }
     }
@@ -41,7 +43,7 @@ impl Lane {
     /// Whether a renewal that was due is still to be sent.
     pub(in crate::lock) fn wants_renewal(&self, renewal: &Renewal, now: Moment) -> bool {
         matches!(&self.phase, Phase::Held(tenure)
-            if tenure.lease.id() == renewal.lease && now < tenure.grant.valid_until())
+            if tenure.lease.number() == renewal.lease.number() && now < tenure.grant.valid_until())
     }
 
     /// A renewal was answered.
@@ -72,7 +74,7 @@ impl Lane {
             Phase::Surrendered(surrender) => Some(&mut surrender.lease),
             _ => None,
         };
-        let Some(lease) = lease.filter(|lease| lease.id() == renewal.lease) else {
+        let Some(lease) = lease.filter(|lease| lease.number() == renewal.lease.number()) else {
             return Answered::Stale;
         };
         answer(lease, waiting);
@@ -116,20 +118,19 @@ impl Lane {
         }
     }
 
-    /// What to ask the backend ahead of need. `None` if that has become needless.
+    /// For how long to ask the backend ahead of need. `None` if that has become needless.
     pub(in crate::lock) fn extension(
         &mut self,
-        key: &LockKey,
-        lease: LeaseId,
+        lease: LeaseNumber,
         now: Moment,
-    ) -> Option<Renewal> {
+    ) -> Option<Duration> {
         match &mut self.phase {
             Phase::Held(tenure)
-                if tenure.lease.id() == lease
+                if tenure.lease.number() == lease
                     && tenure.grant.is_held(now)
                     && !self.queue.is_empty() =>
             {
-                tenure.lease.extension(key)
+                tenure.lease.extension()
             }
             _ => None,
         }

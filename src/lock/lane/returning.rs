@@ -2,10 +2,9 @@
 
 use super::{Lane, Phase, Tenure};
 use crate::LockKey;
-use crate::backend::LeaseId;
 use crate::lock::lease::Lease;
 use crate::lock::moment::Moment;
-use crate::lock::order::{Next, Report, Return, Surrender};
+use crate::lock::order::{LeaseNumber, Next, Report, Return, Surrender};
 
 impl Lane {
     /// What the releaser sends now. `None` if the lease was taken back, or a renewal of it is on
@@ -18,7 +17,7 @@ impl Lane {
             return None;
         }
         let sent = Phase::Returning {
-            id: lease.id(),
+            lease: lease.number(),
             until: lease.expires_at(),
         };
         let Phase::Surrendered(surrender) = std::mem::replace(&mut self.phase, sent) else {
@@ -37,13 +36,13 @@ impl Lane {
         first.is_some_and(|first| lease.is_renewed_for(first.claim.terms, now))
     }
 
-    fn returns(&self, lease: LeaseId) -> bool {
-        matches!(&self.phase, Phase::Returning { id, .. } if *id == lease)
+    fn returns(&self, number: LeaseNumber) -> bool {
+        matches!(&self.phase, Phase::Returning { lease, .. } if *lease == number)
     }
 
     /// The lease is with the backend, or given up: the next in the queue contends.
-    pub(in crate::lock) fn returned(&mut self, id: LeaseId, passed: Option<u32>) -> Next {
-        if self.returns(id) {
+    pub(in crate::lock) fn returned(&mut self, lease: LeaseNumber, passed: Option<u32>) -> Next {
+        if self.returns(lease) {
             self.contend_or_idle(passed)
         } else {
             Next::Nothing
@@ -62,7 +61,7 @@ impl Lane {
         Surrender { lease, report }: Surrender,
         now: Moment,
     ) -> Result<(Option<Report>, Next), Lease> {
-        if !self.returns(lease.id()) {
+        if !self.returns(lease.number()) {
             return Err(lease);
         }
         Ok(if self.wants(&lease, now) {

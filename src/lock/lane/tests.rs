@@ -6,7 +6,7 @@ use tokio::sync::oneshot::{self, Receiver};
 use uuid::Uuid;
 
 use super::*;
-use crate::backend::{Extended, Renewal, Renewed};
+use crate::backend::{Extended, LeaseId, Renewal, Renewed};
 use crate::lock::guard::Hold;
 use crate::lock::moment::Span;
 use crate::lock::order::{Answered, Due, Patience, Return};
@@ -35,8 +35,16 @@ fn key() -> LockKey {
     LockKey::new("k")
 }
 
-fn id(number: u64) -> LeaseId {
-    LeaseId::new(Uuid::from_u128(1), number)
+fn renewal(lease: LeaseNumber, ttl: Duration) -> Renewal {
+    Renewal::new(key(), LeaseId::new(Uuid::from_u128(1), lease), ttl)
+}
+
+/// The renewal that is due.
+fn due(lane: &mut Lane, now: Moment) -> Renewal {
+    match lane.due(now) {
+        Due::Renew(lease, ttl, _) => renewal(lease, ttl),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn claim(ticket: Ticket, terms: Terms) -> Claim {
@@ -64,7 +72,7 @@ fn held(terms: Terms, now: Moment) -> (Lane, Arc<Grant>) {
     let mut lane = Lane::default();
     let first = claim(1, terms);
     assert!(matches!(lane.enter(&key(), first, now), Entered::Drive));
-    let lease = Lease::new(id(1), 100, 256, terms, now);
+    let lease = Lease::new(1, 100, 256, terms, now);
     let (granted, _) = lane.granted_to_driver(&key(), first, lease, now);
     (lane, granted.grant)
 }
@@ -148,7 +156,7 @@ fn a_release_is_not_reported_while_the_lease_that_was_kept_goes_back() {
 fn a_lease_that_was_taken_away_while_it_was_kept_goes_to_nobody() {
     let now = Moment::now();
     // It was there when the command went out, or it came since.
-    for seen in [Some(id(1)), None] {
+    for seen in [Some(1), None] {
         let (mut lane, surrender, _reported) = passing(now);
         let (lost, next) = lane.forced_open(seen, now);
         assert!(lost.is_none() && matches!(next, Next::Contend { .. }));
@@ -169,10 +177,10 @@ fn a_lease_that_was_taken_away_on_its_way_here_is_looked_at_at_once() {
     let first = claim(1, RENEWED);
     assert!(matches!(lane.enter(&key(), first, now), Entered::Drive));
     assert!(matches!(lane.forced_open(None, now), (None, Next::Nothing)));
-    let lease = Lease::new(id(1), 100, 256, RENEWED, now);
+    let lease = Lease::new(1, 100, 256, RENEWED, now);
     let (granted, _) = lane.granted_to_driver(&key(), first, lease, now);
     assert_eq!(granted.next_look, now);
-    assert!(matches!(lane.due(&key(), now), Due::Renew(..)));
+    assert!(matches!(lane.due(now), Due::Renew(..)));
 
     // The try goes to a task, for somebody else.
     let mut lane = Lane::default();
@@ -182,7 +190,7 @@ fn a_lease_that_was_taken_away_on_its_way_here_is_looked_at_at_once() {
     assert!(matches!(lane.forced_open(None, now), (None, Next::Nothing)));
     let next = lane.driver_leaves(true, Seen::Nothing);
     assert!(matches!(next, Next::Contend { .. }));
-    let lease = Lease::new(id(1), 100, 256, RENEWED, now);
+    let lease = Lease::new(1, 100, 256, RENEWED, now);
     drop(granted_at(lane.granted(&key(), lease, now), now));
 }
 
@@ -199,7 +207,7 @@ fn a_doubt_ends_with_the_try_that_it_was_about() {
         (lane, answer)
     };
     let is_not_looked_at = |mut lane: Lane| {
-        let lease = Lease::new(id(1), 100, 256, RENEWED, now);
+        let lease = Lease::new(1, 100, 256, RENEWED, now);
         let Next::Grant(_, granted, ..) = lane.granted(&key(), lease, now) else {
             panic!("granted");
         };
@@ -221,7 +229,7 @@ fn a_doubt_ends_with_the_try_that_it_was_about() {
 #[test]
 fn a_lease_that_is_forced_open_on_its_way_back_goes_to_nobody() {
     let now = Moment::now();
-    for known in [Some(id(1)), Some(id(0)), None] {
+    for known in [Some(1), Some(0), None] {
         let (mut lane, grant) = held(RENEWED, now);
         release(&mut lane, &grant, now);
         let (lost, next) = lane.forced_open(known, now);
@@ -243,7 +251,7 @@ fn whoever_waits_for_a_release_that_died_hears_of_it_outside_of_the_lane() {
     let (report, mut reported) = oneshot::channel();
     let left = lane.release(&key(), &grant, now, Some(report));
     assert!(matches!(left, Left::Returning(_)));
-    let Due::Forsaken(report, _) = lane.due(&key(), now + 2 * RENEWED.ttl.get()) else {
+    let Due::Forsaken(report, _) = lane.due(now + 2 * RENEWED.ttl.get()) else {
         panic!("forsaken");
     };
     assert_eq!(reported.try_recv().unwrap_err(), TryRecvError::Empty);
@@ -263,9 +271,7 @@ fn the_longest_of_several_nested_leases_is_fetched() {
         let again = lane.enter(&key(), claim(1, terms), now);
         assert!(matches!(again, Entered::Granted(_)));
     }
-    let Due::Renew(renewal, _) = lane.due(&key(), now) else {
-        panic!("due");
-    };
+    let renewal = due(&mut lane, now);
     assert_eq!(renewal.ttl, 60 * SECOND);
 }
 
@@ -279,17 +285,15 @@ fn a_nested_acquire_during_the_renewal_of_another_is_fetched_as_well() {
         assert!(matches!(again, Entered::Granted(_)));
     };
     nest(&mut lane, half);
-    let Due::Renew(renewal, _) = lane.due(&key(), half) else {
-        panic!("due");
-    };
+    let renewal = due(&mut lane, half);
     let later = half + 20 * MS;
     nest(&mut lane, later);
     let answered = lane.renewed(&renewal, half, &Ok(Renewed::Renewed), later);
     assert!(matches!(answered, Answered::Held(_)));
-    assert!(matches!(lane.due(&key(), later), Due::Renew(..)));
+    assert!(matches!(lane.due(later), Due::Renew(..)));
     let answered = lane.renewed(&renewal, later, &Ok(Renewed::Renewed), later);
     assert!(matches!(answered, Answered::Held(_)));
-    assert!(matches!(lane.due(&key(), later), Due::Later(_)));
+    assert!(matches!(lane.due(later), Due::Later(_)));
 }
 
 /// So many more queue, and the lock goes through the hands of all but the last. Returns who holds it, and how
@@ -327,9 +331,9 @@ fn half_spent(now: Moment) -> (Lane, Arc<Grant>, Renewal) {
     let (mut lane, grant) = held(RENEWED, now);
     let (grant, asked) = hand_on(&mut lane, grant, 2..131, now);
     assert_eq!(asked, 1, "once, when half is gone");
-    let mut ask = |lease| lane.extension(&key(), id(lease), now);
+    let mut ask = |lease| lane.extension(lease, now);
     assert!(ask(2).is_none(), "another lease");
-    let extension = ask(1).expect("still held");
+    let extension = renewal(1, ask(1).expect("still held"));
     assert!(ask(1).is_none(), "it is on the wire");
     (lane, grant, extension)
 }
@@ -403,11 +407,11 @@ fn an_extension_that_was_asked_for_before_a_group_held_the_lock_gives_no_counter
 fn nothing_is_extended_for_a_queue_that_is_gone_nor_for_a_counter_that_is_not_used() {
     let now = Moment::now();
     let (mut lane, grant) = held(RENEWED, now);
-    assert!(lane.extension(&key(), id(1), now).is_none());
+    assert!(lane.extension(1, now).is_none());
     let (next, _answer) = waiter(2, RENEWED);
     assert!(matches!(lane.enqueue(next), Next::Nothing));
     lane.retire_counter(&grant);
-    assert!(lane.extension(&key(), id(1), now).is_none());
+    assert!(lane.extension(1, now).is_none());
 }
 
 /// A waiter that came while the release waited for the answer to a renewal.
@@ -416,9 +420,7 @@ fn a_renewal_that_a_release_waited_for_serves_the_first_in_the_queue() {
     let now = Moment::now();
     let (mut lane, grant) = held(SHORT, now);
     let later = now + 50 * MS;
-    let Due::Renew(renewal, _) = lane.due(&key(), later) else {
-        panic!("due");
-    };
+    let renewal = due(&mut lane, later);
     let left = release(&mut lane, &grant, later);
     assert!(matches!(left, Left::Returning(Next::Nothing)));
     let (next, _answer) = waiter(2, SHORT);
@@ -460,7 +462,7 @@ fn a_fixed_lease_is_never_handed_on() {
         let left = release(&mut lane, &grant, now);
         assert!(matches!(left, Left::Returning(Next::Return)));
         assert!(matches!(lane.take_return(now), Some(Return::Release(_))));
-        assert!(matches!(lane.returned(id(1), None), Next::Contend { .. }));
+        assert!(matches!(lane.returned(1, None), Next::Contend { .. }));
     }
 }
 
@@ -489,7 +491,7 @@ fn a_lease_on_its_way_back_is_taken_back_until_it_is_sent() {
     assert!(matches!(lane.take_return(now), Some(Return::Release(_))));
     let entered = lane.enter(&key(), claim(3, RENEWED), now);
     assert!(matches!(entered, Entered::Occupied));
-    assert!(matches!(lane.returned(id(1), None), Next::Nothing));
+    assert!(matches!(lane.returned(1, None), Next::Nothing));
     assert!(lane.is_idle());
 }
 
@@ -498,9 +500,7 @@ fn a_release_waits_for_the_answer_to_a_renewal() {
     let now = Moment::now();
     let (mut lane, grant) = held(RENEWED, now);
     let later = now + 10 * SECOND;
-    let Due::Renew(renewal, _) = lane.due(&key(), later) else {
-        panic!("due");
-    };
+    let renewal = due(&mut lane, later);
     assert!(matches!(
         release(&mut lane, &grant, later),
         Left::Returning(Next::Nothing)
@@ -516,9 +516,7 @@ fn a_lease_that_is_known_to_be_gone_is_not_taken_back() {
     let now = Moment::now();
     let (mut lane, grant) = held(SHORT, now);
     let later = now + 40 * MS;
-    let Due::Renew(renewal, _) = lane.due(&key(), later) else {
-        panic!("due");
-    };
+    let renewal = due(&mut lane, later);
     release(&mut lane, &grant, later);
     let answered = lane.renewed(&renewal, later, &Ok(Renewed::NotHeld), later);
     assert!(matches!(answered, Answered::Returning));
@@ -543,13 +541,10 @@ fn a_lost_guard_changes_nothing_for_those_who_came_after() {
     let (next, _answer) = waiter(2, FIXED);
     assert!(matches!(lane.enqueue(next), Next::Nothing));
     let later = now + FIXED.ttl.get();
-    assert!(matches!(
-        lane.due(&key(), later),
-        Due::Lost(_, Next::Return)
-    ));
+    assert!(matches!(lane.due(later), Due::Lost(_, Next::Return)));
     assert!(matches!(lane.take_return(later), Some(Return::Release(_))));
-    assert!(matches!(lane.returned(id(1), None), Next::Contend { .. }));
-    let lease = Lease::new(id(2), 200, 256, FIXED, later);
+    assert!(matches!(lane.returned(1, None), Next::Contend { .. }));
+    let lease = Lease::new(2, 200, 256, FIXED, later);
     let second = granted(lane.granted(&key(), lease, later));
     assert!(matches!(release(&mut lane, &grant, later), Left::Lost));
     assert!(second.is_held(later));
@@ -606,10 +601,10 @@ fn an_answer_to_an_earlier_return_concerns_nobody() {
         release(&mut lane, &grant, now),
         Left::Returning(_)
     ));
-    assert!(matches!(lane.returned(id(7), None), Next::Nothing));
+    assert!(matches!(lane.returned(7, None), Next::Nothing));
     assert!(lane.is_returning());
     let stale = Surrender {
-        lease: Lease::new(id(7), 1, 256, RENEWED, now),
+        lease: Lease::new(7, 1, 256, RENEWED, now),
         report: None,
     };
     assert!(lane.kept(&key(), stale, now).is_err());
