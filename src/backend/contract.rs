@@ -185,6 +185,7 @@ impl LeaseId {
         Self { manager, number }
     }
 
+    /// Tells apart the leases of one manager.
     pub(crate) fn number(self) -> u64 {
         self.number
     }

@@ -14,7 +14,7 @@ use tokio::time::sleep_until;
 
 use super::engine::{Engine, refuse};
 use super::lane::Lane;
-use super::lease::{Lease, Terms};
+use super::lease::{Lease, LeaseNumber, Terms};
 use super::moment::Moment;
 use super::order::{Bell, Next, Seen, Waiter};
 use crate::backend::{Acquired, BackendError, BackendErrorKind, BoxFuture, Hints, LeaseId};
@@ -130,7 +130,8 @@ impl Contention {
             Ok(Acquired::Granted { counter }) => {
                 self.backoff = FIRST_BACKOFF;
                 let per_counter = self.engine.backend.tokens_per_counter();
-                let granted = Lease::new(lease.number(), counter, per_counter, terms, sent_at);
+                let granted =
+                    Lease::new(LeaseNumber::of(lease), counter, per_counter, terms, sent_at);
                 if now < granted.valid_until() {
                     return Tried::Granted(granted);
                 }

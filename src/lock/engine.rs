@@ -13,9 +13,10 @@ use super::extension::extend;
 use super::grant::Grant;
 use super::guard::Hold;
 use super::lanes::Lanes;
+use super::lease::LeaseNumber;
 use super::moment::Moment;
 use super::options::Options;
-use super::order::{Granted, LeaseNumber, Left, Next, Report, Waiter};
+use super::order::{Granted, Left, Next, Report, Waiter};
 use super::releaser::{Releaser, carry_out};
 use super::watchdog::Watchdog;
 use crate::backend::{ErasedBackend, LeaseId};
@@ -62,11 +63,11 @@ impl Engine {
     }
 
     pub(super) fn new_lease_id(&self) -> LeaseId {
-        self.lease_id(self.next_number())
+        LeaseId::new(self.id, self.next_number())
     }
 
     pub(super) fn lease_id(&self, number: LeaseNumber) -> LeaseId {
-        LeaseId::new(self.id, number)
+        LeaseId::new(self.id, number.get())
     }
 
     pub(super) fn is_closing(&self) -> bool {

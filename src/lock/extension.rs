@@ -7,19 +7,19 @@
 use std::sync::Arc;
 
 use super::engine::Engine;
+use super::lease::LeaseNumber;
 use super::moment::Moment;
-use super::order::LeaseNumber;
 use super::watchdog;
 use crate::LockKey;
 use crate::backend::{BackendError, Extended, Renewal};
 
 /// A task of its own: whoever gave the key up does not wait for it. Dropped with its runtime, it leaves the
 /// lease as an unanswered renewal does: it runs out.
-pub(super) async fn extend(engine: Arc<Engine>, key: LockKey, lease: LeaseNumber) {
+pub(super) async fn extend(engine: Arc<Engine>, key: LockKey, number: LeaseNumber) {
     let sent_at = Moment::now();
-    let ttl = (engine.lanes).with(&key, |lane| lane.extension(lease, sent_at));
+    let ttl = (engine.lanes).with(&key, |lane| lane.start_extension(number, sent_at));
     let Some(ttl) = ttl else { return };
-    let extension = Renewal::new(key.clone(), engine.lease_id(lease), ttl);
+    let extension = Renewal::new(key.clone(), engine.lease_id(number), ttl);
     let backend = Arc::clone(&engine.backend);
     let outcome = backend.extend(key, extension.lease, ttl).await;
     let answered = engine.lanes.with(&extension.key, |lane| {

@@ -14,11 +14,10 @@ use std::time::Duration;
 
 use super::MAX_HOLD_COUNT;
 use super::grant::Grant;
-use super::lease::{Lease, Terms};
+use super::lease::{Lease, LeaseNumber, Terms};
 use super::moment::Moment;
 use super::order::{
-    A_TURN, Bell, Claim, Entered, Granted, LeaseNumber, Left, Next, Report, Seen, Surrender,
-    Ticket, Waiter,
+    A_TURN, Bell, Claim, Entered, Granted, Left, Next, Report, Seen, Surrender, Ticket, Waiter,
 };
 use crate::{Error, ErrorKind, LockKey};
 
@@ -40,7 +39,7 @@ enum Phase {
     Surrendered(Surrender),
     /// On its way back to the backend.
     Returning {
-        lease: LeaseNumber,
+        number: LeaseNumber,
         /// When it has run out by itself, should the task that returns it die with its runtime.
         until: Moment,
     },
@@ -450,20 +449,20 @@ impl Lane {
         match &self.phase {
             Phase::Held(tenure) => Some(tenure.lease.number()),
             Phase::Surrendered(surrender) => Some(surrender.lease.number()),
-            Phase::Returning { lease, .. } => Some(*lease),
+            Phase::Returning { number, .. } => Some(*number),
             _ => None,
         }
     }
 
-    /// The key was forced open in the backend, by a command that went out when `lease` was here.
+    /// The key was forced open in the backend, by a command that went out when the lease `seen` was here.
     pub(super) fn forced_open(
         &mut self,
-        lease: Option<LeaseNumber>,
+        seen: Option<LeaseNumber>,
         now: Moment,
     ) -> (Option<Arc<Grant>>, Next) {
         match &self.phase {
             // It came since; or before, and its answer since: a renewal tells.
-            Phase::Held(tenure) if lease != Some(tenure.lease.number()) => {
+            Phase::Held(tenure) if seen != Some(tenure.lease.number()) => {
                 self.doubt(now);
                 (None, Next::Look(now))
             }

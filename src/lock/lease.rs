@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use super::moment::{Moment, Span};
-use super::order::LeaseNumber;
 use crate::FencingToken;
-use crate::backend::{BackendError, Extended, Passed, Renewal, Renewed};
+use crate::backend::{BackendError, Extended, LeaseId, Passed, Renewal, Renewed};
 
 /// How long a lock is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +32,22 @@ const RENEW_AT: u32 = 3;
 
 /// Renewals that are due within this part of their lease join a round that is under way.
 const RENEW_EARLY: u32 = 20;
+
+/// What a lane knows its lease by. The rest of the [`LeaseId`] is the manager, the same for all lanes of a
+/// table: each lock that is held would have it once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LeaseNumber(u64);
+
+impl LeaseNumber {
+    /// Of a lease of this manager.
+    pub(super) fn of(id: LeaseId) -> Self {
+        Self(id.number())
+    }
+
+    pub(super) fn get(self) -> u64 {
+        self.0
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Lease {
@@ -105,6 +120,11 @@ impl Lease {
         self.number
     }
 
+    /// Whether it has this id, which is one of this manager.
+    pub(super) fn is(&self, id: LeaseId) -> bool {
+        self.number == LeaseNumber::of(id)
+    }
+
     pub(super) fn ttl(&self) -> Duration {
         self.ttl.get()
     }
@@ -173,9 +193,9 @@ impl Lease {
         asks
     }
 
-    /// For how long it is asked for then: as a renewal, whose answer a release waits for. Not if the next
-    /// holder must have a counter that is still to be drawn.
-    pub(super) fn extension(&mut self) -> Option<Duration> {
+    /// It is under way from here on as a renewal, whose answer a release waits for, and asks for so long. Not
+    /// if the next holder must have a counter that is still to be drawn.
+    pub(super) fn start_extension(&mut self) -> Option<Duration> {
         if self.renewing || self.tokens == 0 {
             return None;
         }
@@ -264,8 +284,8 @@ impl Lease {
         (self.policy != Policy::Never && !self.renewing).then_some(self.renew_at)
     }
 
-    /// For how long it is to be renewed now, if that is due.
-    pub(super) fn renewal(&mut self, now: Moment) -> Option<Duration> {
+    /// If a renewal is due, it is under way from here on, and asks for so long.
+    pub(super) fn start_renewal(&mut self, now: Moment) -> Option<Duration> {
         let due = self.next_renewal()?;
         let early = if self.failing {
             Duration::ZERO

@@ -116,11 +116,11 @@ impl LockManager {
     pub async fn force_release(&self, key: impl Into<LockKey>) -> Result<bool, Error> {
         let key = valid(key)?;
         let engine = &self.engine;
-        let lease = engine.lanes.with(&key, |lane| lane.lease_number());
+        let seen = engine.lanes.with(&key, |lane| lane.lease_number());
         let backend = Arc::clone(&engine.backend);
         let outcome = backend.force_release(key.clone()).await?;
         let now = Moment::now();
-        let (lost, next) = (engine.lanes).with(&key, |lane| lane.forced_open(lease, now));
+        let (lost, next) = (engine.lanes).with(&key, |lane| lane.forced_open(seen, now));
         if let Some(grant) = lost {
             grant.lose();
         }

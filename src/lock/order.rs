@@ -7,7 +7,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
 
 use super::grant::Grant;
 use super::guard::Hold;
-use super::lease::{Lease, Terms};
+use super::lease::{Lease, LeaseNumber, Terms};
 use super::moment::Moment;
 use crate::backend::BackendError;
 use crate::{Error, ErrorKind, Owner};
@@ -19,10 +19,6 @@ pub(super) const A_TURN: Duration = Duration::from_secs(1);
 /// The place of one acquire in any queue: smaller is earlier. Never used twice, so that an acquire
 /// that leaves late cannot take the place of another.
 pub(super) type Ticket = u64;
-
-/// What a lane knows its lease by. The rest of the [`LeaseId`](crate::backend::LeaseId) is the manager,
-/// for all lanes of a table the same.
-pub(super) type LeaseNumber = u64;
 
 pub(super) type Reply = oneshot::Sender<Result<Hold, Error>>;
 

@@ -157,8 +157,8 @@ pub(super) fn carry_out(
 ) {
     match order {
         Return::Release(surrender) => {
-            let lease = engine.lease_id(surrender.lease.number());
-            let outcome = backend.release(key, lease, now.into());
+            let id = engine.lease_id(surrender.lease.number());
+            let outcome = backend.release(key, id, now.into());
             settle(engine, key, surrender, outcome);
         }
         Return::Pass(surrender) => start_pass(engine, key.clone(), surrender),
@@ -254,8 +254,8 @@ fn settle(
         Ok(Released::Released) => Ok(()),
         Ok(Released::NotHeld) => Err(Error::new(ErrorKind::Lost)),
         Err(error) => {
-            let lease = &surrender.lease;
-            let (id, longest) = (engine.lease_id(lease.number()), lease.longest());
+            let id = engine.lease_id(surrender.lease.number());
+            let longest = surrender.lease.longest();
             engine.releaser.give_back(engine, key.clone(), id, longest);
             Err(error.into())
         }
@@ -270,8 +270,8 @@ fn returned(
     outcome: Result<(), Error>,
     passed: Option<u32>,
 ) {
-    let lease = surrender.lease.number();
-    let next = (engine.lanes).with(key, |lane| lane.returned(lease, passed));
+    let number = surrender.lease.number();
+    let next = (engine.lanes).with(key, |lane| lane.returned(number, passed));
     engine.follow(key, next);
     tell(surrender.report, outcome);
 }
@@ -287,10 +287,8 @@ pub(super) fn tell(report: Option<Report>, outcome: Result<(), Error>) {
 /// The hand-off budget is spent: asks whether another process wants the key.
 async fn pass(engine: Arc<Engine>, key: LockKey, mut surrender: Surrender) {
     let sent_at = Moment::now();
-    let (id, ttl) = (
-        engine.lease_id(surrender.lease.number()),
-        surrender.lease.ttl(),
-    );
+    let id = engine.lease_id(surrender.lease.number());
+    let ttl = surrender.lease.ttl();
     let backend = Arc::clone(&engine.backend);
     match backend.pass(key.clone(), id, ttl).await {
         Ok(Passed::Kept { counter }) => {

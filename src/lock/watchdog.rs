@@ -141,9 +141,9 @@ fn round(engine: &Arc<Engine>) -> Option<Moment> {
     engine.lanes.for_each(|key, lane| match lane.due(now) {
         Due::Never => {}
         Due::Later(at) => earliest(at),
-        Due::Renew(lease, ttl, until) => {
+        Due::Renew(number, ttl, until) => {
             earliest(until);
-            renewals.push(Renewal::new(key.clone(), engine.lease_id(lease), ttl));
+            renewals.push(Renewal::new(key.clone(), engine.lease_id(number), ttl));
         }
         Due::Lost(grant, next) => over.push((key.clone(), Some(grant), None, next)),
         Due::Forsaken(report, next) => over.push((key.clone(), None, report, next)),

@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::{Lane, Phase, Tenure};
 use crate::LockKey;
 use crate::backend::{BackendError, Extended, Renewal, Renewed};
-use crate::lock::lease::Lease;
+use crate::lock::lease::{Lease, LeaseNumber};
 use crate::lock::moment::Moment;
-use crate::lock::order::{Answered, Due, LeaseNumber, Surrender};
+use crate::lock::order::{Answered, Due, Surrender};
 
 impl Lane {
     pub(in crate::lock) fn due(&mut self, now: Moment) -> Due {
@@ -34,7 +34,7 @@ impl Lane {
                 _ => Due::Never,
             };
         }
-        match tenure.lease.renewal(now) {
+        match tenure.lease.start_renewal(now) {
             Some(ttl) => Due::Renew(tenure.lease.number(), ttl, valid_until),
             None => Due::Later(tenure.next_look()),
         }
@@ -43,7 +43,7 @@ impl Lane {
     /// Whether a renewal that was due is still to be sent.
     pub(in crate::lock) fn wants_renewal(&self, renewal: &Renewal, now: Moment) -> bool {
         matches!(&self.phase, Phase::Held(tenure)
-            if tenure.lease.number() == renewal.lease.number() && now < tenure.grant.valid_until())
+            if tenure.lease.is(renewal.lease) && now < tenure.grant.valid_until())
     }
 
     /// A renewal was answered.
@@ -74,7 +74,7 @@ impl Lane {
             Phase::Surrendered(surrender) => Some(&mut surrender.lease),
             _ => None,
         };
-        let Some(lease) = lease.filter(|lease| lease.number() == renewal.lease.number()) else {
+        let Some(lease) = lease.filter(|lease| lease.is(renewal.lease)) else {
             return Answered::Stale;
         };
         answer(lease, waiting);
@@ -118,19 +118,19 @@ impl Lane {
         }
     }
 
-    /// For how long to ask the backend ahead of need. `None` if that has become needless.
-    pub(in crate::lock) fn extension(
+    /// The backend is asked ahead of need, for so long. `None` if that has become needless.
+    pub(in crate::lock) fn start_extension(
         &mut self,
-        lease: LeaseNumber,
+        number: LeaseNumber,
         now: Moment,
     ) -> Option<Duration> {
         match &mut self.phase {
             Phase::Held(tenure)
-                if tenure.lease.number() == lease
+                if tenure.lease.number() == number
                     && tenure.grant.is_held(now)
                     && !self.queue.is_empty() =>
             {
-                tenure.lease.extension()
+                tenure.lease.start_extension()
             }
             _ => None,
         }

@@ -2,9 +2,9 @@
 
 use super::{Lane, Phase, Tenure};
 use crate::LockKey;
-use crate::lock::lease::Lease;
+use crate::lock::lease::{Lease, LeaseNumber};
 use crate::lock::moment::Moment;
-use crate::lock::order::{LeaseNumber, Next, Report, Return, Surrender};
+use crate::lock::order::{Next, Report, Return, Surrender};
 
 impl Lane {
     /// What the releaser sends now. `None` if the lease was taken back, or a renewal of it is on
@@ -17,7 +17,7 @@ impl Lane {
             return None;
         }
         let sent = Phase::Returning {
-            lease: lease.number(),
+            number: lease.number(),
             until: lease.expires_at(),
         };
         let Phase::Surrendered(surrender) = std::mem::replace(&mut self.phase, sent) else {
@@ -36,13 +36,13 @@ impl Lane {
         first.is_some_and(|first| lease.is_renewed_for(first.claim.terms, now))
     }
 
-    fn returns(&self, number: LeaseNumber) -> bool {
-        matches!(&self.phase, Phase::Returning { lease, .. } if *lease == number)
+    fn returns(&self, lease: LeaseNumber) -> bool {
+        matches!(&self.phase, Phase::Returning { number, .. } if *number == lease)
     }
 
     /// The lease is with the backend, or given up: the next in the queue contends.
-    pub(in crate::lock) fn returned(&mut self, lease: LeaseNumber, passed: Option<u32>) -> Next {
-        if self.returns(lease) {
+    pub(in crate::lock) fn returned(&mut self, number: LeaseNumber, passed: Option<u32>) -> Next {
+        if self.returns(number) {
             self.contend_or_idle(passed)
         } else {
             Next::Nothing

@@ -35,14 +35,22 @@ fn key() -> LockKey {
     LockKey::new("k")
 }
 
-fn renewal(lease: LeaseNumber, ttl: Duration) -> Renewal {
-    Renewal::new(key(), LeaseId::new(Uuid::from_u128(1), lease), ttl)
+fn id(lease: u64) -> LeaseId {
+    LeaseId::new(Uuid::from_u128(1), lease)
+}
+
+fn number(lease: u64) -> LeaseNumber {
+    LeaseNumber::of(id(lease))
+}
+
+fn renewal(lease: u64, ttl: Duration) -> Renewal {
+    Renewal::new(key(), id(lease), ttl)
 }
 
 /// The renewal that is due.
 fn due(lane: &mut Lane, now: Moment) -> Renewal {
     match lane.due(now) {
-        Due::Renew(lease, ttl, _) => renewal(lease, ttl),
+        Due::Renew(number, ttl, _) => renewal(number.get(), ttl),
         other => panic!("{other:?}"),
     }
 }
@@ -72,7 +80,7 @@ fn held(terms: Terms, now: Moment) -> (Lane, Arc<Grant>) {
     let mut lane = Lane::default();
     let first = claim(1, terms);
     assert!(matches!(lane.enter(&key(), first, now), Entered::Drive));
-    let lease = Lease::new(1, 100, 256, terms, now);
+    let lease = Lease::new(number(1), 100, 256, terms, now);
     let (granted, _) = lane.granted_to_driver(&key(), first, lease, now);
     (lane, granted.grant)
 }
@@ -156,7 +164,7 @@ fn a_release_is_not_reported_while_the_lease_that_was_kept_goes_back() {
 fn a_lease_that_was_taken_away_while_it_was_kept_goes_to_nobody() {
     let now = Moment::now();
     // It was there when the command went out, or it came since.
-    for seen in [Some(1), None] {
+    for seen in [Some(number(1)), None] {
         let (mut lane, surrender, _reported) = passing(now);
         let (lost, next) = lane.forced_open(seen, now);
         assert!(lost.is_none() && matches!(next, Next::Contend { .. }));
@@ -177,7 +185,7 @@ fn a_lease_that_was_taken_away_on_its_way_here_is_looked_at_at_once() {
     let first = claim(1, RENEWED);
     assert!(matches!(lane.enter(&key(), first, now), Entered::Drive));
     assert!(matches!(lane.forced_open(None, now), (None, Next::Nothing)));
-    let lease = Lease::new(1, 100, 256, RENEWED, now);
+    let lease = Lease::new(number(1), 100, 256, RENEWED, now);
     let (granted, _) = lane.granted_to_driver(&key(), first, lease, now);
     assert_eq!(granted.next_look, now);
     assert!(matches!(lane.due(now), Due::Renew(..)));
@@ -190,7 +198,7 @@ fn a_lease_that_was_taken_away_on_its_way_here_is_looked_at_at_once() {
     assert!(matches!(lane.forced_open(None, now), (None, Next::Nothing)));
     let next = lane.driver_leaves(true, Seen::Nothing);
     assert!(matches!(next, Next::Contend { .. }));
-    let lease = Lease::new(1, 100, 256, RENEWED, now);
+    let lease = Lease::new(number(1), 100, 256, RENEWED, now);
     drop(granted_at(lane.granted(&key(), lease, now), now));
 }
 
@@ -207,7 +215,7 @@ fn a_doubt_ends_with_the_try_that_it_was_about() {
         (lane, answer)
     };
     let is_not_looked_at = |mut lane: Lane| {
-        let lease = Lease::new(1, 100, 256, RENEWED, now);
+        let lease = Lease::new(number(1), 100, 256, RENEWED, now);
         let Next::Grant(_, granted, ..) = lane.granted(&key(), lease, now) else {
             panic!("granted");
         };
@@ -229,7 +237,7 @@ fn a_doubt_ends_with_the_try_that_it_was_about() {
 #[test]
 fn a_lease_that_is_forced_open_on_its_way_back_goes_to_nobody() {
     let now = Moment::now();
-    for known in [Some(1), Some(0), None] {
+    for known in [Some(number(1)), Some(number(0)), None] {
         let (mut lane, grant) = held(RENEWED, now);
         release(&mut lane, &grant, now);
         let (lost, next) = lane.forced_open(known, now);
@@ -316,6 +324,7 @@ fn hand_on(
     for _ in 0..hands {
         match release(lane, &grant, now) {
             Left::Done(Next::Grant(_, granted, _, ask_ahead)) => {
+                assert!(ask_ahead.is_none_or(|lease| lease == number(1)));
                 asked += usize::from(ask_ahead.is_some());
                 grant = granted.grant;
             }
@@ -331,7 +340,7 @@ fn half_spent(now: Moment) -> (Lane, Arc<Grant>, Renewal) {
     let (mut lane, grant) = held(RENEWED, now);
     let (grant, asked) = hand_on(&mut lane, grant, 2..131, now);
     assert_eq!(asked, 1, "once, when half is gone");
-    let mut ask = |lease| lane.extension(lease, now);
+    let mut ask = |lease| lane.start_extension(number(lease), now);
     assert!(ask(2).is_none(), "another lease");
     let extension = renewal(1, ask(1).expect("still held"));
     assert!(ask(1).is_none(), "it is on the wire");
@@ -407,11 +416,11 @@ fn an_extension_that_was_asked_for_before_a_group_held_the_lock_gives_no_counter
 fn nothing_is_extended_for_a_queue_that_is_gone_nor_for_a_counter_that_is_not_used() {
     let now = Moment::now();
     let (mut lane, grant) = held(RENEWED, now);
-    assert!(lane.extension(1, now).is_none());
+    assert!(lane.start_extension(number(1), now).is_none());
     let (next, _answer) = waiter(2, RENEWED);
     assert!(matches!(lane.enqueue(next), Next::Nothing));
     lane.retire_counter(&grant);
-    assert!(lane.extension(1, now).is_none());
+    assert!(lane.start_extension(number(1), now).is_none());
 }
 
 /// A waiter that came while the release waited for the answer to a renewal.
@@ -462,7 +471,10 @@ fn a_fixed_lease_is_never_handed_on() {
         let left = release(&mut lane, &grant, now);
         assert!(matches!(left, Left::Returning(Next::Return)));
         assert!(matches!(lane.take_return(now), Some(Return::Release(_))));
-        assert!(matches!(lane.returned(1, None), Next::Contend { .. }));
+        assert!(matches!(
+            lane.returned(number(1), None),
+            Next::Contend { .. }
+        ));
     }
 }
 
@@ -491,7 +503,7 @@ fn a_lease_on_its_way_back_is_taken_back_until_it_is_sent() {
     assert!(matches!(lane.take_return(now), Some(Return::Release(_))));
     let entered = lane.enter(&key(), claim(3, RENEWED), now);
     assert!(matches!(entered, Entered::Occupied));
-    assert!(matches!(lane.returned(1, None), Next::Nothing));
+    assert!(matches!(lane.returned(number(1), None), Next::Nothing));
     assert!(lane.is_idle());
 }
 
@@ -543,8 +555,11 @@ fn a_lost_guard_changes_nothing_for_those_who_came_after() {
     let later = now + FIXED.ttl.get();
     assert!(matches!(lane.due(later), Due::Lost(_, Next::Return)));
     assert!(matches!(lane.take_return(later), Some(Return::Release(_))));
-    assert!(matches!(lane.returned(1, None), Next::Contend { .. }));
-    let lease = Lease::new(2, 200, 256, FIXED, later);
+    assert!(matches!(
+        lane.returned(number(1), None),
+        Next::Contend { .. }
+    ));
+    let lease = Lease::new(number(2), 200, 256, FIXED, later);
     let second = granted(lane.granted(&key(), lease, later));
     assert!(matches!(release(&mut lane, &grant, later), Left::Lost));
     assert!(second.is_held(later));
@@ -594,6 +609,34 @@ fn a_task_that_dies_leaves_the_lane_to_the_next_but_only_its_own() {
 }
 
 #[test]
+fn an_answer_about_another_lease_concerns_nobody() {
+    let now = Moment::now();
+    let (mut lane, grant) = held(RENEWED, now);
+    let of = |lease| renewal(lease, RENEWED.ttl.get());
+    assert!(lane.wants_renewal(&of(1), now));
+    assert!(!lane.wants_renewal(&of(2), now));
+    let renewed = lane.renewed(&of(2), now, &Ok(Renewed::NotHeld), now);
+    assert!(matches!(renewed, Answered::Stale));
+    let extended = lane.extended(&of(2), now, &Ok(Extended::NotHeld), now);
+    assert!(matches!(extended, Answered::Stale));
+    assert!(lane.holder().is_some() && grant.is_held(now));
+}
+
+#[test]
+fn only_the_lease_that_was_forced_open_is_lost_at_once() {
+    let now = Moment::now();
+    let (mut lane, grant) = held(RENEWED, now);
+    // It came when the command was on its way.
+    for seen in [Some(number(0)), None] {
+        let (lost, next) = lane.forced_open(seen, now);
+        assert!(lost.is_none() && matches!(next, Next::Look(at) if at == now));
+    }
+    let (lost, next) = lane.forced_open(Some(number(1)), now);
+    assert!(lost.is_some_and(|lost| Arc::ptr_eq(&lost, &grant)));
+    assert!(matches!(next, Next::Nothing) && lane.is_idle());
+}
+
+#[test]
 fn an_answer_to_an_earlier_return_concerns_nobody() {
     let now = Moment::now();
     let (mut lane, grant) = held(RENEWED, now);
@@ -601,10 +644,10 @@ fn an_answer_to_an_earlier_return_concerns_nobody() {
         release(&mut lane, &grant, now),
         Left::Returning(_)
     ));
-    assert!(matches!(lane.returned(7, None), Next::Nothing));
+    assert!(matches!(lane.returned(number(7), None), Next::Nothing));
     assert!(lane.is_returning());
     let stale = Surrender {
-        lease: Lease::new(7, 1, 256, RENEWED, now),
+        lease: Lease::new(number(7), 1, 256, RENEWED, now),
         report: None,
     };
     assert!(lane.kept(&key(), stale, now).is_err());
