@@ -1,6 +1,7 @@
 //! Finishes what a dropped guard started: off the request's path, in batches, until it is done or
 //! the lease has run out by itself.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -31,7 +32,7 @@ const LAST_BACKOFF: Duration = Duration::from_secs(1);
 /// The keys whose leases are to go back, and whether a task is at it.
 #[derive(Debug, Default)]
 pub(super) struct Releaser {
-    queue: Mutex<Vec<LockKey>>,
+    queue: Mutex<VecDeque<LockKey>>,
     running: AtomicBool,
     /// Told that there is something in the queue.
     enqueued: Notify,
@@ -69,7 +70,7 @@ impl Drop for Unfinished {
 }
 
 impl Releaser {
-    fn queue(&self) -> std::sync::MutexGuard<'_, Vec<LockKey>> {
+    fn queue(&self) -> std::sync::MutexGuard<'_, VecDeque<LockKey>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -101,7 +102,7 @@ impl Releaser {
                 carry_out(engine, backend, &key, order, now);
             }
         } else {
-            self.queue().push(key);
+            self.queue().push_back(key);
             self.enqueued.notify_one();
             self.start(engine);
         }
@@ -109,10 +110,15 @@ impl Releaser {
 
     /// The next keys from the queue, as many as go at a time.
     fn next_round(&self) -> Vec<LockKey> {
+        const ROUND: usize = IN_FLIGHT * BATCH;
         let mut queue = self.queue();
-        let size = queue.len().min(IN_FLIGHT * BATCH);
-        let rest = queue.split_off(size);
-        std::mem::replace(&mut *queue, rest)
+        let size = queue.len().min(ROUND);
+        // The queue keeps its room for those who come next; not that of a burst.
+        let round = queue.drain(..size).collect();
+        if queue.is_empty() {
+            queue.shrink_to(ROUND);
+        }
+        round
     }
 
     /// Waits until there is something in the queue.
