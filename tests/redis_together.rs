@@ -1,19 +1,20 @@
-//! Acquires that are wanted at the same moment share calls, and nothing else.
+//! What is wanted at the same moment shares calls, and nothing else.
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tower_lock::LockKey;
 use tower_lock::backend::redis::RedisBackend;
-use tower_lock::backend::{Acquired, Backend, BackendError, BackendErrorKind, LeaseId};
+use tower_lock::backend::{Acquired, Backend, BackendError, BackendErrorKind, LeaseId, Released};
 use uuid::Uuid;
 
-use support::engine::{MS, SECOND, eventually};
+use support::engine::{MS, Monitor, SECOND, eventually};
 use support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -200,4 +201,46 @@ fn a_runtime_that_shuts_down_leaves_the_way_to_others() {
     first.shutdown_background();
     let outcomes = second.block_on(acquire_all(&backend, &["c", "d"]));
     outcomes.iter().map(counter).for_each(drop);
+}
+
+#[tokio::test]
+async fn releases_go_by_the_hundred_each_behind_its_acquire_and_are_answered_in_their_order() {
+    let server = RedisServer::start();
+    for (connections, locks, calls) in [
+        (1, 60, 1..=1),
+        (1, 250, 3..=3),
+        (3, 60, 3..=3),
+        (3, 250, 3..=5),
+        (3, 450, 6..=6),
+    ] {
+        let count = NonZeroUsize::new(connections).unwrap();
+        let builder = RedisBackend::builder(server.url()).connections(count);
+        let builder = builder.response_timeout(10 * SECOND);
+        let backend = builder.connect().await.unwrap();
+        let monitor = Monitor::start(&server);
+        let manager = Uuid::new_v4();
+        let lock = |n: u64| (LockKey::new(format!("k{n}")), LeaseId::new(manager, n));
+        let locks: Vec<_> = (0..locks).map(lock).collect();
+        let is_held = |n: usize| !n.is_multiple_of(7);
+        for (n, (key, lease)) in locks.iter().enumerate() {
+            if is_held(n) {
+                counter(&backend.try_acquire(key, *lease, TTL).await);
+            }
+        }
+        let before = server.calls("evalsha");
+        for (n, answer) in backend.release(&locks).await.into_iter().enumerate() {
+            assert_eq!(answer.unwrap() == Released::Released, is_held(n), "{n}");
+        }
+        let sent = server.calls("evalsha") - before;
+        assert!(calls.contains(&sent), "{sent} calls");
+        let lines = monitor.lines_until_now(&server).await;
+        for (key, lease) in &locks {
+            let about = lines
+                .iter()
+                .filter(|it| it.contains(&format!("\"{lease}\"")));
+            // `<time> [<database> <address>] …`
+            let senders: BTreeSet<_> = about.filter_map(|it| it.split(' ').nth(2)).collect();
+            assert_eq!(senders.len(), 1, "{key:?}: {senders:?}");
+        }
+    }
 }

@@ -76,14 +76,18 @@ impl Engine {
 
     /// Sorts what is about keys by the groups of the backend, which go in commands of their own.
     pub(super) fn in_groups<T>(&self, items: Vec<T>, key: impl Fn(&T) -> &LockKey) -> Vec<Vec<T>> {
-        // A release is mostly one.
-        if items.len() == 1 {
+        let group = |item: &T| self.backend.group(key(item));
+        let [first, more @ ..] = &items[..] else {
+            return Vec::new();
+        };
+        let share = |of_first: u64| more.iter().all(|item| group(item) == of_first);
+        // There is mostly one item, or one group.
+        if more.is_empty() || share(group(first)) {
             return vec![items];
         }
         let mut groups = BTreeMap::<u64, Vec<T>>::new();
         for item in items {
-            let group = self.backend.group(key(&item));
-            groups.entry(group).or_default().push(item);
+            groups.entry(group(&item)).or_default().push(item);
         }
         groups.into_values().collect()
     }
@@ -114,9 +118,9 @@ impl Engine {
             Next::Grant(reply, granted, refused, ask_ahead) => {
                 refuse(refused);
                 let hold = self.hold(granted);
-                if let Some(lease) = ask_ahead {
+                if let Some(number) = ask_ahead {
                     self.spawner
-                        .spawn(extend(Arc::clone(self), key.clone(), lease));
+                        .spawn(extend(Arc::clone(self), key.clone(), number));
                 }
                 // If the waiter left at this moment, the hold comes back and is dropped here,
                 // which releases it.

@@ -139,6 +139,25 @@ impl Inner {
         }
     }
 
+    /// Where all of them go, in one call, if that can be told without sorting them.
+    fn at_once<T>(
+        &self,
+        items: &[T],
+        key: fn(&T) -> &LockKey,
+    ) -> Option<Result<Place, BackendError>> {
+        let (first, more) = items.split_first()?;
+        let together = more.is_empty()
+            || match &self.topology {
+                Topology::Single(node) => {
+                    let connection = node.shard(key(first)).id();
+                    let shares_it = |item| node.shard(key(item)).id() == connection;
+                    items.len() <= MAX_BATCH && more.iter().all(shares_it)
+                }
+                Topology::Cluster(_) => false,
+            };
+        together.then(|| self.place(key(first)))
+    }
+
     pub(super) fn at<'a>(&'a self, place: &'a Place, key: &'a LockKey) -> At<'a> {
         At {
             place,
@@ -174,12 +193,13 @@ impl Inner {
     where
         F: Future<Output = Answers<O>>,
     {
-        // A release is mostly one: it need not pay for the sorting of many.
-        if let [item] = items {
-            return match self.place(key(item)) {
-                Ok(place) => spread(call(place, vec![item]).await, 1),
-                Err(error) => vec![Err(error)],
+        // The usual case, with one connection or a single item.
+        if let Some(place) = self.at_once(items, key) {
+            let answers = match place {
+                Ok(place) => call(place, items.iter().collect()).await,
+                Err(error) => Err(Fault::Refused(error)),
             };
+            return spread(answers, items.len());
         }
         let mut answers = Vec::with_capacity(items.len());
         let mut placed = Vec::with_capacity(items.len());
@@ -327,8 +347,11 @@ impl Backend for RedisBackend {
     }
 
     fn group(&self, key: &LockKey) -> u64 {
-        // Where there is no place for it there is nothing to wait for, either.
-        self.inner.place(key).map_or(0, |place| place.connection())
+        match &self.inner.topology {
+            Topology::Single(node) => node.shard(key).id(),
+            // Where there is no place for it there is nothing to wait for, either.
+            Topology::Cluster(_) => self.inner.place(key).map_or(0, |place| place.connection()),
+        }
     }
 
     fn tokens_per_counter(&self) -> u32 {

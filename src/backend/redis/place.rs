@@ -80,9 +80,8 @@ impl Place {
         &self.shard.connector.outage
     }
 
-    /// Which connection it is.
     pub(super) fn connection(&self) -> u64 {
-        Arc::as_ptr(&self.shard) as u64
+        self.shard.id()
     }
 
     /// Sends one command and waits for its answer, as [`Shard::send`] does, at each node that it

@@ -100,6 +100,11 @@ impl Shard {
         &self.connector.address
     }
 
+    /// Which connection it is.
+    pub(super) fn id(self: &Arc<Self>) -> u64 {
+        Arc::as_ptr(self) as u64
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
