@@ -12,7 +12,8 @@ use futures_util::future::join_all;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use super::backend::{Inner, spread};
+use super::backend::Inner;
+use super::batches::spread;
 use super::fault::Trouble;
 use super::place::Place;
 use super::script::MAX_BATCH;

@@ -16,7 +16,7 @@
 //! | where a key's commands go | `place`: one server, or the `cluster`'s node for the slot (`node`) |
 //! | what is said | `script` and `scripts/`, under the names of `names`; refusals are told apart in `fault` |
 //! | over which connection | `shard` (one place for a connection), `link` (the connection), `connect` (a new one), `sentinel` (to whom) |
-//! | how acquires share a call | `gather` |
+//! | how acquires share a call; releases and renewals | `gather`; `batches` |
 //! | grants that replicas have to acknowledge | `replicas`, `checkout` |
 //! | who hears of releases, and of recoveries | `notify`, `recovery` |
 //! | before the first lock | `self_test` |
@@ -28,6 +28,7 @@
 mod assemble;
 mod backend;
 mod backoff;
+mod batches;
 mod builder;
 mod checkout;
 mod cluster;

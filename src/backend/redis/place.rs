@@ -80,6 +80,7 @@ impl Place {
         &self.shard.connector.outage
     }
 
+    /// Which connection it is.
     pub(super) fn connection(&self) -> u64 {
         self.shard.id()
     }
