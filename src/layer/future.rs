@@ -131,12 +131,12 @@ where
                         since.get_or_insert_with(Instant::now);
                         return Poll::Pending;
                     };
-                    let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
                     let asked = *asked;
                     let call = call.take();
                     let guard = match acquired {
                         Ok(guard) => guard,
                         Err(error) => {
+                            let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
                             drop(call);
                             this.state.set(State::Done);
                             let rejection = LockRejection::new(error, asked, Some(waited));

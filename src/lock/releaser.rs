@@ -189,8 +189,8 @@ async fn run(running: Running) {
             return;
         }
         let mut releases = Vec::with_capacity(round.len());
+        let now = Moment::now();
         for key in round {
-            let now = Moment::now();
             match engine.lanes.with(&key, |lane| lane.take_return(now)) {
                 Some(Return::Release(surrender)) => releases.push((key, surrender)),
                 Some(Return::Pass(surrender)) => start_pass(&engine, key, surrender),
