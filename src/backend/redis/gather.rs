@@ -42,9 +42,12 @@ struct State {
 }
 
 struct Wanted {
-    acquire: (LockKey, LeaseId, Duration),
-    answer: oneshot::Sender<Sent>,
+    acquire: Acquire,
+    answer: Answer,
 }
+
+type Acquire = (LockKey, LeaseId, Duration);
+type Answer = oneshot::Sender<Sent>;
 
 enum Sent {
     Answered(Result<Acquired, BackendError>),
@@ -140,10 +143,11 @@ struct Sender {
 
 impl Sender {
     async fn run(mut self) {
+        let mut waiting = Vec::new();
         loop {
             // Behind all tasks that can run now, and that may ask for something.
             yield_now().await;
-            let mut waiting = {
+            {
                 let mut state = self.shard.gather.state();
                 if state.waiting.is_empty() {
                     // Under the same mutex as the look: whoever comes now starts another.
@@ -152,22 +156,23 @@ impl Sender {
                     self.over = true;
                     return;
                 }
-                std::mem::take(&mut state.waiting)
-            };
+                // Those who come now find the room of those who went before.
+                std::mem::swap(&mut state.waiting, &mut waiting);
+            }
             let mut calls = Vec::with_capacity(waiting.len().div_ceil(MAX_BATCH));
             while !waiting.is_empty() {
                 let batch = waiting.drain(..waiting.len().min(MAX_BATCH));
-                calls.push(self.send(batch.collect()));
+                calls.push(self.send(batch.map(|it| (it.acquire, it.answer)).unzip()));
             }
+            // Not that of a crowd.
+            waiting.shrink_to(MAX_BATCH);
             join_all(calls).await;
         }
     }
 
-    async fn send(&self, batch: Vec<Wanted>) {
+    async fn send(&self, (acquires, answers): (Vec<Acquire>, Vec<Answer>)) {
         let place = Place::alone(&self.shard);
         let Inner { scripts, names, .. } = &*self.inner;
-        let (acquires, answers): (Vec<_>, Vec<_>) =
-            batch.into_iter().map(|it| (it.acquire, it.answer)).unzip();
         let outcomes = scripts.acquire_all(&place, names, &acquires).await;
         for (answer, outcome) in answers.into_iter().zip(spread(outcomes, acquires.len())) {
             // Who does not listen any more is gone with its runtime.
