@@ -23,6 +23,9 @@ use crate::backend::{ErasedBackend, LeaseId};
 use crate::task::Spawner;
 use crate::{Error, ErrorKind, LockKey, Owner};
 
+/// What is written for each request lies on cache lines of its own, apart from the rest, which is only
+/// read: the count of clones, by this alignment, [`Releaser`] and [`Numbers`].
+#[repr(align(128))]
 pub(super) struct Engine {
     pub(super) backend: Arc<dyn ErasedBackend>,
     pub(super) options: Options,
@@ -34,8 +37,11 @@ pub(super) struct Engine {
     pub(super) watchdog: Watchdog,
     closing: AtomicBool,
     id: Uuid,
-    numbers: AtomicU64,
+    numbers: Numbers,
 }
+
+#[repr(align(128))]
+struct Numbers(AtomicU64);
 
 impl Engine {
     pub(super) fn new(backend: Arc<dyn ErasedBackend>, options: Options) -> Self {
@@ -49,13 +55,13 @@ impl Engine {
             watchdog: Watchdog::new(),
             closing: AtomicBool::new(false),
             id: Uuid::new_v4(),
-            numbers: AtomicU64::new(1),
+            numbers: Numbers(AtomicU64::new(1)),
         }
     }
 
     /// Never the same twice, and larger each time.
     pub(super) fn next_number(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::Relaxed)
+        self.numbers.0.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(super) fn new_owner(&self) -> Owner {

@@ -1,5 +1,6 @@
 //! The lanes of one manager, by key.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -18,7 +19,9 @@ type Shard = KeyMap<Lane>;
 #[derive(Debug)]
 pub(super) struct Lanes {
     shards: [Mutex<Shard>; SHARDS],
-    /// Told when a lane has left.
+    /// Somebody waits until there is no lane.
+    awaited: AtomicBool,
+    /// Told then when one has left.
     left: Notify,
 }
 
@@ -26,6 +29,7 @@ impl Lanes {
     pub(super) fn new() -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
+            awaited: AtomicBool::new(false),
             left: Notify::new(),
         }
     }
@@ -50,8 +54,11 @@ impl Lanes {
             if shard.is_empty() && shard.capacity() > 1024 {
                 shard.shrink_to_fit();
             }
-            drop(shard);
-            self.left.notify_waiters();
+            // Under the mutex: whoever waits looks into this shard after it has set the flag.
+            if self.awaited.load(Ordering::Relaxed) {
+                drop(shard);
+                self.left.notify_waiters();
+            }
         }
         result
     }
@@ -71,6 +78,7 @@ impl Lanes {
 
     /// Waits until there is no lane.
     pub(super) async fn emptied(&self) {
+        self.awaited.store(true, Ordering::Relaxed);
         loop {
             let left = self.left.notified();
             tokio::pin!(left);

@@ -30,7 +30,11 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
 /// The keys whose leases are to go back, and whether a task is at it.
+///
+/// By itself: each release writes it, and what lies on the same cache line would be fetched anew by
+/// all other cores.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(super) struct Releaser {
     queue: Mutex<VecDeque<LockKey>>,
     running: AtomicBool,
@@ -102,8 +106,15 @@ impl Releaser {
                 carry_out(engine, backend, &key, order, now);
             }
         } else {
-            self.queue().push_back(key);
-            self.enqueued.notify_one();
+            let first = {
+                let mut queue = self.queue();
+                queue.push_back(key);
+                queue.len() == 1
+            };
+            // The task takes along those behind the first.
+            if first {
+                self.enqueued.notify_one();
+            }
             self.start(engine);
         }
     }
@@ -129,10 +140,12 @@ impl Releaser {
     }
 
     fn start(&self, engine: &Arc<Engine>) {
-        if !self.running.swap(true, Ordering::SeqCst) {
-            let running = Running(Arc::clone(engine));
-            engine.spawner.spawn(run(running));
+        // It mostly runs, and to look costs less than to write.
+        if self.running.load(Ordering::SeqCst) || self.running.swap(true, Ordering::SeqCst) {
+            return;
         }
+        let running = Running(Arc::clone(engine));
+        engine.spawner.spawn(run(running));
     }
 
     /// Releases a lease whose fate is not known, beside its lane: tries again until the backend
