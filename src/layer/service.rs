@@ -23,6 +23,12 @@ use crate::{Error, ErrorKind, LockManager, Owner};
 /// Its error is the inner service's: what goes wrong with the lock is an answer, not an error.
 pub struct LockService<S, K> {
     inner: S,
+    lock: Arc<Lock<K>>,
+}
+
+/// How requests are locked. In one place: a service is cloned for each request, and each count of
+/// clones is memory that all cores write.
+struct Lock<K> {
     locks: LockManager,
     keys: Arc<K>,
     options: Arc<Options>,
@@ -30,12 +36,12 @@ pub struct LockService<S, K> {
 
 impl<S, K> LockService<S, K> {
     pub(super) fn new(inner: S, locks: LockManager, keys: Arc<K>, options: Options) -> Self {
-        Self {
-            inner,
+        let lock = Arc::new(Lock {
             locks,
             keys,
             options: Arc::new(options),
-        }
+        });
+        Self { inner, lock }
     }
 }
 
@@ -55,13 +61,18 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        let options = Arc::clone(&self.options);
+        let Lock {
+            locks,
+            keys,
+            options,
+        } = &*self.lock;
+        let options = Arc::clone(options);
         if options.exempts(request.method()) {
             return ResponseFuture::unlocked(self.inner.call(request), options);
         }
         let (mut parts, body) = request.into_parts();
         let asked = Asked::in_parts(&parts);
-        let keys = match self.keys.extract_in_place(&mut parts) {
+        let keys = match keys.extract_in_place(&mut parts) {
             Ok(Some(keys)) => keys,
             Ok(None) => {
                 let request = Request::from_parts(parts, body);
@@ -73,8 +84,8 @@ where
             }
         };
         let owner = parts.extensions.get::<Owner>().copied();
-        let owner = owner.unwrap_or_else(|| self.locks.new_owner());
-        let acquire = options.acquire(&self.locks, keys, owner);
+        let owner = owner.unwrap_or_else(|| locks.new_owner());
+        let acquire = options.acquire(locks, keys, owner);
         // The request takes the service that `poll_ready` made ready along and leaves the clone:
         // a clone may not be ready, and calling it could panic or get around its limits.
         let clone = self.inner.clone();
@@ -88,9 +99,7 @@ impl<S: Clone, K> Clone for LockService<S, K> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
-            locks: self.locks.clone(),
-            keys: Arc::clone(&self.keys),
-            options: Arc::clone(&self.options),
+            lock: Arc::clone(&self.lock),
         }
     }
 }
@@ -98,7 +107,7 @@ impl<S: Clone, K> Clone for LockService<S, K> {
 impl<S, K> fmt::Debug for LockService<S, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockService")
-            .field("options", &self.options)
+            .field("options", &self.lock.options)
             .finish_non_exhaustive()
     }
 }
