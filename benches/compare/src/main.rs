@@ -39,7 +39,7 @@ fn main() -> Result {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[1..] {
         // How this program starts itself, for what must be processes of their own.
         ["work", contender, url] => run(Contender::work(contender, url)),
-        ["serve", locks] => run(serving::serve(locks)),
+        ["serve", locks, url] => run(serving::serve(locks, url)),
         ["scale", what, url] => run(scaling::scale(what, url)),
         _ => compare(&Knobs::parse(arguments.into_iter())?),
     }

@@ -1,21 +1,45 @@
 //! An HTTP server of its own process, with or without a lock for each request.
 
 use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
 use axum::routing::put;
 use tokio::net::TcpListener;
 use tower_lock::{LockLayer, LockManager};
 
-use crate::work::Failure;
+use crate::contenders::{bare, rslock, together};
+use crate::work::{Failure, Locks};
 
-/// `none`, or where the locks are.
-pub(crate) async fn serve(locks: &str) -> Result<(), Failure> {
-    let app = Router::new().route("/orders/{id}", put("written"));
+const PATH: &str = "/orders/{id}";
+
+/// `locks`: of what kind. Those in Redis are at `url`.
+pub(crate) async fn serve(locks: &str, url: &str) -> Result<(), Failure> {
+    let app = Router::new().route(PATH, put("written"));
     let app = match locks {
         "none" => app,
         "memory" => app.route_layer(LockLayer::by_path(LockManager::in_memory())),
-        url => app.route_layer(LockLayer::by_path(LockManager::connect(url).await?)),
+        "redis" => app.route_layer(LockLayer::by_path(LockManager::connect(url).await?)),
+        "rslock" => locked_by(rslock::connect(url)?),
+        "bare" => locked_by(bare::connect(url, bare::Token::Ours).await?),
+        "together" => locked_by(together::connect(url).await?),
+        _ => return Err("no such locks".into()),
     };
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("ready http://{}", listener.local_addr()?);
     Ok(axum::serve(listener, app).await?)
+}
+
+fn locked_by<L: Locks>(locks: L) -> Router {
+    Router::new()
+        .route(PATH, put(handle::<L>))
+        .with_state(locks)
+}
+
+/// In the handler, which is the cheapest place: no layer, and the answer does not wait for the
+/// release.
+async fn handle<L: Locks>(State(locks): State<L>, uri: Uri) -> Result<&'static str, StatusCode> {
+    let held = locks.lock(uri.path()).await;
+    let held = held.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    locks.unlock_behind(held);
+    Ok("written")
 }

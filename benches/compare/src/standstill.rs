@@ -5,17 +5,43 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The longest step between two looks at the clock, of a thread for each core that does nothing else.
-pub(crate) fn longest(window: Duration) -> Duration {
-    let cores = available_parallelism().map_or(1, usize::from);
-    scope(|scope| {
-        let watchers: Vec<_> = (0..cores).map(|_| scope.spawn(|| watch(window))).collect();
-        let longest = watchers.into_iter().map(|it| it.join().expect("a clock"));
-        longest.max().unwrap_or_default()
-    })
+use crate::table::{Series, Table};
+
+/// Threads that only read the clock: as many as the workers of so many processes, each of which has
+/// one for each core.
+pub(crate) struct Standstills {
+    threads: usize,
+    /// The longest step between two looks at the clock, in milliseconds.
+    longest: Series,
 }
 
-fn watch(window: Duration) -> Duration {
+impl Standstills {
+    pub(crate) fn of(processes: usize) -> Self {
+        Self {
+            threads: processes * available_parallelism().map_or(1, usize::from),
+            longest: Series::default(),
+        }
+    }
+
+    /// With nothing else running.
+    pub(crate) fn watch(&mut self, window: Duration) {
+        let longest = scope(|scope| {
+            let watch = |_| scope.spawn(|| longest_step(window));
+            let watchers: Vec<_> = (0..self.threads).map(watch).collect();
+            let longest = watchers.into_iter().map(|it| it.join().expect("a clock"));
+            longest.max().unwrap_or_default()
+        });
+        self.longest.add(longest.as_secs_f64() * 1e3);
+    }
+
+    pub(crate) fn tell(&self, table: &mut Table, scenario: &str) {
+        let who = format!("{} threads that only read the clock", self.threads);
+        let longest = format!("longest standstill {}", self.longest.text(1, "ms"));
+        table.row(scenario, &who, "", "", longest);
+    }
+}
+
+fn longest_step(window: Duration) -> Duration {
     let start = Instant::now();
     let (mut last, mut longest) = (start, Duration::ZERO);
     while last - start < window {

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::scripts::{ACQUIRE, RELEASE};
 use crate::work::{Failure, Locks};
 
-const LEASE_MILLIS: u32 = 30_000;
+pub(super) const LEASE_MILLIS: u32 = 30_000;
 
 /// How long a loop that finds the key taken sleeps at most before it tries again.
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
@@ -23,7 +23,7 @@ const ACQUIRE_WITH_TOKEN: &str = concat!(
     include_str!("../../../../src/backend/redis/scripts/fence.lua"),
     include_str!("../../../../src/backend/redis/scripts/acquire.lua"),
 );
-const COUNTER: &str = "lock:{fencing-token}%";
+pub(super) const COUNTER: &str = "lock:{fencing-token}%";
 
 #[derive(Clone, Copy)]
 pub(crate) enum Token {

@@ -1,13 +1,14 @@
 //! Whose locks are compared.
 
-mod bare;
+pub(crate) mod bare;
 mod checkout;
 mod distributed_lock;
 mod mutex;
 mod ours;
 mod ours_backend;
 mod redisson;
-mod rslock;
+pub(crate) mod rslock;
+pub(crate) mod together;
 
 use std::process::Command;
 use std::time::Duration;

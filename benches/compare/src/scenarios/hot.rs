@@ -7,8 +7,7 @@ use crate::contenders::Contender;
 use crate::contention::Contention;
 use crate::job::Keys;
 use crate::plot::{self, Line};
-use crate::standstill;
-use crate::table::Series;
+use crate::standstill::Standstills;
 use crate::team::Team;
 
 const WAITERS: [usize; 3] = [8, 64, 512];
@@ -20,9 +19,9 @@ pub(crate) fn run(bench: &mut Bench) {
     let key = Keys::Shared(1);
     let mut teams = bench.teams(&Contender::IN_ONE_PROCESS, 1, key, DRAWN);
     let mut all = WAITERS.map(|_| Contender::IN_ONE_PROCESS.map(|_| Contention::over(WINDOW)));
-    let mut standstills = Series::default();
+    let mut standstills = Standstills::of(1);
     for round in 0..bench.rounds {
-        standstills.add(standstill::longest(WINDOW).as_secs_f64() * 1e3);
+        standstills.watch(WINDOW);
         for (waiters, contentions) in WAITERS.into_iter().zip(&mut all) {
             for at in turns(round, teams.len()) {
                 if let Some(report) = teams[at].run(&bench.job(key, waiters, WINDOW)) {
@@ -39,9 +38,7 @@ pub(crate) fn run(bench: &mut Bench) {
             bench.table.rate(&scenario, team, grants, ours, note);
         }
         if waiters == DRAWN {
-            let nobody = "threads that only read the clock";
-            let longest = format!("longest standstill {}", standstills.text(1, "ms"));
-            bench.table.row(&scenario, nobody, "", "", longest);
+            standstills.tell(&mut bench.table, &scenario);
             draw(&teams, contentions);
         }
     }

@@ -21,9 +21,15 @@ pub(crate) fn run(bench: &mut Bench) {
     let servers = [
         ("axum, no lock", "none"),
         ("axum and tower-lock on memory", "memory"),
-        ("axum and tower-lock on Redis", url.as_str()),
+        ("axum and tower-lock on Redis", "redis"),
+        ("axum and rslock", "rslock"),
+        ("axum and bare `EVALSHA`, with the token", "bare"),
+        (
+            "axum and the scripts of tower-lock, called together",
+            "together",
+        ),
     ];
-    let served = servers.map(|(name, locks)| Served::start(name, locks));
+    let served = servers.map(|(name, locks)| Served::start(name, locks, &url));
     let measured = served.into_iter().collect::<Result<Vec<_>, _>>();
     match measured.and_then(|served| measure(bench.rounds, served)) {
         Ok(served) => tell(bench, &served),
@@ -59,8 +65,8 @@ struct Served {
 }
 
 impl Served {
-    fn start(name: &'static str, locks: &str) -> Result<Self, String> {
-        let mut process = Speaker::start(this_program(&["serve", locks]))?;
+    fn start(name: &'static str, locks: &str, url: &str) -> Result<Self, String> {
+        let mut process = Speaker::start(this_program(&["serve", locks, url]))?;
         Ok(Self {
             name,
             address: process.expect("ready")?,

@@ -6,6 +6,7 @@ use crate::bench::{Bench, turns};
 use crate::contenders::Contender;
 use crate::contention::Contention;
 use crate::job::{Job, Keys};
+use crate::standstill::Standstills;
 use crate::table::Series;
 use crate::team::{Report, Team};
 
@@ -13,6 +14,7 @@ const PROCESSES: usize = 4;
 /// In each process.
 const WAITERS: usize = 16;
 const WINDOW: Duration = Duration::from_secs(2);
+const SCENARIO: &str = "one hot key, 4 processes of 16 waiters: grants";
 const CONTENDERS: [Contender; 3] = [Contender::Ours, Contender::Rslock, Contender::Redisson];
 
 struct Figures {
@@ -27,7 +29,9 @@ pub(crate) fn run(bench: &mut Bench) {
     let key = Keys::Shared(1);
     let mut teams = bench.teams(&CONTENDERS, PROCESSES, key, WAITERS);
     let mut all = CONTENDERS.map(|_| Figures::new());
+    let mut standstills = Standstills::of(PROCESSES);
     for round in 0..bench.rounds {
+        standstills.watch(WINDOW);
         for at in turns(round, teams.len()) {
             let job = bench.job(key, WAITERS, WINDOW);
             if let (Some(report), commands) = counted(bench, &mut teams[at], &job) {
@@ -37,13 +41,14 @@ pub(crate) fn run(bench: &mut Bench) {
     }
     for (team, figures) in teams.iter().zip(&all) {
         bench.table.rate(
-            "one hot key, 4 processes of 16 waiters: grants",
+            SCENARIO,
             team,
             &figures.contention.grants,
             &all[0].contention.grants,
             || figures.note(),
         );
     }
+    standstills.tell(&mut bench.table, SCENARIO);
 }
 
 /// With how many commands the team sent.
