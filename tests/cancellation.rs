@@ -313,6 +313,36 @@ fn a_runtime_may_go_down_at_any_moment() {
     }
 }
 
+/// Nor is any of it waited for until the grace is over, where nobody asks for the key again.
+#[test]
+fn a_shutdown_finishes_what_a_runtime_that_is_gone_has_left() {
+    let lease = 1000 * MS;
+    for on_the_wire in [true, false] {
+        let wire = Simulated::new(20 * MS);
+        let locks = LockManager::builder(wire.clone());
+        let locks = locks.watchdog_timeout(lease).build().unwrap();
+        let first = tokio::runtime::Runtime::new().unwrap();
+        let guard = first.block_on(async {
+            let guard = locks.acquire("a").await.unwrap();
+            if !on_the_wire {
+                return Some(guard);
+            }
+            drop(guard);
+            while wire.sent(simulated::Command::Release) == 0 {
+                sleep(MS).await;
+            }
+            None
+        });
+        drop(first);
+        // Outside of any runtime.
+        drop(guard);
+        let next = tokio::runtime::Runtime::new().unwrap();
+        let left = next.block_on(locks.shutdown(10 * lease));
+        assert!(left.is_idle(), "on the wire: {on_the_wire}: {left:?}");
+        assert_eq!(wire.sent(simulated::Command::Release), 1);
+    }
+}
+
 /// A manager may live longer than the runtime it was used in, as a static does among tests: no
 /// command that went down with it blocks its key.
 #[test]

@@ -26,8 +26,8 @@ pub struct LockService<S, K> {
     lock: Arc<Lock<K>>,
 }
 
-/// How requests are locked. In one place: a service is cloned for each request, and each count of
-/// clones is memory that all cores write.
+/// How requests are locked. In one place: a service is cloned for each request, more than once, and
+/// each count of clones is memory that all cores write.
 struct Lock<K> {
     locks: LockManager,
     keys: Arc<K>,

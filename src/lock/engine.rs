@@ -23,8 +23,8 @@ use crate::backend::{ErasedBackend, LeaseId};
 use crate::task::Spawner;
 use crate::{Error, ErrorKind, LockKey, Owner};
 
-/// What is written for each request lies on cache lines of its own, apart from the rest, which is only
-/// read: the count of clones, by this alignment, [`Releaser`] and [`Numbers`].
+/// What every request writes lies on cache lines of its own, apart from what it reads: the count of
+/// clones, by this alignment, [`Releaser`] and [`Numbers`].
 #[repr(align(128))]
 pub(super) struct Engine {
     pub(super) backend: Arc<dyn ErasedBackend>,

@@ -50,25 +50,35 @@ impl Lanes {
         let result = event(lane);
         if lane.is_idle() {
             shard.remove(key);
-            // An idle map gives its memory back after a burst.
-            if shard.is_empty() && shard.capacity() > 1024 {
-                shard.shrink_to_fit();
-            }
-            // Under the mutex: whoever waits looks into this shard after it has set the flag.
-            if self.awaited.load(Ordering::Relaxed) {
-                drop(shard);
-                self.left.notify_waiters();
-            }
+            self.have_left(shard);
         }
         result
     }
 
-    /// Visits every lane, one shard at a time.
-    pub(super) fn for_each(&self, mut visit: impl FnMut(&LockKey, &mut Lane)) {
+    /// Lets something happen to every lane, one shard at a time.
+    pub(super) fn for_each(&self, mut event: impl FnMut(&LockKey, &mut Lane)) {
         for shard in &self.shards {
-            for (key, lane) in lock(shard).iter_mut() {
-                visit(key, lane);
+            let mut shard = lock(shard);
+            let lanes = shard.len();
+            shard.retain(|key, lane| {
+                event(key, lane);
+                !lane.is_idle()
+            });
+            if shard.len() < lanes {
+                self.have_left(shard);
             }
+        }
+    }
+
+    fn have_left(&self, mut shard: MutexGuard<'_, Shard>) {
+        // An idle map gives its memory back after a burst.
+        if shard.is_empty() && shard.capacity() > 1024 {
+            shard.shrink_to_fit();
+        }
+        // Under the mutex: whoever waits looks into this shard after it has set the flag.
+        if self.awaited.load(Ordering::Relaxed) {
+            drop(shard);
+            self.left.notify_waiters();
         }
     }
 

@@ -145,6 +145,9 @@ impl LockManager {
     /// The manager is shut down from the first poll on; dropping the future only ends the waiting.
     pub async fn shutdown(&self, grace: Duration) -> Snapshot {
         self.engine.close();
+        // What a runtime that is gone has left undone goes on in this one.
+        self.engine.releaser.resume(&self.engine);
+        self.engine.watchdog.look_at(&self.engine, Moment::now());
         let finished = async {
             self.engine.lanes.emptied().await;
             self.engine.releaser.finished().await;

@@ -119,6 +119,13 @@ impl Releaser {
         }
     }
 
+    /// Goes on with what a runtime that is gone has left in the queue.
+    pub(super) fn resume(&self, engine: &Arc<Engine>) {
+        if !self.queue().is_empty() {
+            self.start(engine);
+        }
+    }
+
     /// The next keys from the queue, as many as go at a time.
     fn next_round(&self) -> Vec<LockKey> {
         const ROUND: usize = IN_FLIGHT * BATCH;
@@ -196,9 +203,7 @@ async fn run(running: Running) {
         if round.is_empty() {
             drop(running);
             // What came between the look and the flag found the flag set and started nobody.
-            if !engine.releaser.queue().is_empty() {
-                engine.releaser.start(&engine);
-            }
+            engine.releaser.resume(&engine);
             return;
         }
         let mut releases = Vec::with_capacity(round.len());

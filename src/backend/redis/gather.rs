@@ -156,7 +156,7 @@ impl Sender {
                     self.over = true;
                     return;
                 }
-                // Those who come now find the room of those who went before.
+                // Those who come now find the room of who went in the last call but one.
                 std::mem::swap(&mut state.waiting, &mut waiting);
             }
             let mut calls = Vec::with_capacity(waiting.len().div_ceil(MAX_BATCH));
