@@ -19,18 +19,12 @@ pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
 /// Locks of one kind.
 pub(crate) trait Locks: Clone + Send + Sync + 'static {
-    type Held: Send + 'static;
+    type Held: Send;
 
     /// Waits until the key is free.
     fn lock(&self, key: &str) -> impl Future<Output = Result<Self::Held, Failure>> + Send;
 
     fn unlock(&self, held: Self::Held) -> impl Future<Output = Result<(), Failure>> + Send;
-
-    /// Does not wait for the server.
-    fn unlock_behind(&self, held: Self::Held) {
-        let locks = self.clone();
-        tokio::spawn(async move { locks.unlock(held).await });
-    }
 
     /// Waits for what `unlock` has left for later.
     fn settled(&self) -> impl Future<Output = ()> + Send {

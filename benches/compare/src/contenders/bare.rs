@@ -79,15 +79,29 @@ pub(crate) async fn pause() {
 }
 
 pub(crate) struct Held {
-    key: String,
-    owner: String,
+    pub(super) key: String,
+    pub(super) owner: String,
+}
+
+impl Held {
+    /// By an owner that no other acquire has: the scripts let the same one in twice.
+    pub(super) fn new(key: &str, number: u64) -> Self {
+        let process = std::process::id();
+        Self {
+            key: format!("lock:{key}"),
+            owner: format!("7ee9e9e5-56b8-4b3c-9d0b-{process:012x}:{number}"),
+        }
+    }
+
+    pub(super) fn channel(&self) -> String {
+        format!("redisson_lock__channel:{{{}}}", self.key)
+    }
 }
 
 pub(crate) struct Scripts {
     acquire: redis::Script,
     token: Token,
     release: redis::Script,
-    process: u32,
     owners: AtomicU64,
 }
 
@@ -100,18 +114,12 @@ impl Scripts {
             }),
             token,
             release: redis::Script::new(RELEASE),
-            process: std::process::id(),
             owners: AtomicU64::new(0),
         }
     }
 
-    /// An owner that no other acquire has: the script lets the same one in twice.
     pub(crate) fn want(&self, key: &str) -> Held {
-        let owner = self.owners.fetch_add(1, Ordering::Relaxed);
-        Held {
-            key: format!("lock:{key}"),
-            owner: format!("7ee9e9e5-56b8-4b3c-9d0b-{:012x}:{owner}", self.process),
-        }
+        Held::new(key, self.owners.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(crate) async fn try_lock(
@@ -135,7 +143,7 @@ impl Scripts {
         held: &Held,
     ) -> Result<(), Failure> {
         let mut call = self.release.key(&held.key);
-        call.key(format!("redisson_lock__channel:{{{}}}", held.key));
+        call.key(held.channel());
         call.arg(&held.owner);
         match call.invoke_async(connection).await? {
             1 => Ok(()),

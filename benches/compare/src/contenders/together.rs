@@ -1,18 +1,19 @@
 //! The scripts of tower-lock, for all that is wanted at one moment in one call, and nothing else: no
-//! queue of a key, no owner, no wait, no watchdog. What asks the server as tower-lock does cannot do
-//! less: the limit, not a lock to use.
+//! queue of a key, no reentrancy, no wait, no watchdog. About what the calls to the server cost by
+//! themselves, not a lock to use.
 
 use std::mem::take;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, Script, Value};
+use redis::{Pipeline, RedisResult, Script, Value};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use super::bare::{COUNTER, LEASE_MILLIS, connection_config};
-use crate::work::{Failure, Locks};
+use super::bare::{COUNTER, Held, LEASE_MILLIS, connection_config};
+use crate::serving::{PerRequest, fail};
+use crate::work::Failure;
 
 const ACQUIRE: &str = concat!(
     include_str!("../../../../src/backend/redis/scripts/fence.lua"),
@@ -23,10 +24,12 @@ const RELEASE: &str = concat!(
     include_str!("../../../../src/backend/redis/scripts/release.lua"),
 );
 
-/// Answered by `acquire_all.lua` for a lock that is granted.
+/// Answered by `acquire_all.lua` for a lock that is granted, and by `release.lua` for one given back.
 const GRANTED: Value = Value::Int(-3);
+const RELEASED: Value = Value::Int(1);
 
-/// As tower-lock: how many calls are under way, and for how many acquires there is a second one.
+/// How many calls are under way, and for how many acquires there is a second one: as in
+/// `src/backend/redis/gather.rs`.
 const SENDERS: usize = 2;
 const WORTH_A_CALL: usize = 16;
 
@@ -50,11 +53,6 @@ struct Pending {
 
 type Granted = Result<Held, Failure>;
 
-pub(crate) struct Held {
-    key: String,
-    owner: String,
-}
-
 pub(crate) async fn connect(url: &str) -> Result<Together, Failure> {
     let client = redis::Client::open(url)?;
     let mut connection = client
@@ -73,27 +71,15 @@ pub(crate) async fn connect(url: &str) -> Result<Together, Failure> {
     })))
 }
 
-impl Locks for Together {
+impl PerRequest for Together {
     type Held = Held;
 
     /// Fails where the key is taken.
     async fn lock(&self, key: &str) -> Granted {
-        let owner = self.0.owners.fetch_add(1, Ordering::Relaxed);
-        let held = Held {
-            key: format!("lock:{key}"),
-            owner: format!(
-                "7ee9e9e5-56b8-4b3c-9d0b-{:012x}:{owner}",
-                std::process::id()
-            ),
-        };
+        let held = Held::new(key, self.0.owners.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
         self.0.want(|pending| pending.acquires.push((held, reply)));
         answer.await?
-    }
-
-    async fn unlock(&self, held: Held) -> Result<(), Failure> {
-        self.unlock_behind(held);
-        Ok(())
     }
 
     fn unlock_behind(&self, held: Held) {
@@ -127,9 +113,9 @@ impl Shared {
                 }
                 (take(&mut pending.acquires), take(&mut pending.releases))
             };
-            let mut answers = self.call(&acquires, &releases).await;
+            let answers = self.call(&acquires, &releases).await;
             for (at, (held, reply)) in acquires.into_iter().enumerate() {
-                let granted = match &mut answers {
+                let granted = match &answers {
                     Err(error) => Err(error.clone().into()),
                     // The first is the counter.
                     Ok(answers) if answers.get(at + 1) == Some(&GRANTED) => Ok(held),
@@ -148,7 +134,7 @@ impl Shared {
         &self,
         acquires: &[(Held, oneshot::Sender<Granted>)],
         releases: &[Held],
-    ) -> redis::RedisResult<Vec<Value>> {
+    ) -> RedisResult<Vec<Value>> {
         let mut calls = Pipeline::new();
         if !releases.is_empty() {
             let call = calls.cmd("EVALSHA").arg(self.release.get_hash());
@@ -156,27 +142,38 @@ impl Shared {
             for held in releases {
                 call.arg(&held.key);
             }
-            for Held { key, owner } in releases {
-                call.arg(owner)
-                    .arg(format!("redisson_lock__channel:{{{key}}}"));
+            for held in releases {
+                call.arg(&held.owner).arg(held.channel());
             }
-            call.ignore();
         }
-        if acquires.is_empty() {
-            return calls
-                .exec_async(&mut self.connection.clone())
-                .await
-                .map(|()| Vec::new());
+        if !acquires.is_empty() {
+            let call = calls.cmd("EVALSHA").arg(self.acquire.get_hash());
+            call.arg(1 + acquires.len()).arg(COUNTER);
+            for (held, _) in acquires {
+                call.arg(&held.key);
+            }
+            for (held, _) in acquires {
+                call.arg(&held.owner).arg(LEASE_MILLIS);
+            }
         }
-        let call = calls.cmd("EVALSHA").arg(self.acquire.get_hash());
-        call.arg(1 + acquires.len()).arg(COUNTER);
-        for (held, _) in acquires {
-            call.arg(&held.key);
+        let mut connection = self.connection.clone();
+        let mut answers: Vec<Value> = calls.query_async(&mut connection).await?;
+        let acquired = match acquires {
+            [] => None,
+            _ => answers.pop(),
+        };
+        let released = answers.into_iter().flat_map(each);
+        if let Some(answer) = released.into_iter().find(|answer| *answer != RELEASED) {
+            fail(&format!("a lock was not released: {answer:?}"));
         }
-        for (held, _) in acquires {
-            call.arg(&held.owner).arg(LEASE_MILLIS);
-        }
-        let (answers,) = calls.query_async(&mut self.connection.clone()).await?;
-        Ok(answers)
+        Ok(acquired.map_or_else(Vec::new, each))
+    }
+}
+
+/// The answers for each key: a call for one of them answers without a list.
+fn each(answer: Value) -> Vec<Value> {
+    match answer {
+        Value::Array(answers) => answers,
+        answer => vec![answer],
     }
 }

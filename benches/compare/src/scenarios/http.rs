@@ -8,13 +8,10 @@ use crate::table::{Series, ratio};
 
 const SCENARIO: &str = "HTTP, 64 connections, another key for each request: requests";
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/distinct.lua");
-/// One thread of `wrk`: the other core is for the server.
-const LOAD: [&str; 4] = [
-    "--threads=1",
-    "--connections=64",
-    "--duration=2s",
-    "--script",
-];
+/// It shares the cores with the server and Redis: with one thread it takes the least.
+const LOAD: [&str; 3] = ["--threads=1", "--connections=64", "--script"];
+const WARM_UP: &str = "--duration=1s";
+const WINDOW: &str = "--duration=2s";
 
 pub(crate) fn run(bench: &mut Bench) {
     let url = bench.server.url();
@@ -29,63 +26,86 @@ pub(crate) fn run(bench: &mut Bench) {
             "together",
         ),
     ];
-    let served = servers.map(|(name, locks)| Served::start(name, locks, &url));
-    let measured = served.into_iter().collect::<Result<Vec<_>, _>>();
-    match measured.and_then(|served| measure(bench.rounds, served)) {
-        Ok(served) => tell(bench, &served),
-        Err(reason) => bench.table.left_out(SCENARIO, "axum", &reason),
-    }
-}
-
-fn measure(rounds: usize, mut all: Vec<Served>) -> Result<Vec<Served>, String> {
-    for round in 0..rounds {
+    let mut all = servers.map(|(name, locks)| Measured::start(name, locks, &url));
+    for round in 0..bench.rounds {
         for at in turns(round, all.len()) {
-            let rate = requests_per_second(&all[at].address)?;
-            all[at].rate.add(rate);
+            all[at].measure();
         }
     }
-    Ok(all)
+    for measured in &all {
+        measured.tell(bench, &all[0].rate);
+    }
 }
 
-fn tell(bench: &mut Bench, all: &[Served]) {
-    for Served { name, rate, .. } in all {
-        let ratio = ratio(rate, &all[0].rate, "no lock");
-        bench
-            .table
-            .row(SCENARIO, name, rate.text(0, "/s"), ratio, "");
+struct Measured {
+    name: &'static str,
+    /// Or why there is none.
+    served: Result<Served, String>,
+    rate: Series,
+}
+
+impl Measured {
+    fn start(name: &'static str, locks: &str, url: &str) -> Self {
+        let served = Served::start(locks, url).and_then(|served| {
+            requests_per_second(&served.address, WARM_UP)?;
+            Ok(served)
+        });
+        Self {
+            name,
+            served,
+            rate: Series::default(),
+        }
+    }
+
+    fn measure(&mut self) {
+        let Ok(served) = &self.served else { return };
+        match requests_per_second(&served.address, WINDOW) {
+            Ok(rate) => self.rate.add(rate),
+            Err(reason) => self.served = Err(reason),
+        }
+    }
+
+    fn tell(&self, bench: &mut Bench, unlocked: &Series) {
+        match &self.served {
+            Err(reason) => bench.table.left_out(SCENARIO, self.name, reason),
+            Ok(_) => {
+                let ratio = ratio(&self.rate, unlocked, "no lock");
+                let rate = self.rate.text(0, "/s");
+                bench.table.row(SCENARIO, self.name, rate, ratio, "");
+            }
+        }
     }
 }
 
 struct Served {
-    name: &'static str,
     address: String,
-    rate: Series,
     /// Serves until it is dropped.
     _process: Speaker,
 }
 
 impl Served {
-    fn start(name: &'static str, locks: &str, url: &str) -> Result<Self, String> {
+    fn start(locks: &str, url: &str) -> Result<Self, String> {
         let mut process = Speaker::start(this_program(&["serve", locks, url]))?;
         Ok(Self {
-            name,
             address: process.expect("ready")?,
-            rate: Series::default(),
             _process: process,
         })
     }
 }
 
-fn requests_per_second(address: &str) -> Result<f64, String> {
+fn requests_per_second(address: &str, duration: &str) -> Result<f64, String> {
     let output = Command::new("wrk")
+        .arg(duration)
         .args(LOAD)
         .args([SCRIPT, address])
         .output()
         .map_err(|error| format!("`wrk` cannot be run ({error})"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let value = |name| text.lines().find_map(|line| line.trim().strip_prefix(name));
-    if let Some(refused) = value("Non-2xx or 3xx responses:") {
-        return Err(format!("{} requests were refused", refused.trim()));
+    for failure in ["Non-2xx or 3xx responses:", "Socket errors:"] {
+        if let Some(failed) = value(failure) {
+            return Err(format!("{failure}{failed}"));
+        }
     }
     let rate = value("Requests/sec:").and_then(|rate| rate.trim().parse().ok());
     rate.ok_or_else(|| format!("`wrk` says `{}`", text.trim()))
