@@ -114,12 +114,12 @@ impl Shared {
                 (take(&mut pending.acquires), take(&mut pending.releases))
             };
             let answers = self.call(&acquires, &releases).await;
+            let answers = answers.unwrap_or_else(|error| fail(&error.to_string()));
             for (at, (held, reply)) in acquires.into_iter().enumerate() {
-                let granted = match &answers {
-                    Err(error) => Err(error.clone().into()),
-                    // The first is the counter.
-                    Ok(answers) if answers.get(at + 1) == Some(&GRANTED) => Ok(held),
-                    Ok(answers) => Err(format!("the key is taken: {answers:?}").into()),
+                // The first is the counter.
+                let granted = match answers.get(at + 1) {
+                    Some(&GRANTED) => Ok(held),
+                    _ => Err(format!("the key is taken: {answers:?}").into()),
                 };
                 // Nobody waits any more, and nobody would give it back.
                 if let Err(Ok(held)) = reply.send(granted) {

@@ -108,5 +108,7 @@ fn requests_per_second(address: &str, duration: &str) -> Result<f64, String> {
         }
     }
     let rate = value("Requests/sec:").and_then(|rate| rate.trim().parse().ok());
+    // It knows of no failure where a server answers nothing at all.
+    let rate = rate.filter(|rate| *rate > 0.0);
     rate.ok_or_else(|| format!("`wrk` says `{}`", text.trim()))
 }
