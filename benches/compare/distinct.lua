@@ -1,5 +1,5 @@
--- For wrk: another path, and so another lock, for each request. Also of the runs before: `wrk` leaves
--- without its last answers, and what it asked for may still be locked, for up to 30 s.
+-- For wrk: another path, and so another lock, for each request, and none that an earlier run has used:
+-- `wrk` leaves without its last answers, and what it asked for may stay locked for up to 30 s.
 local run = os.time() % 100
 local requests = 0
 

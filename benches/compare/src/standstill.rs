@@ -1,4 +1,5 @@
-//! For how long the machine takes a core away from a thread that would use it.
+//! For how long a thread stands still that could run: the machine has given its core to others, or,
+//! where there are more threads than cores, another of them has it.
 
 use std::thread::{available_parallelism, scope};
 use std::time::Duration;
