@@ -98,9 +98,9 @@ async fn swallowed(world: &mut World, what: Swallow, process: Option<usize>) {
     sleep(LONG).await;
     let port = world.gates[0].commands.port();
     world.proof(!World::answers(port, 100 * MS), "no answer");
+    world.expect_silence(0, begun.at + LONG - 500 * MS);
     world.proxies(process).iter().for_each(|proxy| proxy.heal());
     world.end(&begun, 1);
-    world.expect_silence(0, begun.at + LONG - 500 * MS);
 }
 
 async fn refused(world: &mut World) {
@@ -110,9 +110,9 @@ async fn refused(world: &mut World) {
         proxy.cut();
     }
     sleep(LONG).await;
+    world.expect_silence(0, begun.at + LONG - 500 * MS);
     world.proxies(None).iter().for_each(|proxy| proxy.heal());
     world.end(&begun, 1);
-    world.expect_silence(0, begun.at + LONG - 500 * MS);
 }
 
 async fn cut(world: &mut World, how: fn(&Proxy)) {

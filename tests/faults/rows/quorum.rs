@@ -57,19 +57,21 @@ async fn killed(world: &mut World) {
 
 async fn stopped(world: &mut World, count: usize) {
     let begun = world.begin(None);
-    let servers = servers(world);
-    let port = servers[0].port();
-    servers[..count].iter().for_each(RedisServer::stop_process);
+    let port = servers(world)[0].port();
+    for server in &servers(world)[..count] {
+        server.stop_process();
+    }
     sleep(A_WHILE).await;
     let is_silent = !World::answers(port, 100 * MS);
-    servers[..count]
-        .iter()
-        .for_each(RedisServer::continue_process);
+    // Before the servers go on: they answer at once.
+    if count == 3 {
+        world.expect_silence(0, begun.at + A_WHILE * 2 / 3);
+    }
+    for server in &servers(world)[..count] {
+        server.continue_process();
+    }
     let outage = world.end(&begun, 1);
     world.proof(is_silent, "no answer");
-    if count == 3 {
-        world.expect_silence(0, outage.begin + A_WHILE * 2 / 3);
-    }
     world.expect_all_kept(outage).await;
 }
 

@@ -135,7 +135,8 @@ impl World {
         self.monitors.iter().flat_map(Monitor::all_lines).collect()
     }
 
-    /// The process got nothing from this moment on until now, or it had no outage.
+    /// The process got nothing from this moment on until now, or it had no outage. To be asked before the
+    /// fault ends: what is served right after it would count.
     pub(crate) fn expect_silence(&mut self, process: usize, since: Instant) {
         let granted = self.grants(process, since);
         self.proof(granted == 0, format!("{granted} grants"));
