@@ -15,7 +15,15 @@ pub(crate) fn up_to(duration: Duration) -> Duration {
 
 /// From 0 to 1.
 fn part() -> f64 {
-    // Each `RandomState` has fresh keys: its hash of anything is a cheap random number.
-    let random = RandomState::new().hash_one(0) >> 32;
+    let random = random() >> 32;
     f64::from(u32::try_from(random).unwrap_or(0)) / f64::from(u32::MAX)
+}
+
+fn random() -> u64 {
+    #[cfg(feature = "test-util")]
+    if let Some(random) = crate::test_util::random() {
+        return random;
+    }
+    // Each `RandomState` has fresh keys: its hash of anything is a cheap random number.
+    RandomState::new().hash_one(0)
 }

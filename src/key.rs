@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+#[cfg(not(feature = "test-util"))]
 use std::collections::hash_map::RandomState;
 use std::fmt::{self, Write as _};
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
@@ -43,6 +44,13 @@ struct Name {
     /// Computed once: the lane table, the Redis connection and the shard all go by it.
     hash: u64,
 }
+
+#[cfg(not(feature = "test-util"))]
+type Keyed = RandomState;
+
+/// This hash is the same in each process, so that a simulation can be replayed.
+#[cfg(feature = "test-util")]
+type Keyed = BuildHasherDefault<std::hash::DefaultHasher>;
 
 /// Why a key cannot be locked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -146,7 +154,7 @@ impl LockKey {
         if text.len() > Self::MAX_LEN {
             cut(&mut text);
         }
-        static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        static SEED: LazyLock<Keyed> = LazyLock::new(Keyed::default);
         let hash = SEED.hash_one(text.as_str());
         let name = Name {
             text: text.as_str().into(),

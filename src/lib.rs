@@ -179,8 +179,12 @@ mod jitter;
 mod key;
 mod layer;
 mod lock;
+mod observe;
 mod owner;
 mod task;
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub mod test_util;
 
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

@@ -7,8 +7,9 @@ mod exports;
 
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower_lock::backend::{
-    Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased, HintSender, Hints,
-    Holder, LeaseId, Passed, QuorumBuilder, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased,
+    HintSender, Hints, Holder, KeepRequest, LeaseId, QuorumBuilder, Release, Released,
+    ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{
     Acquire, AcquireFuture, ByExtension, ByHeader, ByPath, ByQuery, ConfigError, ConnectError,
@@ -61,12 +62,13 @@ assert_error!(Error, ConfigError, ConnectError, InvalidKey, BackendError);
 assert_impl_all!(Error: Clone);
 
 // Backends.
-assert_shared!(Memory, Hints, HintSender, LeaseId, Holder, Renewal);
+assert_shared!(Memory, Hints, HintSender, LeaseId, Holder);
+assert_shared!(AcquireRequest, KeepRequest, Release, Renewal);
 assert_shared!(
     Acquired,
     Renewed,
     Released,
-    Passed,
+    ReleasedOrKept,
     Extended,
     ForceReleased,
     BackendErrorKind

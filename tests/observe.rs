@@ -94,7 +94,7 @@ fn logged() -> String {
 #[test]
 fn a_loss_is_logged_once_and_without_the_key() {
     let log = logged();
-    assert_eq!(log.matches("a lock was lost").count(), 1, "{log}");
+    assert_eq!(log.matches("lock lost while held").count(), 1, "{log}");
     assert_eq!(log.matches("outcome=\"busy\"").count(), 1, "{log}");
     assert!(!log.contains(KEY), "{log}");
 }

@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use futures_util::poll;
 use tokio::time::{Instant, sleep};
 use tower_lock::backend::{
-    Acquired, BackendError, Fence, ForceReleased, Hints, Holder, LeaseId, Node, Passed,
-    QuorumBuilder, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, Fence, ForceReleased, Hints, Holder, KeepRequest,
+    LeaseId, Node, QuorumBuilder, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{Backend, LockKey, LockManager, Memory, Quorum};
 use uuid::Uuid;
@@ -70,30 +70,20 @@ impl Site {
 }
 
 impl Backend for Site {
-    async fn try_acquire(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Acquired, BackendError> {
-        self.wire().try_acquire(key, lease, ttl).await
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
+        self.wire().try_acquire(request).await
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
         self.wire().renew(renewals).await
     }
 
-    async fn release(&self, leases: &[(LockKey, LeaseId)]) -> Vec<Result<Released, BackendError>> {
+    async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
         self.wire().release(leases).await
     }
 
-    async fn pass(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Passed, BackendError> {
-        self.wire().pass(key, lease, ttl).await
+    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
+        self.wire().release_or_keep(request).await
     }
 
     fn watch(&self, key: &LockKey) -> Hints {
@@ -110,14 +100,8 @@ impl Backend for Site {
 }
 
 impl Node for Site {
-    async fn vote(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-        fence: Fence,
-    ) -> Result<Acquired, BackendError> {
-        self.wire().vote(key, lease, ttl, fence).await
+    async fn vote(&self, request: &AcquireRequest, fence: Fence) -> Result<Acquired, BackendError> {
+        self.wire().vote(request, fence).await
     }
 }
 
@@ -297,7 +281,10 @@ async fn a_hung_node_delays_no_release_and_no_renewal_beyond_its_timeout() {
     let (sound, shaky) = (LockKey::new("sound"), LockKey::new("shaky"));
     let lease = lease();
     for key in [&sound, &shaky] {
-        let granted = quorum.try_acquire(key, lease, LEASE).await.unwrap();
+        let granted = quorum
+            .try_acquire(&AcquireRequest::new(key.clone(), lease, LEASE))
+            .await
+            .unwrap();
         assert!(matches!(granted, Acquired::Granted { .. }));
     }
     sleep(SECOND).await;
@@ -317,7 +304,9 @@ async fn a_hung_node_delays_no_release_and_no_renewal_beyond_its_timeout() {
     assert!(error.may_have_taken_effect());
     assert_eq!(*outcomes[1].as_ref().unwrap(), Renewed::Renewed);
     let start = Instant::now();
-    let outcomes = quorum.release(&[(shaky, lease), (sound, lease)]).await;
+    let outcomes = quorum
+        .release(&[Release::new(shaky, lease), Release::new(sound, lease)])
+        .await;
     assert!(start.elapsed() <= NODE_TIMEOUT + MS);
     assert!(outcomes[0].is_err());
     assert_eq!(*outcomes[1].as_ref().unwrap(), Released::Released);
@@ -382,6 +371,12 @@ async fn a_slow_node_follows() {
     assert!(!world.sites[2].holds("a").await, "not forced");
 }
 
+#[tokio::test]
+async fn response_timeout_is_four_node_timeouts() {
+    let world = World::new(3);
+    assert_eq!(world.quorum().response_timeout(), 4 * NODE_TIMEOUT);
+}
+
 /// What a try got that others won is given back, also where that fails at first.
 #[tokio::test(start_paused = true)]
 async fn a_give_back_that_fails_is_made_again() {
@@ -389,12 +384,15 @@ async fn a_give_back_that_fails_is_made_again() {
         let world = World::used(3).await;
         let key = LockKey::new("a");
         for site in &world.sites[1..] {
-            let granted = site.vote(&key, lease(), 30 * SECOND, Fence::Propose(1));
-            granted.await.unwrap();
+            let request = AcquireRequest::new(key.clone(), lease(), 30 * SECOND);
+            site.vote(&request, Fence::Propose(1)).await.unwrap();
         }
         world.sites[0].wire().fail_next(Command::Release, fault);
         let start = Instant::now();
-        let outcome = world.quorum().try_acquire(&key, lease(), 30 * SECOND).await;
+        let outcome = world
+            .quorum()
+            .try_acquire(&AcquireRequest::new(key.clone(), lease(), 30 * SECOND))
+            .await;
         assert!(matches!(outcome, Ok(Acquired::Busy { .. })), "{fault:?}");
         assert!(start.elapsed() <= 4 * NODE_TIMEOUT);
         let deadline = Instant::now() + SECOND;
@@ -465,7 +463,10 @@ async fn what_is_asked_of_the_store_is_answered_by_a_majority() {
         let world = World::used(5).await;
         let quorum = world.quorum();
         let (key, lease) = (LockKey::new("a"), lease());
-        quorum.try_acquire(&key, lease, LEASE).await.unwrap();
+        quorum
+            .try_acquire(&AcquireRequest::new(key.clone(), lease, LEASE))
+            .await
+            .unwrap();
         sleep(SECOND).await;
         fail(world.minority(), fault);
         let holder = quorum.inspect(&key).await.unwrap().unwrap();
@@ -488,18 +489,24 @@ async fn what_a_minority_is_left_with_holds_nothing() {
     let world = World::used(5).await;
     let (key, ghost) = (LockKey::new("a"), lease());
     for site in world.minority() {
-        site.vote(&key, ghost, 60 * SECOND, Fence::Propose(1))
-            .await
-            .unwrap();
+        site.vote(
+            &AcquireRequest::new(key.clone(), ghost, 60 * SECOND),
+            Fence::Propose(1),
+        )
+        .await
+        .unwrap();
     }
     let quorum = world.quorum();
     assert_eq!(quorum.inspect(&key).await.unwrap(), None);
     let lease = lease();
     let start = Instant::now();
-    let granted = quorum.try_acquire(&key, lease, LEASE).await.unwrap();
+    let granted = quorum
+        .try_acquire(&AcquireRequest::new(key.clone(), lease, LEASE))
+        .await
+        .unwrap();
     assert!(matches!(granted, Acquired::Granted { .. }), "{granted:?}");
     assert!(start.elapsed() <= ROUND_TRIP + MS);
-    let released = quorum.release(&[(key, lease)]).await.remove(0);
+    let released = quorum.release(&[Release::new(key, lease)]).await.remove(0);
     assert_eq!(released.unwrap(), Released::Released);
     for site in world.minority() {
         assert!(site.holds("a").await, "not ours to take away");
@@ -514,13 +521,20 @@ async fn busy_tells_when_a_majority_may_be_free() {
     let key = LockKey::new("a");
     for (site, seconds) in world.sites.iter().zip([10, 20, 30, 40]) {
         let ttl = seconds * SECOND;
-        site.vote(&key, lease(), ttl, Fence::Propose(1))
-            .await
-            .unwrap();
+        site.vote(
+            &AcquireRequest::new(key.clone(), lease(), ttl),
+            Fence::Propose(1),
+        )
+        .await
+        .unwrap();
     }
     let quorum = world.quorum();
     // The fifth is free, and two more are after 20 s.
-    match quorum.try_acquire(&key, lease(), LEASE).await.unwrap() {
+    match quorum
+        .try_acquire(&AcquireRequest::new(key.clone(), lease(), LEASE))
+        .await
+        .unwrap()
+    {
         Acquired::Busy { ttl, .. } => assert!(ttl > 19 * SECOND && ttl < 20 * SECOND, "{ttl:?}"),
         granted => panic!("{granted:?}"),
     }

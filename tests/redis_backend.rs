@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tower_lock::backend::redis::deadpool_redis::{Config, Runtime};
 use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
 use tower_lock::backend::{
-    Acquired, Backend, BackendError, BackendErrorKind, Extended, ForceReleased, Hints, LeaseId,
-    Passed, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Extended, ForceReleased,
+    Hints, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{ConnectError, LockKey};
 use uuid::Uuid;
@@ -48,14 +48,20 @@ async fn connect(server: &RedisServer) -> RedisBackend {
 
 async fn grant(backend: &RedisBackend, key: &str) -> u64 {
     let key = LockKey::new(key);
-    match backend.try_acquire(&key, lease(), TTL).await.unwrap() {
+    match backend
+        .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+        .await
+        .unwrap()
+    {
         Acquired::Granted { counter, .. } => counter,
         other => panic!("{other:?}"),
     }
 }
 
 async fn release(backend: &RedisBackend, key: &str) -> Result<Released, BackendError> {
-    let mut answers = backend.release(&[(LockKey::new(key), lease())]).await;
+    let mut answers = backend
+        .release(&[Release::new(LockKey::new(key), lease())])
+        .await;
     answers.remove(0)
 }
 
@@ -151,7 +157,10 @@ async fn a_lock_held_by_redisson_is_busy_and_its_unlock_is_a_hint() {
     server.cli(&["HSET", "lock:order", "java-uuid:33", "2"]);
     server.cli(&["PEXPIRE", "lock:order", "30000"]);
     let key = LockKey::new("order");
-    let answer = backend.try_acquire(&key, lease(), TTL).await.unwrap();
+    let answer = backend
+        .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+        .await
+        .unwrap();
     assert!(
         matches!(answer, Acquired::Busy { ttl, .. } if ttl > TTL / 2),
         "{answer:?}"
@@ -209,7 +218,9 @@ async fn what_stands_in_the_counters_place_is_named_and_left_alone() {
         server.cli(&["DEL", COUNTER]);
         server.cli(&[command, COUNTER, value]);
         let before = server.cli(&["DUMP", COUNTER]);
-        let answer = backend.try_acquire(&LockKey::new("a"), lease(), TTL).await;
+        let answer = backend
+            .try_acquire(&AcquireRequest::new(LockKey::new("a"), lease(), TTL))
+            .await;
         let error = answer.unwrap_err();
         assert_eq!(error.kind(), BackendErrorKind::Misconfigured, "{value}");
         let cause = std::error::Error::source(&error).unwrap().to_string();
@@ -228,7 +239,9 @@ async fn a_counter_of_redisson_below_zero_grants_nothing() {
     let builder = builder.response_timeout(PATIENCE).redisson_fencing_tokens();
     let backend = builder.connect().await.unwrap();
     server.cli(&["SET", COUNTER, "-7"]);
-    let answer = backend.try_acquire(&LockKey::new("a"), lease(), TTL).await;
+    let answer = backend
+        .try_acquire(&AcquireRequest::new(LockKey::new("a"), lease(), TTL))
+        .await;
     let error = answer.unwrap_err();
     assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
     let cause = std::error::Error::source(&error).unwrap().to_string();
@@ -278,8 +291,11 @@ async fn a_lease_is_passed_on_only_to_others_that_watch() {
     let (one, other) = (connect(&server).await, connect(&server).await);
     let key = LockKey::new("a");
     let first = grant(&one, "a").await;
-    let alone = one.pass(&key, lease(), TTL).await.unwrap();
-    let Passed::Kept {
+    let alone = one
+        .release_or_keep(&KeepRequest::new(key.clone(), lease(), TTL))
+        .await
+        .unwrap();
+    let ReleasedOrKept::Kept {
         counter: second, ..
     } = alone
     else {
@@ -292,23 +308,35 @@ async fn a_lease_is_passed_on_only_to_others_that_watch() {
     assert!(hinted(&mut own).await);
     drop(own);
     assert_eq!(subscribers(&server, "a"), 1);
-    let watched_before = one.pass(&key, lease(), TTL).await.unwrap();
-    assert!(matches!(watched_before, Passed::Kept { counter, .. } if counter > second));
+    let watched_before = one
+        .release_or_keep(&KeepRequest::new(key.clone(), lease(), TTL))
+        .await
+        .unwrap();
+    assert!(matches!(watched_before, ReleasedOrKept::Kept { counter, .. } if counter > second));
 
     let mut others = other.watch(&key);
     assert!(hinted(&mut others).await);
-    let watched_there = one.pass(&key, lease(), TTL).await.unwrap();
-    assert_eq!(watched_there, Passed::released(1));
+    let watched_there = one
+        .release_or_keep(&KeepRequest::new(key.clone(), lease(), TTL))
+        .await
+        .unwrap();
+    assert_eq!(watched_there, ReleasedOrKept::released(1));
 
     // Another manager over the same connections.
     let key = LockKey::new("b");
     grant(&one, "b").await;
     let mut clones = one.clone().watch(&key);
     assert!(hinted(&mut clones).await);
-    let extended = one.extend(&key, lease(), TTL).await.unwrap();
+    let extended = one
+        .extend(&KeepRequest::new(key.clone(), lease(), TTL))
+        .await
+        .unwrap();
     assert_eq!(extended, Extended::wanted(1));
-    let watched_here = one.pass(&key, lease(), TTL).await.unwrap();
-    assert_eq!(watched_here, Passed::released(1));
+    let watched_here = one
+        .release_or_keep(&KeepRequest::new(key.clone(), lease(), TTL))
+        .await
+        .unwrap();
+    assert_eq!(watched_here, ReleasedOrKept::released(1));
 }
 
 #[tokio::test]
@@ -318,8 +346,10 @@ async fn without_notifications_a_lease_is_always_passed_on() {
     let pool = pool.create_pool(Some(Runtime::Tokio1)).unwrap();
     let backend = RedisBackend::from_pool(pool).connect().await.unwrap();
     grant(&backend, "a").await;
-    let passed = backend.pass(&LockKey::new("a"), lease(), TTL).await;
-    assert_eq!(passed.unwrap(), Passed::released(1));
+    let passed = backend
+        .release_or_keep(&KeepRequest::new(LockKey::new("a"), lease(), TTL))
+        .await;
+    assert_eq!(passed.unwrap(), ReleasedOrKept::released(1));
     assert_eq!(server.clients("pubsub"), [""; 0]);
 }
 
@@ -338,7 +368,10 @@ async fn a_key_that_is_not_a_lock_is_a_conflict_and_stays_as_it_is() {
         let key = LockKey::new(name);
         let before = dump(&format!("lock:{name}"));
         let errors = [
-            backend.try_acquire(&key, lease(), TTL).await.map(drop),
+            backend
+                .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+                .await
+                .map(drop),
             backend.inspect(&key).await.map(drop),
             backend.force_release(&key).await.map(drop),
         ];
@@ -352,7 +385,10 @@ async fn a_key_that_is_not_a_lock_is_a_conflict_and_stays_as_it_is() {
             let outcomes = [
                 renew(&backend, name).await.map(drop),
                 release(&backend, name).await.map(drop),
-                backend.pass(&key, lease(), TTL).await.map(drop),
+                backend
+                    .release_or_keep(&KeepRequest::new(key.clone(), lease(), TTL))
+                    .await
+                    .map(drop),
             ];
             for error in outcomes.map(Result::unwrap_err) {
                 assert_eq!(error.kind(), BackendErrorKind::Conflict);
@@ -386,7 +422,10 @@ async fn full_memory_refuses_acquires_and_still_renews_and_releases() {
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
 
     let key = LockKey::new("new");
-    let error = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+    let error = backend
+        .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), BackendErrorKind::Unavailable);
     assert!(!error.may_have_taken_effect(), "{}", chain(&error));
     assert_eq!(server.cli(&["EXISTS", "lock:new"]), "0");
@@ -480,7 +519,10 @@ async fn a_permission_that_is_withdrawn_is_a_misconfiguration() {
     let backend = RedisBackend::builder(url).connect().await.unwrap();
     server.cli(&["ACL", "SETUSER", "some", "-hset"]);
     let key = LockKey::new("a");
-    let error = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+    let error = backend
+        .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
     server.cli(&["ACL", "SETUSER", "some", "-evalsha"]);
     let error = renew(&backend, "a").await.unwrap_err();
@@ -546,11 +588,18 @@ async fn a_server_that_is_down_at_the_start_is_found_later_if_asked_to() {
     let warnings = backend.warnings().concat();
     assert!(warnings.contains("cannot be reached"), "{warnings}");
     let key = LockKey::new("a");
-    let refused = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+    let refused = backend
+        .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+        .await
+        .unwrap_err();
     assert_eq!(refused.kind(), BackendErrorKind::Unavailable);
     server.launch_again();
     let deadline = Instant::now() + Duration::from_secs(10);
-    while backend.try_acquire(&key, lease(), TTL).await.is_err() {
+    while backend
+        .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+        .await
+        .is_err()
+    {
         assert!(Instant::now() < deadline, "not found");
         sleep(Duration::from_millis(20)).await;
     }
@@ -689,7 +738,10 @@ async fn a_server_that_is_down_is_refused_at_once_and_found_again() {
     let backend = connect(&server).await;
     server.kill();
     let key = LockKey::new("a");
-    let first = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+    let first = backend
+        .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+        .await
+        .unwrap_err();
     assert_eq!(first.kind(), BackendErrorKind::Unavailable);
     assert!(
         first.may_have_taken_effect(),
@@ -697,7 +749,10 @@ async fn a_server_that_is_down_is_refused_at_once_and_found_again() {
     );
     let started = Instant::now();
     for _ in 0..1_000 {
-        let error = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+        let error = backend
+            .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), BackendErrorKind::Unavailable);
         assert!(!error.may_have_taken_effect(), "it was never sent");
     }
@@ -708,7 +763,11 @@ async fn a_server_that_is_down_is_refused_at_once_and_found_again() {
     );
     server.launch_again();
     let deadline = Instant::now() + PATIENCE;
-    while backend.try_acquire(&key, lease(), TTL).await.is_err() {
+    while backend
+        .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+        .await
+        .is_err()
+    {
         assert!(Instant::now() < deadline, "not found again");
         sleep(Duration::from_millis(10)).await;
     }
@@ -726,7 +785,10 @@ async fn an_acquire_that_arrives_late_is_given_back_by_itself() {
 
     let key = LockKey::new("late");
     let started = Instant::now();
-    let error = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+    let error = backend
+        .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+        .await
+        .unwrap_err();
     assert!(started.elapsed() < Duration::from_millis(1_200));
     assert!(error.may_have_taken_effect(), "{}", chain(&error));
 
@@ -761,7 +823,10 @@ async fn an_acquire_that_a_release_overtook_is_given_back_on_its_own_connection(
 
     proxy.freeze();
     let key = LockKey::new("late");
-    let error = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+    let error = backend
+        .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+        .await
+        .unwrap_err();
     assert!(error.may_have_taken_effect(), "{}", chain(&error));
     let overtaking = release(&backend, "late").await.unwrap();
     assert_eq!(overtaking, Released::NotHeld, "on the replacement");
@@ -793,14 +858,17 @@ async fn behind_a_server_that_stands_still_nothing_piles_up() {
     let evals = server.calls("evalsha");
     server.stop_process();
     let key = LockKey::new("a");
-    let first = backend.try_acquire(&key, lease(), TTL).await.unwrap_err();
+    let first = backend
+        .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+        .await
+        .unwrap_err();
     assert!(first.may_have_taken_effect());
     let until = Instant::now() + Duration::from_secs(1);
     let mut refused = 0;
     while Instant::now() < until {
         let started = Instant::now();
         let error = backend
-            .try_acquire(&key, stranger(), TTL)
+            .try_acquire(&AcquireRequest::new(key.clone(), stranger(), TTL))
             .await
             .unwrap_err();
         assert!(!error.may_have_taken_effect(), "{}", chain(&error));
@@ -812,7 +880,10 @@ async fn behind_a_server_that_stands_still_nothing_piles_up() {
     server.continue_process();
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match backend.try_acquire(&key, lease(), TTL).await {
+        match backend
+            .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+            .await
+        {
             Ok(Acquired::Granted { .. }) => break,
             outcome => assert!(Instant::now() < deadline, "{outcome:?}"),
         }
@@ -988,4 +1059,15 @@ async fn names_with_another_prefix_are_other_locks() {
     let mut keys: Vec<String> = client.get_connection().unwrap().keys("*:a").unwrap();
     keys.sort();
     assert_eq!(keys, ["lock:a", "shop:a"]);
+}
+
+#[tokio::test]
+async fn response_timeout_includes_replica_timeout() {
+    let (timeout, one) = (Duration::from_secs(3), NonZeroUsize::MIN);
+    let builder = || RedisBackend::builder("redis://127.0.0.1:1").response_timeout(timeout);
+    let backend = builder().connect_lazy().await.unwrap();
+    assert_eq!(backend.response_timeout(), timeout);
+    let replicated = builder().min_replicas(one, Duration::from_secs(2));
+    let replicated = replicated.connect_lazy().await.unwrap();
+    assert_eq!(replicated.response_timeout(), Duration::from_secs(5));
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use futures_util::{StreamExt as _, poll, stream};
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::backend::{LeaseId, Released};
+use tower_lock::backend::{LeaseId, Release, Released};
 use tower_lock::{Backend, ErrorKind, FencingToken, LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
 
@@ -168,7 +168,9 @@ async fn a_release_by_a_stranger_changes_nothing() {
     let stranger = RedisBackend::builder(server.url()).connect().await.unwrap();
     let messages = server.calls("publish");
     let lease = LeaseId::new(Uuid::new_v4(), 1);
-    let outcomes = stranger.release(&[(LockKey::new("k"), lease)]).await;
+    let outcomes = stranger
+        .release(&[Release::new(LockKey::new("k"), lease)])
+        .await;
     assert_eq!(*outcomes[0].as_ref().unwrap(), Released::NotHeld);
     assert_eq!(server.cli(&["HGETALL", "lock:k"]), before);
     assert_eq!(server.calls("publish"), messages, "nobody was woken");

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tower_lock::backend::LeaseId;
+use tower_lock::backend::{AcquireRequest, LeaseId};
 use tower_lock::{Backend as _, Error, ErrorKind, LockGuard, LockKey, LockManager, RedisBackend};
 use tracing_subscriber::filter::LevelFilter;
 use uuid::Uuid;
@@ -24,12 +24,12 @@ use support::sentinel::SentinelSet;
 
 const LEASE: Duration = Duration::from_secs(12);
 
-const UNREACHED: &str = "WARN the lock store cannot be reached";
-const REACHED: &str = "INFO the lock store can be reached again";
-const REFUSED: &str = "WARN locks cannot be taken";
-const GRANTED: &str = "INFO locks can be taken again";
-const LEFT: &str = "INFO the server is not asked any more";
-const MOVED: &str = "INFO the primary is another server now";
+const UNREACHED: &str = "WARN lock store unreachable";
+const REACHED: &str = "INFO lock store reachable again";
+const REFUSED: &str = "WARN locks cannot be acquired";
+const GRANTED: &str = "INFO locks can be acquired again";
+const LEFT: &str = "INFO server removed";
+const MOVED: &str = "INFO primary changed";
 
 /// Everything that is worth a line in production.
 #[derive(Clone, Default)]
@@ -207,7 +207,9 @@ fn a_server_that_is_gone_is_told_once_and_so_is_its_return() {
 /// One try, with nothing behind it that would try again.
 async fn fails(backend: &RedisBackend) {
     let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::new_v4(), 1));
-    let acquired = backend.try_acquire(&key, lease, LEASE).await;
+    let acquired = backend
+        .try_acquire(&AcquireRequest::new(key.clone(), lease, LEASE))
+        .await;
     acquired.unwrap_err();
 }
 

@@ -10,7 +10,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until};
 use tower_lock::backend::redis::RedisBackendBuilder;
-use tower_lock::backend::{Backend as _, LeaseId, Passed, Renewal, Renewed, conformance};
+use tower_lock::backend::{
+    AcquireRequest, Backend as _, KeepRequest, LeaseId, Release, ReleasedOrKept, Renewal, Renewed,
+    conformance,
+};
 use tower_lock::{ConnectError, ErrorKind, LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
 
@@ -207,10 +210,24 @@ async fn only_grants_are_refused() {
     let renewed = backend.renew(&[renewal]).await.remove(0).unwrap();
     assert_eq!(renewed, Renewed::Renewed);
     assert!(backend.inspect(&key).await.unwrap().is_some());
-    let passed = backend.pass(&key, lease, PATIENCE).await.unwrap();
-    assert!(matches!(passed, Passed::Kept { .. }), "{passed:?}");
-    assert!(backend.try_acquire(&key, lease, PATIENCE).await.is_err());
-    assert!(backend.release(&[(key, lease)]).await.remove(0).is_ok());
+    let passed = backend
+        .release_or_keep(&KeepRequest::new(key.clone(), lease, PATIENCE))
+        .await
+        .unwrap();
+    assert!(matches!(passed, ReleasedOrKept::Kept { .. }), "{passed:?}");
+    assert!(
+        backend
+            .try_acquire(&AcquireRequest::new(key.clone(), lease, PATIENCE))
+            .await
+            .is_err()
+    );
+    assert!(
+        backend
+            .release(&[Release::new(key, lease)])
+            .await
+            .remove(0)
+            .is_ok()
+    );
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
-use tower_lock::backend::{Acquired, Fence, LeaseId, Node};
+use tower_lock::backend::{AcquireRequest, Acquired, Fence, LeaseId, Node, Release};
 use tower_lock::{Backend, LockKey, LockManager, Quorum, RedisBackend};
 use uuid::Uuid;
 
@@ -222,7 +222,11 @@ async fn a_redis_without_a_quorums_counter_says_so_until_it_is_told() {
     let [one, other] = [1, 2].map(|number| LeaseId::new(Uuid::new_v4(), number));
     let vote = |lease, fence| {
         let (node, key) = (&node, &key);
-        async move { node.vote(key, lease, LEASE, fence).await.unwrap() }
+        async move {
+            node.vote(&AcquireRequest::new(key.clone(), lease, LEASE), fence)
+                .await
+                .unwrap()
+        }
     };
     assert_eq!(vote(one, Fence::Propose(700)).await, Acquired::granted(0));
     assert_eq!(server.cli(&["EXISTS", "lock:a", QUORUM_FENCE]), "1");
@@ -249,7 +253,10 @@ async fn a_redis_without_a_quorums_counter_says_so_until_it_is_told() {
         );
     }
     assert_eq!(server.cli(&["HGETALL", "lock:a"]), format!("{one}\n1"));
-    node.release(&[(key.clone(), one)]).await.remove(0).unwrap();
+    node.release(&[Release::new(key.clone(), one)])
+        .await
+        .remove(0)
+        .unwrap();
     assert_eq!(
         vote(other, Fence::Propose(2)).await,
         Acquired::granted(large + 2)
@@ -282,7 +289,11 @@ async fn a_node_that_came_back_empty_votes_for_nobody_in_its_quarantine() {
     let key = LockKey::new("k");
     let vote = async |number| {
         let lease = LeaseId::new(Uuid::from_u128(7), number);
-        node.vote(&key, lease, 5 * SECOND, Fence::Propose(1)).await
+        node.vote(
+            &AcquireRequest::new(key.clone(), lease, 5 * SECOND),
+            Fence::Propose(1),
+        )
+        .await
     };
     // The first start looks like a loss.
     assert!(vote(1).await.is_err());

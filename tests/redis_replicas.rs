@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tower_lock::backend::redis::RedisBackendBuilder;
 use tower_lock::backend::redis::deadpool_redis::{Manager, Pool};
 use tower_lock::backend::{
-    Acquired, Backend as _, BackendError, BackendErrorKind, LeaseId, Released, Renewal, Renewed,
-    conformance,
+    AcquireRequest, Acquired, Backend as _, BackendError, BackendErrorKind, LeaseId, Release,
+    Released, Renewal, Renewed, conformance,
 };
 use tower_lock::{ConnectError, ErrorKind, LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
@@ -112,7 +112,9 @@ fn lease(number: u64) -> LeaseId {
 }
 
 async fn acquire(backend: &RedisBackend, key: &str) -> Result<Acquired, BackendError> {
-    backend.try_acquire(&LockKey::new(key), lease(1), TTL).await
+    backend
+        .try_acquire(&AcquireRequest::new(LockKey::new(key), lease(1), TTL))
+        .await
 }
 
 /// The counter of a grant.
@@ -124,7 +126,9 @@ async fn grant(backend: &RedisBackend, key: &str) -> u64 {
 }
 
 async fn release(backend: &RedisBackend, key: &str) -> Released {
-    let outcome = backend.release(&[(LockKey::new(key), lease(1))]).await;
+    let outcome = backend
+        .release(&[Release::new(LockKey::new(key), lease(1))])
+        .await;
     outcome.into_iter().next().unwrap().unwrap()
 }
 
@@ -322,7 +326,9 @@ async fn a_key_that_is_busy_waits_for_no_replica() {
     let stranger = LeaseId::new(Uuid::new_v4(), 1);
     for _ in 0..3 {
         let start = Instant::now();
-        let outcome = backend.try_acquire(&LockKey::new("k"), stranger, TTL).await;
+        let outcome = backend
+            .try_acquire(&AcquireRequest::new(LockKey::new("k"), stranger, TTL))
+            .await;
         assert!(matches!(outcome, Ok(Acquired::Busy { .. })), "{outcome:?}");
         assert!(start.elapsed() < PATIENCE / 2, "waited for replicas");
     }
@@ -496,7 +502,11 @@ fn a_runtime_that_ends_meanwhile_leaves_the_lock_to_its_lease() {
     let waits = (0..50).map(|n| {
         let backend = backend.clone();
         let key = LockKey::new(format!("key {n}"));
-        first.spawn(async move { backend.try_acquire(&key, lease(1), 2 * SECOND).await })
+        first.spawn(async move {
+            backend
+                .try_acquire(&AcquireRequest::new(key.clone(), lease(1), 2 * SECOND))
+                .await
+        })
     });
     let waits: Vec<_> = waits.collect();
     first.block_on(eventually("granted", || {
@@ -715,7 +725,9 @@ async fn in_a_cluster_each_node_has_its_replicas_and_slots_may_move() {
     assert!(on_replica_of(to, "{user}:1"));
     let stranger = LeaseId::new(Uuid::new_v4(), 1);
     let key = LockKey::new("{user}:1");
-    let busy = other.try_acquire(&key, stranger, TTL).await;
+    let busy = other
+        .try_acquire(&AcquireRequest::new(key.clone(), stranger, TTL))
+        .await;
     assert!(matches!(busy, Ok(Acquired::Busy { .. })), "{busy:?}");
     cluster.end_migration(slot, from, to).await;
     // MOVED: the map of the other backend is old.

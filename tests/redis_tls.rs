@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tower_lock::backend::redis::deadpool_redis::{Config, Runtime};
 use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
-use tower_lock::backend::{Hints, LeaseId, conformance};
+use tower_lock::backend::{AcquireRequest, Hints, LeaseId, Release, conformance};
 use tower_lock::{Backend as _, ConnectError, ErrorKind, LockKey, LockManager};
 use uuid::Uuid;
 
@@ -172,11 +172,13 @@ async fn messages_come_through_tls() {
         .unwrap(),
     ] {
         let (key, lease) = (LockKey::new("a"), LeaseId::new(Uuid::new_v4(), 1));
-        let granted = backend.try_acquire(&key, lease, 10 * SECOND).await;
+        let granted = backend
+            .try_acquire(&AcquireRequest::new(key.clone(), lease, 10 * SECOND))
+            .await;
         granted.unwrap();
         let mut hints = backend.watch(&key);
         hinted(&mut hints).await;
-        for released in backend.release(&[(key, lease)]).await {
+        for released in backend.release(&[Release::new(key, lease)]).await {
             released.unwrap();
         }
         hinted(&mut hints).await;

@@ -11,7 +11,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tower_lock::LockKey;
 use tower_lock::backend::redis::RedisBackend;
-use tower_lock::backend::{Acquired, Backend, BackendError, BackendErrorKind, LeaseId, Released};
+use tower_lock::backend::{
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, LeaseId, Release, Released,
+};
 use uuid::Uuid;
 
 use support::engine::{MS, Monitor, SECOND, eventually};
@@ -33,7 +35,9 @@ async fn acquire_all(backend: &RedisBackend, names: &[&str]) -> Vec<Outcome> {
     let acquires = keys.map(|name| async move {
         let lease = LeaseId::new(Uuid::new_v4(), 1);
         let key = LockKey::new(name);
-        backend.try_acquire(&key, lease, TTL).await
+        backend
+            .try_acquire(&AcquireRequest::new(key.clone(), lease, TTL))
+            .await
     });
     join_all(acquires).await.split_off(1)
 }
@@ -125,10 +129,12 @@ async fn an_acquire_that_is_sent_again_is_granted_again() {
     let lease = LeaseId::new(Uuid::new_v4(), 1);
     let (first, key) = (LockKey::new("the first"), LockKey::new("k"));
     let stranger = LeaseId::new(Uuid::new_v4(), 1);
+    let first = AcquireRequest::new(first, stranger, TTL);
+    let second = AcquireRequest::new(key, lease, TTL);
     let mut counters = Vec::new();
     for _ in 0..2 {
-        let first = backend.try_acquire(&first, stranger, TTL);
-        let (_, outcome) = tokio::join!(first, backend.try_acquire(&key, lease, TTL));
+        let first = backend.try_acquire(&first);
+        let (_, outcome) = tokio::join!(first, backend.try_acquire(&second));
         counters.push(counter(&outcome));
     }
     assert!(counters[0] < counters[1]);
@@ -219,12 +225,13 @@ async fn releases_go_by_the_hundred_each_behind_its_acquire_and_are_answered_in_
         let backend = builder.connect().await.unwrap();
         let monitor = Monitor::start(&server);
         let manager = Uuid::new_v4();
-        let lock = |n: u64| (LockKey::new(format!("k{n}")), LeaseId::new(manager, n));
+        let lock = |n: u64| Release::new(LockKey::new(format!("k{n}")), LeaseId::new(manager, n));
         let locks: Vec<_> = (0..locks).map(lock).collect();
         let is_held = |n: usize| !n.is_multiple_of(7);
-        for (n, (key, lease)) in locks.iter().enumerate() {
+        for (n, lock) in locks.iter().enumerate() {
             if is_held(n) {
-                counter(&backend.try_acquire(key, *lease, TTL).await);
+                let request = AcquireRequest::new(lock.key.clone(), lock.lease, TTL);
+                counter(&backend.try_acquire(&request).await);
             }
         }
         let before = server.calls("evalsha");
@@ -234,7 +241,7 @@ async fn releases_go_by_the_hundred_each_behind_its_acquire_and_are_answered_in_
         let sent = server.calls("evalsha") - before;
         assert!(calls.contains(&sent), "{sent} calls");
         let lines = monitor.lines_until_now(&server).await;
-        for (key, lease) in &locks {
+        for Release { key, lease, .. } in &locks {
             let about = lines
                 .iter()
                 .filter(|it| it.contains(&format!("\"{lease}\"")));

@@ -12,8 +12,8 @@ use serde_json::Value;
 use served::{assert_waits, in_time, path_key, post};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_lock::backend::{
-    Acquired, BackendError, BackendErrorKind, ForceReleased, HintSender, Hints, Holder, LeaseId,
-    Passed, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, ForceReleased, HintSender, Hints,
+    Holder, Release, Released, Renewal, Renewed,
 };
 use tower_lock::{
     Backend, ErrorKind, KeyExtractor, LockGuard, LockKey, LockLayer, LockManager, LockRejection,
@@ -164,12 +164,7 @@ impl Broken {
 }
 
 impl Backend for Broken {
-    async fn try_acquire(
-        &self,
-        _: &LockKey,
-        _: LeaseId,
-        _: Duration,
-    ) -> Result<Acquired, BackendError> {
+    async fn try_acquire(&self, _: &AcquireRequest) -> Result<Acquired, BackendError> {
         Err(self.error())
     }
 
@@ -177,12 +172,8 @@ impl Backend for Broken {
         renewals.iter().map(|_| Err(self.error())).collect()
     }
 
-    async fn release(&self, leases: &[(LockKey, LeaseId)]) -> Vec<Result<Released, BackendError>> {
+    async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
         leases.iter().map(|_| Err(self.error())).collect()
-    }
-
-    async fn pass(&self, _: &LockKey, _: LeaseId, _: Duration) -> Result<Passed, BackendError> {
-        Err(self.error())
     }
 
     fn watch(&self, _: &LockKey) -> Hints {

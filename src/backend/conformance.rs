@@ -31,7 +31,8 @@ use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use super::{
-    Acquired, Backend, BackendError, ForceReleased, Hints, LeaseId, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, ForceReleased, Hints, LeaseId, Release,
+    Released, Renewal, Renewed,
 };
 use crate::LockKey;
 pub use passing::{
@@ -199,11 +200,11 @@ pub async fn a_renewal_lengthens_and_never_shortens<B: Backend>(backend: &B) {
 pub async fn a_batch_is_answered_item_by_item<B: Backend>(one: &B, other: &B) {
     let manager = Uuid::new_v4();
     let items: Vec<_> = (0..257_u64)
-        .map(|number| (fresh_key("batch"), LeaseId::new(manager, number)))
+        .map(|number| Release::new(fresh_key("batch"), LeaseId::new(manager, number)))
         .collect();
     // Every third is free, every third is a stranger's, and the rest are held.
     let is_held = |index: usize| index.is_multiple_of(3);
-    for (index, (key, lease)) in items.iter().enumerate() {
+    for (index, Release { key, lease }) in items.iter().enumerate() {
         match index % 3 {
             0 => drop(grant(one, key, *lease, LONG).await),
             1 => drop(grant(other, key, LeaseId::new(Uuid::new_v4(), 0), LONG).await),
@@ -212,7 +213,7 @@ pub async fn a_batch_is_answered_item_by_item<B: Backend>(one: &B, other: &B) {
     }
     let renewals: Vec<_> = items
         .iter()
-        .map(|(key, lease)| Renewal::new(key.clone(), *lease, LONG))
+        .map(|item| Renewal::new(item.key.clone(), item.lease, LONG))
         .collect();
     let answers = one.renew(&renewals).await;
     assert_eq!(answers.len(), items.len(), "one answer per renewal");
@@ -232,8 +233,8 @@ pub async fn a_batch_is_answered_item_by_item<B: Backend>(one: &B, other: &B) {
         };
         assert_eq!(definite(answer, "release"), expected, "release {index}");
     }
-    for (key, _) in &items {
-        definite(one.force_release(key).await, "force_release");
+    for item in &items {
+        definite(one.force_release(&item.key).await, "force_release");
     }
 }
 
@@ -318,8 +319,8 @@ pub async fn one_of_many_contenders_is_granted<B: Backend>(one: &B, other: &B) {
     let lease = |number| LeaseId::new(manager, number);
     let tries = (0..16).map(|number| {
         let handle = if number % 2 == 0 { one } else { other };
-        let key = &key;
-        Box::pin(async move { handle.try_acquire(key, lease(number), LONG).await })
+        let request = AcquireRequest::new(key.clone(), lease(number), LONG);
+        Box::pin(async move { handle.try_acquire(&request).await })
     });
     let answers = side_by_side(tries.collect()).await;
     let granted: Vec<_> = answers
@@ -466,8 +467,18 @@ fn definite<T: Debug>(answer: Result<T, BackendError>, command: &str) -> T {
     }
 }
 
+async fn try_acquire<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    lease: LeaseId,
+    ttl: Duration,
+) -> Result<Acquired, BackendError> {
+    let request = AcquireRequest::new(key.clone(), lease, ttl);
+    backend.try_acquire(&request).await
+}
+
 async fn grant<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId, ttl: Duration) -> u64 {
-    granted(backend.try_acquire(key, lease, ttl).await, key)
+    granted(try_acquire(backend, key, lease, ttl).await, key)
 }
 
 /// Grants a lease that is meant to run out. It may do so before a store that is slow has answered,
@@ -475,7 +486,7 @@ async fn grant<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId, ttl: Dura
 async fn grant_briefly<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> u64 {
     let deadline = Instant::now() + MARGIN;
     loop {
-        let answer = backend.try_acquire(key, lease, SHORT).await;
+        let answer = try_acquire(backend, key, lease, SHORT).await;
         let nothing = answer.as_ref().err();
         let nothing = nothing.is_some_and(|error| !error.may_have_taken_effect());
         if !nothing || Instant::now() >= deadline {
@@ -503,7 +514,7 @@ async fn grant_within<B: Backend>(
 ) -> u64 {
     let deadline = Instant::now() + patience;
     loop {
-        match definite(backend.try_acquire(key, lease, ttl).await, "try_acquire") {
+        match definite(try_acquire(backend, key, lease, ttl).await, "try_acquire") {
             Acquired::Granted { counter } => return counter,
             Acquired::Busy { ttl } => assert!(
                 Instant::now() < deadline,
@@ -515,7 +526,7 @@ async fn grant_within<B: Backend>(
 }
 
 async fn busy<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> Duration {
-    match definite(backend.try_acquire(key, lease, LONG).await, "try_acquire") {
+    match definite(try_acquire(backend, key, lease, LONG).await, "try_acquire") {
         Acquired::Busy { ttl } => ttl,
         Acquired::Granted { .. } => panic!("{key:?} is held and was granted to {lease}"),
     }
@@ -527,7 +538,8 @@ async fn renewed<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId, ttl: Du
 }
 
 async fn released<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> Released {
-    only(backend.release(&[(key.clone(), lease)]).await, "release")
+    let releases = [Release::new(key.clone(), lease)];
+    only(backend.release(&releases).await, "release")
 }
 
 async fn release<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) {

@@ -1,4 +1,4 @@
-//! The contract of a lock store, and the outcomes of its commands.
+//! The contract of a lock store, and the requests and outcomes of its commands.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -13,165 +13,227 @@ use crate::LockKey;
 
 /// A store of leases.
 ///
-/// # The contract
+/// # Contract
 ///
-/// A key is free, or held under exactly one [`LeaseId`] until its time to live has passed. Each
-/// method answers with a definite outcome, or with a [`BackendError`] that says whether the command
-/// may still have taken effect. The functions in
+/// A key is free, or held under exactly one [`LeaseId`] until the TTL of that lease has passed. Each
+/// command returns a definite outcome, or a [`BackendError`] that states whether the command may have
+/// taken effect. The functions in
 /// [`conformance`](https://docs.rs/tower-lock/latest/tower_lock/backend/conformance/) (feature
-/// `conformance`) are this contract in code; run them against your own backend.
+/// `conformance`) are this contract in code. Run them against your own backend.
 ///
-/// What the engine does in return:
+/// The engine guarantees:
 ///
-/// - A [`LeaseId`] is used for one `try_acquire` and never again after a release, a loss or an
-///   error.
-/// - The future of `try_acquire` is driven to its end even when nobody waits for it any more,
-///   and what it acquired is released. It is dropped early only when the runtime shuts down.
-/// - After an error that may have taken effect, `release` is called for that lease until it
-///   answers or the lease must have run out.
+/// - A [`LeaseId`] is used for one acquire. It is not used again after a release, a loss or an error.
+/// - The future of [`try_acquire`](Self::try_acquire) is polled until it completes, even after its
+///   caller was cancelled. The engine then releases what it acquired. Only a runtime shutdown drops
+///   that future early.
+/// - After an error that may have taken effect, the engine calls [`release`](Self::release) for that
+///   lease until it returns an outcome or the lease must have expired.
 ///
-/// What the backend owes for that: a `release` that is *started* after the answer, or the error,
-/// of a `try_acquire` must not take effect before it. A backend that gives up waiting for an answer
-/// has to make sure of it, for instance by sending both on one connection.
+/// The backend must guarantee:
 ///
-/// No method may panic, and each must answer within a bounded time.
+/// - A `release` that *starts* after the outcome or the error of a `try_acquire` does not take effect
+///   before that `try_acquire`. A backend that stops waiting for a reply must ensure this, for
+///   instance by sending both commands on one connection.
+/// - Each command completes within a bounded time.
+/// - `renew` and `release` return one result per item, in order.
+/// - No method panics.
+///
+/// The engine also survives a backend that breaks the last two rules. It treats each missing result, and
+/// each command that panics when called or when polled, as [unknown](BackendError::unknown). It ignores
+/// surplus results. `watch`, `recoveries` and the methods without an outcome are not covered.
+///
+/// # Cancel safety
+///
+/// If the future of a command is dropped, the command may take effect at any later time, or not at
+/// all. Every command can be sent again. Each method documents the effect of a repeat, which is also what
+/// a backend causes by resending a command whose reply was lost.
 pub trait Backend: Send + Sync + 'static {
-    /// Takes `key` for `ttl` if it is free, or answers who is in the way.
+    /// Acquires a key for the requested TTL if it is free, or returns the remaining TTL of its holder.
     ///
-    /// Idempotent: a key that `lease` already holds is granted again and never counted twice.
-    /// Each fresh grant carries a counter larger than every counter granted on this key before,
-    /// also by other processes and, as far as the store's clock allows, before a loss of its data.
+    /// Each fresh grant carries a counter larger than every earlier counter of this key. This includes
+    /// the grants of other processes. It also includes grants before a loss of the store's data, as far
+    /// as the store's clock allows.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future must be polled until it completes: a dropped attempt can leave the key held until the
+    /// lease expires. A repeat under the same lease is granted again, and one release frees the key.
     fn try_acquire(
         &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
+        request: &AcquireRequest,
     ) -> impl Future<Output = Result<Acquired, BackendError>> + Send;
 
-    /// Lengthens leases: one answer each, in the order asked.
+    /// Renews leases. Returns one result per renewal, in order.
     ///
-    /// Never creates a lease, never shortens one. One failure must not fail the others.
+    /// A renewal does not create a lease and does not shorten one. A failure of one renewal must not
+    /// fail the others.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, each lease has its old or its new expiry. A repeat extends each lease that is still
+    /// held, from the time of the repeat.
     fn renew(
         &self,
         renewals: &[Renewal],
     ) -> impl Future<Output = Vec<Result<Renewed, BackendError>>> + Send;
 
-    /// Gives leases back and tells those who watch the keys: one answer each, in the order asked.
+    /// Releases leases and notifies the subscribers of their keys. Returns one result per lease, in
+    /// order.
     ///
-    /// Idempotent, and touches nothing that another lease holds.
+    /// A release does not touch a key that another lease holds. A failure of one release must not fail
+    /// the others.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, each lease is released or still held. A repeat returns [`Released::NotHeld`] for a
+    /// lease that is already released.
     fn release(
         &self,
-        leases: &[(LockKey, LeaseId)],
+        leases: &[Release],
     ) -> impl Future<Output = Vec<Result<Released, BackendError>>> + Send;
 
-    /// Asked when this process has handed a lease on for long enough: keeps it for another `ttl`,
-    /// under [`Passed::COUNTERS`] fresh counters, if nobody watches the key; otherwise releases it. Who asks
-    /// does not watch it itself.
+    /// Keeps the lease for the requested TTL if no other process is subscribed to the key, and releases
+    /// it otherwise.
     ///
-    /// A backend that cannot tell who watches must release.
-    fn pass(
+    /// The engine calls this when a lease has used up its hand-off budget in this process. The calling
+    /// process is not subscribed to the key. A lease that is kept continues under
+    /// [`ReleasedOrKept::COUNTERS`] fresh counters.
+    ///
+    /// A backend that cannot count subscribers must release. The default implementation does so through
+    /// [`release`](Self::release), with a subscriber count of 0.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease is released, kept or unchanged. A repeat after a release returns
+    /// [`ReleasedOrKept::NotHeld`]. A repeat after a keep decides again, and a second keep uses fresh
+    /// counters. After an unknown result the engine sends a plain `release`.
+    fn release_or_keep(
         &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> impl Future<Output = Result<Passed, BackendError>> + Send;
+        request: &KeepRequest,
+    ) -> impl Future<Output = Result<ReleasedOrKept, BackendError>> + Send {
+        let release = Release::new(request.key.clone(), request.lease);
+        async move {
+            match self.release(&[release]).await.into_iter().next() {
+                Some(Ok(Released::Released)) => Ok(ReleasedOrKept::released(0)),
+                Some(Ok(Released::NotHeld)) => Ok(ReleasedOrKept::NotHeld),
+                Some(Err(error)) => Err(error),
+                None => Err(BackendError::no_outcome()),
+            }
+        }
+    }
 
-    /// Asked ahead of [`pass`](Self::pass), while somebody holds the lease: keeps it as that does if nobody
-    /// watches the key, so that the next holders need not wait for an answer; otherwise changes nothing.
-    /// By default it changes nothing.
+    /// Keeps the lease for the requested TTL if no other process is subscribed to the key, and changes
+    /// nothing otherwise. By default it changes nothing.
+    ///
+    /// The engine calls this before [`release_or_keep`](Self::release_or_keep), while the lease is held.
+    /// The next local waiters then need not wait for that reply.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease is kept or unchanged. A repeat decides again, and a second keep uses fresh
+    /// counters.
     fn extend(
         &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
+        request: &KeepRequest,
     ) -> impl Future<Output = Result<Extended, BackendError>> + Send {
-        let _unasked = (key, lease, ttl);
+        let _unused = request;
         ready(Ok(Extended::wanted(0)))
     }
 
-    /// Starts to watch a key. Returns at once; the subscription ends when the [`Hints`] are
-    /// dropped.
+    /// Subscribes to a key. Returns immediately. The subscription ends when the [`Hints`] are dropped.
     ///
-    /// A hint is sent when the subscription is in force, after each resubscription, and at each
-    /// release of the key. So whoever tries after a hint has missed nothing.
+    /// A hint is sent when the subscription takes effect, after each resubscription, and at each release
+    /// of the key. An attempt after a hint cannot miss a release.
     fn watch(&self, key: &LockKey) -> Hints;
 
-    /// Hints that the store was out of reach, or in another place, and can be used again: what was
-    /// held before may be lost. By default none.
+    /// Returns hints that the store is available again, or at another server, after it was unavailable.
+    /// By default none.
     ///
-    /// The engine renews all its leases at such a hint, and so learns at once of those that are gone.
+    /// Leases from before such a hint may be lost. The engine renews all its leases at each hint, and so
+    /// detects lost leases at once.
     fn recoveries(&self) -> Hints {
         Hints::channel().1
     }
 
-    /// Which keys share their fate: when the answer for one is late, so is that for the others of
-    /// its group. By default all of them.
+    /// Returns the group of keys that share their delays. By default all keys are in group 0.
     ///
-    /// The engine renews and releases each group by commands of its own, so that a part of the store
-    /// that hangs delays no other.
+    /// While the reply for one key is late, the replies for all keys of its group are late. The engine
+    /// renews and releases each group by separate commands, so a part of the store that hangs delays no
+    /// other part.
     fn group(&self, key: &LockKey) -> u64 {
-        let _all_alike = key;
+        let _one_group = key;
         0
     }
 
-    /// How many fencing tokens one counter stands for: the grant's, and those of the holders that the
-    /// lease is handed to inside the process without asking. 1 to 256: 1 where others draw their tokens
-    /// from the same counters. By default 256.
+    /// Returns how many fencing tokens one counter stands for, from 1 to 256. By default 256.
+    ///
+    /// One token belongs to the grant. The others belong to the holders that receive the lease by local
+    /// hand-off, without a command. A backend whose counters also serve other clients must return 1.
     fn tokens_per_counter(&self) -> u32 {
         256
     }
 
-    /// Who holds the key, if anybody.
+    /// Returns the longest time that one command takes on an open connection until it has an outcome or
+    /// an error. By default 500 ms.
+    ///
+    /// The engine bounds an attempt without waiting (`no_wait`) by this time.
+    fn response_timeout(&self) -> Duration {
+        Duration::from_millis(500)
+    }
+
+    /// Returns the key's holder, or `None` if it is free.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect on the store. A repeat reads again.
     fn inspect(
         &self,
         key: &LockKey,
     ) -> impl Future<Output = Result<Option<Holder>, BackendError>> + Send;
 
-    /// Frees the key whoever holds it, and tells those who watch it.
+    /// Releases the key under any lease and notifies its subscribers.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the key is free or still held. A repeat returns [`ForceReleased::NotHeld`] for a free
+    /// key. A repeat also releases a lease that was granted after the first command.
     fn force_release(
         &self,
         key: &LockKey,
     ) -> impl Future<Output = Result<ForceReleased, BackendError>> + Send;
 
-    /// The commands that this store can answer without waiting, if it can: an optimisation that
-    /// saves tasks and boxed futures. By default none.
+    /// Returns the commands that this store can complete without waiting. By default `None`.
+    ///
+    /// This is an optimization that saves tasks and boxed futures.
     fn immediate(&self) -> Option<&dyn Immediate> {
         None
     }
 }
 
-/// What a store in this process can do without waiting, and without a look at the clock: `now` is a
-/// moment before the call, and may be earlier than that of a call before.
+/// The commands of a store in this process that complete without waiting and without reading the clock.
+///
+/// `now` is a time before the call. It may be earlier than the `now` of a previous call.
 pub trait Immediate {
-    /// As [`Backend::try_acquire`].
+    /// Acquires a key like [`Backend::try_acquire`].
     ///
     /// # Errors
     ///
-    /// The same.
-    fn try_acquire(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-        now: Instant,
-    ) -> Result<Acquired, BackendError>;
+    /// Returns the same errors as [`Backend::try_acquire`].
+    fn try_acquire(&self, request: &AcquireRequest, now: Instant)
+    -> Result<Acquired, BackendError>;
 
-    /// As [`Backend::release`], for one lease.
+    /// Releases one lease like [`Backend::release`].
     ///
     /// # Errors
     ///
-    /// The same.
-    fn release(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        now: Instant,
-    ) -> Result<Released, BackendError>;
+    /// Returns the same errors as [`Backend::release`].
+    fn release(&self, lease: &Release, now: Instant) -> Result<Released, BackendError>;
 }
 
-/// The name of one lease in the backend: the UUID of the manager that asked for it and a number.
+/// The identifier of one lease in the backend: the UUID of the manager that requested it and a number.
 ///
-/// Written `<uuid>:<number>`, as Redisson names the holders of its locks.
+/// Its text form is `<uuid>:<number>`, which is also how Redisson names the holders of its locks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId {
     pub(in crate::backend) manager: Uuid,
@@ -179,13 +241,13 @@ pub struct LeaseId {
 }
 
 impl LeaseId {
-    /// The lease `number` of a manager.
+    /// Creates the identifier of a manager's lease `number`.
     #[must_use]
     pub fn new(manager: Uuid, number: u64) -> Self {
         Self { manager, number }
     }
 
-    /// Tells apart the leases of one manager.
+    /// Returns the number that distinguishes the leases of one manager.
     pub(crate) fn number(self) -> u64 {
         self.number
     }
@@ -203,11 +265,31 @@ impl fmt::Debug for LeaseId {
     }
 }
 
+/// The request of [`Backend::try_acquire`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AcquireRequest {
+    /// The key to acquire.
+    pub key: LockKey,
+    /// The lease that shall hold the key.
+    pub lease: LeaseId,
+    /// The duration of the lease.
+    pub ttl: Duration,
+}
+
+impl AcquireRequest {
+    /// Creates a request to acquire `key` under `lease` for `ttl`.
+    #[must_use]
+    pub fn new(key: LockKey, lease: LeaseId, ttl: Duration) -> Self {
+        Self { key, lease, ttl }
+    }
+}
+
 /// The outcome of [`Backend::try_acquire`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Acquired {
-    /// The key is held under the lease that was asked for.
+    /// The key is held under the requested lease.
     #[non_exhaustive]
     Granted {
         /// The base of the fencing tokens, below 2^53.
@@ -216,27 +298,27 @@ pub enum Acquired {
     /// Another lease holds the key.
     #[non_exhaustive]
     Busy {
-        /// What is left of it. Always known: a holder without an end is an error of kind
+        /// The remaining TTL of that lease. A holder without a TTL is an error of kind
         /// [`Conflict`](BackendErrorKind::Conflict).
         ttl: Duration,
     },
 }
 
 impl Acquired {
-    /// A grant under `counter`.
+    /// Creates a grant under `counter`.
     #[must_use]
     pub fn granted(counter: u64) -> Self {
         Self::Granted { counter }
     }
 
-    /// A refusal: the holder's lease has `ttl` left.
+    /// Creates a rejection by a holder with the remaining TTL `ttl`.
     #[must_use]
     pub fn busy(ttl: Duration) -> Self {
         Self::Busy { ttl }
     }
 }
 
-/// One lease to lengthen.
+/// One lease to renew.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Renewal {
@@ -244,12 +326,12 @@ pub struct Renewal {
     pub key: LockKey,
     /// The lease that holds it.
     pub lease: LeaseId,
-    /// How long it shall last from now, unless it lasts longer already.
+    /// The requested TTL from now on. A longer remaining TTL stays.
     pub ttl: Duration,
 }
 
 impl Renewal {
-    /// Asks for `ttl` more, from now, for the lease that holds `key`.
+    /// Creates a renewal of the lease on `key` for `ttl` from now on.
     #[must_use]
     pub fn new(key: LockKey, lease: LeaseId, ttl: Duration) -> Self {
         Self { key, lease, ttl }
@@ -260,13 +342,31 @@ impl Renewal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Renewed {
-    /// The lease lasts at least as long as asked for.
+    /// The remaining TTL is at least the requested one.
     Renewed,
-    /// The lease does not hold the key: it ran out, or was forced open, or the data is gone.
+    /// The lease does not hold the key: it expired, was released by force, or the store lost its data.
     NotHeld,
 }
 
-/// The outcome of giving back one lease.
+/// One lease to release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Release {
+    /// The key.
+    pub key: LockKey,
+    /// The lease that holds it.
+    pub lease: LeaseId,
+}
+
+impl Release {
+    /// Creates a release of the lease on `key`.
+    #[must_use]
+    pub fn new(key: LockKey, lease: LeaseId) -> Self {
+        Self { key, lease }
+    }
+}
+
+/// The outcome of one [`Release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Released {
@@ -276,39 +376,59 @@ pub enum Released {
     NotHeld,
 }
 
-/// The outcome of [`Backend::pass`].
+/// The request of [`Backend::release_or_keep`] and [`Backend::extend`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeepRequest {
+    /// The key.
+    pub key: LockKey,
+    /// The lease that holds it.
+    pub lease: LeaseId,
+    /// The requested TTL from now on. A longer remaining TTL stays.
+    pub ttl: Duration,
+}
+
+impl KeepRequest {
+    /// Creates a request to keep the lease on `key` for `ttl` from now on.
+    #[must_use]
+    pub fn new(key: LockKey, lease: LeaseId, ttl: Duration) -> Self {
+        Self { key, lease, ttl }
+    }
+}
+
+/// The outcome of [`Backend::release_or_keep`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Passed {
-    /// Nobody else watches: the lease goes on.
+pub enum ReleasedOrKept {
+    /// No other process is subscribed: the lease continues.
     #[non_exhaustive]
     Kept {
-        /// The first of [`Passed::COUNTERS`] consecutive counters that are this lease's own: fresh
-        /// bases of fencing tokens, so that a busy key asks seldom.
+        /// The first of [`ReleasedOrKept::COUNTERS`] consecutive counters that only this lease uses.
+        /// They are fresh bases of fencing tokens, so a busy key needs few commands.
         counter: u64,
     },
-    /// Others may be waiting: the key is free now.
+    /// Other processes may be waiting: the key is free.
     #[non_exhaustive]
     Released {
-        /// How many other processes watch: so many get their turn before this one comes again. 0 if that
-        /// cannot be known.
+        /// The number of other processes that are subscribed, or 0 if it is unknown. This process
+        /// leaves as many turns to other processes before its next one.
         watchers: u32,
     },
     /// The lease did not hold the key.
     NotHeld,
 }
 
-impl Passed {
-    /// How many counters a lease that is kept gets at once.
+impl ReleasedOrKept {
+    /// The number of counters that a kept lease receives at once.
     pub const COUNTERS: u32 = 8;
 
-    /// The lease goes on under `counter` and those that follow it.
+    /// Creates the outcome of a lease that continues under `counter` and the counters after it.
     #[must_use]
     pub fn kept(counter: u64) -> Self {
         Self::Kept { counter }
     }
 
-    /// The lease is given up for so many others.
+    /// Creates the outcome of a lease that was released for `watchers` other processes.
     #[must_use]
     pub fn released(watchers: u32) -> Self {
         Self::Released { watchers }
@@ -319,16 +439,16 @@ impl Passed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Extended {
-    /// Nobody else watches: the lease goes on for as long as asked for.
+    /// No other process is subscribed: the lease continues for the requested TTL.
     #[non_exhaustive]
     Kept {
-        /// As in [`Passed::Kept`].
+        /// The first of the lease's fresh counters, as in [`ReleasedOrKept::Kept`].
         counter: u64,
     },
-    /// Others may be waiting: nothing has changed.
+    /// Other processes may be waiting: the lease is unchanged.
     #[non_exhaustive]
     Wanted {
-        /// How many other processes watch. 0 if that cannot be known.
+        /// The number of other processes that are subscribed, or 0 if it is unknown.
         watchers: u32,
     },
     /// The lease did not hold the key.
@@ -336,13 +456,13 @@ pub enum Extended {
 }
 
 impl Extended {
-    /// The lease goes on under `counter` and those that follow it.
+    /// Creates the outcome of a lease that continues under `counter` and the counters after it.
     #[must_use]
     pub fn kept(counter: u64) -> Self {
         Self::Kept { counter }
     }
 
-    /// So many others may be waiting.
+    /// Creates the outcome of an unchanged lease for which `watchers` other processes may be waiting.
     #[must_use]
     pub fn wanted(watchers: u32) -> Self {
         Self::Wanted { watchers }
@@ -353,26 +473,26 @@ impl Extended {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ForceReleased {
-    /// Somebody held the key; it is free now.
+    /// The key was held and is free now.
     Released,
-    /// Nobody held it.
+    /// The key was free.
     NotHeld,
 }
 
-/// Who holds a key, as the backend knows it.
+/// The holder of a key as the backend stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The lease, or whatever a foreign client such as Redisson wrote in its place.
+    /// The lease, or the holder name that another client such as Redisson wrote.
     pub id: String,
-    /// What is left of it.
+    /// The remaining TTL of the lease.
     pub ttl: Duration,
-    /// How many times it is held. Always 1 for leases of this crate, which count in the process.
+    /// The hold count in the store. It is 1 for leases of this crate, which counts in the process.
     pub hold_count: u64,
 }
 
 impl Holder {
-    /// A holder.
+    /// Creates a holder.
     #[must_use]
     pub fn new(id: String, ttl: Duration, hold_count: u64) -> Self {
         Self {
@@ -383,7 +503,7 @@ impl Holder {
     }
 }
 
-/// A command of a [`Backend`] that has no outcome.
+/// An error of a [`Backend`] command, which then has no outcome.
 #[derive(Debug, Clone)]
 pub struct BackendError {
     kind: BackendErrorKind,
@@ -395,16 +515,16 @@ pub struct BackendError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BackendErrorKind {
-    /// The store cannot be reached, or cannot serve the command now. Worth another try.
+    /// The store is unreachable or cannot serve the command now. A retry can succeed.
     Unavailable,
-    /// The store refuses this client. Another try does not help.
+    /// The store rejects this client. A retry cannot succeed.
     Misconfigured,
-    /// The key holds something that is not a lock.
+    /// The key holds a value that is not a lock.
     Conflict,
 }
 
 impl BackendError {
-    /// The command did not and will not take effect.
+    /// Creates an error of a command that did not and will not take effect.
     pub fn refused(
         kind: BackendErrorKind,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -416,7 +536,7 @@ impl BackendError {
         }
     }
 
-    /// No answer came: the command may have taken effect, or may not.
+    /// Creates an error of a command without a reply, which may have taken effect.
     pub fn unknown(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self {
             kind: BackendErrorKind::Unavailable,
@@ -425,13 +545,18 @@ impl BackendError {
         }
     }
 
-    /// What went wrong.
+    /// Creates the error of a result that a backend owes and did not return.
+    pub(in crate::backend) fn no_outcome() -> Self {
+        Self::unknown("backend returned fewer results than requested")
+    }
+
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> BackendErrorKind {
         self.kind
     }
 
-    /// Whether the command may have taken effect all the same.
+    /// Returns `true` if the command may have taken effect.
     #[must_use]
     pub fn may_have_taken_effect(&self) -> bool {
         self.may_have_taken_effect
@@ -442,11 +567,11 @@ impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
             BackendErrorKind::Unavailable if self.may_have_taken_effect => {
-                "the lock store did not answer"
+                "lock store did not reply"
             }
-            BackendErrorKind::Unavailable => "the lock store cannot serve the command",
-            BackendErrorKind::Misconfigured => "the lock store refuses this client",
-            BackendErrorKind::Conflict => "the key holds something that is not a lock",
+            BackendErrorKind::Unavailable => "lock store cannot serve the command",
+            BackendErrorKind::Misconfigured => "lock store rejects this client",
+            BackendErrorKind::Conflict => "key holds a value that is not a lock",
         })
     }
 }

@@ -1,76 +1,71 @@
 //! The object-safe twin of [`Backend`], so that the manager needs no type parameter.
+//!
+//! It also contains the faults of a backend's code. Any command whose result is missing, or that panics,
+//! returns an error with an [unknown](BackendError::unknown) result.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::{
-    Acquired, Backend, BackendError, Extended, ForceReleased, Hints, Holder, Immediate, LeaseId,
-    Passed, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, Extended, ForceReleased, Hints, Holder,
+    Immediate, KeepRequest, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use crate::LockKey;
 
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-type Answer<T> = BoxFuture<Result<T, BackendError>>;
+type Outcome<T> = BoxFuture<Result<T, BackendError>>;
+type Outcomes<T> = BoxFuture<Vec<Result<T, BackendError>>>;
 
-/// Every future owns its backend: a background task can finish what its caller dropped.
+/// A [`Backend`] whose futures own it, so a background task can finish what its caller dropped.
 pub(crate) trait ErasedBackend: Send + Sync {
-    fn try_acquire(
-        self: Arc<Self>,
-        key: LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Answer<Acquired>;
-    fn renew(
-        self: Arc<Self>,
-        renewals: Vec<Renewal>,
-    ) -> BoxFuture<Vec<Result<Renewed, BackendError>>>;
-    fn release(
-        self: Arc<Self>,
-        leases: Vec<(LockKey, LeaseId)>,
-    ) -> BoxFuture<Vec<Result<Released, BackendError>>>;
-    fn pass(self: Arc<Self>, key: LockKey, lease: LeaseId, ttl: Duration) -> Answer<Passed>;
-    fn extend(self: Arc<Self>, key: LockKey, lease: LeaseId, ttl: Duration) -> Answer<Extended>;
+    fn try_acquire(self: Arc<Self>, request: AcquireRequest) -> Outcome<Acquired>;
+    fn renew(self: Arc<Self>, renewals: Vec<Renewal>) -> Outcomes<Renewed>;
+    fn release(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released>;
+    fn release_or_keep(self: Arc<Self>, request: KeepRequest) -> Outcome<ReleasedOrKept>;
+    fn extend(self: Arc<Self>, request: KeepRequest) -> Outcome<Extended>;
     fn watch(&self, key: &LockKey) -> Hints;
     fn recoveries(&self) -> Hints;
     fn group(&self, key: &LockKey) -> u64;
     fn tokens_per_counter(&self) -> u32;
-    fn inspect(self: Arc<Self>, key: LockKey) -> Answer<Option<Holder>>;
-    fn force_release(self: Arc<Self>, key: LockKey) -> Answer<ForceReleased>;
-    fn immediate(&self) -> Option<&dyn Immediate>;
+    fn response_timeout(&self) -> Duration;
+    fn inspect(self: Arc<Self>, key: LockKey) -> Outcome<Option<Holder>>;
+    fn force_release(self: Arc<Self>, key: LockKey) -> Outcome<ForceReleased>;
+    fn immediate(&self) -> Option<CaughtImmediate<'_>>;
 }
 
 impl<B: Backend> ErasedBackend for B {
-    fn try_acquire(
-        self: Arc<Self>,
-        key: LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Answer<Acquired> {
-        Box::pin(async move { Backend::try_acquire(&*self, &key, lease, ttl).await })
+    fn try_acquire(self: Arc<Self>, request: AcquireRequest) -> Outcome<Acquired> {
+        outcome(async move { Backend::try_acquire(&*self, &request).await })
     }
 
-    fn renew(
-        self: Arc<Self>,
-        renewals: Vec<Renewal>,
-    ) -> BoxFuture<Vec<Result<Renewed, BackendError>>> {
-        Box::pin(async move { Backend::renew(&*self, &renewals).await })
+    fn renew(self: Arc<Self>, renewals: Vec<Renewal>) -> Outcomes<Renewed> {
+        let count = renewals.len();
+        outcomes(
+            count,
+            async move { Backend::renew(&*self, &renewals).await },
+        )
     }
 
-    fn release(
-        self: Arc<Self>,
-        leases: Vec<(LockKey, LeaseId)>,
-    ) -> BoxFuture<Vec<Result<Released, BackendError>>> {
-        Box::pin(async move { Backend::release(&*self, &leases).await })
+    fn release(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released> {
+        let count = leases.len();
+        outcomes(
+            count,
+            async move { Backend::release(&*self, &leases).await },
+        )
     }
 
-    fn pass(self: Arc<Self>, key: LockKey, lease: LeaseId, ttl: Duration) -> Answer<Passed> {
-        Box::pin(async move { Backend::pass(&*self, &key, lease, ttl).await })
+    fn release_or_keep(self: Arc<Self>, request: KeepRequest) -> Outcome<ReleasedOrKept> {
+        outcome(async move { Backend::release_or_keep(&*self, &request).await })
     }
 
-    fn extend(self: Arc<Self>, key: LockKey, lease: LeaseId, ttl: Duration) -> Answer<Extended> {
-        Box::pin(async move { Backend::extend(&*self, &key, lease, ttl).await })
+    fn extend(self: Arc<Self>, request: KeepRequest) -> Outcome<Extended> {
+        outcome(async move { Backend::extend(&*self, &request).await })
     }
 
     fn watch(&self, key: &LockKey) -> Hints {
@@ -89,15 +84,81 @@ impl<B: Backend> ErasedBackend for B {
         Backend::tokens_per_counter(self)
     }
 
-    fn inspect(self: Arc<Self>, key: LockKey) -> Answer<Option<Holder>> {
-        Box::pin(async move { Backend::inspect(&*self, &key).await })
+    fn response_timeout(&self) -> Duration {
+        Backend::response_timeout(self)
     }
 
-    fn force_release(self: Arc<Self>, key: LockKey) -> Answer<ForceReleased> {
-        Box::pin(async move { Backend::force_release(&*self, &key).await })
+    fn inspect(self: Arc<Self>, key: LockKey) -> Outcome<Option<Holder>> {
+        outcome(async move { Backend::inspect(&*self, &key).await })
     }
 
-    fn immediate(&self) -> Option<&dyn Immediate> {
-        Backend::immediate(self)
+    fn force_release(self: Arc<Self>, key: LockKey) -> Outcome<ForceReleased> {
+        outcome(async move { Backend::force_release(&*self, &key).await })
+    }
+
+    fn immediate(&self) -> Option<CaughtImmediate<'_>> {
+        Backend::immediate(self).map(CaughtImmediate)
     }
 }
+
+/// An [`Immediate`] whose panics are errors with an unknown result.
+pub(crate) struct CaughtImmediate<'a>(&'a dyn Immediate);
+
+impl Immediate for CaughtImmediate<'_> {
+    fn try_acquire(
+        &self,
+        request: &AcquireRequest,
+        now: Instant,
+    ) -> Result<Acquired, BackendError> {
+        caught(|| self.0.try_acquire(request, now))?
+    }
+
+    fn release(&self, lease: &Release, now: Instant) -> Result<Released, BackendError> {
+        caught(|| self.0.release(lease, now))?
+    }
+}
+
+/// Boxes a command whose panics are errors with an unknown result.
+pub(in crate::backend) fn outcome<T: 'static>(
+    command: impl Future<Output = Result<T, BackendError>> + Send + 'static,
+) -> Outcome<T> {
+    Box::pin(async move { polled(command).await? })
+}
+
+/// Boxes a command on `count` items. Each missing result, and after a panic each result, is an error with
+/// an unknown result. Surplus results are dropped.
+fn outcomes<T: Clone + 'static>(
+    count: usize,
+    command: impl Future<Output = Vec<Result<T, BackendError>>> + Send + 'static,
+) -> Outcomes<T> {
+    Box::pin(async move {
+        let mut outcomes = match polled(command).await {
+            Ok(outcomes) => outcomes,
+            Err(panicked) => vec![Err(panicked); count],
+        };
+        outcomes.resize_with(count, || Err(BackendError::no_outcome()));
+        outcomes
+    })
+}
+
+/// Completes with the output of the command, or with an error if a poll panics.
+async fn polled<T>(command: impl Future<Output = T>) -> Result<T, BackendError> {
+    let mut command = pin!(command);
+    poll_fn(|context| match caught(|| command.as_mut().poll(context)) {
+        Ok(poll) => poll.map(Ok),
+        // A future that panicked is not polled again.
+        Err(panicked) => Poll::Ready(Err(panicked)),
+    })
+    .await
+}
+
+/// Returns the output of the call, or an error with an unknown result if it panics.
+///
+/// Unwind safety is the backend's own matter: other calls reach the same backend after a panic anyway.
+fn caught<T>(call: impl FnOnce() -> T) -> Result<T, BackendError> {
+    catch_unwind(AssertUnwindSafe(call))
+        .map_err(|_payload| BackendError::unknown("backend panicked"))
+}
+
+#[cfg(test)]
+mod tests;

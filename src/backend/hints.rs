@@ -1,4 +1,4 @@
-//! "May be free now": the one message a backend sends to a waiter.
+//! Hints that a key may be free: the only message that a backend sends to a waiter.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -7,13 +7,13 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-/// How long hints of too few stores are kept from the waiter.
+/// The longest time that hints of too few stores are withheld from the waiter.
 const GATHER: Duration = Duration::from_millis(50);
 
 /// Hints that a key may be free now, for one waiter.
 ///
-/// A hint promises nothing, and a missing hint costs the waiter no more than its poll interval.
-/// Hints that arrive faster than they are taken become one.
+/// A hint is not a guarantee. A missing hint costs the waiter at most its poll interval. Hints that arrive
+/// before the waiter received the previous one are merged into it.
 #[derive(Debug)]
 pub struct Hints {
     source: Source,
@@ -25,24 +25,24 @@ enum Source {
     Several(Several),
 }
 
-/// The hints of several stores of which the waiter needs so many.
+/// The hints of several stores, of which the waiter needs `enough`.
 ///
-/// The first hint of a release comes when one store is free, which is too early to try. Held back
-/// until enough stores have hinted, it saves a try that must fail; and where some of those hints
-/// are lost, it costs no more than [`GATHER`].
+/// The first hint of a release arrives when one store is free, which is too early for an attempt. The hint
+/// is withheld until enough stores have sent one, which saves an attempt that must fail. If some of those
+/// hints are lost, the delay is at most [`GATHER`].
 #[derive(Debug)]
 struct Several {
     stores: Vec<(mpsc::Receiver<()>, bool)>,
     enough: usize,
-    /// When the first of the hints came that were not passed on yet.
+    /// The time of the first hint that was not forwarded yet.
     since: Option<Instant>,
 }
 
 impl Several {
-    /// Ready with whether enough have hinted, as soon as that or `since` has changed.
+    /// Completes with `true` when enough stores have sent a hint, and with `false` when `since` was set.
     fn poll_gather(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         for (receiver, hinted) in &mut self.stores {
-            // A store that dropped its sender hints no more.
+            // A store that dropped its sender sends no more hints.
             while let Poll::Ready(Some(())) = receiver.poll_recv(context) {
                 *hinted = true;
             }
@@ -58,7 +58,11 @@ impl Several {
         Poll::Pending
     }
 
-    /// All of its state is in `self`: dropped at any await, nothing is lost.
+    /// Completes when enough stores have sent a hint, or [`GATHER`] after the first hint.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, no hint is lost: all state is in `self`.
     async fn next(&mut self) {
         loop {
             let since = self.since;
@@ -84,14 +88,14 @@ impl Several {
     }
 }
 
-/// The sending side of [`Hints`], kept by the backend for as long as somebody listens.
+/// The sending side of [`Hints`], which the backend keeps until [`is_closed`](Self::is_closed).
 #[derive(Debug, Clone)]
 pub struct HintSender {
     sender: mpsc::Sender<()>,
 }
 
 impl Hints {
-    /// A connected pair.
+    /// Creates a connected pair.
     #[must_use]
     pub fn channel() -> (HintSender, Self) {
         let (sender, receiver) = mpsc::channel(1);
@@ -99,7 +103,8 @@ impl Hints {
         (HintSender { sender }, Self { source })
     }
 
-    /// A hint when `enough` of several stores have hinted, or a moment after the first one.
+    /// Merges the hints of several stores into one when `enough` stores have sent theirs, or 50 ms after
+    /// the first.
     pub(crate) fn gathered(stores: impl IntoIterator<Item = Self>, enough: usize) -> Self {
         let receivers = stores.into_iter().flat_map(|hints| match hints.source {
             Source::One(receiver) => vec![(receiver, false)],
@@ -114,12 +119,11 @@ impl Hints {
         }
     }
 
-    /// Waits for the next hint. When the backend dropped its sender there is none any more and
-    /// this waits for ever.
+    /// Completes when the next hint arrives. It stays pending after the backend dropped its sender.
     ///
     /// # Cancel safety
     ///
-    /// No hint is lost when the future is dropped.
+    /// If dropped, no hint is lost.
     pub async fn next(&mut self) {
         match &mut self.source {
             Source::One(receiver) => {
@@ -133,15 +137,15 @@ impl Hints {
 }
 
 impl HintSender {
-    /// Tells the waiter to try. Never blocks.
+    /// Notifies the waiter, without blocking.
     pub fn hint(&self) {
-        // A full channel already holds a hint that was not taken; a closed one has no waiter.
+        // A full channel already holds a hint that was not received. A closed one has no waiter.
         match self.sender.try_send(()) {
             Ok(()) | Err(_) => {}
         }
     }
 
-    /// Whether the waiter is gone, so that its subscription can end.
+    /// Returns `true` if the waiter dropped its [`Hints`], so that its subscription can end.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.sender.is_closed()

@@ -1,4 +1,4 @@
-//! Leases in this process: the default, and the reference for what a backend does.
+//! Leases in this process: the default backend, and the reference implementation of the contract.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,34 +6,38 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
+use super::subscribers::Subscribers;
 use super::{
-    Acquired, Backend, BackendError, Extended, Fence, ForceReleased, HintSender, Hints, Holder,
-    Immediate, LeaseId, Node, Passed, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, Extended, Fence, ForceReleased, Hints, Holder,
+    Immediate, KeepRequest, LeaseId, Node, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use crate::LockKey;
 use crate::key::KeyMap;
 
 /// Leases in the memory of this process.
 ///
-/// Clones share their leases, so two managers over clones of one `Memory` exclude each other as two
-/// processes over one Redis do. Fencing tokens start at the wall clock in microseconds and so keep
-/// growing over restarts of the process.
+/// Clones share their leases, so two managers over clones of one `Memory` exclude each other like two
+/// processes over one Redis. Fencing tokens start at the wall clock in microseconds, so they increase
+/// over restarts of the process.
 #[derive(Clone, Default)]
 pub struct Memory {
     state: Arc<Mutex<State>>,
 }
 
+/// The smallest number of entries at which a sweep is worthwhile.
+const MIN_SWEEP: usize = 64;
+
 #[derive(Default)]
 struct State {
     leases: KeyMap<Entry>,
-    watchers: KeyMap<Vec<HintSender>>,
+    watchers: KeyMap<Subscribers>,
     counter: u64,
-    /// The first counter's time, from the epoch on and by the clock that all others are counted by.
+    /// The time of the first counter, since the epoch and on the clock of all later counters.
     started: Option<(Duration, Instant)>,
-    /// The counter as a node of a quorum; none before it was confirmed.
+    /// The counter as a node of a quorum, or `None` before the first confirmation.
     fence: Option<u64>,
-    /// Abandoned entries are swept out when the maps reach this size, which then doubles what is
-    /// left: constant work per operation, and no more garbage than content.
+    /// The number of entries at which abandoned ones are removed. It is then set to twice the number
+    /// of entries left, so a sweep takes amortized constant time per operation.
     sweep_at: usize,
 }
 
@@ -43,7 +47,7 @@ struct Entry {
 }
 
 impl Memory {
-    /// An empty store.
+    /// Creates an empty store.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -63,7 +67,7 @@ impl State {
         self.live(key, now).filter(|entry| entry.lease == lease)
     }
 
-    /// The first of `count` counters that nobody had.
+    /// Reserves `count` unused counters and returns the first.
     fn next_counters(&mut self, count: u32, now: Instant) -> u64 {
         let (since_epoch, then) = self.started.get_or_insert_with(|| {
             let now_of_world = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -78,12 +82,12 @@ impl State {
 
     fn try_acquire(
         &mut self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
+        request: &AcquireRequest,
         now: Instant,
         counter: impl FnOnce(&mut Self) -> u64,
     ) -> Acquired {
+        let AcquireRequest { key, lease, ttl } = request;
+        let (lease, ttl) = (*lease, *ttl);
         if let Some(entry) = self.live(key, now)
             && entry.lease != lease
         {
@@ -95,61 +99,57 @@ impl State {
         Acquired::granted(counter(self))
     }
 
-    fn release(&mut self, key: &LockKey, lease: LeaseId, now: Instant) -> Released {
-        if self.held_by(key, lease, now).is_some() {
-            self.free(key);
+    fn release(&mut self, release: &Release, now: Instant) -> Released {
+        if self.held_by(&release.key, release.lease, now).is_some() {
+            self.free(&release.key);
             Released::Released
         } else {
             Released::NotHeld
         }
     }
 
-    fn extend(&mut self, key: &LockKey, lease: LeaseId, ttl: Duration, now: Instant) -> Extended {
-        let watchers = self.watchers.get(key).map_or(&[][..], Vec::as_slice);
-        let watchers = watchers.iter().filter(|watcher| !watcher.is_closed());
-        let watchers = u32::try_from(watchers.count()).unwrap_or(u32::MAX);
-        let Some(entry) = self.held_by(key, lease, now) else {
+    fn extend(&mut self, request: &KeepRequest, now: Instant) -> Extended {
+        let watchers = self.watchers.get_mut(&request.key);
+        let watchers = u32::try_from(watchers.map_or(0, Subscribers::prune)).unwrap_or(u32::MAX);
+        let Some(entry) = self.held_by(&request.key, request.lease, now) else {
             return Extended::NotHeld;
         };
         if watchers > 0 {
             return Extended::wanted(watchers);
         }
-        entry.expires = entry.expires.max(now + ttl);
-        Extended::kept(self.next_counters(Passed::COUNTERS, now))
+        entry.expires = entry.expires.max(now + request.ttl);
+        Extended::kept(self.next_counters(ReleasedOrKept::COUNTERS, now))
     }
 
     fn free(&mut self, key: &LockKey) {
         self.leases.remove(key);
         if let Some(watchers) = self.watchers.get_mut(key) {
-            watchers.retain(|watcher| !watcher.is_closed());
-            watchers.iter().for_each(HintSender::hint);
-            if watchers.is_empty() {
+            if watchers.prune() == 0 {
                 self.watchers.remove(key);
+            } else {
+                watchers.hint();
             }
         }
     }
 
     fn sweep(&mut self, now: Instant) {
-        if self.leases.len() + self.watchers.len() < self.sweep_at {
+        let entries = self.leases.len() + self.watchers.len();
+        // Far below it a burst is over, and the maps are too large.
+        let is_over = self.sweep_at > MIN_SWEEP && entries < self.sweep_at / 8;
+        if entries < self.sweep_at && !is_over {
             return;
         }
         self.leases.retain(|_, entry| entry.expires > now);
-        self.watchers.retain(|_, watchers| {
-            watchers.retain(|watcher| !watcher.is_closed());
-            !watchers.is_empty()
-        });
-        self.sweep_at = 64.max(2 * (self.leases.len() + self.watchers.len()));
+        self.watchers.retain(|_, watchers| watchers.prune() > 0);
+        self.leases.shrink_to(2 * self.leases.len());
+        self.watchers.shrink_to(2 * self.watchers.len());
+        self.sweep_at = MIN_SWEEP.max(2 * (self.leases.len() + self.watchers.len()));
     }
 }
 
 impl Backend for Memory {
-    async fn try_acquire(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Acquired, BackendError> {
-        Immediate::try_acquire(self, key, lease, ttl, Instant::now())
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
+        Immediate::try_acquire(self, request, Instant::now())
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
@@ -169,39 +169,29 @@ impl Backend for Memory {
             .collect()
     }
 
-    async fn release(&self, leases: &[(LockKey, LeaseId)]) -> Vec<Result<Released, BackendError>> {
+    async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
         let mut state = self.state();
         let now = Instant::now();
         leases
             .iter()
-            .map(|(key, lease)| Ok(state.release(key, *lease, now)))
+            .map(|release| Ok(state.release(release, now)))
             .collect()
     }
 
-    async fn pass(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Passed, BackendError> {
+    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
         let mut state = self.state();
-        Ok(match state.extend(key, lease, ttl, Instant::now()) {
-            Extended::Kept { counter } => Passed::kept(counter),
+        Ok(match state.extend(request, Instant::now()) {
+            Extended::Kept { counter } => ReleasedOrKept::kept(counter),
             Extended::Wanted { watchers } => {
-                state.free(key);
-                Passed::released(watchers)
+                state.free(&request.key);
+                ReleasedOrKept::released(watchers)
             }
-            Extended::NotHeld => Passed::NotHeld,
+            Extended::NotHeld => ReleasedOrKept::NotHeld,
         })
     }
 
-    async fn extend(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Extended, BackendError> {
-        Ok(self.state().extend(key, lease, ttl, Instant::now()))
+    async fn extend(&self, request: &KeepRequest) -> Result<Extended, BackendError> {
+        Ok(self.state().extend(request, Instant::now()))
     }
 
     fn watch(&self, key: &LockKey) -> Hints {
@@ -239,39 +229,26 @@ impl Backend for Memory {
 impl Immediate for Memory {
     fn try_acquire(
         &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
+        request: &AcquireRequest,
         now: Instant,
     ) -> Result<Acquired, BackendError> {
         let counter = |state: &mut State| state.next_counters(1, now);
-        Ok(self.state().try_acquire(key, lease, ttl, now, counter))
+        Ok(self.state().try_acquire(request, now, counter))
     }
 
-    fn release(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        now: Instant,
-    ) -> Result<Released, BackendError> {
-        Ok(self.state().release(key, lease, now))
+    fn release(&self, lease: &Release, now: Instant) -> Result<Released, BackendError> {
+        Ok(self.state().release(lease, now))
     }
 }
 
 impl Node for Memory {
-    async fn vote(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-        fence: Fence,
-    ) -> Result<Acquired, BackendError> {
+    async fn vote(&self, request: &AcquireRequest, fence: Fence) -> Result<Acquired, BackendError> {
         let counter = |state: &mut State| {
             state.fence = fence.after(state.fence);
             state.fence.unwrap_or(0)
         };
         let now = Instant::now();
-        Ok(self.state().try_acquire(key, lease, ttl, now, counter))
+        Ok(self.state().try_acquire(request, now, counter))
     }
 }
 
@@ -282,5 +259,87 @@ impl fmt::Debug for Memory {
             .field("leases", &state.leases.len())
             .field("watched_keys", &state.watchers.len())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    /// Returns the capacities of the key's subscribers, and of the two maps.
+    fn capacities(memory: &Memory, key: &LockKey) -> [usize; 3] {
+        let state = memory.state();
+        let subscribers = state.watchers.get(key).map_or(0, Subscribers::capacity);
+        [
+            subscribers,
+            state.leases.capacity(),
+            state.watchers.capacity(),
+        ]
+    }
+
+    fn acquire(memory: &Memory, key: &LockKey, lease: LeaseId) {
+        let request = AcquireRequest::new(key.clone(), lease, Duration::from_secs(60));
+        let outcome = Immediate::try_acquire(memory, &request, Instant::now());
+        assert!(matches!(outcome, Ok(Acquired::Granted { .. })));
+    }
+
+    #[test]
+    fn short_watches_on_held_key_stay_bounded() {
+        let (memory, key) = (Memory::new(), LockKey::new("k"));
+        acquire(&memory, &key, LeaseId::new(Uuid::new_v4(), 1));
+        let live: Vec<_> = (0..3).map(|_| memory.watch(&key)).collect();
+        for _ in 0..100_000 {
+            drop(memory.watch(&key));
+            let [subscribers, ..] = capacities(&memory, &key);
+            assert!(subscribers <= 8, "{subscribers} for {}", live.len());
+        }
+    }
+
+    #[test]
+    fn many_live_watches_are_pruned_rarely() {
+        let (memory, key) = (Memory::new(), LockKey::new("k"));
+        let live: Vec<_> = (0..1_000).map(|_| memory.watch(&key)).collect();
+        let mut walks = 0;
+        for _ in 0..10_000 {
+            let before = memory.state().watchers[&key].len();
+            drop(memory.watch(&key));
+            walks += usize::from(memory.state().watchers[&key].len() <= before);
+        }
+        assert!(walks <= 10, "{walks} walks over {} watches", live.len());
+    }
+
+    #[test]
+    fn burst_of_watches_is_shrunk_at_release() {
+        let (memory, key) = (Memory::new(), LockKey::new("k"));
+        let lease = LeaseId::new(Uuid::new_v4(), 1);
+        acquire(&memory, &key, lease);
+        let live = memory.watch(&key);
+        let burst: Vec<_> = (0..10_000).map(|_| memory.watch(&key)).collect();
+        drop(burst);
+        let release = Release::new(key.clone(), lease);
+        let outcome = Immediate::release(&memory, &release, Instant::now());
+        assert!(matches!(outcome, Ok(Released::Released)));
+        let [subscribers, ..] = capacities(&memory, &key);
+        assert!(subscribers <= 8, "{subscribers}");
+        drop(live);
+    }
+
+    #[test]
+    fn burst_of_keys_is_shrunk_afterwards() {
+        let memory = Memory::new();
+        let lease = LeaseId::new(Uuid::new_v4(), 1);
+        let keys: Vec<_> = (0..10_000).map(|n| LockKey::new(format!("k{n}"))).collect();
+        let hints: Vec<_> = keys.iter().map(|key| memory.watch(key)).collect();
+        keys.iter().for_each(|key| acquire(&memory, key, lease));
+        drop(hints);
+        for key in &keys {
+            let release = Release::new(key.clone(), lease);
+            assert!(Immediate::release(&memory, &release, Instant::now()).is_ok());
+        }
+        acquire(&memory, &keys[0], lease);
+        let [_, leases, watchers] = capacities(&memory, &keys[0]);
+        assert!(leases <= 200 && watchers <= 200, "{leases}, {watchers}");
     }
 }

@@ -12,10 +12,11 @@ mod memory;
 mod quorum;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod subscribers;
 
 pub use contract::{
-    Acquired, Backend, BackendError, BackendErrorKind, Extended, ForceReleased, Holder, Immediate,
-    LeaseId, Passed, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Extended, ForceReleased,
+    Holder, Immediate, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 pub use hints::{HintSender, Hints};
 pub use memory::Memory;

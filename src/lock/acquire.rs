@@ -7,15 +7,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use super::claim::{Claim, ClaimOwner, Deadline, Terms};
+use super::clock::{Moment, Span};
 use super::engine::Engine;
-use super::entry::{Entry, Step, enter};
 use super::guard::{Held, Hold, LockGuard};
-use super::lease::Terms;
-use super::moment::{Moment, Span};
-use super::observe;
 use super::options::{valid_lease, valid_wait};
-use super::order::{Claim, Patience};
+use super::pending::{PendingAcquire, Step, enter};
 use crate::backend::BoxFuture;
+use crate::observe;
 use crate::{ConfigError, Error, ErrorKind, LockKeys, Owner};
 
 /// A request for a lock on one or several keys; await it to get the [`LockGuard`].
@@ -34,15 +33,16 @@ use crate::{ConfigError, Error, ErrorKind, LockKeys, Owner};
 /// [`lease`](Self::lease) also [`Lost`](ErrorKind::Lost), when the lease of one key ran out during
 /// the wait for another.
 ///
-/// # Panics
-///
-/// Awaiting panics outside of a Tokio runtime, or in one without timers (for Redis: without I/O),
-/// as soon as it has to wait.
+/// Outside of a Tokio runtime, and in one without timers, awaiting fails at once with
+/// [`Misconfigured`](ErrorKind::Misconfigured), unless
+/// [`LockManagerBuilder::runtime`](crate::LockManagerBuilder::runtime) names a runtime for the
+/// background work. Redis needs a runtime with I/O.
 ///
 /// # Cancel safety
 ///
 /// Dropping the future at any point leaves nothing behind: it leaves the queue at once, and what
-/// a command on the wire may still acquire is given back in the background.
+/// a command in flight may still acquire is released in the background. A future that is not polled
+/// holds up no other acquire, and a grant that it does not pick up by its deadline is released.
 #[derive(Clone)]
 #[must_use = "an acquire does nothing until it is awaited"]
 pub struct Acquire {
@@ -53,6 +53,9 @@ pub struct Acquire {
     max_hold: Option<Duration>,
     owner: Option<Owner>,
 }
+
+/// The backend's own timeout says more than the end of the wait: it comes first.
+const SLACK: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, Copy)]
 enum Wait {
@@ -88,7 +91,8 @@ impl Acquire {
         self
     }
 
-    /// Makes exactly one try, and no command at all if the lock is held in this process.
+    /// Makes exactly one attempt, and sends no command at all if another owner in this process holds the
+    /// lock, or waits for it. Ends within one response timeout of the backend (Redis: 500 ms unless set).
     pub fn no_wait(mut self) -> Self {
         self.wait = Wait::Never;
         self
@@ -178,7 +182,7 @@ impl Acquire {
             valid_lease("max_hold", max_hold)?;
         }
         Ok(Terms {
-            ttl: Span::new(self.lease.unwrap_or(self.engine.options.watchdog_timeout)),
+            ttl: self.engine.lease_span(self.lease),
             renewed: self.lease.is_none(),
             max_hold: self.max_hold.map_or(Span::FOREVER, Span::new),
         })
@@ -193,23 +197,34 @@ impl Acquire {
                 Ok(terms) => terms,
             },
         };
+        let home = match self.engine.current_home() {
+            Ok(home) => home,
+            Err(error) => return Started::Done(Err(error)),
+        };
+        let ticket = self.engine.next_number();
         let claim = Claim {
-            ticket: self.engine.next_number(),
-            owner: self.owner.unwrap_or_else(|| self.engine.new_owner()),
-            terms,
-            patience: match self.wait {
-                Wait::Never => Patience::ONE_TRY,
-                Wait::For(wait) => Patience::until(now + wait),
-                Wait::Forever => Patience::ENDLESS,
+            ticket,
+            hold: ticket,
+            owner: match self.owner {
+                Some(owner) => ClaimOwner::Named(owner),
+                None => ClaimOwner::Fresh(self.engine.new_owner()),
             },
+            terms,
+            deadline: match self.wait {
+                Wait::Never => Deadline::OneAttempt(now + self.engine.response_timeout + SLACK),
+                Wait::For(wait) => Deadline::At(now + wait),
+                Wait::Forever => Deadline::Endless,
+            },
+            grouped: self.keys.as_slice().len() > 1,
+            home,
         };
         if let [key] = self.keys.as_slice() {
             match enter(&self.engine, key, claim, now) {
                 Step::Done(outcome) => Started::Done(outcome.map(LockGuard::one)),
                 Step::Slow(stage) => {
                     let key = key.clone();
-                    let entry = Entry::new(self.engine, key, claim, stage);
-                    Started::Slow(Slow::One(Box::pin(entry)))
+                    let pending = PendingAcquire::new(self.engine, key, claim, stage);
+                    Started::Slow(Slow::One(Box::pin(pending)))
                 }
             }
         } else {
@@ -262,7 +277,7 @@ enum State {
 }
 
 enum Slow {
-    One(Pin<Box<Entry>>),
+    One(Pin<Box<PendingAcquire>>),
     Many(BoxFuture<Result<LockGuard, Error>>),
 }
 
@@ -287,7 +302,7 @@ impl Future for AcquireFuture {
             let since = Moment::now();
             match acquire.start(since) {
                 Started::Done(outcome) => {
-                    observe::acquired(&outcome, None);
+                    observe::acquired(outcome.as_ref().map(|_| ()), Duration::ZERO);
                     return Poll::Ready(outcome);
                 }
                 Started::Slow(rest) => self.state = State::Slow { since, rest },
@@ -296,10 +311,11 @@ impl Future for AcquireFuture {
         match &mut self.state {
             State::Slow { since, rest } => {
                 let outcome = match rest {
-                    Slow::One(entry) => ready!(entry.as_mut().poll(cx)).map(LockGuard::one),
+                    Slow::One(pending) => ready!(pending.as_mut().poll(cx)).map(LockGuard::one),
                     Slow::Many(all) => ready!(all.as_mut().poll(cx)),
                 };
-                observe::acquired(&outcome, Some(*since));
+                let waited = Moment::now().since(*since);
+                observe::acquired(outcome.as_ref().map(|_| ()), waited);
                 self.state = State::Done;
                 Poll::Ready(outcome)
             }
@@ -319,23 +335,25 @@ async fn acquire_all(
     keys: LockKeys,
     claim: Claim,
 ) -> Result<LockGuard, Error> {
+    // The longest hold counts from the success of the whole acquire.
+    let mut one = claim;
+    one.terms.max_hold = Span::FOREVER;
     // Dropped on error or cancellation, which releases the keys taken so far.
     let mut holds = Vec::with_capacity(keys.as_slice().len());
     for key in keys.as_slice() {
         // Each queue is joined at its own time.
-        let ticket = engine.next_number();
-        let claim = Claim { ticket, ..claim };
-        holds.push(match enter(&engine, key, claim, Moment::now()) {
+        one.ticket = engine.next_number();
+        holds.push(match enter(&engine, key, one, Moment::now()) {
             Step::Done(outcome) => outcome?,
             Step::Slow(stage) => {
                 let engine = Arc::clone(&engine);
-                Entry::new(engine, key.clone(), claim, stage).await?
+                PendingAcquire::new(engine, key.clone(), one, stage).await?
             }
         });
     }
-    // A fixed lease may have run out while the wait for another key went on.
+    // A fixed lease may have expired while the wait for another key went on.
     if !holds.iter().all(Hold::is_held) {
         return Err(Error::new(ErrorKind::Lost));
     }
-    Ok(LockGuard::many(&engine, holds))
+    LockGuard::many(&engine, holds, &claim).ok_or_else(|| Error::new(ErrorKind::Lost))
 }

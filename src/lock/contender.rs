@@ -1,246 +1,340 @@
 //! The one conversation that a lane has with the backend while nobody here holds the key.
 //!
 //! It starts inside the acquire that found the lane idle, so that an uncontended lock costs one
-//! round trip and no task. It goes on as a task when that acquire has to wait, or is dropped with
-//! its try on the wire: the try is then finished, and what it got goes to the next in the queue or
-//! back to the backend. So a lane never has two commands in flight, and none is forgotten.
+//! round trip and no task. It goes on as a task when that acquire has to wait, is dropped with its attempt
+//! in flight, or is not polled while others wait: the attempt is then finished, and what it got goes to the
+//! first in the queue or back to the backend. So a lane never has two attempts in flight, and none is
+//! forgotten. Only a task that does not run any more, in a runtime that idles or blocks, is replaced with
+//! its attempt in flight; what that one gets is released.
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::time::sleep_until;
 
-use super::engine::{Engine, refuse};
-use super::lane::Lane;
-use super::lease::{Lease, LeaseNumber, Terms};
-use super::moment::Moment;
-use super::order::{Bell, Next, Seen, Waiter};
-use crate::backend::{Acquired, BackendError, BackendErrorKind, BoxFuture, Hints, LeaseId};
+use super::attempt::{Attempt, InFlight, Inline, InlineAttempt, Replied};
+use super::claim::Terms;
+use super::clock::{Moment, Span};
+use super::effect::Wakeup;
+use super::engine::Engine;
+use super::lane::{Seen, TakeOver, Waiter};
+use super::lease::{Lease, LeaseNumber};
+use super::timeout::by;
+use crate::backend::{
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Hints, Immediate as _, LeaseId,
+};
 use crate::jitter::jittered;
+use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
 /// How long a lost notification can delay a waiter.
 const BACKSTOP: Duration = Duration::from_secs(1);
 
-/// The pause after a failed try, doubled each time up to [`BACKSTOP`].
+/// The pause after a failed attempt, doubled each time up to [`BACKSTOP`].
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 
-/// The last try before the first in the queue gives up is made this much ahead of its deadline,
-/// so that the answer is there in time.
-const LAST_TRY: Duration = Duration::from_millis(20);
+/// The last attempt for a waiter is made this much ahead of its deadline, so that the reply is there in
+/// time.
+const LAST_ATTEMPT: Duration = Duration::from_millis(20);
 
-/// How long other processes have to take a key that this one gave up for them, however far away they
+/// How long other processes have to take a key that this one released for them, however far away they
 /// are.
 const POLITE: Duration = Duration::from_millis(5);
 
-/// How long they have when it was given up by another one that still is not the last of them.
+/// How long they have when it was released by another one that still is not the last of them.
 const POLITE_AGAIN: Duration = Duration::from_millis(2);
 
-pub(super) struct Contention {
-    engine: Arc<Engine>,
-    key: LockKey,
-    on_the_wire: Option<Try>,
-    hints: Option<Hints>,
-    /// So many hints are for others.
-    behind: u32,
-    backoff: Duration,
-}
-
-/// One command under way. Never dropped before it is answered, unless the runtime goes down.
-struct Try {
-    lease: LeaseId,
-    terms: Terms,
-    sent_at: Moment,
-    answer: BoxFuture<Result<Acquired, BackendError>>,
-}
-
-/// The outcome of a try.
-pub(super) enum Tried {
+/// The outcome of an attempt.
+pub(super) enum Outcome {
     Granted(Lease),
-    /// Somebody else has it, or the backend has a passing trouble: worth another try.
+    /// Another process has it, or the backend has a passing trouble: worth another attempt.
     NotYet(Seen),
-    /// No try will ever succeed.
+    /// No attempt will ever succeed.
     Never(Error),
 }
 
-impl Contention {
-    pub(super) fn new(engine: Arc<Engine>, key: LockKey) -> Self {
+/// Sends an attempt.
+pub(super) fn send(engine: &Arc<Engine>, key: &LockKey, lease: LeaseId, terms: Terms) -> Attempt {
+    let request = AcquireRequest::new(key.clone(), lease, terms.ttl.get());
+    let sent_at = Moment::now();
+    Attempt {
+        lease,
+        terms,
+        sent_at,
+        reply: Arc::clone(&engine.backend).try_acquire(request),
+    }
+}
+
+/// Makes an attempt where the backend can reply without waiting. `now` is a moment before this call; the
+/// lease is counted from it.
+pub(super) fn attempt_now(
+    engine: &Engine,
+    key: &LockKey,
+    lease: LeaseId,
+    terms: Terms,
+    now: Moment,
+) -> Option<Replied> {
+    let immediate = engine.backend.immediate()?;
+    let request = AcquireRequest::new(key.clone(), lease, terms.ttl.get());
+    Some(Replied {
+        lease,
+        terms,
+        sent_at: now,
+        now,
+        outcome: immediate.try_acquire(&request, now.into()),
+    })
+}
+
+/// Returns what a reply means, and whether the lease has to be released since its fate is unknown.
+pub(super) fn judge(engine: &Engine, replied: Replied) -> (Outcome, Option<(LeaseNumber, Span)>) {
+    let Replied {
+        lease,
+        terms,
+        sent_at,
+        now,
+        outcome,
+    } = replied;
+    let number = LeaseNumber::of(lease);
+    let unresolved = Some((number, terms.ttl));
+    match outcome {
+        Ok(Acquired::Granted { counter }) => {
+            let per_counter = engine.backend.tokens_per_counter();
+            let granted = Lease::new(number, counter, per_counter, terms, sent_at);
+            if now < granted.valid_until() {
+                return (Outcome::Granted(granted), None);
+            }
+            // The reply took as long as the lease: another owner may hold the key by now.
+            (Outcome::NotYet(Seen::Nothing), unresolved)
+        }
+        Ok(Acquired::Busy { ttl }) => (Outcome::NotYet(Seen::Busy(now + ttl)), None),
+        Err(error) => {
+            let unresolved = unresolved.filter(|_| error.may_have_taken_effect());
+            let outcome = match error.kind() {
+                BackendErrorKind::Unavailable => Outcome::NotYet(Seen::Trouble(error)),
+                BackendErrorKind::Misconfigured | BackendErrorKind::Conflict => {
+                    Outcome::Never(error.into())
+                }
+            };
+            (outcome, unresolved)
+        }
+    }
+}
+
+/// Contends for a key as a task, until an acquire of this process has it or none wants it.
+///
+/// Dropped with its runtime, or unstarted where that has ended, it leaves the lane to waiters in other
+/// runtimes.
+pub(super) struct AcquireLoop {
+    engine: Arc<Engine>,
+    key: LockKey,
+    home: RuntimeId,
+    wakeup: Wakeup,
+    in_flight: Option<Attempt>,
+    /// The attempt in flight was sent by an acquire.
+    took_over: bool,
+    hints: Option<Hints>,
+    /// So many hints are for others.
+    yields_to: u32,
+    backoff: Duration,
+    over: bool,
+}
+
+impl AcquireLoop {
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        key: &LockKey,
+        home: RuntimeId,
+        wakeup: Wakeup,
+    ) -> Self {
         Self {
-            engine,
-            key,
-            on_the_wire: None,
+            engine: Arc::clone(engine),
+            key: key.clone(),
+            home,
+            wakeup,
+            in_flight: None,
+            took_over: false,
             hints: None,
-            behind: 0,
+            yields_to: 0,
             backoff: FIRST_BACKOFF,
+            over: false,
         }
     }
 
-    /// One try without waiting, where the backend can answer so. Otherwise it is on the wire.
-    ///
-    /// `sent_at` is a moment before this call; the lease is counted from it.
-    pub(super) fn try_now(&mut self, terms: Terms, sent_at: Moment) -> Option<Tried> {
-        let lease = self.engine.new_lease_id();
-        let backend = &self.engine.backend;
-        if let Some(immediate) = backend.immediate() {
-            let answer = immediate.try_acquire(&self.key, lease, terms.ttl.get(), sent_at.into());
-            return Some(self.tried(lease, terms, sent_at, sent_at, answer));
+    /// Goes on with an attempt that is in flight.
+    pub(super) fn with_attempt(mut self, attempt: Attempt) -> Self {
+        self.in_flight = Some(attempt);
+        self.took_over = true;
+        self
+    }
+
+    /// Starts the task. So many other processes, which were just notified that the key is free, are served
+    /// first: the first to hear of a release mostly gets the key, and it is mostly the same.
+    pub(super) fn spawn(mut self, yields_to: u32) {
+        self.yields_to = yields_to;
+        if let Some(home) = self.engine.home(self.home) {
+            self.home = home.id;
+            home.runtime.spawn(self.run());
         }
-        let answer = Arc::clone(backend).try_acquire(self.key.clone(), lease, terms.ttl.get());
-        self.on_the_wire = Some(Try {
-            lease,
-            terms,
-            sent_at,
-            answer,
-        });
-        None
     }
 
-    /// The outcome of the try on the wire.
-    ///
-    /// # Cancel safety
-    ///
-    /// The try stays with the contention and can be awaited again.
-    async fn outcome(&mut self) -> Tried {
-        poll_fn(|cx| self.poll_outcome(cx)).await.0
+    /// Try, subscribe, try again, wait: a release between the first attempt and the subscription is seen
+    /// by the second attempt, which the first hint of a new subscription brings about.
+    async fn run(mut self) {
+        self.contend().await;
+        self.over = true;
     }
 
-    /// The outcome, and when it came.
-    fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<(Tried, Moment)> {
-        let Some(on_the_wire) = &mut self.on_the_wire else {
-            return Poll::Pending;
-        };
-        let answer = ready!(on_the_wire.answer.as_mut().poll(cx));
-        let (lease, terms, sent_at) = (on_the_wire.lease, on_the_wire.terms, on_the_wire.sent_at);
-        self.on_the_wire = None;
-        let now = Moment::now();
-        Poll::Ready((self.tried(lease, terms, sent_at, now, answer), now))
-    }
-
-    fn tried(
-        &mut self,
-        lease: LeaseId,
-        terms: Terms,
-        sent_at: Moment,
-        now: Moment,
-        answer: Result<Acquired, BackendError>,
-    ) -> Tried {
-        match answer {
-            Ok(Acquired::Granted { counter }) => {
-                self.backoff = FIRST_BACKOFF;
-                let per_counter = self.engine.backend.tokens_per_counter();
-                let granted =
-                    Lease::new(LeaseNumber::of(lease), counter, per_counter, terms, sent_at);
-                if now < granted.valid_until() {
-                    return Tried::Granted(granted);
-                }
-                // The answer took as long as the lease: somebody else may hold the key by now.
-                self.give_back(lease, terms);
-                Tried::NotYet(Seen::Nothing)
+    async fn contend(&mut self) {
+        if self.yields_to > 0 {
+            // The first hint reports the subscription.
+            self.yields_to = self.yields_to.saturating_add(1);
+            let soon = Moment::now() + jittered(POLITE);
+            if !self.pause(soon, false).await {
+                return;
             }
-            Ok(Acquired::Busy { ttl }) => {
-                self.backoff = FIRST_BACKOFF;
-                Tried::NotYet(Seen::Busy(now + ttl))
+        }
+        loop {
+            let Some(replied) = self.attempt().await else {
+                return;
+            };
+            let number = LeaseNumber::of(replied.lease);
+            let now = replied.now;
+            let (outcome, unresolved) = judge(&self.engine, replied);
+            if let Some((lease, ttl)) = unresolved {
+                self.engine.resolve(&self.key, lease, ttl, self.home);
             }
-            Err(error) => {
-                if error.may_have_taken_effect() {
-                    self.give_back(lease, terms);
+            let Self {
+                engine,
+                key,
+                wakeup,
+                home,
+                ..
+            } = &*self;
+            match outcome {
+                Outcome::Granted(lease) => {
+                    return engine.event(key, |lane, effects| {
+                        lane.granted(key, wakeup, lease, *home, now, effects);
+                    });
                 }
-                match error.kind() {
-                    BackendErrorKind::Unavailable => Tried::NotYet(Seen::Trouble(error)),
-                    BackendErrorKind::Misconfigured | BackendErrorKind::Conflict => {
-                        Tried::Never(error.into())
+                Outcome::Never(error) => {
+                    return engine.event(key, |lane, effects| {
+                        lane.refused_for_good(wakeup, &error, effects);
+                    });
+                }
+                Outcome::NotYet(seen) => {
+                    // A backend in trouble is asked once per backoff step, whatever deadlines pass.
+                    let last_attempt = matches!(seen, Seen::Busy(_));
+                    let again_at = self.next_attempt(&seen, now);
+                    self.engine.event(&self.key, |lane, effects| {
+                        lane.refused(&self.wakeup, number, seen, now, effects);
+                    });
+                    if !self.pause(again_at, last_attempt).await {
+                        return;
                     }
                 }
             }
         }
     }
 
-    fn give_back(&self, lease: LeaseId, terms: Terms) {
-        let releaser = &self.engine.releaser;
-        releaser.give_back(&self.engine, self.key.clone(), lease, terms.ttl.get());
-    }
-
-    /// Goes on as the task that the lane asked for. So many other processes, which were just told that
-    /// the key is free, have their turn first: the first to hear of a release mostly gets the key, and
-    /// it is mostly the same.
-    pub(super) fn spawn(mut self, bell: Bell, behind: u32) {
-        self.behind = behind;
-        let engine = Arc::clone(&self.engine);
-        let task = Task {
-            contention: self,
-            bell,
-            over: false,
-        };
-        engine.spawner.spawn(task.run());
-    }
-
-    /// Tries until somebody here has the key, or nobody wants it.
+    /// Makes an attempt, or goes on with the one in flight. `None` if nobody waits any more.
     ///
-    /// Try, watch, try again, wait: a release between the first try and the subscription is seen
-    /// by the second try, which the first hint of a new subscription brings about.
-    async fn run(&mut self, bell: &Bell) {
-        let engine = Arc::clone(&self.engine);
-        let key = self.key.clone();
-        if self.behind > 0 {
-            // The first hint tells of the subscription.
-            self.behind = self.behind.saturating_add(1);
-            let soon = Moment::now() + jittered(POLITE);
-            if !self.wait(bell, soon, false).await {
-                return;
+    /// # Cancel safety
+    ///
+    /// Dropped only with the runtime.
+    async fn attempt(&mut self) -> Option<Replied> {
+        if self.in_flight.is_none() {
+            let lease = self.engine.new_lease_id();
+            let now = Moment::now();
+            let due = self.engine.stuck_at(now);
+            let number = LeaseNumber::of(lease);
+            let terms = self.engine.event(&self.key, |lane, effects| {
+                lane.begin_attempt(&self.wakeup, number, now, due, effects)
+            })?;
+            if let Some(replied) = attempt_now(&self.engine, &self.key, lease, terms, now) {
+                return Some(replied);
             }
+            self.in_flight = Some(send(&self.engine, &self.key, lease, terms));
         }
+        let Some(mut attempt) = self.in_flight.take() else {
+            unreachable!("BUG: an attempt was just sent");
+        };
+        if !self.took_over {
+            return Some(poll_fn(|cx| attempt.poll_reply(cx)).await);
+        }
+        // It may depend on a runtime that does not run.
+        self.took_over = false;
+        let due = self.engine.stuck_at(Moment::now());
+        let replied = by(due, poll_fn(|cx| attempt.poll_reply(cx))).await;
+        Some(replied.unwrap_or_else(|| self.leave_behind(attempt)))
+    }
+
+    /// An attempt without a reply is of unknown fate. What its reply may still bring is released.
+    fn leave_behind(&self, mut attempt: Attempt) -> Replied {
+        let unknown = Replied {
+            lease: attempt.lease,
+            terms: attempt.terms,
+            sent_at: attempt.sent_at,
+            now: Moment::now(),
+            outcome: Err(BackendError::unknown(NoReply)),
+        };
+        if let Some(home) = self.engine.home(self.home) {
+            let (engine, key, id) = (Arc::clone(&self.engine), self.key.clone(), home.id);
+            home.runtime.spawn(async move {
+                let replied = poll_fn(|cx| attempt.poll_reply(cx)).await;
+                let (lease, ttl) = (LeaseNumber::of(replied.lease), replied.terms.ttl);
+                if !matches!(replied.outcome, Ok(Acquired::Busy { .. })) {
+                    engine.resolve(&key, lease, ttl, id);
+                }
+            });
+        }
+        unknown
+    }
+
+    /// Waits for a hint, the time, or the last moment of the first in the queue. Returns `false` when
+    /// nobody is left in it; then the lane is idle.
+    async fn pause(&mut self, mut again_at: Moment, last_attempt: bool) -> bool {
+        let asleep_since = Moment::now();
+        let hints = (self.hints).get_or_insert_with(|| self.engine.backend.watch(&self.key));
         loop {
-            let tried = if self.on_the_wire.is_some() {
-                self.outcome().await
-            } else {
-                let Some((terms, _)) = engine.lanes.with(&key, Lane::first_in_line) else {
-                    return;
-                };
-                match self.try_now(terms, Moment::now()) {
-                    Some(tried) => tried,
-                    None => self.outcome().await,
-                }
+            let now = Moment::now();
+            let pause = self.engine.event(&self.key, |lane, effects| {
+                lane.pause(&self.wakeup, again_at, now, effects)
+            });
+            let Some(pause) = pause else {
+                return false;
             };
-            let (again_at, last_try) = match tried {
-                Tried::Granted(lease) => {
-                    let now = Moment::now();
-                    let next = (engine.lanes).with(&key, |lane| lane.granted(&key, lease, now));
-                    return engine.follow(&key, next);
+            if pause.at_once {
+                return true;
+            }
+            let last_moment = pause
+                .deadline
+                .map(|deadline| deadline.before(LAST_ATTEMPT))
+                .filter(|at| last_attempt && *at > asleep_since);
+            let wake_at = last_moment.map_or(again_at, |at| at.min(again_at));
+            // All three may be dropped at any time: hints and wakeups are kept for the next round.
+            tokio::select! {
+                biased;
+                () = hints.next() => {
+                    self.yields_to = self.yields_to.saturating_sub(1);
+                    if self.yields_to == 0 {
+                        return true;
+                    }
+                    // Unless those it is for are not there any more.
+                    again_at = again_at.min(Moment::now() + jittered(POLITE_AGAIN));
                 }
-                Tried::Never(error) => {
-                    let waiters = engine.lanes.with(&key, |lane| {
-                        let waiters = lane.dismiss();
-                        // Nobody is left, so this ends the contention.
-                        let _nobody = lane.first_in_line();
-                        waiters
-                    });
-                    refuse(waiters.into_iter().map(|waiter| (waiter, error.clone())));
-                    return;
-                }
-                Tried::NotYet(seen) => {
-                    let again_at = self.again_at(&seen);
-                    // A backend in trouble is tried once a backoff step, whoever gives up when.
-                    let last_try = matches!(seen, Seen::Busy(_));
-                    let now = Moment::now();
-                    let refused = engine.lanes.with(&key, |lane| lane.refused(seen, now));
-                    refuse(refused);
-                    (again_at, last_try)
-                }
-            };
-            if !self.wait(bell, again_at, last_try).await {
-                return;
+                () = sleep_until(wake_at.into()) => return true,
+                () = self.wakeup.notified() => {}
             }
         }
     }
 
-    /// When to try again if nothing happens: when the holder's lease has ended, or after the
-    /// backstop.
-    fn again_at(&mut self, seen: &Seen) -> Moment {
-        let now = Moment::now();
+    /// Returns when to try again if nothing happens: when the holder's lease has ended, or after the backstop.
+    fn next_attempt(&mut self, seen: &Seen, now: Moment) -> Moment {
         match seen {
             Seen::Busy(until) => {
+                self.backoff = FIRST_BACKOFF;
                 let expired = *until + Duration::from_millis(1);
                 expired.min(now + jittered(BACKSTOP))
             }
@@ -251,137 +345,83 @@ impl Contention {
             }
         }
     }
-
-    /// Waits for a hint, the time, or the last moment of the first in the queue. False when
-    /// nobody is left in it; then the lane is idle.
-    async fn wait(&mut self, bell: &Bell, mut again_at: Moment, last_try: bool) -> bool {
-        let asleep_since = Moment::now();
-        let hints = (self.hints).get_or_insert_with(|| self.engine.backend.watch(&self.key));
-        loop {
-            let first = self.engine.lanes.with(&self.key, Lane::first_in_line);
-            let Some((_, deadline)) = first else {
-                return false;
-            };
-            let last_moment = deadline
-                .map(|deadline| deadline.before(LAST_TRY))
-                .filter(|at| last_try && *at > asleep_since);
-            let wake_at = last_moment.map_or(again_at, |at| at.min(again_at));
-            // All three may be dropped at any time: hints and rings are kept for the next round.
-            tokio::select! {
-                () = hints.next() => {
-                    self.behind = self.behind.saturating_sub(1);
-                    if self.behind == 0 {
-                        return true;
-                    }
-                    // Unless those it is for are not there any more.
-                    again_at = again_at.min(Moment::now() + jittered(POLITE_AGAIN));
-                }
-                () = sleep_until(wake_at.into()) => return true,
-                () = bell.notified() => {}
-            }
-        }
-    }
 }
 
-/// A contention as a task. Dropped with its runtime, or unstarted where there is none, it leaves the
-/// lane to whoever comes next; what its try may have got runs out by itself.
-struct Task {
-    contention: Contention,
-    bell: Bell,
-    over: bool,
-}
-
-impl Task {
-    async fn run(mut self) {
-        self.contention.run(&self.bell).await;
-        self.over = true;
-    }
-}
-
-impl Drop for Task {
+impl Drop for AcquireLoop {
     fn drop(&mut self) {
         if self.over {
             return;
         }
-        let Contention { engine, key, .. } = &self.contention;
-        let abandoned = engine.lanes.with(key, |lane| lane.abandon(&self.bell));
-        // Those who wait in another runtime: nobody contends for them any more.
-        let error = Error::new(ErrorKind::Unavailable).with_source(NoRuntime);
-        refuse(abandoned.into_iter().map(|waiter| (waiter, error.clone())));
+        // Only the end of its runtime drops it early.
+        self.engine.homes.end(self.home);
+        let error = Error::new(ErrorKind::Unavailable).with_source(RuntimeEnded);
+        let now = Moment::now();
+        self.engine.event(&self.key, |lane, effects| {
+            lane.abandon(&self.wakeup, self.home, &error, now, effects);
+        });
     }
 }
 
-/// The task that contended for the lock went down with its runtime.
+/// The runtime that drove the attempt may not run any more.
+#[derive(Debug, thiserror::Error)]
+#[error("no reply to the attempt of an acquire that is not polled")]
+struct NoReply;
+
+/// The task that contended for the lock was dropped with its runtime.
 #[derive(Debug, thiserror::Error)]
 #[error("the runtime that waited for the lock was shut down")]
-struct NoRuntime;
+struct RuntimeEnded;
 
-/// A contention inside the acquire that drives it. Dropped early, it goes on as a task.
-pub(super) struct Driver {
-    contention: Option<Contention>,
-}
-
-impl Driver {
-    pub(super) fn new(contention: Contention) -> Self {
-        Self {
-            contention: Some(contention),
-        }
-    }
-
-    /// The outcome of the try on the wire, and when it came.
-    pub(super) fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<(Tried, Moment)> {
-        match &mut self.contention {
-            Some(contention) => contention.poll_outcome(cx),
-            None => Poll::Pending,
-        }
-    }
-
-    /// The caller answers for the lane from here.
-    pub(super) fn disarm(mut self) {
-        self.contention = None;
-    }
-
-    /// Joins the queue in its place at the front; a task goes on contending.
-    pub(super) fn queue(mut self, waiter: Waiter, seen: Seen) {
-        let Some(contention) = &self.contention else {
-            return;
-        };
-        let engine = Arc::clone(&contention.engine);
-        let mut refused = None;
-        // Under the mutex, as in `close`: it finds us in the queue, or we see the flag.
-        self.hand_over(|lane, on_the_wire| {
-            if engine.is_closing() {
-                refused = Some(waiter);
-                lane.driver_leaves(on_the_wire, seen)
-            } else {
-                lane.driver_queues(waiter, seen)
-            }
-        });
-        if let Some(waiter) = refused {
-            refuse([(waiter, Error::new(ErrorKind::ShuttingDown))]);
-        }
-    }
-
-    /// Leaves the lane to others, after a try that failed as `seen`.
-    pub(super) fn leave(mut self, seen: Seen) {
-        self.hand_over(|lane, on_the_wire| lane.driver_leaves(on_the_wire, seen));
-    }
-
-    fn hand_over(&mut self, event: impl FnOnce(&mut Lane, bool) -> Next) {
-        let Some(contention) = self.contention.take() else {
-            return;
-        };
-        let on_the_wire = contention.on_the_wire.is_some();
-        let lanes = &contention.engine.lanes;
-        let next = lanes.with(&contention.key, |lane| event(lane, on_the_wire));
-        if let Next::Contend { bell, behind } = next {
-            contention.spawn(bell, behind);
-        }
+/// Finishes the attempt of an acquire that is not polled, in `home`. The acquire finds itself in the queue.
+pub(super) fn take_over(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    inline: &Arc<InlineAttempt>,
+    home: RuntimeId,
+) {
+    // Otherwise it is being polled at this moment.
+    let Some(mut state) = inline.unpolled() else {
+        return;
+    };
+    let Inline::InFlight(_) = &*state else {
+        return;
+    };
+    let (reply, answer) = oneshot::channel();
+    let Inline::InFlight(in_flight) = std::mem::replace(&mut *state, Inline::TakenOver(answer))
+    else {
+        unreachable!("BUG: the attempt was just found in flight");
+    };
+    drop(state);
+    let InFlight {
+        attempt,
+        claim,
+        seat,
+        waker,
+    } = *in_flight;
+    waker.wake();
+    let waiter = Box::new(Waiter {
+        claim,
+        reply,
+        _seat: seat,
+    });
+    let now = Moment::now();
+    let take_over = TakeOver {
+        in_flight: (LeaseNumber::of(attempt.lease), attempt.terms.ttl),
+        waiter,
+        home,
+        now,
+        due: engine.stuck_at(now),
+    };
+    let taken = engine.event(key, |lane, effects| {
+        lane.take_over_inline(inline, take_over, effects)
+    });
+    match taken {
+        Ok(wakeup) => AcquireLoop::new(engine, key, home, wakeup)
+            .with_attempt(attempt)
+            .spawn(0),
+        Err(_waiter) => unreachable!("BUG: a lane keeps its inline attempt until it ends"),
     }
 }
 
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.hand_over(|lane, on_the_wire| lane.driver_leaves(on_the_wire, Seen::Nothing));
-    }
-}
+#[cfg(test)]
+mod tests;

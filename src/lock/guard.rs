@@ -8,30 +8,35 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::claim::{Claim, HoldId};
+use super::clock::Moment;
 use super::engine::Engine;
-use super::grant::{Grant, Grants, Lost};
-use super::moment::Moment;
+use super::grant::Grant;
+use super::lost::{Grants, Lost};
+use super::timeout::by;
 use crate::{Error, ErrorKind, FencingToken, LockKey, Owner};
 
 /// One hold of one or several keys: exactly one release of each on every path, by `Drop`.
 pub(super) struct Hold {
     /// Absent once it is released.
     engine: Option<Arc<Engine>>,
+    id: HoldId,
     held: Held,
 }
 
 impl Hold {
-    pub(super) fn new(engine: Arc<Engine>, grant: Arc<Grant>) -> Self {
+    pub(super) fn new(engine: Arc<Engine>, grant: Arc<Grant>, id: HoldId) -> Self {
         Self {
             engine: Some(engine),
+            id,
             held: Held {
                 grants: Grants::One(grant),
             },
         }
     }
 
-    /// Several holds as one.
-    fn together(holds: Vec<Self>) -> Self {
+    /// Makes one hold of several, which have the same name.
+    fn together(holds: Vec<Self>, id: HoldId) -> Self {
         let mut engine = None;
         let mut grants = Vec::with_capacity(holds.len());
         for mut hold in holds {
@@ -40,6 +45,7 @@ impl Hold {
         }
         Self {
             engine,
+            id,
             held: Held {
                 grants: Grants::Many(grants.into()),
             },
@@ -51,13 +57,13 @@ impl Hold {
     }
 
     pub(super) fn is_held(&self) -> bool {
-        self.held.grants.are_held()
+        self.held.grants.are_held(Moment::now())
     }
 
     /// Hands the releases over at once; the future it returns only listens.
     fn release(mut self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         let engine = self.engine.take();
-        let release = |grant| Some(release(engine.as_ref()?, grant));
+        let release = |grant| Some(release(engine.as_ref()?, grant, self.id));
         // All start before the first is awaited. Of one, nothing is allocated.
         let mut grants = self.grants().iter();
         let first = grants.next().and_then(release);
@@ -76,22 +82,16 @@ impl Hold {
 fn release(
     engine: &Arc<Engine>,
     grant: &Arc<Grant>,
+    hold: HoldId,
 ) -> impl Future<Output = Result<(), Error>> + Send + use<> {
-    let was_held = grant.is_held(Moment::now());
     let (report, reported) = oneshot::channel();
-    let done = engine.release(grant, Some(report));
+    let until = engine.release(grant, hold, Some(report));
     async move {
-        let outcome = match done {
-            Some(outcome) => outcome,
-            // No report comes when the runtime that was to send the release is gone.
-            None => reported
-                .await
-                .unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable))),
-        };
-        if was_held {
-            outcome
-        } else {
-            Err(Error::new(ErrorKind::Lost))
+        // No report comes in time when the runtime that was to send the release does not run.
+        let unavailable = || Err(Error::new(ErrorKind::Unavailable));
+        match by(until, reported).await {
+            Some(Ok(outcome)) => outcome,
+            Some(Err(_)) | None => unavailable(),
         }
     }
 }
@@ -101,7 +101,7 @@ impl Drop for Hold {
         if let Some(engine) = self.engine.take() {
             for grant in self.grants() {
                 // Either done at once, or handed to the releaser; a lost lock needs nothing.
-                drop(engine.release(grant, None));
+                engine.release(grant, self.id, None);
             }
         }
     }
@@ -140,15 +140,24 @@ impl LockGuard {
         Self { hold }
     }
 
-    /// Several keys as one. From here on the next holder of each of them takes a fresh counter, so
-    /// that the largest token of the group separates this group from it.
-    pub(super) fn many(engine: &Engine, holds: Vec<Hold>) -> Self {
-        let hold = Hold::together(holds);
-        for grant in hold.grants() {
-            let lanes = &engine.lanes;
-            lanes.with(grant.key(), |lane| lane.retire_counter(grant));
+    /// Holds several keys as one. From here on the longest hold counts, and the next holder of each key
+    /// takes a fresh counter, so that the largest token of the group separates this group from it. `None`
+    /// if a hold has ended before.
+    pub(super) fn many(engine: &Arc<Engine>, mut holds: Vec<Hold>, claim: &Claim) -> Option<Self> {
+        let now = Moment::now();
+        let mut all = true;
+        for hold in &mut holds {
+            let grant = hold.held.grants.first();
+            let grant = Arc::clone(grant);
+            if !engine.event(grant.key(), |lane, _| lane.join_group(&grant, claim, now)) {
+                // Nothing is left to release.
+                hold.engine = None;
+                all = false;
+            }
         }
-        Self { hold }
+        all.then(|| Self {
+            hold: Hold::together(holds, claim.hold),
+        })
     }
 
     /// A view to hand to those who may look but not release.
@@ -252,17 +261,18 @@ impl Held {
 
     /// Whether the lock is held at this moment, by the clock and not by a flag alone: false from the
     /// instant at which the backend might let somebody else in, also after this process was stopped
-    /// for a while.
+    /// for a while, or the machine was suspended.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.hold_count() > 0 && self.grants.are_held()
+        self.hold_count() > 0 && self.grants.are_held(Moment::now())
     }
 
     /// For how long the lock can be trusted if no renewal succeeds any more; zero when it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        if self.is_held() {
-            self.grants.valid_until().since(Moment::now())
+        let now = Moment::now();
+        if self.hold_count() > 0 && self.grants.are_held(now) {
+            self.grants.valid_until().since(now)
         } else {
             Duration::ZERO
         }

@@ -4,14 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
-
 use super::acquire::Acquire;
+use super::clock::Moment;
 use super::engine::Engine;
-use super::moment::Moment;
+use super::home::NoTimers;
 use super::options::Options;
 use super::snapshot::{LockInfo, Snapshot};
+use super::timeout::by;
+use super::{releaser, watchdog};
 use crate::backend::{Backend, BackendError, BackendErrorKind, ErasedBackend, ForceReleased};
+use crate::task::{Handle, Runtime, timers_work};
 use crate::{ConfigError, Error, ErrorKind, LockKey, LockKeys, Owner};
 
 /// Locks by key: the handle that an application keeps in its state and clones freely.
@@ -49,6 +51,7 @@ impl LockManager {
         LockManagerBuilder {
             backend: Arc::new(backend),
             options: Options::default(),
+            runtime: None,
         }
     }
 
@@ -116,15 +119,13 @@ impl LockManager {
     pub async fn force_release(&self, key: impl Into<LockKey>) -> Result<bool, Error> {
         let key = valid(key)?;
         let engine = &self.engine;
-        let seen = engine.lanes.with(&key, |lane| lane.lease_number());
+        let seen = engine.event(&key, |lane, _| lane.lease_number());
         let backend = Arc::clone(&engine.backend);
         let outcome = backend.force_release(key.clone()).await?;
         let now = Moment::now();
-        let (lost, next) = (engine.lanes).with(&key, |lane| lane.forced_open(seen, now));
-        if let Some(grant) = lost {
-            grant.lose();
-        }
-        engine.follow(&key, next);
+        engine.event(&key, |lane, effects| {
+            lane.released_by_force(seen, now, effects);
+        });
         Ok(outcome == ForceReleased::Released)
     }
 
@@ -145,16 +146,20 @@ impl LockManager {
     /// The manager is shut down from the first poll on; dropping the future only ends the waiting.
     pub async fn shutdown(&self, grace: Duration) -> Snapshot {
         self.engine.close();
-        // What a runtime that is gone has left undone goes on in this one.
-        self.engine.releaser.resume(&self.engine);
-        self.engine.watchdog.look_at(&self.engine, Moment::now());
+        // What a runtime that has ended left undone goes on in this one.
+        if let Ok(home) = self.engine.current_home() {
+            watchdog::adopt_all(&self.engine, home);
+        }
+        releaser::resume(&self.engine);
         let finished = async {
             self.engine.lanes.emptied().await;
-            self.engine.releaser.finished().await;
+            for home in self.engine.homes.all() {
+                home.unresolved.finished().await;
+            }
         };
-        match timeout(grace, finished).await {
-            Ok(()) => Snapshot::default(),
-            Err(_) => self.snapshot(),
+        match by(Moment::now() + grace, finished).await {
+            Some(()) => Snapshot::default(),
+            None => self.snapshot(),
         }
     }
 }
@@ -192,6 +197,7 @@ impl fmt::Debug for LockManager {
 pub struct LockManagerBuilder {
     backend: Arc<dyn ErasedBackend>,
     options: Options,
+    runtime: Option<Handle>,
 }
 
 impl LockManagerBuilder {
@@ -225,15 +231,50 @@ impl LockManagerBuilder {
         self
     }
 
-    /// The manager.
+    /// Runs all background work in this runtime. Defaults to the runtime that acquires.
+    ///
+    /// By default a lock is renewed in the runtime that acquired it, as long as that runtime is driven. Name
+    /// another one where handlers block their executor, where the program calls `block_on` from
+    /// synchronous code, or where it acquires outside of any Tokio runtime. A runtime with a thread of its
+    /// own serves best; it needs timers, and I/O for Redis. Locks are lost when it ends.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_lock::{LockManager, Memory};
+    ///
+    /// let background = tokio::runtime::Builder::new_multi_thread()
+    ///     .worker_threads(1)
+    ///     .thread_name("locks")
+    ///     .enable_all()
+    ///     .build()?;
+    /// let locks = LockManager::builder(Memory::new())
+    ///     .runtime(background.handle().clone())
+    ///     .build()?;
+    /// # drop(locks);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn runtime(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// Creates the manager.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] naming the setting that is out of bounds.
+    /// [`ConfigError`] naming the setting that is out of bounds, or the runtime if it has no timers.
     pub fn build(self) -> Result<LockManager, ConfigError> {
         self.options.validate()?;
+        if let Some(runtime) = &self.runtime {
+            let _entered = runtime.enter();
+            if !timers_work() {
+                return Err(ConfigError::new("runtime", NoTimers.to_string()));
+            }
+        }
+        let runtime = self.runtime.map(Runtime::Tokio);
         Ok(LockManager {
-            engine: Arc::new(Engine::new(self.backend, self.options)),
+            engine: Arc::new(Engine::new(self.backend, self.options, runtime)),
         })
     }
 }

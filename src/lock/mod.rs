@@ -1,93 +1,122 @@
 //! The engine: locks by key, without HTTP and without any particular backend.
 //!
-//! # The life of a lock
+//! # Life of a lock
 //!
-//! Per key and process there is one *lane* ([`lane`]), a state machine under the mutex of its shard
-//! of the table ([`lanes`]). Everything else asks it: the acquire that wants the key, the guard that
-//! gives it up, the task that talks to the backend. An event changes the state under the mutex and
-//! answers what is to be done ([`order`]); that is done after the mutex is free ([`engine`]).
+//! Each key has one *lane* per process ([`lane`]): a state machine under the mutex of its shard of the
+//! table ([`table`]). Acquires, guards and background tasks send it events. An event changes the state
+//! under the mutex and fills one [`effect::Effects`] value; [`dispatch`] carries it out after the mutex is
+//! free. No other file resolves a waiter, reports a release, wakes the listeners of a loss or starts a task
+//! for a lane.
 //!
-//! | phase | event | next phase | to be done |
-//! |---|---|---|---|
-//! | idle | acquire | contending, driven by the acquire | first try |
-//! | contending | acquire | | queue; with `no_wait` refuse, or hear the first answer |
-//! | contending | the driver's try is granted | held | return the guard |
-//! | contending | the driver's try fails; it may wait | contending, by a task | the driver queues in front |
-//! | contending | the driver is dropped, its try on the wire | contending, by a task | finish the try |
-//! | contending | the driver leaves | contending, by a task for those who queue, or idle | |
-//! | contending | the task's try is granted | held by the first in the queue | wake it |
-//! | contending | the same, nobody queues, or under other terms | surrendered | tell the releaser |
-//! | contending | the task's try is refused | | refuse `no_wait`s; wait for hint, end of lease, backstop |
-//! | contending | the task's try can never succeed | idle | refuse the queue |
-//! | contending | the last waiter leaves | idle, when the task has woken | the task ends |
-//! | contending | the task is dropped with its runtime | idle | refuse the queue |
-//! | contending, held | forced open, and nobody knows whether before or after the grant | | renew at once: the backend knows |
-//! | held | acquire by the owner | | count up; at 64 refuse; if the grant is lost, a stranger |
-//! | held | acquire by another | | queue; with `no_wait` refuse |
-//! | held | release, count above 1 | | count down |
-//! | held | last release, somebody queues, budget left | held by the first in the queue | wake it |
-//! | held | last release otherwise | surrendered | tell the releaser |
-//! | held | handed on, the budget is about to end, somebody queues still | | extend: more, unless others wait |
-//! | held | extended | | a fresh budget; the guard's deadline moves |
-//! | held | not extended: others wait | | those who queue have one more turn at most |
-//! | held | a third of the lease has passed | | renew |
-//! | held | renewed | | the guard's deadline moves |
-//! | held | the renewal says "not held", or it was forced open | contending, or idle | tell the guard; contend |
-//! | held | the guard's deadline has passed | surrendered | tell the guard and the releaser |
-//! | surrendered | acquire, nobody queues, budget left | held | take the lease back |
-//! | surrendered, returning | acquire otherwise | | queue; with `no_wait` only as the first |
-//! | surrendered | renewed or extended, somebody queues, budget left | held by the first in the queue | wake it |
-//! | surrendered | the releaser comes, nobody queues | returning | release |
-//! | surrendered | the releaser comes, somebody queues | returning | pass: keep unless others wait |
-//! | surrendered, returning | the lease must have run out, nothing came of it | contending by a task, or idle | as after a runtime that went down |
-//! | returning | kept | held by the first in the queue | wake it; if it left, release |
-//! | returning | forced open | contending by a task, or idle | if it is kept, give it back |
-//! | returning | released, not held, or failed | contending by a task, or idle | a failed release is tried again beside it |
+//! The column *task* names the background task that the next phase needs in order to progress: `loop` is an
+//! acquire loop ([`contender`]), `releaser` a task of [`releaser`], `watchdog` the task of [`watchdog`].
 //!
-//! What holds between them:
+//! | phase | event | next phase | effect | task |
+//! |---|---|---|---|---|
+//! | idle | acquire | contending, inline | send the first attempt | |
+//! | contending | acquire | | queue; with `no_wait` wait for the reply, or reject behind others | |
+//! | contending, inline | the attempt is granted | held | return the guard | watchdog |
+//! | contending, inline | the attempt is refused | contending | queue in front, start a loop | loop |
+//! | contending, inline | dropped with the attempt in flight | contending | a loop finishes the attempt | loop |
+//! | contending, inline | not polled for 10 ms while others wait, or past its deadline | contending | queue in front, a loop finishes the attempt | loop |
+//! | contending, inline | leaves after its attempt | contending, or idle | start a loop for the queue | loop |
+//! | contending | the loop's attempt is granted | held by the first in the queue | resolve it | watchdog |
+//! | contending | the same, the queue is empty or asks for other terms | surrendered | release | releaser |
+//! | contending | the loop's attempt is refused | | reject `no_wait`s that came before it | loop |
+//! | contending | the loop's attempt can never succeed | idle | reject the queue | |
+//! | contending | the last waiter leaves | idle, when the loop has woken | the loop ends | loop |
+//! | contending | the loop is dropped with its runtime | contending, or idle | a loop in another runtime; reject waiters of the ended one | loop |
+//! | contending | the loop does not run, a waiter in another runtime | contending | a loop there; release what the old one gets | loop |
+//! | contending, held | released by force, before or after the grant | | renew at once: the backend knows | watchdog |
+//! | held | acquire by the owner, or queued acquires of the owner | | count up; at 64 reject | watchdog |
+//! | held | acquire by another owner | | queue; with `no_wait` reject | watchdog |
+//! | held | release, count above 1 | | count down; the terms of the remaining holds apply | watchdog |
+//! | held | last release, a waiter, budget left | held by the first in the queue | resolve it | watchdog |
+//! | held | last release otherwise | surrendered | release | releaser |
+//! | held | handed on, the budget is about to end, waiters | | extend: more, unless others wait | a task of its own |
+//! | held | extended | | a fresh budget; the guard's deadline moves | watchdog |
+//! | held | not extended: others wait | | the queue has one more turn at most | watchdog |
+//! | held | a renewal is due, see [`lease`] | | renew | watchdog |
+//! | held | renewed | | the guard's deadline moves | watchdog |
+//! | held | not picked up by the deadline of its waiter | surrendered | release | releaser |
+//! | held | the renewal says "not held", or released by force | contending, or idle | mark the guard lost; contend | loop |
+//! | held | the guard's deadline has passed | surrendered | mark the guard lost; release | releaser |
+//! | held | its runtime ends | | not renewed any more | watchdog of another runtime |
+//! | surrendered | acquire, the queue is empty, budget left | held | take the lease back | watchdog |
+//! | surrendered, returning | acquire otherwise | | queue; with `no_wait` only as the first | releaser |
+//! | surrendered | renewed or extended, a waiter, budget left | held by the first in the queue | resolve it | watchdog |
+//! | surrendered | the releaser comes, the queue is empty | returning | release | releaser |
+//! | surrendered | the releaser comes, a waiter | returning | keep unless others wait | releaser |
+//! | surrendered, returning | the task does not run, a waiter in another runtime | | release from there, too | releaser there |
+//! | surrendered, returning | the lease must have expired | contending, or idle | report `Unavailable` | loop |
+//! | returning | kept | held by the first in the queue | resolve it; if it left, release | watchdog |
+//! | returning | released by force | contending, or idle | if it is kept, release it | loop |
+//! | returning | released, not held, or failed | contending, or idle | a failed release is tried again beside it | loop |
 //!
-//! - A lane sends at most one acquire, release or pass at a time; renewals, and extensions as if they were
-//!   renewals, go beside them, but none is sent after a release, and a release waits for the answer to one
-//!   on the wire.
+//! # Invariants
+//!
+//! - A lane sends at most one acquire or release at a time; renewals, and extensions as if they were
+//!   renewals, go beside them, but none is sent after a release, and a release waits for the reply to one
+//!   in flight. The exception is a command whose task does not run: another runtime does not wait for it.
 //! - Processes that all want a key have it in turn. A lease that another process had before is handed on
-//!   to those who wait there by then, and to most of them once more; then the others are asked. Whoever
-//!   gave it up for them comes again when it has heard so many releases as there are others.
+//!   to those who wait there by then, and to most of them once more; then the others are asked. A process
+//!   that released it for them comes again when it has heard as many releases as there are others.
 //! - Each acquire command has a lease id of its own. If its fate is unknown, the id is released
-//!   until the backend answers or the lease must have run out; the next try has another id.
-//! - A guard is current if the lane holds the very grant it was made from. Anything a guard does
+//!   until the backend replies or the lease must have expired; the next attempt has another id.
+//! - A guard is current if the lane holds the very grant it was made from. Anything that a guard does
 //!   that is not current, such as one that was lost, changes nothing.
-//! - Whoever leaves the queue while it is being served gets a hold that nobody takes: dropping it
-//!   releases it, to the next in the queue.
+//! - A waiter that is dropped while it is being resolved gets a hold that nobody takes: it is
+//!   released, to the next in the queue.
+//!
+//! # Runtimes
+//!
+//! Background work runs in the *home* of a lane: the runtime in which its last event happened, or the one
+//! set by [`LockManagerBuilder::runtime`]. Each home has a watchdog, a releaser and a resolver of its own.
+//! A held lock is renewed by the watchdog of the runtime that acquired it, and by no other. What a home does
+//! not do in time is done by the home of a waiter, and what a home that has ended leaves behind by any
+//! other.
 //!
 //! # Dropped futures
 //!
-//! The only futures a caller can drop are the acquire and `release`. An acquire is at one of two
-//! awaits: its own first try (a driver, which hands the try to a task) or its place in the queue
-//! (which it leaves). `release` has handed over its duty before it awaits. Everything else runs in
-//! tasks, which only the end of their runtime drops: then the leases run out.
+//! A caller can drop two futures: the acquire and `release`. An acquire is at one of two awaits: its own
+//! first attempt, which it hands to a task, or its place in the queue, which it leaves. The lane owns the
+//! progress of both, so a future that is not polled holds up no other. `release` has handed over its duty
+//! before it awaits. Everything else runs in tasks, which only the end of their runtime drops.
 
 mod acquire;
+mod attempt;
+mod claim;
+mod clock;
 mod contender;
+mod deadlines;
+mod dispatch;
+mod effect;
 mod engine;
-mod entry;
-mod extension;
+mod extend_ahead;
 mod grant;
 mod guard;
+mod home;
 mod lane;
-mod lanes;
 mod lease;
+mod lost;
 mod manager;
-mod moment;
-mod observe;
 mod options;
-mod order;
+mod pending;
+mod release_queue;
 mod releaser;
+mod resolver;
 mod snapshot;
+mod table;
+#[cfg(test)]
+mod tests;
+mod timeout;
+mod unresolved;
+mod wake;
 mod watchdog;
 
 pub use acquire::{Acquire, AcquireFuture};
-pub use grant::Lost;
 pub use guard::{Held, LockGuard};
+pub use lost::Lost;
 pub use manager::{LockManager, LockManagerBuilder};
 pub use options::MAX_HOLD_COUNT;
 pub(crate) use options::{valid_lease, valid_wait};

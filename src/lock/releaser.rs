@@ -1,19 +1,26 @@
-//! Finishes what a dropped guard started: off the request's path, in batches, until it is done or
-//! the lease has run out by itself.
+//! Finishes what a dropped guard started: off the request's path, in batches.
+//!
+//! The lane keeps the lease and the call that waits for its release; the task only sends commands. What it
+//! does not do, since its runtime idles or has ended, another runtime does as soon as somebody waits for it
+//! there.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::timeout_at;
 
+use super::claim::HoldId;
+use super::clock::{Moment, Span};
+use super::effect::{Effects, Report, Work};
 use super::engine::Engine;
-use super::moment::Moment;
-use super::order::{Report, Return, Surrender};
-use crate::backend::{BackendError, Immediate, LeaseId, Passed, Released};
-use crate::jitter::jittered;
+use super::grant::Grant;
+use super::home::Home;
+use super::lane::{self, Kept, Lane, Order, Yielded};
+use super::lease::LeaseNumber;
+use crate::backend::{
+    BackendError, Immediate as _, KeepRequest, Release, Released, ReleasedOrKept,
+};
+use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
 /// The most keys of one command.
@@ -26,213 +33,165 @@ const IN_FLIGHT: usize = 8;
 /// How long a batch may hold up the next one.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-const LAST_BACKOFF: Duration = Duration::from_secs(1);
-
-/// The keys whose leases are to go back, and whether a task is at it.
-///
-/// By itself: each release writes it, and what lies on the same cache line would be fetched anew by
-/// all other cores.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(super) struct Releaser {
-    queue: Mutex<VecDeque<LockKey>>,
-    running: AtomicBool,
-    /// Told that there is something in the queue.
-    enqueued: Notify,
-    /// Releases that failed at first and are tried again, and leases nobody knows the fate of.
-    unfinished: AtomicUsize,
-    /// Told when one of them is finished.
-    finished: Notify,
+impl Engine {
+    /// Ends one hold of a grant. `report` is resolved when the lease is with the backend, or has gone to the
+    /// next in the queue; at the latest, the lease has expired by the moment that is returned.
+    pub(super) fn release(
+        self: &Arc<Self>,
+        grant: &Arc<Grant>,
+        hold: HoldId,
+        report: Option<Report>,
+    ) -> Moment {
+        let key = grant.key();
+        let now = Moment::now();
+        let immediate = self.backend.immediate().is_some();
+        // Where the backend replies at once, no task is needed.
+        let home = if immediate {
+            None
+        } else {
+            self.current_home().ok()
+        };
+        let (until, keep) = self.event(key, |lane, effects| {
+            let release = lane::Release {
+                hold,
+                report,
+                home,
+                now,
+            };
+            let until = lane.release(key, grant, release, effects);
+            let keep = return_now(self, key, lane, now, effects);
+            (until, keep.zip(lane.home()))
+        });
+        if let Some(((number, ttl), home)) = keep {
+            start_release_or_keep(self, key.clone(), number, ttl, home);
+        }
+        until
+    }
 }
 
-/// Says that the task is gone, also when its runtime drops it.
-struct Running(Arc<Engine>);
+/// Returns the lease of a lane whose backend replies without waiting. If it is to be kept unless others
+/// wait, that is left to the caller.
+fn return_now(
+    engine: &Engine,
+    key: &LockKey,
+    lane: &mut Lane,
+    now: Moment,
+    effects: &mut Effects,
+) -> Option<(LeaseNumber, Span)> {
+    let backend = engine.backend.immediate()?;
+    let order = lane.take_return(lane.home()?, now, engine.stuck_at(now))?;
+    // A task would have nothing to do any more.
+    effects.work.retain(|work| !matches!(work, Work::Return(_)));
+    match order {
+        Order::Release(number) => {
+            let release = Release::new(key.clone(), engine.lease_id(number));
+            let outcome = backend.release(&release, now.into());
+            settle(lane, number, outcome, Repeat::No, now, effects);
+            None
+        }
+        Order::ReleaseOrKeep(number, ttl) => Some((number, ttl)),
+    }
+}
+
+/// The lane of `key` has a lease to return, by a task in `home`. Never blocks.
+pub(super) fn enqueue(engine: &Arc<Engine>, key: &LockKey, home: RuntimeId) {
+    if engine.backend.immediate().is_some() {
+        let now = Moment::now();
+        let keep = engine.event(key, |lane, effects| {
+            return_now(engine, key, lane, now, effects)
+        });
+        if let Some((number, ttl)) = keep {
+            start_release_or_keep(engine, key.clone(), number, ttl, home);
+        }
+    } else if let Some(home) = engine.home(home) {
+        home.releases.push(key.clone());
+        start(engine, &home);
+    }
+    // Where no runtime is left, the next one that is used goes on with it.
+}
+
+fn start(engine: &Arc<Engine>, home: &Arc<Home>) {
+    if home.releases.start() {
+        let running = Running {
+            engine: Arc::clone(engine),
+            home: Arc::clone(home),
+            over: false,
+        };
+        home.runtime.spawn(run(running));
+    }
+}
+
+/// Goes on with what was left in the queues of runtimes that have ended.
+pub(super) fn resume(engine: &Arc<Engine>) {
+    for home in engine.homes.all() {
+        if !home.releases.is_empty() {
+            start(engine, &home);
+        }
+    }
+}
+
+/// Reports that the task is gone, also when its runtime drops it.
+struct Running {
+    engine: Arc<Engine>,
+    home: Arc<Home>,
+    over: bool,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.releaser.running.store(false, Ordering::SeqCst);
-    }
-}
-
-/// Counts a release that goes on in the background.
-struct Unfinished(Arc<Engine>);
-
-impl Unfinished {
-    fn new(engine: &Arc<Engine>) -> Self {
-        engine.releaser.unfinished.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(engine))
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        let releaser = &self.0.releaser;
-        releaser.unfinished.fetch_sub(1, Ordering::SeqCst);
-        releaser.finished.notify_waiters();
-    }
-}
-
-impl Releaser {
-    fn queue(&self) -> std::sync::MutexGuard<'_, VecDeque<LockKey>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How many releases go on beside their lanes.
-    pub(super) fn unfinished(&self) -> usize {
-        self.unfinished.load(Ordering::SeqCst)
-    }
-
-    /// Waits until none does.
-    pub(super) async fn finished(&self) {
-        loop {
-            let finished = self.finished.notified();
-            tokio::pin!(finished);
-            // Listen first, then look.
-            finished.as_mut().enable();
-            if self.unfinished() == 0 {
-                return;
+        let Self { engine, home, over } = self;
+        home.releases.stopped();
+        if *over {
+            // What came between the last look and the flag found the flag set.
+            if !home.releases.is_empty() {
+                start(engine, home);
             }
-            finished.await;
-        }
-    }
-
-    /// The lane of `key` has a lease to return. Never blocks, and needs no runtime to be called.
-    pub(super) fn enqueue(&self, engine: &Arc<Engine>, key: LockKey) {
-        if let Some(backend) = engine.backend.immediate() {
-            let now = Moment::now();
-            let order = engine.lanes.with(&key, |lane| lane.take_return(now));
-            if let Some(order) = order {
-                carry_out(engine, backend, &key, order, now);
-            }
-        } else {
-            let first = {
-                let mut queue = self.queue();
-                queue.push_back(key);
-                queue.len() == 1
-            };
-            // The task takes along those behind the first.
-            if first {
-                self.enqueued.notify_one();
-            }
-            self.start(engine);
-        }
-    }
-
-    /// Goes on with what a runtime that is gone has left in the queue.
-    pub(super) fn resume(&self, engine: &Arc<Engine>) {
-        if !self.queue().is_empty() {
-            self.start(engine);
-        }
-    }
-
-    /// The next keys from the queue, as many as go at a time.
-    fn next_round(&self) -> Vec<LockKey> {
-        const ROUND: usize = IN_FLIGHT * BATCH;
-        let mut queue = self.queue();
-        let size = queue.len().min(ROUND);
-        // The queue keeps its room for those who come next; not that of a burst.
-        let round = queue.drain(..size).collect();
-        if queue.is_empty() {
-            queue.shrink_to(ROUND);
-        }
-        round
-    }
-
-    /// Waits until there is something in the queue.
-    async fn has_more(&self) {
-        while self.queue().is_empty() {
-            self.enqueued.notified().await;
-        }
-    }
-
-    fn start(&self, engine: &Arc<Engine>) {
-        // It mostly runs, and to look costs less than to write.
-        if self.running.load(Ordering::SeqCst) || self.running.swap(true, Ordering::SeqCst) {
             return;
         }
-        let running = Running(Arc::clone(engine));
-        engine.spawner.spawn(run(running));
-    }
-
-    /// Releases a lease whose fate is not known, beside its lane: tries again until the backend
-    /// answers or the lease must have run out, which is after `ttl` at the latest.
-    ///
-    /// That is counted from now: a try that was sent again, or a renewal without an answer, armed it
-    /// later than anybody here knows.
-    pub(super) fn give_back(
-        &self,
-        engine: &Arc<Engine>,
-        key: LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) {
-        let until = Moment::now() + ttl;
-        let unfinished = Unfinished::new(engine);
-        engine.spawner.spawn(retry(unfinished, key, lease, until));
-    }
-}
-
-/// What the releaser does for a lane whose backend answers at once.
-pub(super) fn carry_out(
-    engine: &Arc<Engine>,
-    backend: &dyn Immediate,
-    key: &LockKey,
-    order: Return,
-    now: Moment,
-) {
-    match order {
-        Return::Release(surrender) => {
-            let id = engine.lease_id(surrender.lease.number());
-            let outcome = backend.release(key, id, now.into());
-            settle(engine, key, surrender, outcome);
+        engine.homes.end(home.id);
+        for key in home.releases.next_round(usize::MAX) {
+            enqueue(engine, &key, home.id);
         }
-        Return::Pass(surrender) => start_pass(engine, key.clone(), surrender),
     }
 }
 
-fn start_pass(engine: &Arc<Engine>, key: LockKey, surrender: Surrender) {
-    let pass = pass(Arc::clone(engine), key, surrender);
-    engine.spawner.spawn(pass);
-}
-
-async fn run(running: Running) {
-    let engine = Arc::clone(&running.0);
+async fn run(mut running: Running) {
+    let engine = Arc::clone(&running.engine);
+    let home = Arc::clone(&running.home);
     loop {
-        let round = engine.releaser.next_round();
+        let round = home.releases.next_round(IN_FLIGHT * BATCH);
         if round.is_empty() {
-            drop(running);
-            // What came between the look and the flag found the flag set and started nobody.
-            engine.releaser.resume(&engine);
+            running.over = true;
             return;
         }
         let mut releases = Vec::with_capacity(round.len());
         let now = Moment::now();
+        let due = engine.stuck_at(now);
         for key in round {
-            match engine.lanes.with(&key, |lane| lane.take_return(now)) {
-                Some(Return::Release(surrender)) => releases.push((key, surrender)),
-                Some(Return::Pass(surrender)) => start_pass(&engine, key, surrender),
-                // Taken back, or waiting for the answer to a renewal.
+            match engine.event(&key, |lane, _| lane.take_return(home.id, now, due)) {
+                Some(Order::Release(number)) => releases.push((key, number)),
+                Some(Order::ReleaseOrKeep(number, ttl)) => {
+                    start_release_or_keep(&engine, key, number, ttl, home.id);
+                }
+                // Taken back, or waiting for the reply to a renewal.
                 None => {}
             }
         }
-        send(&engine, releases).await;
+        send(&engine, &home, releases).await;
     }
 }
 
-/// Sends one round, each group of keys by itself, and waits for the end of one of its batches, while
+/// Sends one round, each group of keys on its own, and waits for the end of one of its batches, while
 /// others gather for the next round; but not for long: one that hangs delays no other.
-async fn send(engine: &Arc<Engine>, leases: Vec<(LockKey, Surrender)>) {
-    let mut batches = Vec::new();
-    for mut group in engine.in_groups(leases, |(key, _)| key) {
-        while !group.is_empty() {
-            let batch = group.drain(..group.len().min(BATCH)).collect();
-            batches.push(release(Arc::clone(engine), batch, false));
-        }
-    }
+async fn send(engine: &Arc<Engine>, home: &Arc<Home>, leases: Vec<(LockKey, LeaseNumber)>) {
+    let batches = engine.in_batches(leases, BATCH, |(key, _)| key);
+    let mut batches: Vec<_> = batches
+        .into_iter()
+        .map(|batch| release(Arc::clone(engine), batch, Repeat::No))
+        .collect();
     let Some(last) = batches.pop() else { return };
     for batch in batches {
-        engine.spawner.spawn(batch);
+        home.runtime.spawn(batch);
     }
     // Mostly the only one: a task of its own would cost as much as all the rest.
     let mut last = Box::pin(last);
@@ -243,117 +202,124 @@ async fn send(engine: &Arc<Engine>, leases: Vec<(LockKey, Surrender)>) {
     tokio::select! {
         biased;
         () = &mut last => return,
-        () = engine.releaser.has_more() => {}
+        () = home.releases.has_more() => {}
     }
     if timeout_at(patience_ends.into(), &mut last).await.is_err() {
-        engine.spawner.spawn(last);
+        home.runtime.spawn(last);
     }
 }
 
-/// Releases one batch. Whatever the answer, each lane goes on: what failed is tried again beside it.
-///
-/// `again`: an earlier command may have released them already, which is as good.
-async fn release(engine: Arc<Engine>, leases: Vec<(LockKey, Surrender)>, again: bool) {
-    let ids: Vec<_> = leases
+/// Whether an earlier command may have released the leases already, which is as good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    Yes,
+    No,
+}
+
+/// Releases one batch. Whatever the reply, each lane goes on: what failed is tried again beside it.
+async fn release(engine: Arc<Engine>, leases: Vec<(LockKey, LeaseNumber)>, repeat: Repeat) {
+    let releases = leases
         .iter()
-        .map(|(key, surrender)| (key.clone(), engine.lease_id(surrender.lease.number())))
-        .collect();
-    // Dropped here only with the runtime; then the leases run out.
-    let outcomes = Arc::clone(&engine.backend).release(ids).await;
-    for ((key, surrender), mut outcome) in leases.into_iter().zip(outcomes) {
-        if again && outcome.is_ok() && Moment::now() < surrender.lease.valid_until() {
-            outcome = Ok(Released::Released);
-        }
-        settle(&engine, &key, surrender, outcome);
+        .map(|(key, number)| Release::new(key.clone(), engine.lease_id(*number)));
+    // Dropped here only with the runtime; then the leases expire.
+    let outcomes = Arc::clone(&engine.backend)
+        .release(releases.collect())
+        .await;
+    for ((key, number), outcome) in leases.into_iter().zip(outcomes) {
+        let now = Moment::now();
+        engine.event(&key, |lane, effects| {
+            settle(lane, number, outcome, repeat, now, effects);
+        });
     }
 }
 
 fn settle(
-    engine: &Arc<Engine>,
-    key: &LockKey,
-    surrender: Surrender,
+    lane: &mut Lane,
+    number: LeaseNumber,
     outcome: Result<Released, BackendError>,
+    repeat: Repeat,
+    now: Moment,
+    effects: &mut Effects,
 ) {
     let outcome = match outcome {
         Ok(Released::Released) => Ok(()),
+        Ok(Released::NotHeld) if repeat == Repeat::Yes && lane.returns_in_time(number, now) => {
+            Ok(())
+        }
         Ok(Released::NotHeld) => Err(Error::new(ErrorKind::Lost)),
         Err(error) => {
-            let id = engine.lease_id(surrender.lease.number());
-            let longest = surrender.lease.longest();
-            engine.releaser.give_back(engine, key.clone(), id, longest);
+            lane.resolve_return(number, now, effects);
             Err(error.into())
         }
     };
-    returned(engine, key, surrender, outcome, None);
+    lane.returned(number, outcome, Yielded::ToNobody, now, effects);
 }
 
-fn returned(
+/// Sends a release again from `home`, since nothing was heard of the one before. It may be sent twice.
+pub(super) fn send_again(
     engine: &Arc<Engine>,
     key: &LockKey,
-    surrender: Surrender,
-    outcome: Result<(), Error>,
-    passed: Option<u32>,
+    number: LeaseNumber,
+    home: RuntimeId,
 ) {
-    let number = surrender.lease.number();
-    let next = (engine.lanes).with(key, |lane| lane.returned(number, passed));
-    engine.follow(key, next);
-    tell(surrender.report, outcome);
+    if let Some(home) = engine.home(home) {
+        let batch = vec![(key.clone(), number)];
+        home.runtime
+            .spawn(release(Arc::clone(engine), batch, Repeat::Yes));
+    }
 }
 
-/// Answers whoever awaits a release.
-pub(super) fn tell(report: Option<Report>, outcome: Result<(), Error>) {
-    if let Some(report) = report {
-        // It may have stopped waiting.
-        drop(report.send(outcome));
+fn start_release_or_keep(
+    engine: &Arc<Engine>,
+    key: LockKey,
+    number: LeaseNumber,
+    ttl: Span,
+    home: RuntimeId,
+) {
+    if let Some(home) = engine.home(home) {
+        let task = release_or_keep(Arc::clone(engine), home.id, key, number, ttl);
+        home.runtime.spawn(task);
     }
 }
 
 /// The hand-off budget is spent: asks whether another process wants the key.
-async fn pass(engine: Arc<Engine>, key: LockKey, mut surrender: Surrender) {
+async fn release_or_keep(
+    engine: Arc<Engine>,
+    home: RuntimeId,
+    key: LockKey,
+    number: LeaseNumber,
+    ttl: Span,
+) {
     let sent_at = Moment::now();
-    let id = engine.lease_id(surrender.lease.number());
-    let ttl = surrender.lease.ttl();
+    let request = KeepRequest::new(key.clone(), engine.lease_id(number), ttl.get());
     let backend = Arc::clone(&engine.backend);
-    match backend.pass(key.clone(), id, ttl).await {
-        Ok(Passed::Kept { counter }) => {
-            surrender.lease.keep(counter, sent_at, ttl);
-            let now = Moment::now();
-            match (engine.lanes).with(&key, |lane| lane.kept(&key, surrender, now)) {
-                Ok((report, next)) => {
-                    engine.follow(&key, next);
-                    tell(report, Ok(()));
-                }
-                Err(lease) => engine.releaser.give_back(&engine, key, id, lease.longest()),
-            }
+    let outcome = backend.release_or_keep(request).await;
+    let now = Moment::now();
+    match outcome {
+        Ok(ReleasedOrKept::Kept { counter }) => {
+            let kept = Kept {
+                counter,
+                ttl,
+                sent_at,
+                home,
+            };
+            engine.event(&key, |lane, effects| {
+                lane.kept(&key, number, kept, now, effects);
+            });
         }
-        Ok(Passed::Released { watchers }) => {
-            returned(&engine, &key, surrender, Ok(()), Some(watchers));
+        Ok(ReleasedOrKept::Released { watchers }) => {
+            let yielded = Yielded::to(watchers);
+            engine.event(&key, |lane, effects| {
+                lane.returned(number, Ok(()), yielded, now, effects);
+            });
         }
-        Ok(Passed::NotHeld) => {
+        Ok(ReleasedOrKept::NotHeld) => {
             let lost = Err(Error::new(ErrorKind::Lost));
-            returned(&engine, &key, surrender, lost, None);
+            engine.event(&key, |lane, effects| {
+                lane.returned(number, lost, Yielded::ToNobody, now, effects);
+            });
         }
         // It may have been renewed or released; the plain release settles it either way.
-        Err(_) => release(engine, vec![(key, surrender)], true).await,
-    }
-}
-
-/// The task of a lease whose fate is not known.
-async fn retry(unfinished: Unfinished, key: LockKey, lease: LeaseId, until: Moment) {
-    let engine = &unfinished.0;
-    let mut backoff = FIRST_BACKOFF;
-    // Before the first try: what comes back after it is not missed.
-    let mut recoveries = engine.backend.recoveries();
-    loop {
-        let release = vec![(key.clone(), lease)];
-        let outcomes = Arc::clone(&engine.backend).release(release).await;
-        if outcomes.iter().all(Result::is_ok) || Moment::now() >= until {
-            return;
-        }
-        // Others wait for this key: as soon as the backend can be reached again, they need not.
-        tokio::select! {
-            () = sleep(jittered(backoff)) => backoff = (backoff * 2).min(LAST_BACKOFF),
-            () = recoveries.next() => {}
-        }
+        Err(_) => release(engine, vec![(key, number)], Repeat::Yes).await,
     }
 }

@@ -1,10 +1,11 @@
 //! What can be seen of the engine from outside.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::clock::Moment;
 use super::engine::Engine;
 use super::lane::Lane;
-use super::moment::Moment;
 use crate::LockKey;
 use crate::backend::Holder;
 
@@ -24,16 +25,17 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    pub(super) fn of(engine: &Engine) -> Self {
+    pub(super) fn of(engine: &Arc<Engine>) -> Self {
+        engine.forget_expired();
         let mut snapshot = Self::default();
         let mut returning = 0;
-        engine.lanes.for_each(|_, lane| {
+        engine.lanes.inspect_each(|lane| {
             snapshot.lanes += 1;
             snapshot.held += usize::from(lane.holder().is_some());
             snapshot.waiting += lane.waiters();
             returning += usize::from(lane.is_returning());
         });
-        snapshot.unreleased = returning + engine.releaser.unfinished();
+        snapshot.unreleased = returning + engine.unresolved();
         snapshot
     }
 
@@ -79,7 +81,7 @@ impl LockInfo {
         }
     }
 
-    pub(super) fn of(engine: &Engine, key: &LockKey, holder: Holder) -> Self {
-        engine.lanes.with(key, |lane| Self::new(holder, lane))
+    pub(super) fn of(engine: &Arc<Engine>, key: &LockKey, holder: Holder) -> Self {
+        engine.event(key, |lane, _| Self::new(holder, lane))
     }
 }

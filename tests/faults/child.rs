@@ -2,11 +2,12 @@
 
 use std::io::{BufRead as _, BufReader, Lines};
 use std::process::{Child as Process, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::support::engine::{MS, manager};
+use crate::support::suspended_clock::SuspendedClock;
 
 /// The URL, the lease in milliseconds, and the keys.
 const ORDER: &str = "LOCKS_FOR_ANOTHER_PROCESS";
@@ -34,10 +35,11 @@ pub(crate) fn main() -> bool {
     println!("holds all");
     // Looks all the time; when it was stopped, the first look afterwards is what matters.
     loop {
-        let before = Instant::now();
+        // The monotonic clock does not show that the machine was suspended.
+        let before = SystemTime::now();
         std::thread::sleep(5 * MS);
         let held = guards.iter().filter(|guard| guard.is_held()).count();
-        if before.elapsed() > lease {
+        if before.elapsed().is_ok_and(|slept| slept > lease) {
             println!("woke {held}");
             break;
         }
@@ -61,6 +63,8 @@ pub(crate) fn main() -> bool {
 
 pub(crate) struct Child {
     process: Process,
+    /// Excludes the time for which the process is stopped.
+    clock: Option<SuspendedClock>,
     says: Lines<BufReader<ChildStdout>>,
 }
 
@@ -73,9 +77,18 @@ pub(crate) struct Holds {
 }
 
 impl Child {
-    pub(crate) fn start(url: &str, lease: Duration, keys: &[String]) -> Self {
+    pub(crate) fn start(
+        url: &str,
+        lease: Duration,
+        keys: &[String],
+        clock: Option<SuspendedClock>,
+    ) -> Self {
         let order = format!("{url} {} {}", lease.as_millis(), keys.join(" "));
-        let mut process = Command::new(std::env::current_exe().expect("this program"))
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        if let Some(clock) = &clock {
+            clock.preload(&mut command);
+        }
+        let mut process = command
             .env(ORDER, order)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -84,6 +97,7 @@ impl Child {
         let out = process.stdout.take().expect("piped");
         Self {
             process,
+            clock,
             says: BufReader::new(out).lines(),
         }
     }
@@ -106,7 +120,21 @@ impl Child {
         })
     }
 
-    pub(crate) fn signal(&self, signal: &str) {
+    pub(crate) fn stop(&mut self) {
+        self.signal("-STOP");
+        if let Some(clock) = &mut self.clock {
+            clock.stop();
+        }
+    }
+
+    pub(crate) fn resume(&mut self) {
+        if let Some(clock) = &mut self.clock {
+            clock.resume();
+        }
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
         let id = self.process.id().to_string();
         let status = Command::new("kill").args([signal, &id]).status();
         assert!(status.is_ok_and(|status| status.success()), "{signal}");

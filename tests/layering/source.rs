@@ -1,32 +1,32 @@
-//! What a source file names: every path in it, resolved to a module of this crate or to another
-//! crate. Comments, strings and `#[cfg(test)]` items do not count; bodies of macros do.
+//! The paths in a source file, each resolved to a module of this crate or to another crate.
+//! Comments, strings and `#[cfg(test)]` items do not count; bodies of macros do.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-/// A path in its segments. A glob ends in `*`.
+/// The segments of a path. The last segment of a glob is `*`.
 pub(crate) type Segments = Vec<String>;
 
-/// One file under `src/`.
+/// A file under `src/`.
 pub(crate) struct Source {
     /// `["lock", "lane"]` for `src/lock/lane.rs`, none for `src/lib.rs`.
     pub(crate) module: Segments,
     tokens: TokenStream,
 }
 
-/// A path that a file names, and where it leads.
+/// A path in a file, resolved.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Named {
-    /// A path of this crate, from its root, as far as `pub use` can be followed.
+    /// A path of this crate from its root, after re-exports were followed.
     Here(Segments),
-    /// A path that starts in another crate, or at a name that was imported.
+    /// A path that starts at another crate, a child module or an imported name.
     Elsewhere(Segments),
 }
 
-/// Where the names lead that modules re-export.
+/// The definitions of re-exported names.
 #[derive(Default)]
 pub(crate) struct Exports {
     targets: HashMap<Segments, Segments>,
@@ -67,9 +67,42 @@ impl Source {
         }
     }
 
-    /// Whether the whole file is for tests.
+    /// Returns `true` if the whole file is for tests.
     pub(crate) fn is_test(&self) -> bool {
         self.module.last().is_some_and(|name| name == "tests")
+    }
+
+    /// Returns `true` if the file declares modules and contains only `mod` and `use` items.
+    pub(crate) fn only_re_exports(&self) -> bool {
+        let tokens: Vec<_> = self.tokens.clone().into_iter().collect();
+        let mut rest = tokens.as_slice();
+        let mut declares = false;
+        while !rest.is_empty() {
+            if let Some(end) = test_item(rest) {
+                rest = &rest[end..];
+                continue;
+            }
+            rest = match rest {
+                [TokenTree::Punct(_) | TokenTree::Group(_), rest @ ..] => rest,
+                [TokenTree::Ident(word), rest @ ..] if word == "pub" => rest,
+                [
+                    TokenTree::Ident(word),
+                    _name,
+                    TokenTree::Punct(_end),
+                    rest @ ..,
+                ] if word == "mod" => {
+                    declares = true;
+                    rest
+                }
+                [TokenTree::Ident(word), rest @ ..] if word == "use" => {
+                    let is_end = |token: &TokenTree| matches!(token, TokenTree::Punct(end) if end.as_char() == ';');
+                    let end = rest.iter().position(is_end);
+                    end.map_or(&[], |end| &rest[end..])
+                }
+                _ => return false,
+            };
+        }
+        declares
     }
 
     pub(crate) fn names(&self, exports: &Exports) -> Vec<Named> {
@@ -96,7 +129,7 @@ impl Source {
 }
 
 impl Exports {
-    /// Reads them from the files that re-export: `lib.rs` and the `mod.rs`.
+    /// Reads the paths of each file that start at one of its child modules.
     pub(crate) fn of(sources: &[Source]) -> Self {
         let mut exports = Self::default();
         for source in sources {
@@ -115,20 +148,35 @@ impl Exports {
     }
 
     fn follow(&self, named: Named) -> Named {
-        let Named::Here(mut path) = named else {
-            return named;
-        };
-        for end in 1..=path.len() {
+        match named {
+            Named::Here(path) => Named::Here(self.follow_path(path)),
+            Named::Elsewhere(_) => named,
+        }
+    }
+
+    /// Returns the path of the definition, for a path of this crate.
+    pub(crate) fn follow_path(&self, mut path: Segments) -> Segments {
+        let mut end = 1;
+        while end <= path.len() {
             if let Some(target) = self.targets.get(&path[..end]) {
                 path.splice(..end, target.iter().cloned());
-                return self.follow(Named::Here(path));
             }
+            // An item may have the name of its module, so a replaced name is not replaced again.
+            end += 1;
         }
-        Named::Here(path)
+        path
+    }
+
+    /// Returns the paths that a glob of this module leads to, the module itself included.
+    pub(crate) fn all_of(&self, module: &[String]) -> Vec<Segments> {
+        let inside = |name: &Segments| name.split_last().is_some_and(|(_, of)| of == module);
+        let names = self.targets.keys().filter(|name| inside(name));
+        let targets = names.map(|name| self.follow_path(name.clone()));
+        targets.chain([module.to_vec()]).collect()
     }
 }
 
-/// Every path of at least two segments, and the single names that `use` imports.
+/// Collects every path of at least two segments, and single names after `use`.
 fn collect(tokens: TokenStream, prefix: &[String], paths: &mut Vec<Segments>) {
     let tokens: Vec<_> = tokens.into_iter().collect();
     let mut at = 0;
@@ -139,8 +187,9 @@ fn collect(tokens: TokenStream, prefix: &[String], paths: &mut Vec<Segments>) {
             continue;
         }
         match &tokens[at] {
+            TokenTree::Group(group) if is_visibility(group) => {}
             TokenTree::Group(group) => collect(group.stream(), &[], paths),
-            // The new name of an import leads nowhere else.
+            // The new name of an import is no path.
             TokenTree::Ident(ident) if ident == "as" && !prefix.is_empty() => at += 1,
             TokenTree::Ident(_) if !is_method(&tokens[..at]) => {
                 let (path, next) = path_at(&tokens, at);
@@ -170,7 +219,7 @@ fn collect(tokens: TokenStream, prefix: &[String], paths: &mut Vec<Segments>) {
     }
 }
 
-/// The path that starts at a name, and the place behind it.
+/// Returns the path that starts at `start`, and the index after it.
 fn path_at(tokens: &[TokenTree], start: usize) -> (Segments, usize) {
     let mut path = vec![tokens[start].to_string()];
     let mut next = start + 1;
@@ -192,12 +241,20 @@ fn is_method(before: &[TokenTree]) -> bool {
     matches!(before.last(), Some(TokenTree::Punct(dot)) if dot.as_char() == '.')
 }
 
-/// The length of an item that starts here and is for tests only.
+/// Returns `true` for the `(in path)` of an item's visibility.
+fn is_visibility(group: &Group) -> bool {
+    let first = group.stream().into_iter().next();
+    matches!(first, Some(TokenTree::Ident(word)) if word == "in")
+}
+
+/// Returns the length of an item that starts here and is compiled only for tests.
 fn test_item(tokens: &[TokenTree]) -> Option<usize> {
     let [TokenTree::Punct(hash), TokenTree::Group(attribute), ..] = tokens else {
         return None;
     };
-    if hash.as_char() != '#' || attribute.stream().to_string().replace(' ', "") != "cfg(test)" {
+    let attribute = attribute.stream().to_string().replace(' ', "");
+    let is_test = attribute == "cfg(test)" || attribute.contains("doctest");
+    if hash.as_char() != '#' || !is_test {
         return None;
     }
     let ends_item = |token: &TokenTree| match token {

@@ -10,8 +10,8 @@ use tower::{Layer as _, Service as _, service_fn};
 use tower_lock::backend::redis::Publish;
 use tower_lock::backend::redis::deadpool_redis::{Config, Runtime};
 use tower_lock::backend::{
-    Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased, Hints, LeaseId,
-    Passed, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased,
+    Hints, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{
     Backend as _, Held, InvalidKey, LockKey, LockKeys, LockLayer, LockManager, LockRejection,
@@ -86,7 +86,12 @@ async fn in_the_engine(canary: &mut Canary, locks: &LockManager) {
 async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &str) {
     let (key, ttl) = (LockKey::new(KEY), Duration::from_secs(10));
     let lease = LeaseId::new(manager.parse().unwrap(), 77);
-    canary.closed(&backend.try_acquire(&key, lease, ttl).await.unwrap());
+    canary.closed(
+        &backend
+            .try_acquire(&AcquireRequest::new(key.clone(), lease, ttl))
+            .await
+            .unwrap(),
+    );
     let mut hints = backend.watch(&key);
     hints.next().await;
     canary.closed(backend);
@@ -97,17 +102,23 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
     canary.closed(&Hints::channel().0);
     canary.open(&lease);
     canary.open(&backend.inspect(&key).await.unwrap().unwrap());
+    canary.open(&AcquireRequest::new(key.clone(), lease, ttl));
+    canary.open(&KeepRequest::new(key.clone(), lease, ttl));
+    canary.open(&Release::new(key.clone(), lease));
     canary.open(&Renewal::new(key.clone(), lease, ttl));
     canary.closed(&Acquired::busy(ttl));
     canary.closed(&Renewed::NotHeld);
     canary.closed(&Released::Released);
-    canary.closed(&Passed::kept(1));
+    canary.closed(&ReleasedOrKept::kept(1));
     canary.closed(&Extended::kept(1));
     canary.closed(&ForceReleased::NotHeld);
     backend.force_release(&key).await.unwrap();
 
     let memory = Memory::new();
-    memory.try_acquire(&key, lease, ttl).await.unwrap();
+    memory
+        .try_acquire(&AcquireRequest::new(key.clone(), lease, ttl))
+        .await
+        .unwrap();
     let _watch = memory.watch(&key);
     canary.closed(&memory);
     canary.closed(&Fence::Propose(1));
@@ -122,10 +133,14 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
     let nodes = nodes.node(memory).node(Memory::new());
     canary.closed(&nodes);
     let quorum = nodes.build().unwrap();
-    drop(quorum.try_acquire(&key, lease, ttl).await);
+    drop(
+        quorum
+            .try_acquire(&AcquireRequest::new(key.clone(), lease, ttl))
+            .await,
+    );
     let _watch = quorum.watch(&key);
     canary.closed(&quorum);
-    drop(quorum.release(&[(key, lease)]).await);
+    drop(quorum.release(&[Release::new(key, lease)]).await);
 }
 
 async fn over_http(canary: &mut Canary, locks: &LockManager) {

@@ -1,56 +1,59 @@
-//! The memory backend behind a simulated wire: latency, faults on order, and a log of what was
-//! sent. For faults and time only; what a real server does is tested on a real server.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+//! The memory backend behind a simulated connection: latency, injected faults, and a log of the
+//! commands sent. It serves tests of faults and time; a real server has its own tests.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::sleep;
 use tower_lock::backend::{
-    Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased, HintSender, Hints,
-    Holder, LeaseId, Node, Passed, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased,
+    HintSender, Hints, Holder, KeepRequest, LeaseId, Node, Release, Released, ReleasedOrKept,
+    Renewal, Renewed,
 };
 use tower_lock::{Backend, LockKey, Memory};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Command {
+pub(crate) enum Command {
     Acquire,
     Renew,
     Release,
-    Pass,
+    ReleaseOrKeep,
     Extend,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// Refused, without effect.
+pub(crate) enum Fault {
+    /// The command is rejected without effect.
     Refused,
-    /// Took effect; the answer was lost, and that is known after 500 ms.
+    /// The command takes effect; its reply is lost, which is known after 500 ms.
     AnswerLost,
-    /// Never arrived, and that is known after 500 ms.
+    /// The command never arrives, which is known after 500 ms.
     CommandLost,
-    /// The server does not like this client.
+    /// The server denies the client permission.
     Misconfigured,
-    /// Stands still until it is no longer down, and takes effect then.
+    /// The command takes effect when the store is no longer down.
+    #[allow(dead_code, reason = "only tests of the quorum use it")]
     Hung,
 }
 
-/// Clones share their wire and their store.
+/// Clones share one connection and one store.
 #[derive(Clone)]
-pub struct Simulated {
-    pub memory: Memory,
-    pub latency: Duration,
-    /// Whether anybody is told of releases.
-    pub hints: bool,
+pub(crate) struct Simulated {
+    pub(crate) memory: Memory,
+    pub(crate) latency: Duration,
+    /// Whether releases notify subscribers.
+    pub(crate) hints: bool,
     wire: Arc<Mutex<Wire>>,
 }
 
 #[derive(Default)]
 struct Wire {
-    /// The next commands of a kind meet these.
+    /// Faults of the next commands of a kind.
     faults: HashMap<&'static str, VecDeque<Fault>>,
-    /// Every command meets this.
+    /// The fault of every command.
     down: Option<Fault>,
     log: Vec<(Command, LockKey, LeaseId)>,
     in_flight: HashMap<LockKey, usize>,
@@ -58,12 +61,12 @@ struct Wire {
     batches: usize,
     renewing: usize,
     most_renewing: usize,
-    /// Who is told that it is no longer down.
+    /// Notified when the store is no longer down.
     recoveries: Vec<HintSender>,
 }
 
 impl Simulated {
-    pub fn new(latency: Duration) -> Self {
+    pub(crate) fn new(latency: Duration) -> Self {
         Self {
             memory: Memory::new(),
             latency,
@@ -72,20 +75,12 @@ impl Simulated {
         }
     }
 
-    /// Another process on the same store, over a wire of its own.
-    pub fn another_wire(&self) -> Self {
-        Self {
-            wire: Arc::default(),
-            ..self.clone()
-        }
-    }
-
-    pub fn without_hints(mut self) -> Self {
+    pub(crate) fn without_hints(mut self) -> Self {
         self.hints = false;
         self
     }
 
-    pub fn fail_next(&self, command: Command, fault: Fault) {
+    pub(crate) fn fail_next(&self, command: Command, fault: Fault) {
         let mut wire = self.wire.lock().unwrap();
         wire.faults
             .entry(name(command))
@@ -93,7 +88,7 @@ impl Simulated {
             .push_back(fault);
     }
 
-    pub fn down(&self, fault: Option<Fault>) {
+    pub(crate) fn down(&self, fault: Option<Fault>) {
         let mut wire = self.wire.lock().unwrap();
         wire.down = fault;
         if fault.is_none() {
@@ -101,28 +96,13 @@ impl Simulated {
         }
     }
 
-    pub fn log(&self) -> Vec<(Command, LockKey, LeaseId)> {
+    pub(crate) fn log(&self) -> Vec<(Command, LockKey, LeaseId)> {
         self.wire.lock().unwrap().log.clone()
     }
 
-    pub fn sent(&self, command: Command) -> usize {
+    pub(crate) fn sent(&self, command: Command) -> usize {
         let log = self.log();
         log.iter().filter(|(sent, ..)| *sent == command).count()
-    }
-
-    /// The most acquires, releases and passes of one key that were under way at one time.
-    pub fn most_in_flight(&self) -> usize {
-        self.wire.lock().unwrap().most_in_flight
-    }
-
-    /// How many renew commands, each of many leases, were sent.
-    pub fn renew_batches(&self) -> usize {
-        self.wire.lock().unwrap().batches
-    }
-
-    /// The most renew commands that were under way at one time.
-    pub fn most_renewals_in_flight(&self) -> usize {
-        self.wire.lock().unwrap().most_renewing
     }
 
     fn send(&self, command: Command, key: &LockKey, lease: LeaseId) -> Option<Fault> {
@@ -156,16 +136,16 @@ impl Simulated {
             }
             Some(Fault::Refused) => Err(BackendError::refused(
                 BackendErrorKind::Unavailable,
-                "refused on order",
+                "injected rejection",
             )),
             Some(Fault::Misconfigured) => Err(BackendError::refused(
                 BackendErrorKind::Misconfigured,
-                "no permission, on order",
+                "injected permission error",
             )),
             Some(Fault::AnswerLost) => {
                 drop(effect.await);
                 sleep(Duration::from_millis(500)).await;
-                Err(BackendError::unknown("answer lost on order"))
+                Err(BackendError::unknown("injected loss of the reply"))
             }
             Some(Fault::Hung) => {
                 while self.wire.lock().unwrap().down == fault {
@@ -175,9 +155,35 @@ impl Simulated {
             }
             Some(Fault::CommandLost) => {
                 sleep(Duration::from_millis(500)).await;
-                Err(BackendError::unknown("command lost on order"))
+                Err(BackendError::unknown("injected loss of the command"))
             }
         }
+    }
+}
+
+#[allow(dead_code, reason = "only tests of the engine use these")]
+impl Simulated {
+    /// Returns another process on the same store, with its own connection.
+    pub(crate) fn another_wire(&self) -> Self {
+        Self {
+            wire: Arc::default(),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the most acquires, releases and passes of one key in flight at one time.
+    pub(crate) fn most_in_flight(&self) -> usize {
+        self.wire.lock().unwrap().most_in_flight
+    }
+
+    /// Returns the number of renew commands sent, each for many leases.
+    pub(crate) fn renew_batches(&self) -> usize {
+        self.wire.lock().unwrap().batches
+    }
+
+    /// Returns the most renew commands in flight at one time.
+    pub(crate) fn most_renewals_in_flight(&self) -> usize {
+        self.wire.lock().unwrap().most_renewing
     }
 }
 
@@ -186,7 +192,7 @@ fn name(command: Command) -> &'static str {
         Command::Acquire => "acquire",
         Command::Renew => "renew",
         Command::Release => "release",
-        Command::Pass => "pass",
+        Command::ReleaseOrKeep => "release_or_keep",
         Command::Extend => "extend",
     }
 }
@@ -201,16 +207,10 @@ impl Drop for InFlight {
 }
 
 impl Backend for Simulated {
-    async fn try_acquire(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Acquired, BackendError> {
-        let _in_flight = self.enter(key);
-        let fault = self.send(Command::Acquire, key, lease);
-        self.meet(fault, self.memory.try_acquire(key, lease, ttl))
-            .await
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
+        let _in_flight = self.enter(&request.key);
+        let fault = self.send(Command::Acquire, &request.key, request.lease);
+        self.meet(fault, self.memory.try_acquire(request)).await
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
@@ -225,64 +225,56 @@ impl Backend for Simulated {
             .map(|renewal| self.send(Command::Renew, &renewal.key, renewal.lease))
             .collect();
         sleep(self.latency).await;
-        let mut outcomes = Vec::new();
-        for (renewal, fault) in renewals.iter().zip(faults) {
+        // One command: its items share their fate, and their delay.
+        let outcomes = renewals.iter().zip(faults).map(async |(renewal, fault)| {
             let effect = async {
                 let mut one = self.memory.renew(std::slice::from_ref(renewal)).await;
                 one.remove(0)
             };
-            outcomes.push(match fault {
+            match fault {
                 None => effect.await,
                 fault => self.meet(fault, effect).await,
-            });
-        }
+            }
+        });
+        let outcomes = join_all(outcomes).await;
         sleep(self.latency).await;
         self.wire.lock().unwrap().renewing -= 1;
         outcomes
     }
 
-    async fn release(&self, leases: &[(LockKey, LeaseId)]) -> Vec<Result<Released, BackendError>> {
-        let mut outcomes = Vec::new();
-        let in_flight: Vec<_> = leases.iter().map(|(key, _)| self.enter(key)).collect();
+    async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
+        let in_flight: Vec<_> = leases.iter().map(|it| self.enter(&it.key)).collect();
         let faults: Vec<_> = leases
             .iter()
-            .map(|(key, lease)| self.send(Command::Release, key, *lease))
+            .map(|it| self.send(Command::Release, &it.key, it.lease))
             .collect();
         sleep(self.latency).await;
-        for (lease, fault) in leases.iter().zip(faults) {
+        // One command: its items share their fate, and their delay.
+        let outcomes = leases.iter().zip(faults).map(async |(lease, fault)| {
             let effect = async {
                 let mut one = self.memory.release(std::slice::from_ref(lease)).await;
                 one.remove(0)
             };
-            outcomes.push(match fault {
+            match fault {
                 None => effect.await,
                 fault => self.meet(fault, effect).await,
-            });
-        }
+            }
+        });
+        let outcomes = join_all(outcomes).await;
         sleep(self.latency).await;
         drop(in_flight);
         outcomes
     }
 
-    async fn pass(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Passed, BackendError> {
-        let _in_flight = self.enter(key);
-        let fault = self.send(Command::Pass, key, lease);
-        self.meet(fault, self.memory.pass(key, lease, ttl)).await
+    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
+        let _in_flight = self.enter(&request.key);
+        let fault = self.send(Command::ReleaseOrKeep, &request.key, request.lease);
+        self.meet(fault, self.memory.release_or_keep(request)).await
     }
 
-    async fn extend(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Extended, BackendError> {
-        let fault = self.send(Command::Extend, key, lease);
-        self.meet(fault, self.memory.extend(key, lease, ttl)).await
+    async fn extend(&self, request: &KeepRequest) -> Result<Extended, BackendError> {
+        let fault = self.send(Command::Extend, &request.key, request.lease);
+        self.meet(fault, self.memory.extend(request)).await
     }
 
     fn watch(&self, key: &LockKey) -> Hints {
@@ -311,16 +303,9 @@ impl Backend for Simulated {
 }
 
 impl Node for Simulated {
-    async fn vote(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-        fence: Fence,
-    ) -> Result<Acquired, BackendError> {
-        let _in_flight = self.enter(key);
-        let fault = self.send(Command::Acquire, key, lease);
-        self.meet(fault, self.memory.vote(key, lease, ttl, fence))
-            .await
+    async fn vote(&self, request: &AcquireRequest, fence: Fence) -> Result<Acquired, BackendError> {
+        let _in_flight = self.enter(&request.key);
+        let fault = self.send(Command::Acquire, &request.key, request.lease);
+        self.meet(fault, self.memory.vote(request, fence)).await
     }
 }

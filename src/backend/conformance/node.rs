@@ -11,13 +11,17 @@
 //! # }
 //! ```
 
+use std::time::Duration;
+
 use uuid::Uuid;
 
 use super::{
     LONG, SHORT, busy, definite, fixture, fresh_key, grant_within, release, released, renewed,
 };
 use crate::LockKey;
-use crate::backend::{Acquired, Fence, LeaseId, Node, Released, Renewed};
+use crate::backend::{
+    AcquireRequest, Acquired, BackendError, Fence, LeaseId, Node, Released, Renewed,
+};
 
 /// Runs every function of this module, one after the other.
 ///
@@ -77,7 +81,7 @@ pub async fn a_vote_may_be_cast_again_under_one_lease<N: Node>(node: &N) {
 /// If it is not so.
 pub async fn a_vote_lasts_as_long_as_it_was_asked_for<N: Node>(node: &N) {
     let (key, holder, next) = fixture("vote-expiry");
-    let vote = node.vote(&key, holder, SHORT, Fence::Propose(1)).await;
+    let vote = cast(node, &key, holder, SHORT, Fence::Propose(1)).await;
     assert!(matches!(definite(vote, "vote"), Acquired::Granted { .. }));
     refused(node, &key, next, Fence::Propose(1)).await;
     grant_within(node, &key, next, LONG, super::MARGIN).await;
@@ -146,15 +150,26 @@ pub async fn a_vote_that_is_refused_moves_no_counter<N: Node>(one: &N, other: &N
     release(one, &key, holder).await;
 }
 
+async fn cast<N: Node>(
+    node: &N,
+    key: &LockKey,
+    lease: LeaseId,
+    ttl: Duration,
+    fence: Fence,
+) -> Result<Acquired, BackendError> {
+    let request = AcquireRequest::new(key.clone(), lease, ttl);
+    node.vote(&request, fence).await
+}
+
 async fn granted<N: Node>(node: &N, key: &LockKey, lease: LeaseId, fence: Fence) -> u64 {
-    match definite(node.vote(key, lease, LONG, fence).await, "vote") {
+    match definite(cast(node, key, lease, LONG, fence).await, "vote") {
         Acquired::Granted { counter } => counter,
         Acquired::Busy { ttl } => panic!("{key:?} should be free and is busy for {ttl:?}"),
     }
 }
 
 async fn refused<N: Node>(node: &N, key: &LockKey, lease: LeaseId, fence: Fence) {
-    let answer = definite(node.vote(key, lease, LONG, fence).await, "vote");
+    let answer = definite(cast(node, key, lease, LONG, fence).await, "vote");
     assert!(
         matches!(answer, Acquired::Busy { .. }),
         "{key:?} is held and was granted to {lease}"

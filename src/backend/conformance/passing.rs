@@ -2,9 +2,9 @@
 
 use super::{LONG, busy, definite, fixture, grant, hinted, release};
 use crate::LockKey;
-use crate::backend::{Backend, Extended, LeaseId, Passed};
+use crate::backend::{Backend, Extended, KeepRequest, LeaseId, ReleasedOrKept};
 
-/// `pass` without watchers: the lease is kept, longer and under a larger counter, or, by a backend
+/// `release_or_keep` without watchers: the lease is kept, longer and under a larger counter, or, by a backend
 /// that cannot tell, released.
 ///
 /// # Panics
@@ -13,19 +13,19 @@ use crate::backend::{Backend, Extended, LeaseId, Passed};
 pub async fn a_lease_that_nobody_waits_for_may_be_kept<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("pass-alone");
     let before = grant(backend, &key, holder, LONG / 2).await;
-    match definite(backend.pass(&key, holder, LONG).await, "pass") {
-        Passed::Kept { counter } => {
+    match release_or_keep(backend, &key, holder).await {
+        ReleasedOrKept::Kept { counter } => {
             goes_on(backend, &key, [holder, next], [before, counter]).await;
         }
-        Passed::Released { .. } => {
+        ReleasedOrKept::Released { .. } => {
             grant(backend, &key, next, LONG).await;
             release(backend, &key, next).await;
         }
-        Passed::NotHeld => panic!("a lease that was held is said not to be"),
+        ReleasedOrKept::NotHeld => panic!("a lease that was held is said not to be"),
     }
 }
 
-/// `pass` with a watcher on the other handle: the lease is released, and the watcher is told.
+/// `release_or_keep` with a watcher on the other handle releases the lease and notifies the watcher.
 ///
 /// # Panics
 ///
@@ -35,8 +35,8 @@ pub async fn a_lease_that_another_handle_watches_is_passed_on<B: Backend>(one: &
     grant(one, &key, holder, LONG).await;
     let mut hints = other.watch(&key);
     hinted(&mut hints, "the watch is in force").await;
-    let passed = definite(one.pass(&key, holder, LONG).await, "pass");
-    let is_released = matches!(passed, Passed::Released { .. });
+    let passed = release_or_keep(one, &key, holder).await;
+    let is_released = matches!(passed, ReleasedOrKept::Released { .. });
     assert!(is_released, "somebody else was watching: {passed:?}");
     hinted(&mut hints, "the lease was passed on").await;
     grant(other, &key, next, LONG).await;
@@ -52,7 +52,7 @@ pub async fn a_lease_that_another_handle_watches_is_passed_on<B: Backend>(one: &
 pub async fn a_lease_that_nobody_waits_for_may_be_extended<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("extend-alone");
     let before = grant(backend, &key, holder, LONG / 2).await;
-    match definite(backend.extend(&key, holder, LONG).await, "extend") {
+    match extend(backend, &key, holder).await {
         Extended::Kept { counter } => {
             goes_on(backend, &key, [holder, next], [before, counter]).await;
         }
@@ -78,7 +78,7 @@ pub async fn a_lease_that_another_handle_watches_is_not_extended<B: Backend>(one
     grant(one, &key, holder, LONG / 2).await;
     let mut hints = other.watch(&key);
     hinted(&mut hints, "the watch is in force").await;
-    let extended = definite(one.extend(&key, holder, LONG).await, "extend");
+    let extended = extend(one, &key, holder).await;
     let is_wanted = matches!(extended, Extended::Wanted { .. });
     assert!(is_wanted, "somebody else was watching: {extended:?}");
     let left = busy(other, &key, next).await;
@@ -90,7 +90,7 @@ pub async fn a_lease_that_another_handle_watches_is_not_extended<B: Backend>(one
     hinted(&mut hints, "the lease was released").await;
 }
 
-/// `pass` and `extend` of a lease that does not hold the key change nothing.
+/// `release_or_keep` and `extend` of a lease that does not hold the key change nothing.
 ///
 /// # Panics
 ///
@@ -103,14 +103,24 @@ pub async fn a_lease_that_is_not_held_can_be_neither_passed_on_nor_extended<B: B
         if held {
             grant(backend, &key, holder, LONG).await;
         }
-        let passed = backend.pass(&key, stranger, LONG).await;
-        assert_eq!(definite(passed, "pass"), Passed::NotHeld);
-        let extended = definite(backend.extend(&key, stranger, LONG).await, "extend");
+        let passed = release_or_keep(backend, &key, stranger).await;
+        assert_eq!(passed, ReleasedOrKept::NotHeld);
+        let extended = extend(backend, &key, stranger).await;
         let is_extended = matches!(extended, Extended::Kept { .. });
         assert!(!is_extended, "it does not hold the key: {extended:?}");
     }
     busy(backend, &key, stranger).await;
     release(backend, &key, holder).await;
+}
+
+async fn release_or_keep<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> ReleasedOrKept {
+    let request = KeepRequest::new(key.clone(), lease, LONG);
+    definite(backend.release_or_keep(&request).await, "release_or_keep")
+}
+
+async fn extend<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> Extended {
+    let request = KeepRequest::new(key.clone(), lease, LONG);
+    definite(backend.extend(&request).await, "extend")
 }
 
 /// The lease of `holder` lasts, and the counters that it was given are its own.
@@ -126,7 +136,7 @@ async fn goes_on<B: Backend>(
     release(backend, key, holder).await;
     let after = grant(backend, key, next, LONG).await;
     assert!(
-        after >= counter + u64::from(Passed::COUNTERS),
+        after >= counter + u64::from(ReleasedOrKept::COUNTERS),
         "granted under {after}, among the counters from {counter} on that were given away"
     );
     release(backend, key, next).await;

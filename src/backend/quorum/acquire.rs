@@ -21,8 +21,7 @@ use super::fault;
 use super::flight::Flight;
 use super::inner::Inner;
 use super::node::Fence;
-use crate::LockKey;
-use crate::backend::{Acquired, BackendError, LeaseId};
+use crate::backend::{AcquireRequest, Acquired, BackendError, Release};
 use crate::jitter::up_to;
 
 type Vote = Result<Acquired, BackendError>;
@@ -30,26 +29,17 @@ type Vote = Result<Acquired, BackendError>;
 /// A try, from the first command to its outcome.
 struct Candidacy {
     inner: Arc<Inner>,
-    key: LockKey,
-    lease: LeaseId,
-    ttl: Duration,
+    request: AcquireRequest,
     election: Election,
     votes: Flight<Vote>,
 }
 
-pub(super) async fn try_acquire(
-    inner: &Arc<Inner>,
-    key: &LockKey,
-    lease: LeaseId,
-    ttl: Duration,
-) -> Vote {
+pub(super) async fn try_acquire(inner: &Arc<Inner>, request: &AcquireRequest) -> Vote {
     let began = Instant::now();
-    inner.ledger.open(key, lease, began + ttl);
+    (inner.ledger).open(&request.key, request.lease, began + request.ttl);
     let candidacy = Candidacy {
         inner: Arc::clone(inner),
-        key: key.clone(),
-        lease,
-        ttl,
+        request: request.clone(),
         election: Election::new(inner.nodes.len()),
         votes: Flight::new(),
     };
@@ -100,14 +90,15 @@ impl Candidacy {
     }
 
     fn ask(&mut self, node: usize, fence: Fence) {
-        let (key, lease, ttl) = (self.key.clone(), self.lease, self.ttl);
+        let request = self.request.clone();
+        let AcquireRequest { key, lease, ttl } = request.clone();
         let Some(claim) = self.inner.ledger.claim(node, &key, lease) else {
             // A try under this lease went before, and its vote is still under way.
             let engaged = Err(fault::engaged());
             return self.election.cast(node, engaged, Instant::now());
         };
         self.election.reopen(node);
-        let vote = Arc::clone(&self.inner.nodes[node]).vote(key.clone(), lease, ttl, fence);
+        let vote = Arc::clone(&self.inner.nodes[node]).vote(request, fence);
         let inner = Arc::clone(&self.inner);
         let vote = async move {
             let answer = vote.await;
@@ -156,14 +147,13 @@ impl Candidacy {
     async fn concede(self, began: Instant) -> Vote {
         let Self {
             inner,
-            key,
-            lease,
+            request,
             election,
             votes,
             ..
         } = self;
         // First: what is under way must find the lease unwanted when it is answered.
-        let given_back = inner.give_back(&key, lease);
+        let given_back = inner.give_back(Release::new(request.key, request.lease));
         inner.finish(votes);
         let settled = given_back.await;
         if election.is_split() {

@@ -11,7 +11,7 @@ use super::inner::Inner;
 use super::node::ErasedNode;
 use super::release::release;
 use crate::LockKey;
-use crate::backend::{BackendError, BoxFuture, ForceReleased, Holder, Renewal, Renewed};
+use crate::backend::{BackendError, BoxFuture, ForceReleased, Holder, Release, Renewal, Renewed};
 
 impl Inner {
     fn ask_all<T>(
@@ -87,7 +87,9 @@ pub(super) async fn renew(
     // and would not say until then what they know of tokens.
     let lost = outcomes.iter().zip(renewals);
     let lost = lost.filter(|(outcome, _)| matches!(outcome, Ok(Renewed::NotHeld)));
-    let lost: Vec<_> = lost.map(|(_, it)| (it.key.clone(), it.lease)).collect();
+    let lost: Vec<_> = lost
+        .map(|(_, it)| Release::new(it.key.clone(), it.lease))
+        .collect();
     if !lost.is_empty() {
         // What fails goes on by itself.
         drop(release(inner, &lost).await);

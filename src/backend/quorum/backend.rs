@@ -9,8 +9,8 @@ use super::inner::Inner;
 use super::{acquire, ask, release};
 use crate::LockKey;
 use crate::backend::{
-    Acquired, Backend, BackendError, ForceReleased, Hints, Holder, LeaseId, Passed, Released,
-    Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, ForceReleased, Hints, Holder, Release,
+    Released, Renewal, Renewed,
 };
 
 /// Several independent stores as one: a key is held by whoever holds it on a majority of them.
@@ -112,6 +112,9 @@ pub struct Quorum {
     inner: Arc<Inner>,
 }
 
+/// The node timeouts that one command takes at most: two rounds, the release, and a pause.
+const COMMAND_TIMEOUTS: u32 = 4;
+
 impl Quorum {
     /// A quorum without nodes yet, and with a [node timeout](QuorumBuilder::node_timeout) of 100 ms.
     pub fn builder() -> QuorumBuilder {
@@ -125,48 +128,34 @@ impl Quorum {
 
 /// No method waits for a node longer than its answer matters, and at most four node timeouts.
 ///
+/// A quorum releases in `release_or_keep` and extends no lease, as is the default. To keep a lease, all
+/// nodes would have to report no subscribers, and a majority would have to agree on fresh counters. An
+/// unavailable node cannot report, and the lease would have to be released on the nodes that kept it. The
+/// saving would be one acquire per hand-off budget of 100 ms.
+///
 /// Dropping the future of any method but `try_acquire` leaves nothing behind: what was sent takes
 /// effect or does not, and may be asked for again.
 impl Backend for Quorum {
-    async fn try_acquire(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Acquired, BackendError> {
-        acquire::try_acquire(&self.inner, key, lease, ttl).await
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
+        acquire::try_acquire(&self.inner, request).await
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
         ask::renew(&self.inner, renewals).await
     }
 
-    async fn release(&self, leases: &[(LockKey, LeaseId)]) -> Vec<Result<Released, BackendError>> {
+    async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
         release::release(&self.inner, leases).await
-    }
-
-    /// Always releases. To keep the lease, all nodes would have to agree that nobody watches, and a
-    /// majority on fresh counters: a node that is down, or whose watcher is on its way to the others,
-    /// cannot say so, and those that kept it would have to be taken back from. What it would save
-    /// is one acquire per hand-off budget, a tenth of a second. For the same reason nothing is extended.
-    async fn pass(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        _ttl: Duration,
-    ) -> Result<Passed, BackendError> {
-        let outcomes = release::release(&self.inner, &[(key.clone(), lease)]).await;
-        let passed = outcomes.into_iter().map(|outcome| match outcome? {
-            Released::Released => Ok(Passed::released(0)),
-            Released::NotHeld => Ok(Passed::NotHeld),
-        });
-        passed.last().unwrap_or(Ok(Passed::NotHeld))
     }
 
     fn watch(&self, key: &LockKey) -> Hints {
         let inner = &self.inner;
         let hints = inner.nodes.iter().map(|node| node.watch(key));
         Hints::gathered(hints, inner.majority())
+    }
+
+    fn response_timeout(&self) -> Duration {
+        self.inner.node_timeout * COMMAND_TIMEOUTS
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {

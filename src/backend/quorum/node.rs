@@ -2,10 +2,9 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::LockKey;
-use crate::backend::{Acquired, Backend, BackendError, BoxFuture, ErasedBackend, LeaseId};
+use crate::backend::erased::outcome;
+use crate::backend::{AcquireRequest, Acquired, Backend, BackendError, BoxFuture, ErasedBackend};
 
 /// A store that can be a node of a [`Quorum`](super::Quorum): a [`Backend`] whose counter others
 /// can move.
@@ -23,9 +22,7 @@ pub trait Node: Backend {
     /// it must be gone only when the data are.
     fn vote(
         &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
+        request: &AcquireRequest,
         fence: Fence,
     ) -> impl Future<Output = Result<Acquired, BackendError>> + Send;
 }
@@ -60,9 +57,7 @@ impl Fence {
 pub(super) trait ErasedNode: ErasedBackend {
     fn vote(
         self: Arc<Self>,
-        key: LockKey,
-        lease: LeaseId,
-        ttl: Duration,
+        request: AcquireRequest,
         fence: Fence,
     ) -> BoxFuture<Result<Acquired, BackendError>>;
 }
@@ -70,11 +65,9 @@ pub(super) trait ErasedNode: ErasedBackend {
 impl<N: Node> ErasedNode for N {
     fn vote(
         self: Arc<Self>,
-        key: LockKey,
-        lease: LeaseId,
-        ttl: Duration,
+        request: AcquireRequest,
         fence: Fence,
     ) -> BoxFuture<Result<Acquired, BackendError>> {
-        Box::pin(async move { Node::vote(&*self, &key, lease, ttl, fence).await })
+        outcome(async move { Node::vote(&*self, &request, fence).await })
     }
 }

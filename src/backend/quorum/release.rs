@@ -12,8 +12,7 @@ use super::fault;
 use super::flight::Flight;
 use super::inner::Inner;
 use super::ledger::Claim;
-use crate::LockKey;
-use crate::backend::{BackendError, BoxFuture, LeaseId, Released};
+use crate::backend::{BackendError, BoxFuture, Release, Released};
 use crate::jitter::jittered;
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -56,7 +55,7 @@ impl Tally {
 
 pub(super) async fn release(
     inner: &Arc<Inner>,
-    leases: &[(LockKey, LeaseId)],
+    leases: &[Release],
 ) -> Vec<Result<Released, BackendError>> {
     let nodes = inner.nodes.len();
     let unknown = Instant::now() + UNKNOWN_LEASE;
@@ -96,12 +95,12 @@ impl Inner {
     /// Disowns leases and prepares what is to be sent: one command per node.
     fn recall(
         self: &Arc<Self>,
-        leases: &[(LockKey, LeaseId)],
+        leases: &[Release],
         unknown: Option<Instant>,
     ) -> (Flight<Vec<Answer>>, Vec<Tally>) {
         let mut batches: Vec<Vec<(usize, Claim)>> = self.nodes.iter().map(|_| Vec::new()).collect();
         let mut tallies = Vec::with_capacity(leases.len());
-        for (index, (key, lease)) in leases.iter().enumerate() {
+        for (index, Release { key, lease }) in leases.iter().enumerate() {
             let (claims, out) = self.ledger.disown(key, *lease, unknown);
             for claim in claims {
                 batches[claim.node()].push((index, claim));
@@ -121,8 +120,11 @@ impl Inner {
     }
 
     fn release_at(&self, node: usize, batch: Vec<(usize, Claim)>) -> BoxFuture<Vec<Answer>> {
-        let names = batch.iter().map(|(_, claim)| claim.name().clone());
-        let command = Arc::clone(&self.nodes[node]).release(names.collect());
+        let leases = batch.iter().map(|(_, claim)| {
+            let (key, lease) = claim.name();
+            Release::new(key.clone(), *lease)
+        });
+        let command = Arc::clone(&self.nodes[node]).release(leases.collect());
         Box::pin(async move {
             // Dropped here only with the runtime; then the claims go, and the leases run out.
             let outcomes = command.await;
@@ -149,12 +151,10 @@ impl Inner {
     /// each node that may have granted it, at most the node timeout. Whether it is out for sure.
     pub(super) fn give_back(
         self: &Arc<Self>,
-        key: &LockKey,
-        lease: LeaseId,
+        lease: Release,
     ) -> impl Future<Output = bool> + Send + use<> {
         let inner = Arc::clone(self);
-        let name = (key.clone(), lease);
-        let (mut flight, _) = self.recall(std::slice::from_ref(&name), None);
+        let (mut flight, _) = self.recall(std::slice::from_ref(&lease), None);
         async move {
             let deadline = Instant::now() + inner.node_timeout;
             let mut owed = Vec::new();
@@ -163,7 +163,7 @@ impl Inner {
             }
             inner.settle(owed, FIRST_BACKOFF);
             inner.finish_releases(flight);
-            inner.ledger.is_out(&name.0, name.1)
+            inner.ledger.is_out(&lease.key, lease.lease)
         }
     }
 

@@ -13,8 +13,8 @@ use super::node::ErasedNode;
 use super::{Fence, Node, Quorum};
 use crate::LockKey;
 use crate::backend::{
-    Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Hints, Holder, LeaseId,
-    Memory, Passed, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Hints,
+    Holder, LeaseId, Memory, Release, Released, Renewal, Renewed,
 };
 
 const TTL: Duration = Duration::from_secs(60);
@@ -47,13 +47,8 @@ impl Flaky {
 }
 
 impl Backend for Flaky {
-    async fn try_acquire(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Acquired, BackendError> {
-        Backend::try_acquire(&self.reach().await?, key, lease, ttl).await
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
+        Backend::try_acquire(&self.reach().await?, request).await
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
@@ -63,20 +58,11 @@ impl Backend for Flaky {
         }
     }
 
-    async fn release(&self, leases: &[(LockKey, LeaseId)]) -> Vec<Result<Released, BackendError>> {
+    async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
         match self.reach().await {
             Ok(memory) => Backend::release(&memory, leases).await,
             Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
         }
-    }
-
-    async fn pass(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Passed, BackendError> {
-        self.reach().await?.pass(key, lease, ttl).await
     }
 
     fn watch(&self, key: &LockKey) -> Hints {
@@ -93,15 +79,9 @@ impl Backend for Flaky {
 }
 
 impl Node for Flaky {
-    async fn vote(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-        fence: Fence,
-    ) -> Result<Acquired, BackendError> {
+    async fn vote(&self, request: &AcquireRequest, fence: Fence) -> Result<Acquired, BackendError> {
         self.votes.fetch_add(1, Ordering::SeqCst);
-        self.reach().await?.vote(key, lease, ttl, fence).await
+        self.reach().await?.vote(request, fence).await
     }
 }
 
@@ -149,11 +129,17 @@ impl World {
     async fn grant(&self, process: usize) -> Result<u64, BackendError> {
         let (quorum, key) = (&self.processes[process], LockKey::new("a"));
         let lease = LeaseId::new(Uuid::new_v4(), 1);
-        let counter = match quorum.try_acquire(&key, lease, TTL).await? {
+        let counter = match quorum
+            .try_acquire(&AcquireRequest::new(key.clone(), lease, TTL))
+            .await?
+        {
             Acquired::Granted { counter } => counter,
             Acquired::Busy { ttl } => panic!("busy for {ttl:?}"),
         };
-        quorum.release(&[(key, lease)]).await.remove(0)?;
+        quorum
+            .release(&[Release::new(key, lease)])
+            .await
+            .remove(0)?;
         // Whatever is late has come by then, and been given back.
         sleep(Duration::from_secs(3)).await;
         Ok(counter)
@@ -282,6 +268,7 @@ async fn what_a_lost_lock_left_behind_is_given_back_and_remembered() {
     let world = World::new(5);
     let key = LockKey::new("k");
     let id = |number| LeaseId::new(Uuid::new_v4(), number);
+    let request = |lease| AcquireRequest::new(key.clone(), lease, TTL);
     let counter = |answer| match answer {
         Ok(Acquired::Granted { counter }) => counter,
         other => panic!("{other:?}"),
@@ -293,12 +280,12 @@ async fn what_a_lost_lock_left_behind_is_given_back_and_remembered() {
     };
     let [late, _, early] = &world.processes;
     let first = id(1);
-    counter(late.try_acquire(&key, first, TTL).await);
-    drop(late.release(&[(key.clone(), first)]).await);
+    counter(late.try_acquire(&request(first)).await);
+    drop(late.release(&[Release::new(key.clone(), first)]).await);
     sleep(Duration::from_secs(1)).await;
     reachable(false);
     let second = id(2);
-    let before = counter(early.try_acquire(&key, second, TTL).await);
+    let before = counter(early.try_acquire(&request(second)).await);
     reachable(true);
     for node in &world.nodes[..2] {
         node.restart_empty();
@@ -307,6 +294,6 @@ async fn what_a_lost_lock_left_behind_is_given_back_and_remembered() {
     let renewed = early.renew(&[renewal]).await.remove(0);
     assert!(matches!(renewed, Ok(Renewed::NotHeld)), "{renewed:?}");
     sleep(Duration::from_secs(1)).await;
-    let after = counter(late.try_acquire(&key, id(3), TTL).await);
+    let after = counter(late.try_acquire(&request(id(3))).await);
     assert!(after > before, "{before} then {after}");
 }

@@ -17,8 +17,9 @@ use super::script::{At, Scripts};
 use super::sentinel::Sentinels;
 use crate::LockKey;
 use crate::backend::{
-    Acquired, Backend, BackendError, BackendErrorKind, Extended, Fence, ForceReleased, Hints,
-    Holder, LeaseId, Node, Passed, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Extended, Fence,
+    ForceReleased, Hints, Holder, KeepRequest, Node, Release, Released, ReleasedOrKept, Renewal,
+    Renewed,
 };
 
 /// Leases in Redis 6 or newer, shared with Redisson's `getLock`.
@@ -166,13 +167,9 @@ impl Inner {
 /// Dropping the future of any method but `try_acquire` leaves nothing behind: a command that was
 /// sent takes effect or does not, and all of them may be repeated.
 impl Backend for RedisBackend {
-    async fn try_acquire(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Acquired, BackendError> {
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
         let inner = &*self.inner;
+        let AcquireRequest { key, lease, ttl } = request;
         if key.as_str().is_empty() {
             // The engine refuses it before; an empty name would be a lock that everybody shares.
             return Err(BackendError::refused(
@@ -182,10 +179,10 @@ impl Backend for RedisBackend {
         }
         let place = inner.place(key)?;
         if inner.gathers {
-            return gather::acquire(&self.inner, place.shard(), key, lease, ttl).await;
+            return gather::acquire(&self.inner, place.shard(), request).await;
         }
         let at = inner.at(&place, key);
-        let outcome = inner.scripts.acquire(at, lease, ttl).await;
+        let outcome = inner.scripts.acquire(at, *lease, *ttl).await;
         if let Err(refusal) = &outcome {
             quarantine::spread(&self.inner, key, refusal);
         }
@@ -200,7 +197,7 @@ impl Backend for RedisBackend {
         inner.in_batches(renewals, |it| &it.key, call).await
     }
 
-    async fn release(&self, leases: &[(LockKey, LeaseId)]) -> Vec<Result<Released, BackendError>> {
+    async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
         let inner = &*self.inner;
         let call = |place: Place, batch: Vec<_>| async move {
             inner
@@ -208,38 +205,32 @@ impl Backend for RedisBackend {
                 .release_all(&place, &inner.names, &batch)
                 .await
         };
-        inner.in_batches(leases, |(key, _)| key, call).await
+        inner.in_batches(leases, |it| &it.key, call).await
     }
 
-    async fn pass(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Passed, BackendError> {
+    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
         let inner = &*self.inner;
+        let KeepRequest { key, lease, ttl } = request;
         let (place, own) = (inner.place(key)?, inner.own_subscribers(key));
         let at = inner.at(&place, key);
-        Ok(match inner.scripts.pass(at, lease, ttl, own, true).await? {
-            Extended::Kept { counter } => Passed::kept(counter),
-            Extended::Wanted { watchers } => Passed::released(watchers),
-            Extended::NotHeld => Passed::NotHeld,
-        })
+        Ok(
+            match inner.scripts.pass(at, *lease, *ttl, own, true).await? {
+                Extended::Kept { counter } => ReleasedOrKept::kept(counter),
+                Extended::Wanted { watchers } => ReleasedOrKept::released(watchers),
+                Extended::NotHeld => ReleasedOrKept::NotHeld,
+            },
+        )
     }
 
-    async fn extend(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Extended, BackendError> {
+    async fn extend(&self, request: &KeepRequest) -> Result<Extended, BackendError> {
         let inner = &*self.inner;
+        let KeepRequest { key, lease, ttl } = request;
         let Some(own) = inner.own_subscribers(key) else {
             return Ok(Extended::wanted(0));
         };
         let place = inner.place(key)?;
         let at = inner.at(&place, key);
-        inner.scripts.pass(at, lease, ttl, Some(own), false).await
+        inner.scripts.pass(at, *lease, *ttl, Some(own), false).await
     }
 
     fn watch(&self, key: &LockKey) -> Hints {
@@ -274,6 +265,14 @@ impl Backend for RedisBackend {
         if self.inner.names.of_redisson { 1 } else { 256 }
     }
 
+    /// A server, a primary and each node of a cluster have the same timeout. An acquire also waits for the
+    /// acknowledgments of its replicas.
+    fn response_timeout(&self) -> Duration {
+        let network = &self.inner.network;
+        let acknowledged = network.min_replicas.map(|asked| asked.timeout);
+        network.response_timeout + acknowledged.unwrap_or_default()
+    }
+
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
         let inner = &*self.inner;
         let place = inner.place(key)?;
@@ -288,17 +287,12 @@ impl Backend for RedisBackend {
 }
 
 impl Node for RedisBackend {
-    async fn vote(
-        &self,
-        key: &LockKey,
-        lease: LeaseId,
-        ttl: Duration,
-        fence: Fence,
-    ) -> Result<Acquired, BackendError> {
+    async fn vote(&self, request: &AcquireRequest, fence: Fence) -> Result<Acquired, BackendError> {
         let inner = &*self.inner;
+        let AcquireRequest { key, lease, ttl } = request;
         let place = inner.place(key)?;
         let at = inner.at(&place, key);
-        let outcome = inner.scripts.vote(at, lease, ttl, fence).await;
+        let outcome = inner.scripts.vote(at, *lease, *ttl, fence).await;
         if let Err(refusal) = &outcome {
             quarantine::spread(&self.inner, key, refusal);
         }

@@ -78,8 +78,8 @@ impl Connector {
             .min_replicas
             .map(|asked| Replicas::new(asked, checked_out));
         let outage = Outage::new(
-            "locks cannot be taken",
-            "locks can be taken again",
+            "locks cannot be acquired",
+            "locks can be acquired again",
             &address,
         );
         Self {

@@ -6,7 +6,6 @@
 //! waits only where [`SENDERS`] tasks wait for theirs, or where it would be a call for a few.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
@@ -18,8 +17,7 @@ use super::fault::Trouble;
 use super::place::Place;
 use super::script::MAX_BATCH;
 use super::shard::Shard;
-use crate::LockKey;
-use crate::backend::{Acquired, BackendError, LeaseId};
+use crate::backend::{AcquireRequest, Acquired, BackendError};
 
 /// How many tasks send, on one connection.
 const SENDERS: usize = 2;
@@ -42,11 +40,10 @@ struct State {
 }
 
 struct Wanted {
-    acquire: Acquire,
+    request: AcquireRequest,
     answer: Answer,
 }
 
-type Acquire = (LockKey, LeaseId, Duration);
 type Answer = oneshot::Sender<Sent>;
 
 enum Sent {
@@ -69,7 +66,7 @@ impl Gather {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, key: &LockKey, lease: LeaseId, ttl: Duration) -> Turn {
+    fn enter(&self, request: &AcquireRequest) -> Turn {
         let mut state = self.state();
         if !state.alone && state.senders == 0 {
             state.alone = true;
@@ -77,7 +74,7 @@ impl Gather {
         }
         let (sender, answer) = oneshot::channel();
         state.waiting.push(Wanted {
-            acquire: (key.clone(), lease, ttl),
+            request: request.clone(),
             answer: sender,
         });
         let many = state.waiting.len() >= WORTH_A_CALL && state.senders < SENDERS;
@@ -93,16 +90,14 @@ impl Gather {
 pub(super) async fn acquire(
     inner: &Arc<Inner>,
     shard: &Arc<Shard>,
-    key: &LockKey,
-    lease: LeaseId,
-    ttl: Duration,
+    request: &AcquireRequest,
 ) -> Result<Acquired, BackendError> {
     let by_itself = async || {
         let place = Place::alone(shard);
-        let at = inner.at(&place, key);
-        inner.scripts.acquire(at, lease, ttl).await
+        let at = inner.at(&place, &request.key);
+        inner.scripts.acquire(at, request.lease, request.ttl).await
     };
-    let (answer, send) = match shard.gather.enter(key, lease, ttl) {
+    let (answer, send) = match shard.gather.enter(request) {
         Turn::Alone => {
             let _alone = Alone(&shard.gather);
             return by_itself().await;
@@ -162,7 +157,7 @@ impl Sender {
             let mut calls = Vec::with_capacity(waiting.len().div_ceil(MAX_BATCH));
             while !waiting.is_empty() {
                 let batch = waiting.drain(..waiting.len().min(MAX_BATCH));
-                calls.push(self.send(batch.map(|it| (it.acquire, it.answer)).unzip()));
+                calls.push(self.send(batch.map(|it| (it.request, it.answer)).unzip()));
             }
             // Not that of a crowd.
             waiting.shrink_to(MAX_BATCH);
@@ -170,7 +165,7 @@ impl Sender {
         }
     }
 
-    async fn send(&self, (acquires, answers): (Vec<Acquire>, Vec<Answer>)) {
+    async fn send(&self, (acquires, answers): (Vec<AcquireRequest>, Vec<Answer>)) {
         let place = Place::alone(&self.shard);
         let Inner { scripts, names, .. } = &*self.inner;
         let outcomes = scripts.acquire_all(&place, names, &acquires).await;

@@ -53,6 +53,6 @@ impl Outage {
 /// Nobody would ever tell its end: a node that left the cluster would stay down in the log.
 impl Drop for Outage {
     fn drop(&mut self) {
-        self.over("the server is not asked any more");
+        self.over("server removed");
     }
 }

@@ -14,8 +14,8 @@ use super::replicas::Acquire;
 use super::shard::Shard;
 use crate::LockKey;
 use crate::backend::{
-    Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased, Holder, LeaseId,
-    Passed, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased,
+    Holder, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 
 /// How many keys one call renews or releases: Redis does nothing else during a script.
@@ -300,7 +300,7 @@ impl Scripts {
     /// A release with the script's source in it, for a server that may not know the script.
     pub(super) fn undo(&self, at: At<'_>, lease: LeaseId) -> Cmd {
         self.release
-            .eval(&self.release(at.names, &[&(at.key.clone(), lease)]))
+            .eval(&self.release(at.names, &[&Release::new(at.key.clone(), lease)]))
     }
 
     /// The messages of a release, by themselves.
@@ -317,13 +317,13 @@ impl Scripts {
         &self,
         place: &Place,
         names: &Names,
-        acquires: &[(LockKey, LeaseId, Duration)],
+        acquires: &[AcquireRequest],
     ) -> Answers<Acquired> {
         let fence = names.fence(place.slot());
-        let bodies = std::iter::once(fence).chain(acquires.iter().map(|(key, ..)| names.body(key)));
+        let bodies = std::iter::once(fence).chain(acquires.iter().map(|it| names.body(&it.key)));
         let mut command = batch(&self.acquire_all, bodies, Lease::MAX_LEN + OVERHEAD);
-        for (_, lease, ttl) in acquires {
-            command.arg(Lease(*lease)).arg(millis(*ttl));
+        for acquire in acquires {
+            command.arg(Lease(acquire.lease)).arg(millis(acquire.ttl));
         }
         let outcome = self.acquire_all.call(place, &command).await;
         // As for one.
@@ -332,10 +332,10 @@ impl Scripts {
             Err(Fault::NoAnswer(silence)) => {
                 let leases: Vec<_> = acquires
                     .iter()
-                    .map(|(key, lease, _)| (key.clone(), *lease))
+                    .map(|it| Release::new(it.key.clone(), it.lease))
                     .collect();
                 let leases: Vec<_> = leases.iter().collect();
-                let longest = acquires.iter().map(|(.., ttl)| *ttl).max();
+                let longest = acquires.iter().map(|it| it.ttl).max();
                 let undo = self.release.eval(&self.release(names, &leases));
                 silence.settle(undo, longest.unwrap_or_default());
             }
@@ -367,20 +367,23 @@ impl Scripts {
         &self,
         place: &Place,
         names: &Names,
-        leases: &[&(LockKey, LeaseId)],
+        leases: &[&Release],
     ) -> Answers<Released> {
         let answer = self.release.call(place, &self.release(names, leases)).await;
         let outcome = |answer| held(answer, Released::Released, Released::NotHeld);
         Ok(each(list(answered(answer)?, leases.len())?, outcome))
     }
 
-    fn release(&self, names: &Names, leases: &[&(LockKey, LeaseId)]) -> Cmd {
-        let bodies = leases.iter().map(|(key, _)| names.body(key));
-        let longest = leases.iter().map(|(key, _)| names.channel(key).len()).max();
+    fn release(&self, names: &Names, leases: &[&Release]) -> Cmd {
+        let bodies = leases.iter().map(|it| names.body(&it.key));
+        let channels = leases.iter().map(|it| names.channel(&it.key).len());
+        let longest = channels.max();
         let extra = Lease::MAX_LEN + longest.unwrap_or(0);
         let mut command = batch(&self.release, bodies, extra);
-        for (key, lease) in leases {
-            command.arg(Lease(*lease)).arg(names.channel(key));
+        for release in leases {
+            command
+                .arg(Lease(release.lease))
+                .arg(names.channel(&release.key));
         }
         command
     }
@@ -400,7 +403,7 @@ impl Scripts {
         command.arg(at.body()).arg(at.fence());
         command.arg(Lease(lease)).arg(millis(ttl));
         command.arg(at.channel()).arg(own_subscribers);
-        command.arg(Passed::COUNTERS).arg(u8::from(release));
+        command.arg(ReleasedOrKept::COUNTERS).arg(u8::from(release));
         match answered(self.pass.call(at.place, &command).await)? {
             Value::Int(0) => Ok(Extended::NotHeld),
             Value::Int(others @ 1..) => {

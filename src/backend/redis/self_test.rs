@@ -15,7 +15,7 @@ use super::place::{Place, Topology};
 use super::quarantine::prepare;
 use super::script::{self, At};
 use super::shard::Shard;
-use crate::backend::{BackendError, BackendErrorKind, LeaseId, Renewal};
+use crate::backend::{AcquireRequest, BackendError, BackendErrorKind, LeaseId, Release, Renewal};
 use crate::error::with_causes;
 use crate::{ConfigError, ConnectError, LockKey};
 
@@ -45,7 +45,7 @@ pub(super) async fn self_test(inner: &Inner) -> Result<Vec<String>, ConnectError
     let warnings = trials.concat();
     #[cfg(feature = "tracing")]
     for warning in &warnings {
-        tracing::warn!(address = inner.address, "{warning}");
+        tracing::warn!(address = inner.address, %warning, "lock server self-test warning");
     }
     Ok(warnings)
 }
@@ -156,7 +156,7 @@ async fn try_scripts(inner: &Inner, node: &Node, at: At<'_>) -> Result<(), Backe
     let mut granted = Vec::new();
     // Its one counter is not Redisson's.
     if !at.names.of_redisson {
-        let again = [(key.clone(), lease, TRIAL_TTL)];
+        let again = [AcquireRequest::new(key.clone(), lease, TRIAL_TTL)];
         granted = scripts.acquire_all(at.place, at.names, &again).await?;
     }
     let renewal = Renewal::new(key.clone(), lease, TRIAL_TTL);
@@ -165,7 +165,7 @@ async fn try_scripts(inner: &Inner, node: &Node, at: At<'_>) -> Result<(), Backe
     scripts.pass(at, lease, TRIAL_TTL, Some(0), true).await?;
     scripts.pass(at, lease, TRIAL_TTL, None, true).await?;
     let released = scripts
-        .release_all(at.place, at.names, &[&(key, lease)])
+        .release_all(at.place, at.names, &[&Release::new(key, lease)])
         .await;
     // Scripts get over a message that may not be sent, and `EVAL` is for bad times only: what they
     // need is asked for by itself.

@@ -72,8 +72,8 @@ impl Sentinels {
         };
         let address = address(&targets, &service);
         let outage = Outage::new(
-            "failovers go unnoticed",
-            "the sentinels answer again",
+            "sentinels unavailable",
+            "sentinels available again",
             &address,
         );
         Self {
@@ -196,11 +196,7 @@ impl Sentinels {
         drop(primary);
         if before.is_some() {
             #[cfg(feature = "tracing")]
-            tracing::info!(
-                address = self.address,
-                primary = address,
-                "the primary is another server now"
-            );
+            tracing::info!(address = self.address, primary = address, "primary changed");
             // Who holds must know whether the new one knows of it, who waits asks there, and the
             // subscription follows.
             self.network.recovery.tell();

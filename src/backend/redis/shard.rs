@@ -74,8 +74,8 @@ enum Demand {
 impl Shard {
     pub(super) fn new(connector: Arc<Connector>) -> Self {
         let outage = Outage::new(
-            "the lock store cannot be reached",
-            "the lock store can be reached again",
+            "lock store unreachable",
+            "lock store reachable again",
             &connector.address,
         );
         Self {

@@ -1,152 +1,135 @@
-//! How a lease is made to last: the events of the watchdog, and of what is asked ahead of need.
+//! How a lease is made to last: the replies to renewals, and to what is asked ahead of need.
 
 use std::time::Duration;
 
-use super::{Lane, Phase, Tenure};
-use crate::LockKey;
+use super::state::{Lane, Phase};
 use crate::backend::{BackendError, Extended, Renewal, Renewed};
+use crate::lock::clock::{Moment, Span};
+use crate::lock::effect::{Effects, Work};
 use crate::lock::lease::{Lease, LeaseNumber};
-use crate::lock::moment::Moment;
-use crate::lock::order::{Answered, Due, Surrender};
+use crate::task::RuntimeId;
 
 impl Lane {
-    pub(in crate::lock) fn due(&mut self, now: Moment) -> Due {
-        if let Some(until) = self.returned_by() {
-            if now < until {
-                return Due::Later(until);
-            }
-            let report = match &mut self.phase {
-                Phase::Surrendered(surrender) => surrender.report.take(),
-                _ => None,
-            };
-            return Due::Forsaken(report, self.contend_or_idle(None));
-        }
-        let Phase::Held(tenure) = &mut self.phase else {
-            return Due::Never;
-        };
-        let valid_until = tenure.grant.valid_until();
-        if now >= valid_until {
-            return match std::mem::take(&mut self.phase) {
-                Phase::Held(Tenure { lease, grant }) => {
-                    // Given back all the same: the backend may hold it a little longer.
-                    Due::Lost(grant, self.give_back(lease, None))
-                }
-                _ => Due::Never,
-            };
-        }
-        match tenure.lease.start_renewal(now) {
-            Some(ttl) => Due::Renew(tenure.lease.number(), ttl, valid_until),
-            None => Due::Later(tenure.next_look()),
-        }
-    }
-
-    /// Whether a renewal that was due is still to be sent.
+    /// Returns `true` if a renewal that was due is still to be sent.
     pub(in crate::lock) fn wants_renewal(&self, renewal: &Renewal, now: Moment) -> bool {
         matches!(&self.phase, Phase::Held(tenure)
             if tenure.lease.is(renewal.lease) && now < tenure.grant.valid_until())
     }
 
-    /// A renewal was answered.
+    /// The backend replied to a renewal.
     pub(in crate::lock) fn renewed(
         &mut self,
         renewal: &Renewal,
         sent_at: Moment,
         outcome: &Result<Renewed, BackendError>,
-        now: Moment,
-    ) -> Answered {
-        let is_gone = matches!(outcome, Ok(Renewed::NotHeld));
-        self.answered(renewal, is_gone, now, |lease, _| {
-            lease.renewal_answered(renewal, sent_at, outcome, now);
-        })
-    }
-
-    /// `answer` tells it to the lease, with the number of those who wait here.
-    fn answered(
-        &mut self,
-        renewal: &Renewal,
-        is_gone: bool,
-        now: Moment,
-        answer: impl FnOnce(&mut Lease, usize),
-    ) -> Answered {
-        let waiting = self.queue.len();
-        let lease = match &mut self.phase {
-            Phase::Held(tenure) => Some(&mut tenure.lease),
-            Phase::Surrendered(surrender) => Some(&mut surrender.lease),
-            _ => None,
+        replied: Replied,
+        effects: &mut Effects,
+    ) {
+        let effective = match outcome {
+            Ok(Renewed::Renewed) => Effective::Yes,
+            Ok(Renewed::NotHeld) => Effective::LeaseGone,
+            Err(error) if error.may_have_taken_effect() => Effective::Yes,
+            Err(_) => Effective::No,
         };
-        let Some(lease) = lease.filter(|lease| lease.is(renewal.lease)) else {
-            return Answered::Stale;
-        };
-        answer(lease, waiting);
-        match &mut self.phase {
-            // Whoever looked has been told that it is lost: it stays so.
-            Phase::Held(tenure) if !is_gone && !tenure.grant.is_held(now) => {
-                match std::mem::take(&mut self.phase) {
-                    Phase::Held(Tenure { lease, grant }) => {
-                        Answered::Lost(grant, self.give_back(lease, None))
-                    }
-                    _ => Answered::Stale,
-                }
-            }
-            Phase::Held(_) if is_gone => match self.lose() {
-                (Some(grant), next) => Answered::Lost(grant, next),
-                (None, _) => Answered::Stale,
-            },
-            Phase::Held(tenure) => {
-                tenure.grant.extend(tenure.lease.valid_until());
-                Answered::Held(tenure.next_look())
-            }
-            // The release was waiting for this answer.
-            _ => self.resume(&renewal.key, now),
-        }
+        self.replied(renewal, effective, replied, effects, |lease, _| {
+            lease.renewal_answered(renewal.ttl, sent_at, outcome, replied.now);
+        });
     }
 
-    /// The lease may go back now, unless the next in the queue can have it.
-    fn resume(&mut self, key: &LockKey, now: Moment) -> Answered {
-        let next = self.queue.values().next();
-        match std::mem::take(&mut self.phase) {
-            Phase::Surrendered(Surrender { lease, report })
-                if next.is_some_and(|it| lease.may_pass_to(it.claim.terms, now)) =>
-            {
-                let handed_on = self.hand_to_first(|it| Tenure::handed_on(key, lease, it, now));
-                Answered::HandedOn(report, handed_on)
-            }
-            phase => {
-                self.phase = phase;
-                Answered::Returning
-            }
-        }
-    }
-
-    /// The backend is asked ahead of need, for so long. `None` if that has become needless.
-    pub(in crate::lock) fn start_extension(
-        &mut self,
-        number: LeaseNumber,
-        now: Moment,
-    ) -> Option<Duration> {
-        match &mut self.phase {
-            Phase::Held(tenure)
-                if tenure.lease.number() == number
-                    && tenure.grant.is_held(now)
-                    && !self.queue.is_empty() =>
-            {
-                tenure.lease.start_extension()
-            }
-            _ => None,
-        }
-    }
-
-    /// That was answered.
+    /// The backend replied to an extension.
     pub(in crate::lock) fn extended(
         &mut self,
         extension: &Renewal,
         sent_at: Moment,
         outcome: &Result<Extended, BackendError>,
-        now: Moment,
-    ) -> Answered {
-        let is_gone = matches!(outcome, Ok(Extended::NotHeld));
-        self.answered(extension, is_gone, now, |lease, waiting| {
-            lease.extension_answered(extension, sent_at, outcome, waiting, now);
-        })
+        replied: Replied,
+        effects: &mut Effects,
+    ) {
+        let effective = match outcome {
+            Ok(Extended::Kept { .. }) => Effective::Yes,
+            Ok(Extended::Wanted { .. }) => Effective::No,
+            Ok(Extended::NotHeld) => Effective::LeaseGone,
+            Err(error) if error.may_have_taken_effect() => Effective::Yes,
+            Err(_) => Effective::No,
+        };
+        self.replied(extension, effective, replied, effects, |lease, waiting| {
+            lease.extension_answered(extension.ttl, sent_at, outcome, waiting, replied.now);
+        });
     }
+
+    /// `update` changes the lease, given the number of those who wait here.
+    fn replied(
+        &mut self,
+        renewal: &Renewal,
+        effective: Effective,
+        Replied { home, now }: Replied,
+        effects: &mut Effects,
+        update: impl FnOnce(&mut Lease, usize),
+    ) {
+        let waiting = self.queue.len();
+        let lease = match &mut self.phase {
+            Phase::Held(tenure) => Some(&mut tenure.lease),
+            Phase::Returning(returning) if !returning.sent => Some(&mut returning.lease),
+            _ => None,
+        };
+        let lease = lease.filter(|lease| lease.is(renewal.lease) && lease.is_in_flight());
+        let Some(lease) = lease else {
+            // The lane went on without it: this renewal may just have lengthened it.
+            if effective == Effective::Yes
+                && self.lease_number() != Some(LeaseNumber::of(renewal.lease))
+            {
+                effects.work.push(Work::Resolve {
+                    lease: LeaseNumber::of(renewal.lease),
+                    ttl: Span::new(renewal.ttl),
+                    home,
+                });
+            }
+            return;
+        };
+        update(lease, waiting);
+        match &mut self.phase {
+            Phase::Held(_) if effective == Effective::LeaseGone => self.lose(now, effects),
+            // A caller that looked has seen that it is lost: it stays so.
+            Phase::Held(tenure) if !tenure.grant.is_held(now) => {
+                self.lose_by_clock(home, now, effects);
+            }
+            Phase::Held(tenure) => tenure.grant.extend(tenure.lease.valid_until()),
+            // The release was waiting for this reply.
+            _ => self.resume_return(&renewal.key, now, effects),
+        }
+    }
+
+    /// Begins to ask the backend ahead of need, and returns for how long. `None` if that has become
+    /// needless.
+    pub(in crate::lock) fn start_extension(
+        &mut self,
+        number: LeaseNumber,
+        now: Moment,
+    ) -> Option<Duration> {
+        let waits = !self.queue.is_empty();
+        match &mut self.phase {
+            Phase::Held(tenure)
+                if tenure.lease.number() == number && tenure.grant.is_held(now) && waits =>
+            {
+                tenure.lease.start_extension(now)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The task that hands a reply to the lane.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::lock) struct Replied {
+    /// The runtime of the task.
+    pub(in crate::lock) home: RuntimeId,
+    pub(in crate::lock) now: Moment,
+}
+
+/// Whether the backend holds the lease for longer by a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effective {
+    Yes,
+    No,
+    LeaseGone,
 }

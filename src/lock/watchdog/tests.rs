@@ -1,19 +1,25 @@
-//! What a task leaves behind that ends while locks come and go.
+//! What a task that ends leaves to the next one.
 
-use std::time::Duration;
-
+use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::*;
+use crate::LockKey;
 use crate::backend::Memory;
 use crate::lock::acquire::Acquire;
 use crate::lock::options::Options;
+use crate::lock::tests::SECOND;
 
-const SECOND: Duration = Duration::from_secs(1);
-
-fn engine() -> Arc<Engine> {
+/// An engine, and the runtime of this test in it, without a task.
+async fn engine() -> (Arc<Engine>, Arc<Home>) {
     let backend = Arc::new(Memory::new());
-    Arc::new(Engine::new(backend, Options::default()))
+    let engine = Arc::new(Engine::new(backend, Options::default(), None));
+    let home = engine.current_home().expect("a runtime");
+    let home = engine.homes.get(home).expect("a known runtime");
+    // A new runtime begins with a look.
+    sleep(2 * TICK).await;
+    assert!(!home.watchdog.is_running());
+    (engine, home)
 }
 
 fn acquire(engine: &Arc<Engine>, key: &'static str) -> Acquire {
@@ -21,35 +27,53 @@ fn acquire(engine: &Arc<Engine>, key: &'static str) -> Acquire {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_time_that_nobody_serves_stands_in_nobodys_way() {
-    let engine = engine();
-    // Of a lock that was taken after the last walk, and given back before anybody looked again.
-    engine.watchdog.wakes_at.store(Moment::now() + SECOND);
+async fn alarm_without_task_delays_no_renewal() {
+    let (engine, home) = engine().await;
+    // It is from a lock that was released before its watchdog began.
+    home.watchdog.set(Moment::now() + SECOND);
     let guard = acquire(&engine, "a").await.expect("free");
     sleep(100 * SECOND).await;
     assert!(guard.is_held());
 }
 
 #[tokio::test(start_paused = true)]
-async fn locks_of_a_moment_take_one_task_together() {
-    let engine = engine();
-    for _ in 0..5 {
-        drop(acquire(&engine, "a").await.expect("free"));
+async fn many_locks_take_one_task() {
+    let (engine, _home) = engine().await;
+    let keys = ["a", "b", "c", "d", "e"];
+    let mut guards = Vec::new();
+    for key in keys {
+        guards.push(acquire(&engine, key).await.expect("free"));
         sleep(SECOND).await;
-        // It sleeps until a third of the lease has passed.
-        assert!(engine.watchdog.running.load(Ordering::SeqCst));
+        assert_eq!(Handle::current().metrics().num_alive_tasks(), 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_task_was_told_the_next_one_finds() {
-    let engine = engine();
-    // A task is about to end: it has walked, and does not look at its time any more.
-    engine.watchdog.running.store(true, Ordering::SeqCst);
+async fn task_ends_when_no_lane_is_left() {
+    let (engine, home) = engine().await;
+    for _ in 0..5 {
+        drop(acquire(&engine, "a").await.expect("free"));
+        assert!(home.watchdog.is_running());
+        sleep(2 * TICK).await;
+        assert!(!home.watchdog.is_running());
+    }
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_entered_while_task_ends_is_watched() {
+    let (engine, home) = engine().await;
+    // A task is about to end: it has looked, and does not look at its alarm any more.
+    assert!(home.watchdog.start());
     let held = acquire(&engine, "a").lease(SECOND).await.expect("free");
-    drop(Running(Arc::downgrade(&engine)));
+    drop(Running {
+        engine: Arc::downgrade(&engine),
+        home: Arc::clone(&home),
+        over: true,
+    });
+    assert!(home.watchdog.is_running(), "another one");
     let _other = acquire(&engine, "b").await.expect("free");
-    // The holder stays for too long.
+    // The holder exceeds its lease.
     let next = acquire(&engine, "a").wait(2 * SECOND).await;
     assert!(next.is_ok() && !held.is_held(), "{next:?}");
 }

@@ -14,6 +14,7 @@ use crate::load::{Load, hot, millis, random};
 use crate::referee::{BACKSTOP, wire};
 use crate::store::Topology::Single;
 use crate::support::engine::{MS, SECOND, eventually, manager};
+use crate::support::suspended_clock::SuspendedClock;
 use crate::world::{PROCESSES, World};
 
 /// The process that is not one of the world's.
@@ -29,7 +30,11 @@ pub(super) fn rows() -> Vec<Row> {
     vec![
         row("process killed", |world| Box::pin(killed(world))).recovers_within(LEASE_AND_BACKSTOP),
         row("process stopped for longer than the lease", |world| {
-            Box::pin(stopped(world))
+            Box::pin(stopped(world, None))
+        })
+        .recovers_within(BACKSTOP),
+        row("machine suspended for longer than the lease", |world| {
+            Box::pin(stopped(world, Some(SuspendedClock::new())))
         })
         .recovers_within(BACKSTOP),
         row("tasks cancelled anywhere", |world| {
@@ -47,9 +52,13 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 /// A process that holds these keys; the names of its leases.
-async fn another_process(world: &mut World, keys: &[String]) -> (Child, String) {
+async fn another_process(
+    world: &mut World,
+    keys: &[String],
+    clock: Option<SuspendedClock>,
+) -> (Child, String) {
     let url = world.server().url();
-    let mut child = Child::start(&url, LEASE, keys);
+    let mut child = Child::start(&url, LEASE, keys, clock);
     let mut name = String::new();
     while let Some(holds) = child.holds() {
         world.referee.claimed(&holds.key, OTHER, holds.token, LEASE);
@@ -62,7 +71,7 @@ async fn another_process(world: &mut World, keys: &[String]) -> (Child, String) 
 
 async fn killed(world: &mut World) {
     let keys = [&hot()[..2], &[THEIRS[0].to_owned()]].concat();
-    let (mut child, _) = another_process(world, &keys).await;
+    let (mut child, _) = another_process(world, &keys, None).await;
     let begun = world.begin(Some(OTHER));
     child.kill();
     world.referee.gone(OTHER);
@@ -79,10 +88,11 @@ async fn killed(world: &mut World) {
         .expect(left == "0", "I7", || "held by nobody alive".to_owned());
 }
 
-async fn stopped(world: &mut World) {
+/// With a clock, the process finds that the machine was suspended; without, that only it was stopped.
+async fn stopped(world: &mut World, clock: Option<SuspendedClock>) {
     // Taken together, and so renewed together.
     let keys = THEIRS.map(ToOwned::to_owned);
-    let (mut child, name) = another_process(world, &keys).await;
+    let (mut child, name) = another_process(world, &keys, clock).await;
     // Right behind a renewal, so that none is between its decision and its wire.
     let renewals = |world: &World| wire::renewals_of(&world.wire(), &name);
     let just_now = |at: SystemTime| at.elapsed().is_ok_and(|ago| ago < 100 * MS);
@@ -93,7 +103,7 @@ async fn stopped(world: &mut World) {
     sleep(50 * MS).await;
     let before = renewals(world).len();
     let begun = world.begin(Some(OTHER));
-    child.signal("-STOP");
+    child.stop();
     world.referee.gone(OTHER);
     let waiting = Instant::now();
     let taken = world.holder(0, THEIRS[0], 2 * SECOND).await;
@@ -106,7 +116,7 @@ async fn stopped(world: &mut World) {
         });
     sleep(LEASE.saturating_sub(waited) + 200 * MS).await;
     world.end(&begun, 0);
-    child.signal("-CONT");
+    child.resume();
     let held = child.says("woke").expect("it was stopped");
     world
         .referee

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tower_lock::backend::{Acquired, LeaseId, Released};
+use tower_lock::backend::{AcquireRequest, Acquired, LeaseId, Release, Released};
 use tower_lock::{Backend as _, LockKey, RedisBackend};
 use uuid::Uuid;
 
@@ -30,15 +30,16 @@ pub(crate) async fn connect(url: &str) -> Result<OursBackend, Failure> {
 }
 
 impl Locks for OursBackend {
-    type Held = (LockKey, LeaseId);
+    type Held = Release;
 
     async fn lock(&self, key: &str) -> Result<Self::Held, Failure> {
         let key = LockKey::new(key);
         let lease = LeaseId::new(self.manager, self.leases.fetch_add(1, Ordering::Relaxed));
-        while let Acquired::Busy { .. } = self.backend.try_acquire(&key, lease, LEASE).await? {
+        let request = AcquireRequest::new(key.clone(), lease, LEASE);
+        while let Acquired::Busy { .. } = self.backend.try_acquire(&request).await? {
             pause().await;
         }
-        Ok((key, lease))
+        Ok(Release::new(key, lease))
     }
 
     async fn unlock(&self, held: Self::Held) -> Result<(), Failure> {

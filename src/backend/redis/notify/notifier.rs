@@ -65,8 +65,8 @@ impl Notifier {
         };
         // Waiters fall back to polling.
         let outage = Outage::new(
-            "releases are not heard",
-            "releases are heard again",
+            "release notifications unavailable",
+            "release notifications available again",
             &address,
         );
         Self {

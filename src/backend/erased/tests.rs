@@ -1,0 +1,208 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use uuid::Uuid;
+
+use super::*;
+use crate::backend::LeaseId;
+
+/// What the backend does to each command.
+#[derive(Clone, Copy, PartialEq)]
+enum Flaw {
+    /// Returns this many outcomes, however many items were requested.
+    Outcomes(usize),
+    PanicsWhenCalled,
+    PanicsWhenPolled,
+}
+
+/// A backend that breaks the contract.
+struct Flawed {
+    flaw: Flaw,
+    polls: AtomicUsize,
+}
+
+impl Flawed {
+    fn new(flaw: Flaw) -> Arc<Self> {
+        let polls = AtomicUsize::new(0);
+        Arc::new(Self { flaw, polls })
+    }
+
+    fn call<T: Send>(&self, outcome: T) -> impl Future<Output = T> + Send {
+        assert!(self.flaw != Flaw::PanicsWhenCalled, "called");
+        let mut outcome = Some(outcome);
+        poll_fn(move |context| {
+            // The panic comes in the second poll, which shows that each poll is covered.
+            if self.polls.fetch_add(1, Ordering::Relaxed) == 0 {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            assert!(self.flaw != Flaw::PanicsWhenPolled, "polled");
+            outcome.take().map_or(Poll::Pending, Poll::Ready)
+        })
+    }
+
+    fn each<T: Copy>(&self, outcome: T) -> Vec<Result<T, BackendError>> {
+        match self.flaw {
+            Flaw::Outcomes(count) => vec![Ok(outcome); count],
+            Flaw::PanicsWhenCalled | Flaw::PanicsWhenPolled => Vec::new(),
+        }
+    }
+}
+
+impl Backend for Flawed {
+    fn try_acquire(
+        &self,
+        _: &AcquireRequest,
+    ) -> impl Future<Output = Result<Acquired, BackendError>> + Send {
+        self.call(Ok(Acquired::granted(1)))
+    }
+
+    fn renew(
+        &self,
+        _: &[Renewal],
+    ) -> impl Future<Output = Vec<Result<Renewed, BackendError>>> + Send {
+        self.call(self.each(Renewed::Renewed))
+    }
+
+    fn release(
+        &self,
+        _: &[Release],
+    ) -> impl Future<Output = Vec<Result<Released, BackendError>>> + Send {
+        self.call(self.each(Released::Released))
+    }
+
+    fn extend(
+        &self,
+        _: &KeepRequest,
+    ) -> impl Future<Output = Result<Extended, BackendError>> + Send {
+        self.call(Ok(Extended::wanted(0)))
+    }
+
+    fn watch(&self, _: &LockKey) -> Hints {
+        Hints::channel().1
+    }
+
+    fn inspect(
+        &self,
+        _: &LockKey,
+    ) -> impl Future<Output = Result<Option<Holder>, BackendError>> + Send {
+        self.call(Ok(None))
+    }
+
+    fn force_release(
+        &self,
+        _: &LockKey,
+    ) -> impl Future<Output = Result<ForceReleased, BackendError>> + Send {
+        self.call(Ok(ForceReleased::NotHeld))
+    }
+
+    fn immediate(&self) -> Option<&dyn Immediate> {
+        Some(self)
+    }
+}
+
+impl Immediate for Flawed {
+    fn try_acquire(&self, _: &AcquireRequest, _: Instant) -> Result<Acquired, BackendError> {
+        panic!("called");
+    }
+
+    fn release(&self, _: &Release, _: Instant) -> Result<Released, BackendError> {
+        panic!("called");
+    }
+}
+
+fn key() -> LockKey {
+    LockKey::new("k")
+}
+
+fn lease() -> LeaseId {
+    LeaseId::new(Uuid::nil(), 1)
+}
+
+fn acquire() -> AcquireRequest {
+    AcquireRequest::new(key(), lease(), Duration::from_secs(1))
+}
+
+fn keep() -> KeepRequest {
+    KeepRequest::new(key(), lease(), Duration::from_secs(1))
+}
+
+async fn renew_three(flaw: Flaw) -> Vec<Result<Renewed, BackendError>> {
+    let renewals = vec![Renewal::new(key(), lease(), Duration::from_secs(1)); 3];
+    ErasedBackend::renew(Flawed::new(flaw), renewals).await
+}
+
+async fn release_three(flaw: Flaw) -> Vec<Result<Released, BackendError>> {
+    let leases = vec![Release::new(key(), lease()); 3];
+    ErasedBackend::release(Flawed::new(flaw), leases).await
+}
+
+fn is_unknown<T>(outcome: &Result<T, BackendError>) -> bool {
+    outcome
+        .as_ref()
+        .is_err_and(BackendError::may_have_taken_effect)
+}
+
+#[tokio::test]
+async fn missing_outcomes_are_unknown() {
+    for count in 0..3 {
+        let renewed = renew_three(Flaw::Outcomes(count)).await;
+        let released = release_three(Flaw::Outcomes(count)).await;
+        assert_eq!((renewed.len(), released.len()), (3, 3));
+        assert!(renewed[..count].iter().all(Result::is_ok));
+        assert!(renewed[count..].iter().all(is_unknown), "{renewed:?}");
+        assert!(released[..count].iter().all(Result::is_ok));
+        assert!(released[count..].iter().all(is_unknown), "{released:?}");
+    }
+}
+
+#[tokio::test]
+async fn surplus_outcomes_are_ignored() {
+    let renewed = renew_three(Flaw::Outcomes(5)).await;
+    let released = release_three(Flaw::Outcomes(5)).await;
+    assert_eq!((renewed.len(), released.len()), (3, 3));
+    assert!(renewed.iter().all(Result::is_ok));
+    assert!(released.iter().all(Result::is_ok));
+}
+
+#[tokio::test]
+async fn panicking_commands_are_unknown() {
+    for flaw in [Flaw::PanicsWhenCalled, Flaw::PanicsWhenPolled] {
+        let new = || Flawed::new(flaw);
+        let renewed = renew_three(flaw).await;
+        let released = release_three(flaw).await;
+        assert_eq!((renewed.len(), released.len()), (3, 3));
+        assert!(renewed.iter().all(is_unknown), "{renewed:?}");
+        assert!(released.iter().all(is_unknown), "{released:?}");
+        let acquired = ErasedBackend::try_acquire(new(), acquire()).await;
+        assert!(is_unknown(&acquired), "{acquired:?}");
+        let kept = ErasedBackend::release_or_keep(new(), keep()).await;
+        assert!(is_unknown(&kept), "{kept:?}");
+        let extended = ErasedBackend::extend(new(), keep()).await;
+        assert!(is_unknown(&extended), "{extended:?}");
+        let holder = ErasedBackend::inspect(new(), key()).await;
+        assert!(is_unknown(&holder), "{holder:?}");
+        let freed = ErasedBackend::force_release(new(), key()).await;
+        assert!(is_unknown(&freed), "{freed:?}");
+    }
+}
+
+#[test]
+fn panicking_immediate_commands_are_unknown() {
+    let backend = Flawed::new(Flaw::PanicsWhenCalled);
+    let immediate = ErasedBackend::immediate(&*backend).expect("it has one");
+    let now = Instant::now();
+    assert!(is_unknown(&immediate.try_acquire(&acquire(), now)));
+    assert!(is_unknown(
+        &immediate.release(&Release::new(key(), lease()), now)
+    ));
+}
+
+#[tokio::test]
+async fn release_or_keep_releases_by_default() {
+    let backend = Flawed::new(Flaw::Outcomes(1));
+    let kept = ErasedBackend::release_or_keep(backend, keep()).await;
+    assert!(matches!(kept, Ok(ReleasedOrKept::Released { watchers: 0 })));
+    let none = Flawed::new(Flaw::Outcomes(0));
+    let kept = ErasedBackend::release_or_keep(none, keep()).await;
+    assert!(is_unknown(&kept), "{kept:?}");
+}

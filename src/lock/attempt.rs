@@ -1,0 +1,105 @@
+//! One acquire command, from the moment it is sent until its reply.
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::{Context, Poll, Waker, ready};
+
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::claim::{Claim, Terms};
+use super::clock::Moment;
+use super::effect::Given;
+use crate::Error;
+use crate::backend::{Acquired, BackendError, BoxFuture, LeaseId};
+
+/// An acquire command in flight. Never dropped before its reply, unless its runtime ends.
+pub(super) struct Attempt {
+    pub(super) lease: LeaseId,
+    pub(super) terms: Terms,
+    pub(super) sent_at: Moment,
+    pub(super) reply: BoxFuture<Result<Acquired, BackendError>>,
+}
+
+/// The reply to an attempt.
+#[derive(Debug)]
+pub(super) struct Replied {
+    pub(super) lease: LeaseId,
+    pub(super) terms: Terms,
+    pub(super) sent_at: Moment,
+    pub(super) now: Moment,
+    pub(super) outcome: Result<Acquired, BackendError>,
+}
+
+impl Attempt {
+    pub(super) fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Replied> {
+        let outcome = ready!(self.reply.as_mut().poll(cx));
+        Poll::Ready(Replied {
+            lease: self.lease,
+            terms: self.terms,
+            sent_at: self.sent_at,
+            now: Moment::now(),
+            outcome,
+        })
+    }
+}
+
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attempt")
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Resolves the future of a waiter.
+pub(super) type Answer = oneshot::Receiver<Result<Given, Error>>;
+
+/// The first attempt of an acquire, which the acquire drives as long as it is polled. The lane and
+/// the acquire share it, so that a task can take it over.
+#[derive(Debug, Default)]
+pub(super) struct InlineAttempt(Mutex<Inline>);
+
+#[derive(Debug, Default)]
+pub(super) enum Inline {
+    /// Not sent yet, or finished.
+    #[default]
+    Empty,
+    InFlight(Box<InFlight>),
+    /// A task drives it. The acquire waits in the queue.
+    TakenOver(Answer),
+}
+
+/// What a task needs to take an attempt over.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub(super) attempt: Attempt,
+    pub(super) claim: Claim,
+    pub(super) seat: OwnedSemaphorePermit,
+    /// Wakes the acquire, which then waits for its answer instead.
+    pub(super) waker: Waker,
+}
+
+impl InFlight {
+    pub(super) fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Replied> {
+        let reply = self.attempt.poll_reply(cx);
+        if reply.is_pending() {
+            self.waker.clone_from(cx.waker());
+        }
+        reply
+    }
+}
+
+impl InlineAttempt {
+    pub(super) fn state(&self) -> MutexGuard<'_, Inline> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the state unless the acquire is being polled at this moment.
+    pub(super) fn unpolled(&self) -> Option<MutexGuard<'_, Inline>> {
+        match self.0.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}

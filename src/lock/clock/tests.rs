@@ -1,0 +1,48 @@
+use super::*;
+
+const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn instant_round_trip_is_exact() {
+    let start = Instant::from_std(suspended::start());
+    let before = start - Duration::from_nanos(1);
+    for at in [before, start, Instant::now(), Instant::now() + YEAR] {
+        assert_eq!(Instant::from(Moment::from(at)), at);
+    }
+    assert!(Moment::from(before) < Moment::from(start));
+}
+
+#[test]
+fn span_round_trip_is_exact_or_endless() {
+    for span in [Duration::ZERO, Duration::from_nanos(1), YEAR] {
+        assert_eq!(Span::new(span).get(), span);
+    }
+    assert_eq!(Span::new(Duration::MAX), Span::FOREVER);
+    assert_eq!(Moment::now() + Duration::MAX, Moment::LAST);
+    assert_eq!(Moment::FIRST.since(Moment::LAST), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn paused_time_moves_only_when_advanced() {
+    let start = Moment::now();
+    std::thread::sleep(Duration::from_millis(5));
+    assert_eq!(Moment::now(), start);
+    tokio::time::advance(YEAR).await;
+    assert_eq!(Moment::now(), start + YEAR);
+    assert_eq!(Instant::from(start + YEAR), Instant::now());
+}
+
+#[cfg(feature = "test-util")]
+#[tokio::test(start_paused = true)]
+async fn suspend_moves_moments_and_no_timers() {
+    let (moment, instant, total) = (Moment::now(), Instant::now(), suspended());
+    crate::test_util::suspend(4 * SECOND);
+    assert_eq!(Moment::now(), moment + 4 * SECOND);
+    assert_eq!(suspended(), total + 4 * SECOND);
+    assert_eq!(Instant::now(), instant);
+    assert_eq!(Instant::from(Moment::now()), instant);
+    assert_eq!(Moment::from(instant), Moment::now());
+    let at = Instant::from(moment + 5 * SECOND);
+    assert_eq!(at, instant + SECOND);
+}

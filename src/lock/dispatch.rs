@@ -1,0 +1,131 @@
+//! Carries out what the events of lanes ask for: the only place that resolves waiters, wakes the listeners
+//! of a loss, answers releases and starts background work. No mutex is held here.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use super::clock::{Moment, Span};
+use super::contender::{AcquireLoop, take_over};
+use super::effect::{Effects, Granted, Work};
+use super::engine::Engine;
+use super::extend_ahead::extend_ahead;
+use super::lane::Lane;
+use super::lease::LeaseNumber;
+use super::{releaser, resolver, watchdog};
+use crate::task::RuntimeId;
+use crate::{Error, ErrorKind, LockKey};
+
+impl Engine {
+    /// Lets one event happen to the lane of `key`, and carries out its effects.
+    pub(super) fn event<R>(
+        self: &Arc<Self>,
+        key: &LockKey,
+        event: impl FnOnce(&mut Lane, &mut Effects) -> R,
+    ) -> R {
+        // Most events have none: dropping each empty list costs more than the look.
+        let mut effects = ManuallyDrop::new(Effects::default());
+        let result = self.lanes.with(key, &mut effects, event);
+        if !effects.is_empty() {
+            self.carry_out(key, ManuallyDrop::into_inner(effects));
+        }
+        result
+    }
+
+    pub(super) fn carry_out(self: &Arc<Self>, key: &LockKey, effects: Effects) {
+        let Effects {
+            grants,
+            rejections,
+            losses,
+            reports,
+            deadlines,
+            work,
+        } = effects;
+        for (reply, error) in rejections {
+            // The acquire may have been dropped.
+            drop(reply.send(Err(error)));
+        }
+        for grant in losses {
+            grant.wake_listeners();
+        }
+        for Granted { reply, hold, given } in grants {
+            // If the acquire was dropped at this moment, its hold is released.
+            if let Err(Ok(given)) = reply.send(Ok(given)) {
+                self.release(&given.grant, hold, None);
+            }
+        }
+        for (report, outcome) in reports {
+            // The call of `release` may have been dropped.
+            drop(report.send(outcome));
+        }
+        for (home, at) in deadlines {
+            watchdog::set(self, home, at);
+        }
+        for work in work {
+            self.start(key, work);
+        }
+    }
+
+    fn start(self: &Arc<Self>, key: &LockKey, work: Work) {
+        match work {
+            Work::Contend {
+                home,
+                wakeup,
+                yields_to,
+            } => AcquireLoop::new(self, key, home, wakeup).spawn(yields_to),
+            Work::TakeOver { attempt, home } => take_over(self, key, &attempt, home),
+            Work::Return(home) => releaser::enqueue(self, key, home),
+            Work::ReturnAgain(lease, home) => releaser::send_again(self, key, lease, home),
+            Work::ExtendAhead(lease, home) => {
+                if let Some(home) = self.home(home) {
+                    let task = extend_ahead(Arc::clone(self), home.id, key.clone(), lease);
+                    home.runtime.spawn(task);
+                }
+            }
+            Work::Resolve { lease, ttl, home } => self.resolve(key, lease, ttl, home),
+        }
+    }
+
+    /// Releases a lease of unknown fate in the background, until the backend replies or the lease must have
+    /// expired, which is after `ttl` at the latest.
+    ///
+    /// That is counted from now: an attempt that was sent again, or a renewal without a reply, armed it
+    /// later than anybody here knows.
+    pub(super) fn resolve(
+        self: &Arc<Self>,
+        key: &LockKey,
+        lease: LeaseNumber,
+        ttl: Span,
+        home: RuntimeId,
+    ) {
+        if let Some(home) = self.home(home) {
+            let until = Moment::now() + ttl.get();
+            resolver::add(self, &home, key, lease, until);
+        }
+    }
+
+    /// Forgets the leases of which no runtime is left to return them, once they have expired.
+    pub(super) fn forget_expired(self: &Arc<Self>) {
+        let now = Moment::now();
+        let all = self
+            .lanes
+            .for_each(|_, lane, effects| lane.forget_if_expired(now, effects));
+        for (key, effects) in all {
+            self.carry_out(&key, effects);
+        }
+    }
+
+    /// Rejects what comes from now on, and all waiters.
+    ///
+    /// An acquire looks at the flag under the mutex of its shard, which is taken here after the flag is
+    /// set, whenever it enters a lane or queues: it sees the flag, or is found in the queue.
+    pub(super) fn close(self: &Arc<Self>) {
+        self.set_closing();
+        let error = Error::new(ErrorKind::ShuttingDown);
+        let all = self
+            .lanes
+            .for_each(|_, lane, effects| lane.dismiss(&error, effects));
+        for (key, effects) in all {
+            self.carry_out(&key, effects);
+        }
+    }
+}

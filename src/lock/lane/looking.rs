@@ -1,0 +1,195 @@
+//! The events of the watchdogs: what is due, and what is overdue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Returning, TAKE_OVER};
+use crate::lock::clock::Moment;
+use crate::lock::effect::{Effects, Work};
+use crate::lock::lease::LeaseNumber;
+use crate::task::RuntimeId;
+
+/// A watchdog that looks at a lane.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::lock) struct Look {
+    /// The runtime of the watchdog.
+    pub(in crate::lock) home: RuntimeId,
+    pub(in crate::lock) now: Moment,
+    /// How long a command of the backend takes at most.
+    pub(in crate::lock) response_timeout: Duration,
+}
+
+impl Lane {
+    /// Returns when the watchdog of the lane's own runtime has to look at it.
+    pub(in crate::lock) fn next_look(&self) -> Option<(RuntimeId, Moment)> {
+        let at = match &self.phase {
+            Phase::Idle => return None,
+            Phase::Held(tenure) => tenure.next_look(),
+            Phase::Returning(returning) => returning.forget_at,
+            Phase::Contending(Contending {
+                driver: Driver::Inline { deadline, .. },
+                due,
+                ..
+            }) => match deadline {
+                _ if !self.queue.is_empty() => *due,
+                Some(deadline) => *deadline.max(due),
+                None => return None,
+            },
+            // The task lives in the same runtime.
+            Phase::Contending(_) => return None,
+        };
+        self.home.map(|home| (home, at))
+    }
+
+    /// Returns when the watchdogs of other runtimes, in which somebody waits, have to look at it, unless
+    /// they were told before.
+    pub(in crate::lock) fn looks_from_elsewhere(
+        &mut self,
+        response_timeout: Duration,
+    ) -> Option<(Moment, Vec<RuntimeId>)> {
+        let Elsewhere::Waits {
+            announced,
+            not_before,
+        } = &mut self.elsewhere
+        else {
+            return None;
+        };
+        let at = match &self.phase {
+            Phase::Idle => return None,
+            Phase::Held(tenure) if tenure.homes().is_empty() => tenure.ends_by(),
+            Phase::Held(tenure) => tenure
+                .ends_by()
+                .min(tenure.renewal_overdue(response_timeout)),
+            Phase::Returning(returning) => returning.overdue(response_timeout),
+            Phase::Contending(contending) => contending.due,
+        };
+        let at = at.max(*not_before);
+        if announced.replace(at) == Some(at) {
+            return None;
+        }
+        Some((at, self.other_homes()))
+    }
+
+    /// Returns `true` if the watchdogs of other runtimes were last told of this deadline.
+    pub(in crate::lock) fn is_announced(&self, at: Moment) -> bool {
+        matches!(self.elsewhere, Elsewhere::Waits { announced, .. } if announced == Some(at))
+    }
+
+    /// Returns `true` if a renewal that is due later may join one that is sent now.
+    pub(in crate::lock) fn renews_early(&self, now: Moment) -> bool {
+        matches!(&self.phase, Phase::Held(tenure) if tenure.lease.renews_early(now))
+    }
+
+    /// A watchdog looks at the lane. Returns the lease to renew, and for how long.
+    pub(in crate::lock) fn look(
+        &mut self,
+        look: Look,
+        effects: &mut Effects,
+    ) -> Option<(LeaseNumber, Duration)> {
+        let Look { home, now, .. } = look;
+        self.expire(home, now, effects);
+        self.reject_if(now, effects, |claim| claim.deadline.has_passed(now));
+        let own = self.home == Some(home);
+        if !own && let Elsewhere::Waits { not_before, .. } = &mut self.elsewhere {
+            *not_before = now + TAKE_OVER;
+        }
+        match &mut self.phase {
+            Phase::Held(tenure) => {
+                if tenure.end_forgotten(now, effects) {
+                    self.withdraw(home, now, effects);
+                    return None;
+                }
+                if !own {
+                    let overdue = tenure.renewal_overdue(look.response_timeout);
+                    if now < overdue || !tenure.homes().contains(&home) {
+                        return None;
+                    }
+                    tenure.lease.give_up_renewal(now);
+                }
+                let ttl = tenure.lease.start_renewal(now)?;
+                Some((tenure.lease.number(), ttl))
+            }
+            Phase::Returning(returning)
+                if !own
+                    && !self.queue.is_empty()
+                    && returning.overdue(look.response_timeout) <= now =>
+            {
+                self.give_up_renewal(now);
+                self.send_return_again(home, now + look.response_timeout, effects);
+                None
+            }
+            Phase::Contending(contending) if contending.due <= now => {
+                let awaited = !self.queue.is_empty();
+                match &contending.driver {
+                    Driver::Inline { attempt, deadline }
+                        if awaited || deadline.is_some_and(|deadline| deadline <= now) =>
+                    {
+                        let attempt = Arc::clone(attempt);
+                        contending.due = now + TAKE_OVER;
+                        effects.work.push(Work::TakeOver { attempt, home });
+                    }
+                    Driver::Task { .. } if awaited && !own => self.replace_task(home, now, effects),
+                    _ => {}
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// The machine was suspended: timers are late by that time. Waiters whose deadline has passed are
+    /// rejected.
+    pub(in crate::lock) fn reject_late(&mut self, now: Moment, effects: &mut Effects) {
+        self.reject_if(now, effects, |claim| claim.deadline.has_passed(now));
+    }
+
+    /// The runtime `ended` is gone: `home` takes over its background work.
+    pub(in crate::lock) fn adopt(
+        &mut self,
+        ended: RuntimeId,
+        home: RuntimeId,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        if self.home != Some(ended) {
+            return;
+        }
+        self.home = Some(home);
+        match &mut self.phase {
+            // The acquire that it is offered to runs elsewhere.
+            Phase::Held(tenure) if tenure.grant.is_offered() => tenure.lease.give_up_renewal(now),
+            Phase::Held(tenure) => match tenure.homes().iter().find(|other| **other != ended) {
+                Some(other) => {
+                    self.home = Some(*other);
+                    tenure.lease.give_up_renewal(now);
+                }
+                None => tenure.lease.leave_to_expire(now),
+            },
+            Phase::Returning(returning) if !returning.sent => {
+                self.give_up_renewal(now);
+                effects.work.push(Work::Return(home));
+            }
+            Phase::Returning(returning) => {
+                returning.sent_again = true;
+                let number = returning.lease.number();
+                effects.work.push(Work::ReturnAgain(number, home));
+            }
+            Phase::Contending(Contending {
+                driver: Driver::Task { .. },
+                ..
+            }) => self.replace_task(home, now, effects),
+            _ => {}
+        }
+    }
+}
+
+impl Returning {
+    /// Returns when the task that returns the lease is taken to be stuck.
+    fn overdue(&self, response_timeout: Duration) -> Moment {
+        match self.lease.in_flight_since() {
+            // A release waits for the reply to a renewal.
+            Some(since) if !self.sent => self.due.max(since + response_timeout + TAKE_OVER),
+            _ => self.due,
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! All that this process knows of one key: who holds it, under which lease, and who waits.
+//!
+//! A lane is a state machine without I/O or tasks of its own. Each method that takes [`Effects`] is one
+//! event of the table in [`super`]: it changes the state under the mutex of the lane table and adds to the
+//! effects what is to be done once the mutex is free. The events stand in one file per phase.
+
+mod contending;
+mod entering;
+mod held;
+mod looking;
+mod queue;
+mod renewing;
+mod returning;
+mod state;
+mod tenure;
+#[cfg(test)]
+mod tests;
+
+pub(super) use contending::TakeOver;
+pub(super) use entering::Entered;
+pub(super) use held::Release;
+pub(super) use looking::Look;
+pub(super) use renewing::Replied;
+pub(super) use returning::{Kept, Order};
+pub(super) use state::{Lane, Seen, Waiter, Yielded};

@@ -1,0 +1,174 @@
+//! The queue of a lane, in the order of the tickets.
+
+use std::sync::Arc;
+
+use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Seen, TAKE_OVER, Waiter, Yielded};
+use crate::lock::claim::{Claim, ClaimOwner, Ticket};
+use crate::lock::clock::Moment;
+use crate::lock::effect::{Effects, Given, Granted, PickUp};
+use crate::lock::grant::Grant;
+use crate::lock::options::MAX_HOLD_COUNT;
+use crate::task::RuntimeId;
+use crate::{Error, ErrorKind};
+
+impl Lane {
+    /// A waiter joins the queue. `seen`: what the backend replied to an attempt of its own just now.
+    pub(in crate::lock) fn enqueue(
+        &mut self,
+        waiter: Waiter,
+        seen: Seen,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        let home = waiter.claim.home;
+        if self.home.is_some_and(|own| own != home) {
+            self.elsewhere = Elsewhere::NEW;
+        }
+        let one_attempt = waiter.claim.deadline.is_one_attempt();
+        self.queue.insert(waiter.claim.ticket, Box::new(waiter));
+        match &mut self.phase {
+            Phase::Idle => self.contend(seen, Yielded::ToNobody, home, now, effects),
+            // Nobody waited for it before: it may not be polled any more.
+            Phase::Contending(Contending {
+                driver: Driver::Inline { .. },
+                due,
+                ..
+            }) if self.queue.len() == 1 => *due = now + TAKE_OVER,
+            // The attempt is made at once, also where the task backs off or was left by all waiters.
+            Phase::Contending(contending) if one_attempt || self.queue.len() == 1 => {
+                contending.wake();
+                if let Driver::Task { attempt: None, .. } = &contending.driver {
+                    contending.due = contending.due.min(now + TAKE_OVER);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A waiter leaves. Returns `false` if it was granted or rejected before.
+    pub(in crate::lock) fn leave(&mut self, ticket: Ticket) -> bool {
+        let was_first = self.queue.first_key_value().map(|(first, _)| *first) == Some(ticket);
+        let left = self.queue.remove(&ticket).is_some();
+        if left
+            && was_first
+            && let Phase::Contending(contending) = &self.phase
+        {
+            contending.wake();
+        }
+        left
+    }
+
+    /// Returns the claim of the first waiter whose wait is not over. Those before it are rejected: their
+    /// futures are not polled.
+    pub(super) fn first(&mut self, now: Moment, effects: &mut Effects) -> Option<Claim> {
+        while let Some(first) = self.queue.first_entry() {
+            let claim = first.get().claim;
+            if !claim.deadline.has_passed(now) {
+                return Some(claim);
+            }
+            let waiter = first.remove();
+            effects.reject(waiter.reply, self.why_not(now));
+        }
+        None
+    }
+
+    /// Returns `true` if somebody waits in the queue for longer than one attempt.
+    pub(super) fn has_patient_waiters(&self) -> bool {
+        (self.queue.values()).any(|waiter| !waiter.claim.deadline.is_one_attempt())
+    }
+
+    /// Returns `true` if a waiter asks for an attempt now, whenever the next one is due.
+    pub(super) fn wants_attempt_now(&self) -> bool {
+        (self.queue.values()).any(|waiter| waiter.claim.deadline.is_one_attempt())
+    }
+
+    /// Rejects the waiters that `which` selects.
+    pub(super) fn reject_if(
+        &mut self,
+        now: Moment,
+        effects: &mut Effects,
+        which: impl Fn(&Claim) -> bool,
+    ) {
+        let tickets: Vec<Ticket> = (self.queue.values())
+            .filter(|waiter| which(&waiter.claim))
+            .map(|waiter| waiter.claim.ticket)
+            .collect();
+        for ticket in tickets {
+            if let Some(waiter) = self.queue.remove(&ticket) {
+                effects.reject(waiter.reply, self.why_not(now));
+            }
+        }
+        // The task ends where nobody is left.
+        if self.queue.is_empty()
+            && let Phase::Contending(contending) = &self.phase
+        {
+            contending.wake();
+        }
+    }
+
+    /// Every acquire of the owner that is queued gets a hold of its grant: the owner would wait for
+    /// itself otherwise. A fresh owner has no other acquire.
+    pub(super) fn grant_companions(
+        &mut self,
+        owner: ClaimOwner,
+        grant: &Arc<Grant>,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        if matches!(owner, ClaimOwner::Fresh(_)) {
+            return;
+        }
+        let companions: Vec<Ticket> = (self.queue.values())
+            .filter(|waiter| waiter.claim.owner.get() == owner.get())
+            .map(|waiter| waiter.claim.ticket)
+            .collect();
+        for ticket in companions {
+            let Some(waiter) = self.queue.remove(&ticket) else {
+                continue;
+            };
+            if grant.holds() >= MAX_HOLD_COUNT {
+                effects.reject(waiter.reply, Error::new(ErrorKind::ReentrancyLimit));
+                continue;
+            }
+            let Phase::Held(tenure) = &mut self.phase else {
+                unreachable!("BUG: companions share a grant");
+            };
+            let claim = waiter.claim;
+            tenure.nest(&claim, now);
+            tenure.expect_pick_up(&claim);
+            if self.home != Some(claim.home) {
+                tenure.add_home(claim.home);
+                self.elsewhere = Elsewhere::NEW;
+            }
+            effects.grants.push(Granted {
+                reply: waiter.reply,
+                hold: claim.hold,
+                given: Given {
+                    grant: Arc::clone(grant),
+                    pick_up: PickUp::Event,
+                },
+            });
+        }
+    }
+
+    /// Returns the runtimes other than `home` in which somebody waits.
+    pub(super) fn other_homes(&self) -> Vec<RuntimeId> {
+        let mut homes = Vec::new();
+        for waiter in self.queue.values() {
+            let home = waiter.claim.home;
+            if self.home != Some(home) && !homes.contains(&home) {
+                homes.push(home);
+            }
+        }
+        homes.extend(self.holder_homes());
+        homes
+    }
+
+    /// Returns the runtimes of nested holds that were acquired in another one than the first.
+    pub(super) fn holder_homes(&self) -> &[RuntimeId] {
+        match &self.phase {
+            Phase::Held(tenure) => tenure.homes(),
+            _ => &[],
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! A lease that is held: its grant, and what each hold of it asks for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::LockKey;
+use crate::lock::claim::{Claim, HoldId};
+use crate::lock::clock::{Moment, Span};
+use crate::lock::effect::Effects;
+use crate::lock::grant::Grant;
+use crate::lock::lease::{Lease, valid_until};
+use crate::task::RuntimeId;
+
+/// How long a runtime may take to send a renewal that is due, before another one does.
+const TAKE_OVER: Duration = Duration::from_millis(10);
+
+#[derive(Debug)]
+pub(super) struct Tenure {
+    pub(super) lease: Lease,
+    pub(super) grant: Arc<Grant>,
+    holds: Holds,
+    /// The hold of the acquire that the grant was made for.
+    first: HoldId,
+    /// When that hold ends unless its acquire has picked it up.
+    pick_up_by: Option<Moment>,
+    /// Boxed: it is rare.
+    others: Option<Box<Others>>,
+    /// The end of the longest hold.
+    max_hold_until: Moment,
+}
+
+/// Holds beside the first one that their acquires may not pick up.
+#[derive(Debug, Default)]
+struct Others {
+    /// With the moment at which each ends unless it is picked up.
+    unclaimed: Vec<(HoldId, Moment)>,
+    ended: Vec<HoldId>,
+    /// The runtimes of holds that were acquired in another one than the first.
+    homes: Vec<RuntimeId>,
+}
+
+/// The holds of one owner. The lease lasts as long as the longest of them asks.
+#[derive(Debug)]
+enum Holds {
+    /// One, or several that ask for the same renewals.
+    Alike(End),
+    Mixed(Vec<(HoldId, End)>),
+}
+
+/// Until when a hold lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Renewed by leases of this length until it is released.
+    Renewed(Span),
+    At(Moment),
+}
+
+/// The name of the holds that were alike when another came.
+const FIRST: HoldId = 0;
+
+impl Tenure {
+    /// Begins the tenure of the first holder of a lease, or the first one under a fresh counter.
+    pub(super) fn begin(key: &LockKey, lease: Lease, claim: Claim, now: Moment) -> Self {
+        let max_hold_until = now + claim.terms.max_hold.get();
+        let grant = Grant::new(
+            key.clone(),
+            claim.owner.get(),
+            lease.token(),
+            now,
+            lease.valid_until(),
+            max_hold_until,
+        );
+        let end = if claim.terms.renewed {
+            End::Renewed(claim.terms.ttl)
+        } else {
+            End::At(lease.valid_until())
+        };
+        Self {
+            lease,
+            grant,
+            holds: Holds::Alike(end),
+            first: claim.hold,
+            pick_up_by: claim.deadline.moment().filter(|_| claim.grouped),
+            others: None,
+            max_hold_until,
+        }
+    }
+
+    /// Begins the tenure of the next holder in this process: a fresh token, no round trip.
+    pub(super) fn handed_on(key: &LockKey, mut lease: Lease, claim: Claim, now: Moment) -> Self {
+        lease.hand_on();
+        Self::begin(key, lease, claim, now)
+    }
+
+    /// The acquire of this hold may not be polled any more.
+    pub(super) fn expect_pick_up(&mut self, claim: &Claim) {
+        if claim.hold == self.first {
+            self.pick_up_by = claim.deadline.moment();
+        } else if let Some(by) = claim.deadline.moment() {
+            let others = self.others.get_or_insert_default();
+            others.unclaimed.push((claim.hold, by));
+        }
+    }
+
+    /// Returns `false` if the hold has ended, since it was not picked up in time.
+    pub(super) fn pick_up(&mut self, hold: HoldId) -> bool {
+        if hold == self.first {
+            return self.grant.pick_up();
+        }
+        let Some(others) = &mut self.others else {
+            return true;
+        };
+        others.unclaimed.retain(|(id, _)| *id != hold);
+        !others.ended.contains(&hold)
+    }
+
+    /// Ends the holds that were not picked up in time. Returns `true` if no hold is left.
+    pub(super) fn end_forgotten(&mut self, now: Moment, effects: &mut Effects) -> bool {
+        let mut ended = Vec::new();
+        if self.pick_up_by.is_some_and(|by| by <= now) {
+            self.pick_up_by = None;
+            if self.grant.withdraw() {
+                ended.push(self.first);
+            }
+        }
+        if let Some(others) = &mut self.others {
+            others.unclaimed.retain(|(hold, by)| {
+                let in_time = *by > now;
+                if !in_time {
+                    ended.push(*hold);
+                }
+                in_time
+            });
+        }
+        for hold in ended {
+            let holds = self.grant.holds() - 1;
+            self.grant.set_holds(holds);
+            self.others.get_or_insert_default().ended.push(hold);
+            if holds == 0 {
+                return true;
+            }
+            if self.unnest(hold, now) {
+                effects.losses.push(Arc::clone(&self.grant));
+            }
+        }
+        false
+    }
+
+    /// A hold was acquired in this runtime: its watchdog renews the lease if the first one does not.
+    pub(super) fn add_home(&mut self, home: RuntimeId) {
+        let others = self.others.get_or_insert_default();
+        if !others.homes.contains(&home) {
+            others.homes.push(home);
+        }
+    }
+
+    pub(super) fn homes(&self) -> &[RuntimeId] {
+        self.others.as_ref().map_or(&[], |others| &others.homes)
+    }
+
+    /// Returns when a watchdog of another runtime renews the lease, where a hold was acquired there.
+    pub(super) fn renewal_overdue(&self, response_timeout: Duration) -> Moment {
+        let due = match self.lease.in_flight_since() {
+            Some(since) => Some(since + response_timeout),
+            None => self.lease.next_renewal(),
+        };
+        let valid_until = self.grant.valid_until();
+        due.map_or(valid_until, |due| valid_until.min(due + TAKE_OVER))
+    }
+
+    /// Returns `true` if the hold has ended before its release.
+    pub(super) fn has_ended(&self, hold: HoldId) -> bool {
+        let others = self.others.as_ref();
+        others.is_some_and(|others| others.ended.contains(&hold))
+    }
+
+    /// Adds a hold of the same owner.
+    pub(super) fn nest(&mut self, claim: &Claim, now: Moment) {
+        let Claim { hold, terms, .. } = *claim;
+        let end = if terms.renewed {
+            End::Renewed(terms.ttl)
+        } else {
+            End::At(valid_until(now, terms.ttl.get()))
+        };
+        let count = self.grant.holds();
+        self.grant.set_holds(count + 1);
+        match &mut self.holds {
+            Holds::Alike(first) if *first == end && terms.renewed => return,
+            Holds::Alike(first) => {
+                let mut holds = vec![(FIRST, *first); count as usize];
+                holds.push((hold, end));
+                self.holds = Holds::Mixed(holds);
+            }
+            Holds::Mixed(holds) => holds.push((hold, end)),
+        }
+        self.follow_holds(now);
+    }
+
+    /// Ends one hold of several: the terms of the others apply. Returns `true` if the grant may end earlier
+    /// by that.
+    pub(super) fn unnest(&mut self, hold: HoldId, now: Moment) -> bool {
+        // A group that is dropped while it waits for another key has not picked it up.
+        if hold == self.first {
+            self.pick_up_by = None;
+        } else if let Some(others) = &mut self.others {
+            others.unclaimed.retain(|(id, _)| *id != hold);
+        }
+        let Holds::Mixed(holds) = &mut self.holds else {
+            return false;
+        };
+        let find = |name| holds.iter().position(|(id, _)| *id == name);
+        let Some(at) = find(hold).or_else(|| find(FIRST)) else {
+            unreachable!("BUG: a hold is released once");
+        };
+        holds.swap_remove(at);
+        self.follow_holds(now);
+        true
+    }
+
+    /// The longest hold counts from now on. Without effect on a nested hold.
+    pub(super) fn limit_hold(&mut self, hold: HoldId, max_hold: Span, now: Moment) {
+        if hold != self.first {
+            return;
+        }
+        self.max_hold_until = now + max_hold.get();
+        self.grant.set_limit(self.max_hold_until);
+        self.follow_holds(now);
+    }
+
+    fn follow_holds(&mut self, now: Moment) {
+        let Holds::Mixed(holds) = &self.holds else {
+            return;
+        };
+        let mut latest = Moment::FIRST;
+        let mut renewed = None;
+        for (_, end) in holds.iter() {
+            match end {
+                End::Renewed(ttl) => renewed = Some(*ttl),
+                End::At(at) => latest = latest.max(*at),
+            }
+        }
+        let limit = match renewed {
+            Some(ttl) => {
+                self.lease.want_always(ttl, now);
+                Moment::LAST
+            }
+            None => {
+                self.lease.want_until(latest, now);
+                latest
+            }
+        };
+        self.grant.set_limit(limit.min(self.max_hold_until));
+    }
+
+    /// Returns when the watchdog has to look at it.
+    pub(super) fn next_look(&self) -> Moment {
+        let ends_by = self.ends_by();
+        let renewal = self.lease.next_renewal();
+        renewal.map_or(ends_by, |renewal| renewal.min(ends_by))
+    }
+
+    /// Returns when one of its holds ends unless something happens before.
+    pub(super) fn ends_by(&self) -> Moment {
+        let mut next = self.grant.valid_until();
+        if let Some(by) = self.pick_up_by
+            && self.grant.is_offered()
+        {
+            next = next.min(by);
+        }
+        if let Some(others) = &self.others {
+            let unclaimed = others.unclaimed.iter().map(|(_, by)| *by);
+            next = unclaimed.fold(next, Moment::min);
+        }
+        next
+    }
+}

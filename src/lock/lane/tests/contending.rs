@@ -1,0 +1,169 @@
+//! Attempts: by the acquire itself, and by tasks.
+
+use super::*;
+
+/// An attempt in flight with one waiter behind it, when the key is released by force.
+fn suspect_attempt() -> TestLane {
+    let (mut lane, _attempt) = TestLane::attempting(claim(1, RENEWED));
+    lane.queue(2, RENEWED);
+    assert!(lane.forced(None).is_empty());
+    lane
+}
+
+fn leave_inline(lane: &mut TestLane, in_flight: Option<u64>) -> Wakeup {
+    let in_flight = in_flight.map(|lease| (number(lease), RENEWED.ttl));
+    let (wakeup, mut effects) = lane.event(|lane, now, effects| {
+        lane.inline_leaves(
+            in_flight,
+            Seen::Nothing,
+            here(),
+            now,
+            now + 500 * MS,
+            effects,
+        )
+    });
+    wakeup.unwrap_or_else(|| contends(&mut effects, here()))
+}
+
+fn grant_by_task(lane: &mut TestLane, wakeup: &Wakeup, lease: u64) -> Effects {
+    let lease = lane.lease(lease, 100, RENEWED);
+    let ((), effects) = lane.event(|lane, now, effects| {
+        lane.granted(&key(), wakeup, lease, here(), now, effects);
+    });
+    effects
+}
+
+fn begin_attempt(lane: &mut TestLane, wakeup: &Wakeup, lease: u64) -> Option<Terms> {
+    let (terms, effects) = lane.event(|lane, now, effects| {
+        lane.begin_attempt(wakeup, number(lease), now, now + RESPONSE_TIMEOUT, effects)
+    });
+    assert!(effects.is_empty());
+    terms
+}
+
+fn refuse(lane: &mut TestLane, wakeup: &Wakeup, attempt: u64, seen: Seen) -> Effects {
+    let ((), effects) = lane.event(|lane, now, effects| {
+        lane.refused(wakeup, number(attempt), seen, now, effects);
+    });
+    effects
+}
+
+#[test]
+fn forced_release_in_attempt_renews_grant_at_once() {
+    let (mut lane, _attempt) = TestLane::attempting(claim(1, RENEWED));
+    assert!(lane.forced(None).is_empty());
+    let lease = lane.lease(1, 100, RENEWED);
+    let (_grant, _) = lane.event(|lane, now, effects| {
+        lane.granted_inline(&key(), claim(1, RENEWED), lease, now, effects)
+    });
+    assert_eq!(lane.next_look(), lane.now);
+    lane.start_renewal();
+
+    // The attempt goes to a task, for another waiter.
+    let mut lane = suspect_attempt();
+    let wakeup = leave_inline(&mut lane, Some(1));
+    granted(grant_by_task(&mut lane, &wakeup, 1));
+    assert_eq!(lane.next_look(), lane.now);
+}
+
+#[test]
+fn suspicion_ends_with_its_attempt() {
+    // The acquire leaves with nothing in flight.
+    let mut lane = suspect_attempt();
+    let wakeup = leave_inline(&mut lane, None);
+    granted(grant_by_task(&mut lane, &wakeup, 1));
+    assert!(lane.next_look() > lane.now);
+
+    // The attempt in flight is refused.
+    let mut lane = suspect_attempt();
+    let wakeup = leave_inline(&mut lane, Some(1));
+    let busy = Seen::Busy(lane.now);
+    assert!(refuse(&mut lane, &wakeup, 1, busy).is_empty());
+    granted(grant_by_task(&mut lane, &wakeup, 2));
+    assert!(lane.next_look() > lane.now);
+}
+
+#[test]
+fn dropped_task_leaves_only_its_own_lane() {
+    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
+    let error = Error::new(ErrorKind::Unavailable);
+    let abandon = |lane: &mut TestLane, wakeup: &Wakeup| {
+        let ((), effects) = lane.event(|lane, now, effects| {
+            lane.abandon(wakeup, here(), &error, now, effects);
+        });
+        effects
+    };
+    assert!(
+        abandon(&mut lane, &Wakeup::default()).is_empty(),
+        "another task"
+    );
+    assert_eq!(abandon(&mut lane, &wakeup).rejections.len(), 1);
+    assert!(lane.lane.is_idle());
+}
+
+#[test]
+fn dropped_task_leaves_waiters_of_other_runtimes() {
+    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
+    lane.enqueue(from_elsewhere(claim(2, RENEWED)));
+    assert!(begin_attempt(&mut lane, &wakeup, 3).is_some());
+    let error = Error::new(ErrorKind::Unavailable);
+    let ((), mut effects) = lane.event(|lane, now, effects| {
+        lane.abandon(&wakeup, here(), &error, now, effects);
+    });
+    assert_eq!(effects.rejections.len(), 1);
+    let lost_attempt = effects.work.remove(0);
+    assert!(matches!(lost_attempt, Work::Resolve { lease, .. } if lease == number(3)));
+    contends(&mut effects, elsewhere());
+}
+
+#[test]
+fn task_ends_when_last_waiter_has_left() {
+    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
+    assert!(lane.lane.leave(1));
+    assert!(begin_attempt(&mut lane, &wakeup, 2).is_none());
+    assert!(lane.lane.is_idle());
+}
+
+#[test]
+fn grant_for_other_terms_is_returned() {
+    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
+    assert_eq!(begin_attempt(&mut lane, &wakeup, 3), Some(RENEWED));
+    assert!(lane.lane.leave(1));
+    lane.queue(2, FIXED);
+    returns(&mut grant_by_task(&mut lane, &wakeup, 3), here());
+}
+
+#[test]
+fn busy_reply_rejects_single_attempts_sent_before() {
+    let once = |lane: &TestLane, ticket| Claim {
+        deadline: Deadline::OneAttempt(lane.now + SECOND),
+        ..claim(ticket, RENEWED)
+    };
+    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
+    let before = lane.enqueue(once(&lane, 2));
+    assert!(begin_attempt(&mut lane, &wakeup, 3).is_some());
+    let after = lane.enqueue(once(&lane, 4));
+    let busy = Seen::Busy(lane.now + SECOND);
+    let mut effects = refuse(&mut lane, &wakeup, 3, busy);
+    assert_eq!(effects.rejections.len(), 1);
+    let (reply, error) = effects.rejections.remove(0);
+    assert!(error.is_busy());
+    drop(reply);
+    let is_resolved = |mut answer: Answer| matches!(answer.try_recv(), Err(TryRecvError::Closed));
+    assert!(is_resolved(before) && !is_resolved(after));
+}
+
+#[test]
+fn late_waiters_are_rejected_before_attempt() {
+    let late = Claim {
+        deadline: Deadline::At(Moment::now() + SECOND),
+        ..claim(1, RENEWED)
+    };
+    let (mut lane, wakeup, _answer) = TestLane::looping(late);
+    lane.queue(2, FIXED);
+    lane.pass(2 * SECOND);
+    let (terms, effects) = lane.event(|lane, now, effects| {
+        lane.begin_attempt(&wakeup, number(3), now, now + RESPONSE_TIMEOUT, effects)
+    });
+    assert_eq!((terms, effects.rejections.len()), (Some(FIXED), 1));
+}

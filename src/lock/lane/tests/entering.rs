@@ -1,0 +1,78 @@
+//! How acquires enter.
+
+use super::*;
+
+#[test]
+fn owner_enters_again_while_others_queue() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.nest(2, RENEWED);
+    assert_eq!(grant.holds(), 2);
+    assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
+    let once = Claim {
+        deadline: Deadline::OneAttempt(lane.now + SECOND),
+        ..claim(3, RENEWED)
+    };
+    let Entered::Rejected(error) = lane.enter(once) else {
+        panic!("rejected");
+    };
+    assert!(error.is_busy());
+
+    let effects = lane.release(&grant);
+    assert!(lane.is_held() && effects.work.is_empty());
+    returns(&mut lane.release(&grant), here());
+}
+
+#[test]
+fn lost_owner_queues_like_others() {
+    let (mut lane, grant) = TestLane::held(FIXED);
+    lane.pass(FIXED.ttl.get());
+    let (entered, mut effects) =
+        lane.event(|lane, now, effects| lane.enter(&key(), &claim(1, FIXED), now, effects));
+    assert!(matches!(entered, Entered::Occupied));
+    assert!(Arc::ptr_eq(&effects.losses[0], &grant));
+    returns(&mut effects, here());
+}
+
+#[test]
+fn returning_lease_is_taken_back_until_sent() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    returns(&mut lane.release(&grant), here());
+    let Entered::Granted(second) = lane.enter(claim(2, RENEWED)) else {
+        panic!("taken back");
+    };
+    assert!(second.token() > grant.token());
+    assert!(lane.take_return().is_none(), "nothing is returned any more");
+
+    returns(&mut lane.release(&second), here());
+    assert!(matches!(lane.take_return(), Some(Order::Release(_))));
+    assert!(matches!(lane.enter(claim(3, RENEWED)), Entered::Occupied));
+    assert!(lane.returned(1).is_empty());
+    assert!(lane.lane.is_idle());
+}
+
+#[test]
+fn lease_known_to_be_gone_is_not_taken_back() {
+    let (mut lane, grant) = TestLane::held(SHORT);
+    lane.pass(40 * MS);
+    let renewal = lane.start_renewal();
+    assert!(lane.release(&grant).work.is_empty());
+    let mut effects = lane.renewed(&renewal, lane.now, Ok(Renewed::NotHeld));
+    returns(&mut effects, here());
+    assert!(matches!(lane.enter(claim(2, SHORT)), Entered::Occupied));
+
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    returns(&mut lane.release(&grant), here());
+    assert!(lane.forced(Some(1)).is_empty());
+    assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
+}
+
+#[test]
+fn return_report_succeeds_when_lease_is_taken_back() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    let (report, _reported) = oneshot::channel();
+    returns(&mut lane.release_hold(&grant, 1, Some(report)), here());
+    let (entered, effects) =
+        lane.event(|lane, now, effects| lane.enter(&key(), &claim(2, RENEWED), now, effects));
+    assert!(matches!(entered, Entered::Granted(_)));
+    assert!(effects.reports[0].1.is_ok());
+}

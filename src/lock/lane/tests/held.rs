@@ -1,0 +1,162 @@
+//! Hand-offs, releases and losses.
+
+use super::*;
+
+#[test]
+fn handoff_makes_larger_token_without_backend() {
+    let (mut lane, mut grant) = TestLane::held(RENEWED);
+    for handoff in 1..TOKENS {
+        lane.queue(1 + Ticket::from(handoff), RENEWED);
+        grant = granted(lane.release(&grant));
+        assert_eq!(grant.token(), FencingToken::new(100, TOKENS, handoff));
+    }
+    // The counter has no number left: the backend is asked.
+    lane.queue(1000, RENEWED);
+    returns(&mut lane.release(&grant), here());
+    assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
+    let grant = granted(lane.kept(1, 200));
+    assert_eq!(grant.token(), FencingToken::new(200, TOKENS, 0));
+}
+
+#[test]
+fn handoff_budget_ends_with_time() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.queue(2, RENEWED);
+    lane.pass(101 * MS);
+    returns(&mut lane.release(&grant), here());
+    assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
+}
+
+#[test]
+fn fixed_lease_is_not_handed_on() {
+    for (first, second) in [(FIXED, FIXED), (FIXED, RENEWED), (RENEWED, FIXED)] {
+        let (mut lane, grant) = TestLane::held(first);
+        lane.queue(2, second);
+        returns(&mut lane.release(&grant), here());
+        assert!(matches!(lane.take_return(), Some(Order::Release(_))));
+        contends(&mut lane.returned(1), here());
+    }
+}
+
+#[test]
+fn handoff_rejects_waiters_past_deadline() {
+    let until = |ticket, at| Claim {
+        deadline: Deadline::At(at),
+        ..claim(ticket, RENEWED)
+    };
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.enqueue(until(2, lane.now + 10 * MS));
+    lane.enqueue(until(3, lane.now + 50 * MS));
+    lane.pass(10 * MS);
+    let mut effects = lane.release(&grant);
+    let (_reply, error) = effects.rejections.remove(0);
+    assert!(error.is_busy());
+    let third = granted(effects);
+    assert_eq!(third.owner(), claim(3, RENEWED).owner.get());
+
+    // All deadlines have passed: the lease is returned.
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.enqueue(until(2, lane.now + 10 * MS));
+    lane.pass(10 * MS);
+    let mut effects = lane.release(&grant);
+    assert_eq!(effects.rejections.len(), 1);
+    returns(&mut effects, here());
+}
+
+#[test]
+fn queued_acquires_of_one_owner_are_granted_together() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    let owner = claim(2, RENEWED).owner;
+    lane.queue(2, RENEWED);
+    lane.queue(3, RENEWED);
+    let again = claim(4, RENEWED);
+    lane.enqueue(Claim { owner, ..again });
+    let effects = lane.release(&grant);
+    let holds: Vec<_> = effects.grants.iter().map(|granted| granted.hold).collect();
+    assert_eq!(holds, [2, 4]);
+    assert_eq!(effects.grants[0].given.grant.holds(), 2);
+}
+
+#[test]
+fn lost_guard_changes_nothing_for_next_holder() {
+    let (mut lane, grant) = TestLane::held(FIXED);
+    lane.queue(2, FIXED);
+    lane.pass(FIXED.ttl.get());
+    let (due, mut effects) = lane.look(here());
+    assert!(due.is_none() && Arc::ptr_eq(&effects.losses[0], &grant));
+    returns(&mut effects, here());
+    assert!(matches!(lane.take_return(), Some(Order::Release(_))));
+    let wakeup = contends(&mut lane.returned(1), here());
+    let lease = lane.lease(2, 200, FIXED);
+    let ((), effects) = lane.event(|lane, now, effects| {
+        lane.granted(&key(), &wakeup, lease, here(), now, effects);
+    });
+    let second = granted(effects);
+
+    let (report, _reported) = oneshot::channel();
+    let effects = lane.release_hold(&grant, 1, Some(report));
+    assert_eq!(report_of(&effects).map(Error::kind), Some(ErrorKind::Lost));
+    assert!(second.is_held(lane.now));
+    assert_eq!((grant.holds(), second.holds()), (0, 1));
+}
+
+#[test]
+fn forced_release_loses_only_the_lease_it_saw() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    // The lease came when the command was in flight.
+    for seen in [Some(0), None] {
+        assert!(lane.forced(seen).is_empty());
+        assert_eq!(lane.next_look(), lane.now);
+    }
+    let effects = lane.forced(Some(1));
+    assert!(Arc::ptr_eq(&effects.losses[0], &grant) && effects.work.is_empty());
+    assert!(grant.is_marked_lost() && lane.lane.is_idle());
+}
+
+#[test]
+fn forced_release_of_returning_lease_grants_nobody() {
+    // The lease was there when the command was sent, or came after it, or is unknown.
+    for seen in [Some(1), Some(0), None] {
+        let (mut lane, grant) = TestLane::held(RENEWED);
+        returns(&mut lane.release(&grant), here());
+        assert!(lane.forced(seen).is_empty());
+        assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
+
+        let (mut lane, _reported) = returning::keeping();
+        let mut effects = lane.forced(seen);
+        assert!(effects.losses.is_empty());
+        contends(&mut effects, here());
+        // The reply that it was kept is from before.
+        let work = work(&mut lane.kept(1, 200));
+        assert!(matches!(work, Work::Resolve { lease, .. } if lease == number(1)));
+        assert!(!lane.is_held());
+    }
+}
+
+#[test]
+fn late_release_reports_lost_and_returns_lease() {
+    let (mut lane, grant) = TestLane::held(FIXED);
+    lane.now = grant.valid_until();
+    let (report, _reported) = oneshot::channel();
+    let mut effects = lane.release_hold(&grant, 1, Some(report));
+    assert_eq!(report_of(&effects).map(Error::kind), Some(ErrorKind::Lost));
+    assert!(Arc::ptr_eq(&effects.losses[0], &grant) && grant.is_marked_lost());
+    returns(&mut effects, here());
+}
+
+#[test]
+fn lease_is_returned_from_runtime_of_release() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    let (until, mut effects) = lane.event(|lane, now, effects| {
+        let home = Some(elsewhere());
+        lane.release(&key(), &grant, release(1, None, home, now), effects)
+    });
+    returns(&mut effects, elsewhere());
+    assert_eq!(lane.lane.next_look(), Some((elsewhere(), until)));
+}
+
+/// The outcome of the only report.
+fn report_of(effects: &Effects) -> Option<&Error> {
+    assert_eq!(effects.reports.len(), 1);
+    effects.reports[0].1.as_ref().err()
+}

@@ -1,0 +1,311 @@
+//! What watchdogs find: what is due, and what is overdue.
+
+use futures_util::FutureExt as _;
+
+use super::*;
+
+/// When the watchdogs of other runtimes look, which is announced once.
+fn looks_from_elsewhere(lane: &mut TestLane) -> Option<Moment> {
+    let (at, homes) = lane.lane.looks_from_elsewhere(RESPONSE_TIMEOUT)?;
+    assert_eq!(homes, [elsewhere()]);
+    Some(at)
+}
+
+fn take_over(mut effects: Effects) -> (Arc<InlineAttempt>, RuntimeId) {
+    match work(&mut effects) {
+        Work::TakeOver { attempt, home } => (attempt, home),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn renewal_is_due_after_third_of_lease() {
+    let (mut lane, _grant) = TestLane::held(RENEWED);
+    let at = lane.now + RENEWED.ttl.get() / 3;
+    assert_eq!(lane.next_look(), at);
+    lane.now = at;
+    assert!(lane.look(elsewhere()).0.is_none(), "not from there");
+    let renewal = lane.start_renewal();
+    assert_eq!(renewal.ttl, RENEWED.ttl.get());
+    assert!(lane.look(here()).0.is_none(), "it is in flight");
+}
+
+#[test]
+fn unpolled_attempt_is_taken_over_for_waiter() {
+    for waiter_home in [here(), elsewhere()] {
+        let (mut lane, attempt) = TestLane::attempting(claim(1, RENEWED));
+        lane.pass(SECOND);
+        assert!(lane.look(here()).1.is_empty(), "nobody waits for it");
+        let behind = claim(2, RENEWED);
+        lane.enqueue(Claim {
+            home: waiter_home,
+            ..behind
+        });
+        assert_eq!(lane.next_look(), lane.now + TAKE_OVER);
+        if waiter_home == elsewhere() {
+            assert_eq!(looks_from_elsewhere(&mut lane), Some(lane.now + TAKE_OVER));
+        }
+        assert!(lane.look(waiter_home).1.is_empty(), "it may be polled yet");
+        lane.pass(TAKE_OVER);
+        let (taken, home) = take_over(lane.look(waiter_home).1);
+        assert!(Arc::ptr_eq(&taken, &attempt) && home == waiter_home);
+        assert!(lane.look(waiter_home).1.is_empty(), "once");
+    }
+}
+
+#[test]
+fn unpolled_attempt_is_taken_over_at_deadline() {
+    let patient = Claim {
+        deadline: Deadline::At(Moment::now() + SECOND),
+        ..claim(1, RENEWED)
+    };
+    let (mut lane, attempt) = TestLane::attempting(patient);
+    lane.now = lane.next_look();
+    let (taken, _home) = take_over(lane.look(here()).1);
+    assert!(Arc::ptr_eq(&taken, &attempt));
+
+    let (waiter, _answer) = waiter(patient);
+    let (taken, effects) = lane.event(|lane, now, effects| {
+        let in_flight = (number(2), RENEWED.ttl);
+        let take_over = TakeOver {
+            in_flight,
+            waiter: Box::new(waiter),
+            home: here(),
+            now,
+            due: now + 500 * MS,
+        };
+        lane.take_over_inline(&attempt, take_over, effects)
+    });
+    let wakeup = taken.expect("the attempt is not over");
+    assert!(effects.is_empty());
+    // The waiter is late: what the attempt gets is returned.
+    let lease = lane.lease(2, 100, RENEWED);
+    let ((), mut effects) = lane.event(|lane, now, effects| {
+        lane.granted(&key(), &wakeup, lease, here(), now, effects);
+    });
+    assert_eq!(effects.rejections.len(), 1);
+    returns(&mut effects, here());
+}
+
+#[test]
+fn attempt_that_is_over_is_not_taken_over() {
+    let (mut lane, _grant) = TestLane::held(RENEWED);
+    let (waiter, _answer) = waiter(claim(2, RENEWED));
+    let (taken, _effects) = lane.event(|lane, now, effects| {
+        let (attempt, in_flight) = (Arc::default(), (number(2), RENEWED.ttl));
+        let take_over = TakeOver {
+            in_flight,
+            waiter: Box::new(waiter),
+            home: here(),
+            now,
+            due: now + 500 * MS,
+        };
+        lane.take_over_inline(&attempt, take_over, effects)
+    });
+    assert!(taken.is_err() && lane.is_held());
+}
+
+#[test]
+fn stuck_task_is_replaced_from_other_runtime() {
+    let (mut lane, stuck, _answer) = TestLane::looping(claim(1, RENEWED));
+    lane.enqueue(from_elsewhere(claim(2, RENEWED)));
+    let due = lane.now + RESPONSE_TIMEOUT;
+    let (terms, _) =
+        lane.event(|lane, now, effects| lane.begin_attempt(&stuck, number(3), now, due, effects));
+    assert!(terms.is_some());
+    assert_eq!(looks_from_elsewhere(&mut lane), Some(due + TAKE_OVER));
+    lane.now = due;
+    assert!(
+        lane.look(elsewhere()).1.is_empty(),
+        "its reply may come yet"
+    );
+    lane.now = due + TAKE_OVER;
+    assert!(lane.look(here()).1.is_empty(), "it cannot replace itself");
+    let (_, mut effects) = lane.look(elsewhere());
+    let Work::Resolve { lease, home, .. } = effects.work.remove(0) else {
+        panic!("the attempt in flight is resolved");
+    };
+    assert_eq!((lease, home), (number(3), elsewhere()));
+    let wakeup = contends(&mut effects, elsewhere());
+
+    // The former task runs again: what it got belongs to nobody, and it ends.
+    let lease = lane.lease(3, 100, RENEWED);
+    let ((), mut effects) = lane.event(|lane, now, effects| {
+        lane.granted(&key(), &stuck, lease, here(), now, effects);
+    });
+    let resolved = work(&mut effects);
+    assert!(matches!(resolved, Work::Resolve { lease, .. } if lease == number(3)));
+    let begin = |lane: &mut TestLane, wakeup: &Wakeup| {
+        let due = lane.now + RESPONSE_TIMEOUT;
+        lane.event(|lane, now, effects| lane.begin_attempt(wakeup, number(4), now, due, effects))
+    };
+    assert!(begin(&mut lane, &stuck).0.is_none());
+    assert!(begin(&mut lane, &wakeup).0.is_some());
+}
+
+#[test]
+fn sent_return_is_sent_again_from_other_runtime() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    returns(&mut lane.release(&grant), here());
+    assert!(lane.take_return().is_some());
+    let due = lane.now + RESPONSE_TIMEOUT;
+    lane.enqueue(from_elsewhere(claim(2, RENEWED)));
+    assert_eq!(looks_from_elsewhere(&mut lane), Some(due));
+    assert!(lane.look(elsewhere()).1.is_empty());
+    lane.now = due;
+    assert!(lane.look(here()).1.is_empty());
+    let again = work(&mut lane.look(elsewhere()).1);
+    assert!(matches!(again, Work::ReturnAgain(lease, home)
+        if lease == number(1) && home == elsewhere()));
+    contends(&mut lane.returned(1), elsewhere());
+}
+
+#[test]
+fn unsent_return_starts_from_other_runtime() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    returns(&mut lane.release(&grant), here());
+    lane.enqueue(from_elsewhere(claim(2, RENEWED)));
+    assert_eq!(looks_from_elsewhere(&mut lane), Some(lane.now + TAKE_OVER));
+    lane.pass(TAKE_OVER);
+    returns(&mut lane.look(elsewhere()).1, elsewhere());
+}
+
+#[test]
+fn return_behind_stuck_renewal_starts_from_elsewhere() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.pass(10 * SECOND);
+    let (renewal, sent_at) = (lane.start_renewal(), lane.now);
+    assert!(lane.release(&grant).work.is_empty());
+    lane.enqueue(from_elsewhere(claim(2, RENEWED)));
+    let due = sent_at + RESPONSE_TIMEOUT + TAKE_OVER;
+    assert_eq!(looks_from_elsewhere(&mut lane), Some(due));
+    lane.now = due;
+    returns(&mut lane.look(elsewhere()).1, elsewhere());
+    assert!(lane.take_return().is_some());
+    // The reply comes all the same.
+    assert!(
+        lane.renewed(&renewal, sent_at, Ok(Renewed::Renewed))
+            .is_empty()
+    );
+    contends(&mut lane.returned(1), here());
+}
+
+#[test]
+fn lost_lease_is_seen_from_other_runtime() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.enqueue(from_elsewhere(claim(2, RENEWED)));
+    let end = grant.valid_until();
+    assert_eq!(looks_from_elsewhere(&mut lane), Some(end));
+    assert_eq!(looks_from_elsewhere(&mut lane), None, "told once");
+    lane.now = end;
+    let (_, mut effects) = lane.look(elsewhere());
+    assert!(grant.is_marked_lost());
+    returns(&mut effects, elsewhere());
+}
+
+#[test]
+fn adopted_lane_goes_on_in_other_runtime() {
+    let adopt = |lane: &mut TestLane| {
+        let ((), effects) = lane.event(|lane, now, effects| {
+            lane.adopt(here(), elsewhere(), now, effects);
+        });
+        assert_eq!(lane.lane.home(), Some(elsewhere()));
+        effects
+    };
+    // A guard that is still offered belongs to another runtime: it is renewed.
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    assert!(adopt(&mut lane).is_empty());
+    assert!(lane.next_look() < grant.valid_until());
+    // A guard of an ended runtime is not renewed any more.
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    assert!(grant.pick_up());
+    assert!(adopt(&mut lane).is_empty());
+    assert_eq!(
+        lane.lane.next_look(),
+        Some((elsewhere(), grant.valid_until()))
+    );
+
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    returns(&mut lane.release(&grant), here());
+    returns(&mut adopt(&mut lane), elsewhere());
+
+    let (mut lane, _wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
+    contends(&mut adopt(&mut lane), elsewhere());
+
+    let (mut lane, _grant) = TestLane::held_by(from_elsewhere(claim(1, RENEWED)));
+    assert!(adopt(&mut lane).is_empty(), "another runtime");
+}
+
+#[test]
+fn unclaimed_grant_is_seen_from_other_runtime() {
+    // The guard was moved to the other runtime and is released there, while this one does not run.
+    let (mut lane, first) = TestLane::held(RENEWED);
+    let deadline = lane.now + SECOND;
+    let _answer = lane.enqueue(Claim {
+        deadline: Deadline::At(deadline),
+        ..claim(2, RENEWED)
+    });
+    lane.enqueue(from_elsewhere(claim(3, RENEWED)));
+    let (_until, effects) = lane.event(|lane, now, effects| {
+        let home = Some(elsewhere());
+        lane.release(&key(), &first, release(1, None, home, now), effects)
+    });
+    let grant = granted(effects);
+    let own = lane
+        .lane
+        .next_look()
+        .filter(|(home, _)| *home == elsewhere());
+    let told = own
+        .map(|(_, at)| at)
+        .or_else(|| looks_from_elsewhere(&mut lane));
+    assert_eq!(told, Some(deadline));
+    lane.now = deadline;
+    returns(&mut lane.look(elsewhere()).1, elsewhere());
+    assert!(!grant.pick_up());
+}
+
+#[test]
+fn sent_return_of_ended_runtime_is_sent_again() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.enqueue(from_elsewhere(claim(2, RENEWED)));
+    lane.lane.join_group(&grant, &claim(1, RENEWED), lane.now);
+    returns(&mut lane.release(&grant), here());
+    assert!(lane.take_return().is_some());
+    // The task that sent it was dropped with its runtime.
+    let ((), mut effects) = lane.event(|lane, now, effects| {
+        lane.adopt(here(), elsewhere(), now, effects);
+    });
+    if effects.work.is_empty() {
+        lane.pass(RESPONSE_TIMEOUT);
+        effects = lane.look(elsewhere()).1;
+    }
+    let again = work(&mut effects);
+    assert!(matches!(again, Work::ReturnAgain(lease, home)
+        if lease == number(1) && home == elsewhere()));
+}
+
+#[test]
+fn look_that_rejects_last_waiter_wakes_task() {
+    let (mut lane, _attempt) = TestLane::attempting(claim(1, RENEWED));
+    let wakeup = {
+        let (wakeup, _effects) = lane.event(|lane, now, effects| {
+            let in_flight = Some((number(2), RENEWED.ttl));
+            let seen = Seen::Nothing;
+            lane.inline_leaves(in_flight, seen, here(), now, now, effects)
+        });
+        wakeup.expect("a task finishes the attempt")
+    };
+    let (waiter, _answer) = waiter(Claim {
+        deadline: Deadline::At(lane.now + SECOND),
+        ..claim(3, RENEWED)
+    });
+    let ((), _effects) = lane.event(|lane, now, effects| {
+        lane.enqueue(waiter, Seen::Nothing, now, effects);
+    });
+    let is_woken = || wakeup.notified().now_or_never().is_some();
+    assert!(is_woken(), "at the enqueue");
+    lane.pass(2 * SECOND);
+    let (_, effects) = lane.look(here());
+    assert_eq!(effects.rejections.len(), 1);
+    assert!(is_woken());
+}

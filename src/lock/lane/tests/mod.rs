@@ -1,0 +1,234 @@
+//! The transitions of the table in `lock/mod.rs`, one by one.
+
+mod contending;
+mod entering;
+mod held;
+mod looking;
+mod offered;
+mod renewing;
+mod returning;
+mod tenure;
+
+use tokio::sync::oneshot::{self, error::TryRecvError};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::state::*;
+use super::tenure::Tenure;
+use super::*;
+use crate::backend::{BackendError, Extended, Renewal, Renewed};
+use crate::lock::attempt::{Answer, InlineAttempt};
+use crate::lock::claim::{Claim, Deadline, HoldId, Terms, Ticket};
+use crate::lock::clock::{Moment, Span};
+use crate::lock::effect::{Effects, PickUp, Report, Wakeup, Work};
+use crate::lock::grant::Grant;
+use crate::lock::lease::Lease;
+use crate::lock::tests::*;
+use crate::task::RuntimeId;
+use crate::{Error, ErrorKind, FencingToken};
+
+/// A lane with its clock, whose events happen here unless they name another runtime.
+#[derive(Debug)]
+struct TestLane {
+    lane: Lane,
+    now: Moment,
+}
+
+/// A claim of the owner of the first one.
+fn again(hold: HoldId, terms: Terms) -> Claim {
+    Claim {
+        hold,
+        ..claim(1, terms)
+    }
+}
+
+/// The report of a release.
+type Reported = oneshot::Receiver<Result<(), Error>>;
+
+impl TestLane {
+    fn idle() -> Self {
+        Self {
+            lane: Lane::default(),
+            now: Moment::now(),
+        }
+    }
+
+    /// The first claim drives its own attempt.
+    fn attempting(claim: Claim) -> (Self, Arc<InlineAttempt>) {
+        let mut lane = Self::idle();
+        assert!(matches!(lane.enter(claim), Entered::Idle));
+        let attempt = Arc::<InlineAttempt>::default();
+        lane.lane.contend_inline(&attempt, &claim, lane.now);
+        (lane, attempt)
+    }
+
+    /// The first claim holds lease 1 with counter 100.
+    fn held(terms: Terms) -> (Self, Arc<Grant>) {
+        Self::held_by(claim(1, terms))
+    }
+
+    fn held_by(claim: Claim) -> (Self, Arc<Grant>) {
+        let (mut lane, _attempt) = Self::attempting(claim);
+        let lease = lane.lease(1, 100, claim.terms);
+        let (grant, effects) = lane
+            .event(|lane, now, effects| lane.granted_inline(&key(), claim, lease, now, effects));
+        assert!(effects.is_empty());
+        (lane, grant)
+    }
+
+    /// An acquire loop serves the first claim.
+    fn looping(claim: Claim) -> (Self, Wakeup, Answer) {
+        let mut lane = Self::idle();
+        let (waiter, answer) = waiter(claim);
+        let ((), mut effects) = lane.event(|lane, now, effects| {
+            lane.enqueue(waiter, Seen::Nothing, now, effects);
+        });
+        let wakeup = contends(&mut effects, claim.home);
+        (lane, wakeup, answer)
+    }
+
+    /// A lease of that number, granted now.
+    fn lease(&self, lease: u64, counter: u64, terms: Terms) -> Lease {
+        Lease::new(number(lease), counter, TOKENS, terms, self.now)
+    }
+
+    fn event<R>(
+        &mut self,
+        event: impl FnOnce(&mut Lane, Moment, &mut Effects) -> R,
+    ) -> (R, Effects) {
+        let mut effects = Effects::default();
+        let result = event(&mut self.lane, self.now, &mut effects);
+        (result, effects)
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now + time;
+    }
+
+    #[track_caller]
+    fn enter(&mut self, claim: Claim) -> Entered {
+        let (entered, effects) =
+            self.event(|lane, now, effects| lane.enter(&key(), &claim, now, effects));
+        assert!(effects.is_empty(), "{effects:?}");
+        entered
+    }
+
+    /// The owner of the first claim holds the lock once more.
+    #[track_caller]
+    fn nest(&mut self, hold: HoldId, terms: Terms) {
+        let entered = self.enter(again(hold, terms));
+        assert!(matches!(entered, Entered::Nested(_)), "{entered:?}");
+    }
+
+    #[track_caller]
+    fn enqueue(&mut self, claim: Claim) -> Answer {
+        let (waiter, answer) = waiter(claim);
+        let ((), effects) = self.event(|lane, now, effects| {
+            lane.enqueue(waiter, Seen::Nothing, now, effects);
+        });
+        assert!(effects.is_empty(), "{effects:?}");
+        answer
+    }
+
+    /// One more waits without an end, whose answer is not read.
+    #[track_caller]
+    fn queue(&mut self, ticket: Ticket, terms: Terms) {
+        drop(self.enqueue(claim(ticket, terms)));
+    }
+
+    fn release(&mut self, grant: &Arc<Grant>) -> Effects {
+        self.release_hold(grant, 1, None)
+    }
+
+    fn release_hold(&mut self, grant: &Arc<Grant>, hold: u64, report: Option<Report>) -> Effects {
+        let home = Some(here());
+        let (_until, effects) = self.event(|lane, now, effects| {
+            lane.release(&key(), grant, release(hold, report, home, now), effects)
+        });
+        effects
+    }
+
+    fn take_return(&mut self) -> Option<Order> {
+        let due = self.now + RESPONSE_TIMEOUT;
+        self.lane.take_return(here(), self.now, due)
+    }
+
+    fn returned(&mut self, lease: u64) -> Effects {
+        let ((), effects) = self.event(|lane, now, effects| {
+            lane.returned(number(lease), Ok(()), Yielded::ToNobody, now, effects);
+        });
+        effects
+    }
+
+    fn kept(&mut self, lease: u64, counter: u64) -> Effects {
+        let kept = Kept {
+            counter,
+            ttl: RENEWED.ttl,
+            sent_at: self.now,
+            home: here(),
+        };
+        let ((), effects) = self.event(|lane, now, effects| {
+            lane.kept(&key(), number(lease), kept, now, effects);
+        });
+        effects
+    }
+
+    fn forced(&mut self, seen: Option<u64>) -> Effects {
+        let seen = seen.map(number);
+        let ((), effects) =
+            self.event(|lane, now, effects| lane.released_by_force(seen, now, effects));
+        effects
+    }
+
+    fn look(&mut self, home: RuntimeId) -> (Option<Renewal>, Effects) {
+        let (due, effects) = self.event(|lane, now, effects| {
+            let look = Look {
+                home,
+                now,
+                response_timeout: RESPONSE_TIMEOUT,
+            };
+            lane.look(look, effects)
+        });
+        (due.map(|(lease, ttl)| renewal(lease.get(), ttl)), effects)
+    }
+
+    /// The renewal that is due, which is in flight from here on.
+    #[track_caller]
+    fn start_renewal(&mut self) -> Renewal {
+        let (due, effects) = self.look(here());
+        assert!(effects.is_empty(), "{effects:?}");
+        due.expect("a renewal")
+    }
+
+    fn renewed(
+        &mut self,
+        renewal: &Renewal,
+        sent_at: Moment,
+        outcome: Result<Renewed, BackendError>,
+    ) -> Effects {
+        let ((), effects) = self.event(|lane, now, effects| {
+            let replied = Replied { home: here(), now };
+            lane.renewed(renewal, sent_at, &outcome, replied, effects);
+        });
+        effects
+    }
+
+    fn extended(&mut self, extension: &Renewal, outcome: Extended) -> Effects {
+        let ((), effects) = self.event(|lane, now, effects| {
+            let replied = Replied { home: here(), now };
+            lane.extended(extension, now, &Ok(outcome), replied, effects);
+        });
+        effects
+    }
+
+    /// When the watchdog of the lane's own runtime looks.
+    #[track_caller]
+    fn next_look(&self) -> Moment {
+        self.lane.next_look().expect("a look").1
+    }
+
+    fn is_held(&self) -> bool {
+        self.lane.holder().is_some()
+    }
+}

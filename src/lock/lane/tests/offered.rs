@@ -1,0 +1,158 @@
+//! Grants that their acquires have not picked up yet.
+
+use super::*;
+
+#[test]
+fn grant_not_picked_up_by_deadline_is_withdrawn() {
+    let (mut lane, first) = TestLane::held(RENEWED);
+    let deadline = lane.now + SECOND;
+    let patient = Claim {
+        deadline: Deadline::At(deadline),
+        ..claim(2, RENEWED)
+    };
+    let _answer = lane.enqueue(patient);
+    let grant = granted(lane.release(&first));
+    assert_eq!(lane.next_look(), deadline);
+    lane.now = deadline;
+    let (_, mut effects) = lane.look(here());
+    assert!(Arc::ptr_eq(&effects.losses[0], &grant));
+    returns(&mut effects, here());
+    assert!(!grant.is_held(lane.now) && !grant.pick_up(), "too late");
+}
+
+#[test]
+fn grant_picked_up_in_time_stays() {
+    let (mut lane, first) = TestLane::held(RENEWED);
+    let deadline = lane.now + SECOND;
+    let patient = Claim {
+        deadline: Deadline::At(deadline),
+        ..claim(2, RENEWED)
+    };
+    let _answer = lane.enqueue(patient);
+    let effects = lane.release(&first);
+    assert_eq!(effects.grants[0].given.pick_up, PickUp::Flag);
+    let grant = granted(effects);
+    assert!(grant.pick_up());
+    lane.now = deadline;
+    assert!(lane.look(here()).1.is_empty());
+    assert!(grant.is_held(lane.now));
+    assert!(lane.next_look() > deadline);
+}
+
+#[test]
+fn grouped_grant_not_picked_up_is_withdrawn() {
+    let deadline = Moment::now() + SECOND;
+    let grouped = Claim {
+        deadline: Deadline::At(deadline),
+        grouped: true,
+        ..claim(1, RENEWED)
+    };
+    let (mut lane, grant) = TestLane::held_by(grouped);
+    assert_eq!(lane.next_look(), deadline);
+    lane.now = deadline;
+    returns(&mut lane.look(here()).1, here());
+    assert!(!grant.is_held(lane.now));
+}
+
+#[test]
+fn grant_for_other_runtime_moves_when_picked_up() {
+    let (mut lane, first) = TestLane::held(RENEWED);
+    let _answer = lane.enqueue(from_elsewhere(claim(2, RENEWED)));
+    let effects = lane.release(&first);
+    assert_eq!(effects.grants[0].given.pick_up, PickUp::Event);
+    let grant = granted(effects);
+    assert_eq!(lane.lane.home(), Some(here()));
+    assert!(
+        lane.lane
+            .picked_up(&grant, &from_elsewhere(claim(2, RENEWED)))
+    );
+    assert_eq!(lane.lane.home(), Some(elsewhere()));
+    assert!(!grant.is_offered());
+}
+
+/// A grant that two acquires of one owner share, neither of which has picked it up.
+fn shared_grant() -> (TestLane, Arc<Grant>, [Claim; 2]) {
+    let (mut lane, first) = TestLane::held(RENEWED);
+    let deadline = Deadline::At(lane.now + SECOND);
+    let one = Claim {
+        deadline,
+        ..claim(2, RENEWED)
+    };
+    let other = Claim {
+        owner: one.owner,
+        deadline,
+        ..claim(3, RENEWED)
+    };
+    let _answers = [lane.enqueue(one), lane.enqueue(other)];
+    let effects = lane.release(&first);
+    let grant = Arc::clone(&effects.grants[0].given.grant);
+    assert_eq!((effects.grants.len(), grant.holds()), (2, 2));
+    assert_eq!(effects.grants[1].given.pick_up, PickUp::Event);
+    (lane, grant, [one, other])
+}
+
+#[test]
+fn hold_not_picked_up_ends_beside_others() {
+    for (picked_up, forgotten) in [(0, 1), (1, 0)] {
+        let (mut lane, grant, claims) = shared_grant();
+        assert!(lane.lane.picked_up(&grant, &claims[picked_up]));
+        lane.pass(SECOND);
+        assert_eq!(lane.next_look(), lane.now);
+        assert!(lane.look(here()).1.work.is_empty());
+        assert!(grant.is_held(lane.now));
+        assert_eq!(grant.holds(), 1);
+        assert!(!lane.lane.picked_up(&grant, &claims[forgotten]), "too late");
+        let (report, _reported) = oneshot::channel();
+        let effects = lane.release_hold(&grant, claims[forgotten].hold, Some(report));
+        assert!(effects.reports[0].1.is_err() && lane.is_held());
+        let mut effects = lane.release_hold(&grant, claims[picked_up].hold, None);
+        returns(&mut effects, here());
+    }
+}
+
+/// A grant whose first hold is renewed until it is forgotten after a second, and whose other one is fixed
+/// and picked up.
+fn half_forgotten() -> (TestLane, Arc<Grant>) {
+    let (mut lane, first) = TestLane::held(RENEWED);
+    let forgotten = Claim {
+        deadline: Deadline::At(lane.now + SECOND),
+        ..claim(2, RENEWED)
+    };
+    let claimed = Claim {
+        owner: forgotten.owner,
+        ..claim(3, FIXED)
+    };
+    let _answers = [lane.enqueue(forgotten), lane.enqueue(claimed)];
+    let grant = Arc::clone(&lane.release(&first).grants[0].given.grant);
+    assert!(lane.lane.picked_up(&grant, &claimed));
+    (lane, grant)
+}
+
+#[test]
+fn terms_of_forgotten_hold_do_not_apply() {
+    let (mut lane, grant) = half_forgotten();
+    let own_end = crate::lock::lease::valid_until(lane.now, FIXED.ttl.get());
+    assert!(grant.valid_until() > own_end);
+    lane.pass(SECOND);
+    assert!(lane.look(here()).1.work.is_empty());
+    assert_eq!(grant.valid_until(), own_end);
+}
+
+#[test]
+fn grant_that_nobody_picks_up_is_withdrawn_once() {
+    let (mut lane, grant, claims) = shared_grant();
+    lane.pass(SECOND);
+    returns(&mut lane.look(here()).1, here());
+    for claim in &claims {
+        assert!(!lane.lane.picked_up(&grant, claim));
+    }
+}
+
+#[test]
+fn forgotten_hold_wakes_listeners_when_end_moves() {
+    let (mut lane, grant) = half_forgotten();
+    lane.pass(SECOND);
+    // A future that reports the loss sleeps until the later end.
+    let (_, effects) = lane.look(here());
+    assert!(effects.losses.iter().any(|lost| Arc::ptr_eq(lost, &grant)));
+}

@@ -1,0 +1,186 @@
+//! Renewals, and what is asked ahead of need.
+
+use std::ops::Range;
+
+use super::*;
+
+#[test]
+fn nested_leases_renew_for_longest() {
+    let (mut lane, grant) = TestLane::held(FIXED);
+    let longest = crate::lock::lease::valid_until(lane.now, 60 * SECOND);
+    lane.nest(2, fixed(60));
+    lane.nest(3, fixed(30));
+    let renewal = lane.start_renewal();
+    let effects = lane.renewed(&renewal, lane.now, Ok(Renewed::Renewed));
+    assert!(effects.is_empty());
+    assert_eq!(grant.valid_until(), longest);
+    assert_eq!(lane.next_look(), longest, "nothing else is fetched");
+}
+
+#[test]
+fn nested_acquire_during_renewal_renews_again() {
+    let (mut lane, grant) = TestLane::held(FIXED);
+    lane.pass(FIXED.ttl.get() / 2);
+    lane.nest(2, FIXED);
+    let (first, sent_at) = (lane.start_renewal(), lane.now);
+    lane.pass(20 * MS);
+    let wanted = crate::lock::lease::valid_until(lane.now, FIXED.ttl.get());
+    lane.nest(3, FIXED);
+    assert!(
+        lane.renewed(&first, sent_at, Ok(Renewed::Renewed))
+            .is_empty()
+    );
+    let (second, sent_at) = (lane.start_renewal(), lane.now);
+    assert!(
+        lane.renewed(&second, sent_at, Ok(Renewed::Renewed))
+            .is_empty()
+    );
+    assert_eq!(grant.valid_until(), wanted);
+    assert!(lane.look(here()).0.is_none());
+}
+
+#[test]
+fn release_waits_for_reply_to_renewal() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.pass(10 * SECOND);
+    let renewal = lane.start_renewal();
+    assert!(lane.release(&grant).work.is_empty());
+    assert!(lane.take_return().is_none());
+    let mut effects = lane.renewed(&renewal, lane.now, Ok(Renewed::Renewed));
+    returns(&mut effects, here());
+    assert!(matches!(lane.take_return(), Some(Order::Release(_))));
+}
+
+#[test]
+fn renewal_before_release_serves_first_waiter() {
+    let (mut lane, grant) = TestLane::held(SHORT);
+    lane.pass(50 * MS);
+    let renewal = lane.start_renewal();
+    assert!(lane.release(&grant).work.is_empty());
+    lane.queue(2, SHORT);
+    let next = granted(lane.renewed(&renewal, lane.now, Ok(Renewed::Renewed)));
+    assert_eq!(next.token(), FencingToken::new(100, TOKENS, 1));
+}
+
+#[test]
+fn reply_about_other_lease_changes_nothing() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    let of = |lease| renewal(lease, RENEWED.ttl.get());
+    assert!(lane.lane.wants_renewal(&of(1), lane.now));
+    assert!(!lane.lane.wants_renewal(&of(2), lane.now));
+    let now = lane.now;
+    assert!(lane.renewed(&of(2), now, Ok(Renewed::NotHeld)).is_empty());
+    assert!(lane.extended(&of(2), Extended::NotHeld).is_empty());
+    assert!(lane.is_held() && grant.is_held(now));
+    // The renewal may have extended a lease that is unknown here.
+    let work = work(&mut lane.renewed(&of(2), now, Ok(Renewed::Renewed)));
+    assert!(matches!(work, Work::Resolve { lease, .. } if lease == number(2)));
+}
+
+#[test]
+fn reply_after_deadline_loses_grant() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.pass(10 * SECOND);
+    let (renewal, sent_at) = (lane.start_renewal(), lane.now);
+    lane.now = grant.valid_until();
+    let mut effects = lane.renewed(&renewal, sent_at, Ok(Renewed::Renewed));
+    assert!(Arc::ptr_eq(&effects.losses[0], &grant) && grant.is_marked_lost());
+    returns(&mut effects, here());
+}
+
+/// So many more queue, and the lock is handed on to all but the last. Returns the holder, and how often the
+/// backend was asked ahead of need.
+fn hand_on(
+    lane: &mut TestLane,
+    mut grant: Arc<Grant>,
+    tickets: Range<Ticket>,
+) -> (Arc<Grant>, usize) {
+    let mut asked = 0;
+    let handoffs = tickets.end - tickets.start - 1;
+    tickets.for_each(|ticket| lane.queue(ticket, RENEWED));
+    for _ in 0..handoffs {
+        let mut effects = lane.release(&grant);
+        for work in effects.work.drain(..) {
+            assert!(matches!(work, Work::ExtendAhead(lease, _) if lease == number(1)));
+            asked += 1;
+        }
+        grant = granted(effects);
+    }
+    (grant, asked)
+}
+
+/// A lease that was handed on 128 times, with one more waiter, and the extension in flight.
+fn half_spent() -> (TestLane, Arc<Grant>, Renewal) {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    let (grant, asked) = hand_on(&mut lane, grant, 2..131);
+    assert_eq!(asked, 1, "once, when half is spent");
+    let now = lane.now;
+    let mut ask = |lease| lane.lane.start_extension(number(lease), now);
+    assert!(ask(2).is_none(), "another lease");
+    let extension = renewal(1, ask(1).expect("still held"));
+    assert!(ask(1).is_none(), "it is in flight");
+    (lane, grant, extension)
+}
+
+#[test]
+fn extension_in_time_opens_new_budget() {
+    let (mut lane, grant, extension) = half_spent();
+    let before = grant.valid_until();
+    lane.pass(20 * MS);
+    assert!(lane.extended(&extension, Extended::kept(200)).is_empty());
+    assert_eq!(grant.valid_until(), before + 20 * MS);
+    let next = granted(lane.release(&grant));
+    assert_eq!(next.token(), FencingToken::new(200, TOKENS, 1));
+}
+
+#[test]
+fn late_extension_serves_first_waiter() {
+    let (mut lane, grant, extension) = half_spent();
+    // The rest of the tokens.
+    let (grant, asked) = hand_on(&mut lane, grant, 131..259);
+    let last = FencingToken::new(100, TOKENS, TOKENS - 1);
+    assert_eq!((asked, grant.token()), (0, last));
+    assert!(lane.release(&grant).work.is_empty());
+    assert!(lane.take_return().is_none());
+    let next = granted(lane.extended(&extension, Extended::kept(200)));
+    assert_eq!(next.token(), FencingToken::new(200, TOKENS, 1));
+}
+
+#[test]
+fn wanted_extension_leaves_one_more_turn() {
+    let (mut lane, grant, extension) = half_spent();
+    assert!(lane.extended(&extension, Extended::wanted(2)).is_empty());
+    // The shortest turn.
+    let (grant, asked) = hand_on(&mut lane, grant, 131..147);
+    assert_eq!(asked, 0);
+    lane.queue(1000, RENEWED);
+    returns(&mut lane.release(&grant), here());
+    assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
+}
+
+/// Its counter may be older than one that the group has on another key.
+#[test]
+fn extension_asked_before_group_gives_no_counter() {
+    let (mut lane, grant, extension) = half_spent();
+    lane.lane.join_group(&grant, &claim(1, RENEWED), lane.now);
+    assert!(lane.extended(&extension, Extended::kept(200)).is_empty());
+    returns(&mut lane.release(&grant), here());
+}
+
+#[test]
+fn extension_without_waiter_or_counter_is_not_sent() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    let now = lane.now;
+    assert!(lane.lane.start_extension(number(1), now).is_none());
+    lane.queue(2, RENEWED);
+    lane.lane.join_group(&grant, &claim(1, RENEWED), now);
+    assert!(lane.lane.start_extension(number(1), now).is_none());
+}
+
+#[test]
+fn extension_that_finds_no_lease_loses_grant() {
+    let (mut lane, grant, extension) = half_spent();
+    let mut effects = lane.extended(&extension, Extended::NotHeld);
+    assert!(Arc::ptr_eq(&effects.losses[0], &grant));
+    contends(&mut effects, here());
+}

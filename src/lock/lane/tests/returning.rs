@@ -1,0 +1,89 @@
+//! The way of a lease back.
+
+use super::*;
+
+/// A retired lease whose hand-offs the backend is asked for, with one waiter, and the report of its release.
+pub(super) fn keeping() -> (TestLane, Reported) {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.lane.join_group(&grant, &claim(1, RENEWED), lane.now);
+    lane.queue(2, RENEWED);
+    let (report, reported) = oneshot::channel();
+    returns(&mut lane.release_hold(&grant, 1, Some(report)), here());
+    assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
+    (lane, reported)
+}
+
+#[test]
+fn kept_lease_without_waiter_is_released_first() {
+    let (mut lane, mut reported) = keeping();
+    assert!(lane.lane.leave(2));
+    let mut effects = lane.kept(1, 200);
+    assert!(effects.reports.is_empty());
+    returns(&mut effects, here());
+    assert_eq!(reported.try_recv().unwrap_err(), TryRecvError::Empty);
+    assert!(matches!(lane.take_return(), Some(Order::Release(_))));
+    assert!(lane.returned(1).reports[0].1.is_ok());
+}
+
+#[test]
+fn lease_released_twice_is_not_kept() {
+    let (mut lane, _reported) = keeping();
+    // Its runtime has ended, and another one sends a release.
+    let ((), effects) = lane.event(|lane, now, effects| {
+        lane.adopt(here(), elsewhere(), now, effects);
+    });
+    assert!(matches!(effects.work[0], Work::ReturnAgain(..)));
+    let effects = lane.kept(1, 200);
+    assert!(effects.is_empty(), "the release in flight frees the key");
+    assert!(lane.returned(1).reports[0].1.is_ok());
+}
+
+#[test]
+fn release_is_reported_when_kept_lease_goes_on() {
+    let (mut lane, _reported) = keeping();
+    let effects = lane.kept(1, 200);
+    assert!(effects.reports[0].1.is_ok());
+    assert_eq!(granted(effects).token(), FencingToken::new(200, TOKENS, 0));
+}
+
+#[test]
+fn return_that_never_ends_is_reported_unavailable() {
+    for sent in [false, true] {
+        let (mut lane, grant) = TestLane::held(RENEWED);
+        let (report, _reported) = oneshot::channel();
+        returns(&mut lane.release_hold(&grant, 1, Some(report)), here());
+        assert!(!sent || lane.take_return().is_some());
+        lane.now = lane.next_look();
+        let (due, effects) = lane.look(here());
+        assert!(due.is_none());
+        let outcome = effects.reports[0].1.as_ref().map_err(Error::kind);
+        assert_eq!(outcome, Err(ErrorKind::Unavailable));
+        assert!(lane.lane.is_idle());
+    }
+}
+
+#[test]
+fn reply_to_earlier_return_changes_nothing() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    returns(&mut lane.release(&grant), here());
+    assert!(lane.take_return().is_some());
+    assert!(lane.returned(7).is_empty());
+    assert!(lane.lane.is_returning());
+    // The backend has extended a lease that is unknown here.
+    let work = work(&mut lane.kept(7, 200));
+    assert!(matches!(work, Work::Resolve { lease, .. } if lease == number(7)));
+    assert!(lane.lane.is_returning());
+}
+
+#[test]
+fn failed_return_is_resolved_beside_lane() {
+    let (mut lane, _reported) = keeping();
+    let ((), mut effects) = lane.event(|lane, now, effects| {
+        lane.resolve_return(number(1), now, effects);
+    });
+    let Work::Resolve { lease, ttl, .. } = work(&mut effects) else {
+        panic!("resolved");
+    };
+    assert_eq!(lease, number(1));
+    assert!(ttl >= RENEWED.ttl);
+}

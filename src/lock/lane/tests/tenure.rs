@@ -1,0 +1,124 @@
+//! The holds of one owner.
+
+use super::*;
+use crate::lock::lease::valid_until;
+
+/// A tenure that began under `terms`, and its clock. The first hold is named 1.
+fn tenure(terms: Terms) -> (Tenure, Moment) {
+    let now = Moment::now();
+    let lease = Lease::new(number(1), 100, TOKENS, terms, now);
+    (Tenure::begin(&key(), lease, claim(1, terms), now), now)
+}
+
+/// Renews the lease if that is wanted by `now`. Returns whether it was.
+fn renew(tenure: &mut Tenure, now: Moment) -> bool {
+    let Some(ttl) = tenure.lease.start_renewal(now) else {
+        return false;
+    };
+    let renewed = Ok(Renewed::Renewed);
+    tenure.lease.renewal_answered(ttl, now, &renewed, now);
+    tenure.grant.extend(tenure.lease.valid_until());
+    true
+}
+
+#[test]
+fn renewed_hold_in_fixed_one_lasts_until_dropped() {
+    let (mut tenure, now) = tenure(FIXED);
+    let own_end = tenure.grant.valid_until();
+    tenure.nest(&again(2, RENEWED), now);
+    assert!(renew(&mut tenure, now));
+    let third = now + RENEWED.ttl.get() / 3;
+    assert!(renew(&mut tenure, third), "and again");
+    assert_eq!(
+        tenure.grant.valid_until(),
+        valid_until(third, RENEWED.ttl.get())
+    );
+
+    tenure.unnest(2, third);
+    assert_eq!(tenure.grant.valid_until(), own_end);
+    assert_eq!(tenure.next_look(), own_end, "not renewed any more");
+}
+
+#[test]
+fn longer_fixed_hold_in_shorter_one_is_fetched_once() {
+    let (mut tenure, now) = tenure(FIXED);
+    let own_end = tenure.grant.valid_until();
+    tenure.nest(&again(2, fixed(60)), now);
+    assert_eq!(tenure.grant.valid_until(), own_end, "not fetched yet");
+    assert!(renew(&mut tenure, now));
+    let end = valid_until(now, 60 * SECOND);
+    assert_eq!(tenure.grant.valid_until(), end);
+    assert_eq!(tenure.next_look(), end);
+
+    tenure.unnest(2, now);
+    assert_eq!(tenure.grant.valid_until(), own_end);
+}
+
+#[test]
+fn shorter_fixed_hold_in_longer_one_changes_nothing() {
+    let (mut tenure, now) = tenure(fixed(60));
+    let own_end = tenure.grant.valid_until();
+    tenure.nest(&again(2, FIXED), now);
+    assert_eq!(
+        (tenure.grant.valid_until(), tenure.next_look()),
+        (own_end, own_end)
+    );
+}
+
+#[test]
+fn first_hold_dropped_first_leaves_nested_terms() {
+    let (mut tenure, now) = tenure(RENEWED);
+    tenure.nest(&again(2, FIXED), now);
+    tenure.unnest(1, now);
+    let end = valid_until(now, FIXED.ttl.get());
+    assert_eq!((tenure.grant.valid_until(), tenure.next_look()), (end, end));
+
+    let (mut tenure, now) = self::tenure(FIXED);
+    tenure.nest(&again(2, RENEWED), now);
+    tenure.unnest(1, now);
+    for turn in 1..=6 {
+        assert!(renew(&mut tenure, now + turn * RENEWED.ttl.get() / 3));
+    }
+}
+
+#[test]
+fn hold_nested_after_first_was_dropped_is_counted() {
+    let (mut tenure, now) = tenure(RENEWED);
+    tenure.nest(&again(2, FIXED), now);
+    tenure.unnest(1, now);
+    tenure.nest(&again(3, RENEWED), now);
+    assert_eq!(tenure.next_look(), now, "a renewal is due");
+    tenure.unnest(3, now);
+    assert_eq!(
+        tenure.grant.valid_until(),
+        valid_until(now, FIXED.ttl.get())
+    );
+}
+
+#[test]
+fn max_hold_counts_from_limit_hold() {
+    let (mut tenure, now) = tenure(RENEWED);
+    let later = now + 5 * SECOND;
+    tenure.limit_hold(1, Span::new(10 * SECOND), later);
+    assert_eq!(tenure.grant.valid_until(), now + 15 * SECOND);
+    let third = now + RENEWED.ttl.get() / 3;
+    assert!(renew(&mut tenure, third));
+    assert_eq!(tenure.grant.valid_until(), now + 15 * SECOND);
+    // A nested hold has no limit of its own, and lifts none.
+    tenure.nest(&again(2, RENEWED), third);
+    tenure.limit_hold(2, Span::new(SECOND), third);
+    assert_eq!(tenure.grant.valid_until(), now + 15 * SECOND);
+    tenure.nest(&again(3, FIXED), third);
+    assert_eq!(tenure.grant.valid_until(), now + 15 * SECOND);
+}
+
+#[test]
+fn max_hold_in_terms_counts_from_grant() {
+    let terms = Terms {
+        max_hold: Span::new(SECOND),
+        ..RENEWED
+    };
+    let (tenure, now) = tenure(terms);
+    assert_eq!(tenure.grant.valid_until(), now + SECOND);
+    assert_eq!(tenure.next_look(), now + SECOND);
+}

@@ -1,0 +1,222 @@
+use super::*;
+use crate::backend::BackendErrorKind;
+use crate::lock::tests::{FIXED, MS, RENEWED, SECOND, TOKENS, number};
+
+const TTL: Duration = RENEWED.ttl.get();
+const RENEWED_OK: Result<Renewed, BackendError> = Ok(Renewed::Renewed);
+
+fn lease(terms: Terms) -> (Lease, Moment) {
+    let now = Moment::now();
+    (Lease::new(number(1), 100, TOKENS, terms, now), now)
+}
+
+fn unknown() -> BackendError {
+    BackendError::unknown("no reply")
+}
+
+#[test]
+fn deadline_counts_from_before_the_command() {
+    let (lease, sent_at) = lease(RENEWED);
+    let drift = TTL / 100 + 2 * MS;
+    assert_eq!(lease.valid_until(), sent_at + (TTL - drift));
+    assert_eq!(lease.expires_at(), sent_at + (TTL + drift));
+    assert_eq!(lease.longest(sent_at), TTL + drift);
+    assert_eq!(lease.next_renewal(), Some(sent_at + TTL / 3));
+}
+
+#[test]
+fn fixed_lease_has_no_renewal() {
+    let (mut lease, now) = lease(FIXED);
+    lease.mark_suspect(now);
+    assert_eq!(lease.next_renewal(), None);
+    assert_eq!(lease.start_renewal(now + 20 * SECOND), None);
+}
+
+#[test]
+fn renewal_joins_others_a_twentieth_early() {
+    let (mut lease, now) = lease(RENEWED);
+    let early = now + (TTL / 3 - TTL / 20);
+    assert!(!lease.renews_early(early.before(MS)) && lease.renews_early(early));
+    assert_eq!(lease.start_renewal(early.before(MS)), None);
+    assert_eq!(lease.start_renewal(early), Some(TTL));
+    assert_eq!(lease.in_flight_since(), Some(early));
+    assert_eq!(lease.start_renewal(early), None, "it is in flight");
+}
+
+#[test]
+fn renewal_moves_deadlines_from_when_it_was_sent() {
+    let (mut lease, now) = lease(RENEWED);
+    let sent_at = now + 10 * SECOND;
+    lease.start_renewal(sent_at);
+    lease.renewal_answered(TTL, sent_at, &RENEWED_OK, sent_at + SECOND);
+    assert_eq!(lease.valid_until(), valid_until(sent_at, TTL));
+    assert_eq!(lease.expires_at(), expires_at(sent_at, TTL));
+    assert_eq!(lease.next_renewal(), Some(sent_at + TTL / 3));
+}
+
+#[test]
+fn lease_suspect_while_renewed_is_renewed_again() {
+    let (mut lease, now) = lease(RENEWED);
+    lease.mark_suspect(now);
+    assert_eq!(lease.next_renewal(), Some(now));
+    lease.start_renewal(now);
+    lease.mark_suspect(now + MS);
+    assert_eq!(lease.next_renewal(), None, "after the reply");
+    lease.renewal_answered(TTL, now, &RENEWED_OK, now + 2 * MS);
+    assert_eq!(lease.next_renewal(), Some(now + 2 * MS));
+    lease.start_renewal(now + 2 * MS);
+    lease.renewal_answered(TTL, now + 2 * MS, &RENEWED_OK, now + 3 * MS);
+    assert_eq!(lease.next_renewal(), Some(now + (2 * MS + TTL / 3)));
+}
+
+#[test]
+fn lease_suspect_while_extended_is_renewed() {
+    let (mut lease, now) = lease(RENEWED);
+    let third = now + TTL / 3;
+    assert_eq!(lease.start_extension(now), Some(TTL));
+    lease.extension_answered(TTL, now, &Ok(Extended::wanted(0)), 1, now);
+    let due = lease.next_renewal().expect("due");
+    assert!(due <= third && due >= third.before(TTL / 50), "as before");
+    lease.start_extension(now);
+    lease.mark_suspect(now);
+    lease.extension_answered(TTL, now, &Ok(Extended::wanted(0)), 1, now);
+    assert_eq!(lease.next_renewal(), Some(now));
+}
+
+#[test]
+fn failed_renewal_is_retried_soon_but_not_early() {
+    let (mut lease, now) = lease(RENEWED);
+    let sent_at = now + 10 * SECOND;
+    let before = lease.valid_until();
+    lease.start_renewal(sent_at);
+    lease.renewal_answered(TTL, sent_at, &Err(unknown()), sent_at);
+    let retry_at = sent_at + SECOND;
+    assert_eq!(lease.next_renewal(), Some(retry_at));
+    assert!(!lease.renews_early(retry_at.before(MS)));
+    assert_eq!(lease.start_renewal(retry_at.before(MS)), None);
+    assert_eq!(lease.start_renewal(retry_at), Some(TTL));
+    assert_eq!(lease.valid_until(), before);
+}
+
+#[test]
+fn retry_comes_sooner_near_deadline() {
+    let (mut lease, now) = lease(RENEWED);
+    let end = lease.valid_until();
+    for (left, pause) in [(2 * SECOND, 500 * MS), (MS, 10 * MS)] {
+        let at = end.before(left);
+        lease.start_renewal(at);
+        lease.renewal_answered(TTL, now, &Err(unknown()), at);
+        assert_eq!(lease.next_renewal(), Some(at + pause));
+    }
+}
+
+#[test]
+fn suspect_lease_is_retried_at_once() {
+    let (mut lease, now) = lease(RENEWED);
+    lease.start_renewal(now + TTL / 3);
+    let refused = BackendError::refused(BackendErrorKind::Unavailable, "loading");
+    lease.renewal_answered(TTL, now, &Err(refused), now + TTL / 3);
+    lease.mark_suspect(now + TTL / 3);
+    assert_eq!(lease.next_renewal(), Some(now + TTL / 3));
+}
+
+#[test]
+fn want_until_fetches_later_end_once() {
+    let (mut lease, now) = lease(FIXED);
+    let end = lease.valid_until();
+    lease.want_until(end, now);
+    assert_eq!(lease.next_renewal(), None, "granted already");
+
+    let end = end + 10 * SECOND;
+    lease.want_until(end, now);
+    assert_eq!(lease.next_renewal(), Some(now));
+    let ttl = lease.start_renewal(now).expect("due");
+    lease.renewal_answered(ttl, now, &RENEWED_OK, now);
+    assert!(lease.valid_until() >= end && lease.valid_until() < end + SECOND);
+    assert_eq!(lease.next_renewal(), None, "once");
+}
+
+#[test]
+fn want_until_in_flight_fetches_again() {
+    let (mut lease, now) = lease(FIXED);
+    let end = lease.valid_until();
+    lease.want_until(end + SECOND, now);
+    let ttl = lease.start_renewal(now).expect("due");
+    lease.want_until(end + 10 * SECOND, now);
+    lease.renewal_answered(ttl, now, &RENEWED_OK, now);
+    let ttl = lease.start_renewal(now).expect("due again");
+    lease.renewal_answered(ttl, now, &RENEWED_OK, now);
+    assert!(lease.valid_until() >= end + 10 * SECOND);
+    assert_eq!(lease.next_renewal(), None);
+}
+
+#[test]
+fn want_always_renews_at_once_then_each_third() {
+    let (mut lease, now) = lease(FIXED);
+    lease.want_always(RENEWED.ttl, now);
+    assert_eq!(lease.next_renewal(), Some(now));
+    assert_eq!(lease.start_renewal(now), Some(TTL));
+    lease.renewal_answered(TTL, now, &RENEWED_OK, now);
+    assert_eq!(lease.next_renewal(), Some(now + TTL / 3));
+    // Wanted already: nothing is brought forward.
+    lease.want_always(RENEWED.ttl, now + SECOND);
+    assert_eq!(lease.next_renewal(), Some(now + TTL / 3));
+    // Nothing beyond what is left.
+    lease.want_until(now + 20 * SECOND, now + SECOND);
+    assert_eq!(lease.next_renewal(), None);
+    assert!(!lease.may_pass_to(RENEWED, now + SECOND));
+}
+
+#[test]
+fn shorter_renewal_leaves_later_end() {
+    let (mut lease, now) = lease(RENEWED);
+    let end = lease.valid_until();
+    lease.renewal_answered(SECOND, now, &RENEWED_OK, now);
+    assert_eq!(lease.valid_until(), end);
+    assert_eq!(lease.next_renewal(), Some(now), "the rest is fetched");
+}
+
+#[test]
+fn retired_lease_is_renewed_but_not_handed_on() {
+    let (mut lease, now) = lease(RENEWED);
+    assert!(lease.may_pass_to(RENEWED, now));
+    lease.retire();
+    assert!(!lease.may_pass_to(RENEWED, now));
+    assert!(!lease.asks_ahead(now + 99 * MS));
+    assert_eq!(lease.start_extension(now), None);
+    assert_eq!(lease.start_renewal(now + TTL / 3), Some(TTL));
+    // An extension from before brings no counter.
+    lease.extension_answered(TTL, now, &Ok(Extended::kept(200)), 1, now);
+    assert!(!lease.may_pass_to(RENEWED, now));
+    lease.keep(200, now, TTL);
+    assert!(lease.may_pass_to(RENEWED, now), "under a fresh counter");
+    assert_eq!(lease.token(), FencingToken::new(200, TOKENS, 0));
+}
+
+#[test]
+fn lease_not_held_is_not_handed_on() {
+    let (mut lease, now) = lease(RENEWED);
+    lease.start_renewal(now + TTL / 3);
+    lease.renewal_answered(TTL, now, &Ok(Renewed::NotHeld), now);
+    assert!(!lease.is_in_flight() && !lease.may_pass_to(RENEWED, now));
+}
+
+#[test]
+fn lease_near_its_end_is_not_handed_on() {
+    let (mut lease, now) = lease(RENEWED);
+    let enough = lease.valid_until().before(TTL / 3);
+    lease.keep(200, enough, Duration::ZERO);
+    assert!(lease.may_pass_to(RENEWED, enough));
+    assert!(!lease.may_pass_to(RENEWED, enough + MS));
+    assert!(!lease.may_pass_to(FIXED, now));
+}
+
+#[test]
+fn backend_is_asked_ahead_once_per_budget() {
+    let (mut lease, now) = lease(RENEWED);
+    assert!(!lease.asks_ahead(now));
+    let soon = now + 75 * MS;
+    assert!(lease.asks_ahead(soon) && !lease.asks_ahead(soon));
+    lease.keep(200, soon, TTL);
+    assert!(!lease.asks_ahead(soon) && lease.asks_ahead(soon + 75 * MS));
+}

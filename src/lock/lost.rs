@@ -1,0 +1,154 @@
+//! The grants of one guard, and the future that reports their loss.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+use tokio::time::{Sleep, sleep};
+
+use super::clock::Moment;
+use super::grant::Grant;
+
+/// The grants of one guard: one, or as many as it has keys, in the order of the keys.
+#[derive(Debug, Clone)]
+pub(super) enum Grants {
+    One(Arc<Grant>),
+    Many(Arc<[Arc<Grant>]>),
+}
+
+/// What the clock says of the grants of one guard.
+#[derive(Debug, PartialEq, Eq)]
+enum Standing {
+    Lost,
+    /// Held at least until then.
+    HeldUntil(Moment),
+    Released,
+}
+
+impl Grants {
+    pub(super) fn as_slice(&self) -> &[Arc<Grant>] {
+        match self {
+            Self::One(grant) => std::slice::from_ref(grant),
+            Self::Many(grants) => grants,
+        }
+    }
+
+    pub(super) fn first(&self) -> &Arc<Grant> {
+        match self {
+            Self::One(grant) => grant,
+            Self::Many(grants) => &grants[0],
+        }
+    }
+
+    pub(super) fn are_held(&self, now: Moment) -> bool {
+        self.as_slice().iter().all(|grant| grant.is_held(now))
+    }
+
+    pub(super) fn valid_until(&self) -> Moment {
+        let ends = self.as_slice().iter().map(|grant| grant.valid_until());
+        ends.min().unwrap_or_else(Moment::now)
+    }
+
+    /// Judges by one look at the clock: a deadline that passes between two looks would be seen by
+    /// neither.
+    fn standing(&self, now: Moment) -> Standing {
+        let mut standing = Standing::Released;
+        for grant in self.as_slice() {
+            if grant.is_marked_lost() {
+                return Standing::Lost;
+            }
+            if grant.holds() == 0 {
+                continue;
+            }
+            let until = grant.valid_until();
+            if until <= now {
+                return Standing::Lost;
+            }
+            standing = match standing {
+                Standing::HeldUntil(earlier) => Standing::HeldUntil(earlier.min(until)),
+                _ => Standing::HeldUntil(until),
+            };
+        }
+        standing
+    }
+}
+
+pin_project! {
+    /// Completes when a guard is lost: its renewal was rejected, its lease expired, its longest hold
+    /// was reached, or an operator released it by force.
+    ///
+    /// Completes before the lease can expire in the backend, and at once if the guard is lost
+    /// already. A guard that was released is not lost: then this never completes. After the machine
+    /// was suspended it completes within 100 ms of the resume.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future may be dropped and created again at any time; no loss is missed.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Lost {
+        grants: Grants,
+        // One per grant; `more` has those behind the first.
+        first: Option<u64>,
+        more: Vec<Option<u64>>,
+        #[pin]
+        deadline: Sleep,
+    }
+
+    impl PinnedDrop for Lost {
+        fn drop(this: Pin<&mut Self>) {
+            let ids = std::iter::once(&this.first).chain(&this.more);
+            for (grant, id) in this.grants.as_slice().iter().zip(ids) {
+                if let Some(id) = id {
+                    grant.unlisten(*id);
+                }
+            }
+        }
+    }
+}
+
+impl Lost {
+    pub(super) fn new(grants: Grants) -> Self {
+        let more = vec![None; grants.as_slice().len() - 1];
+        // Reading the clock notices a suspend, which the conversion of a moment does not.
+        let deadline = sleep(grants.valid_until().since(Moment::now()));
+        Self {
+            grants,
+            first: None,
+            more,
+            deadline,
+        }
+    }
+}
+
+impl Future for Lost {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        // Listen first, then look: a loss in between is seen either way.
+        let ids = std::iter::once(&mut *this.first).chain(this.more.iter_mut());
+        for (grant, id) in this.grants.as_slice().iter().zip(ids) {
+            grant.listen(id, cx.waker());
+        }
+        loop {
+            match this.grants.standing(Moment::now()) {
+                Standing::Lost => return Poll::Ready(()),
+                // A released guard cannot be lost any more.
+                Standing::Released => return Poll::Pending,
+                Standing::HeldUntil(until) => {
+                    let until = until.into();
+                    if this.deadline.deadline() != until {
+                        this.deadline.as_mut().reset(until);
+                    }
+                }
+            }
+            ready!(this.deadline.as_mut().poll(cx));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::*;
+use crate::lock::tests::{SECOND, key};
+use crate::{FencingToken, Owner};
+
+fn grant(now: Moment, until: Moment) -> Arc<Grant> {
+    let owner = Owner::new(uuid::Uuid::from_u128(1), 1);
+    let token = FencingToken::new(1, 1, 0);
+    Grant::new(key(), owner, token, now, until, Moment::LAST)
+}
+
+fn grants(now: Moment, ends: &[Moment]) -> (Grants, Vec<Arc<Grant>>) {
+    let all: Vec<_> = ends.iter().map(|end| grant(now, *end)).collect();
+    (Grants::Many(all.clone().into()), all)
+}
+
+#[test]
+fn grant_is_lost_from_its_deadline_on() {
+    let now = Moment::now();
+    let until = now + SECOND;
+    let grants = Grants::One(grant(now, until));
+    let before = until.before(Duration::from_nanos(1));
+    assert_eq!(grants.standing(before), Standing::HeldUntil(until));
+    assert_eq!(grants.standing(until), Standing::Lost);
+    assert_eq!(grants.standing(until + SECOND), Standing::Lost);
+    assert!(grants.are_held(before) && !grants.are_held(until));
+}
+
+#[test]
+fn grant_marked_lost_is_lost_before_deadline() {
+    let now = Moment::now();
+    let (grants, all) = grants(now, &[now + SECOND, now + SECOND]);
+    assert!(all[1].mark_lost());
+    assert_eq!(grants.standing(now), Standing::Lost);
+}
+
+#[test]
+fn released_grant_is_not_lost_after_deadline() {
+    let now = Moment::now();
+    let grant = grant(now, now + SECOND);
+    let grants = Grants::One(Arc::clone(&grant));
+    grant.set_holds(0);
+    assert_eq!(grants.standing(now), Standing::Released);
+    assert_eq!(grants.standing(now + 2 * SECOND), Standing::Released);
+    assert!(grant.mark_lost());
+    assert_eq!(grants.standing(now), Standing::Lost, "it was lost first");
+}
+
+#[test]
+fn several_keys_are_held_until_earliest_deadline() {
+    let now = Moment::now();
+    let (first, later) = (now + SECOND, now + 2 * SECOND);
+    let (grants, all) = grants(now, &[later, first, later]);
+    assert_eq!(grants.valid_until(), first);
+    assert_eq!(grants.standing(now), Standing::HeldUntil(first));
+    assert_eq!(grants.standing(first), Standing::Lost);
+    // One that is released does not end the others.
+    all[1].set_holds(0);
+    assert_eq!(grants.standing(first), Standing::HeldUntil(later));
+    assert_eq!(grants.standing(later), Standing::Lost);
+}
+
+#[test]
+fn renewal_moves_deadline_but_not_limit() {
+    let now = Moment::now();
+    let grant = grant(now, now + SECOND);
+    let grants = Grants::One(Arc::clone(&grant));
+    grant.extend(now + 3 * SECOND);
+    assert_eq!(
+        grants.standing(now + SECOND),
+        Standing::HeldUntil(now + 3 * SECOND)
+    );
+    grant.set_limit(now + 2 * SECOND);
+    assert_eq!(grants.standing(now + 2 * SECOND), Standing::Lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_follows_limit_that_comes_earlier() {
+    let now = Moment::now();
+    let grant = grant(now, now + 10 * SECOND);
+    let mut lost = pin!(Lost::new(Grants::One(Arc::clone(&grant))));
+    assert!(timeout(SECOND, &mut lost).await.is_err());
+    // As when nested holds are released, one by one.
+    let limited = async {
+        for limit in [8, 5] {
+            grant.set_limit(now + limit * SECOND);
+            grant.wake_listeners();
+            sleep(SECOND).await;
+        }
+    };
+    tokio::join!(lost, limited);
+    let late = Moment::now().since(now + 5 * SECOND);
+    assert!(late <= Duration::from_millis(2), "{late:?}");
+}

@@ -1,0 +1,457 @@
+//! How an acquire gets into the lane of one key: at once, by its own first attempt, or through the queue.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use pin_project_lite::pin_project;
+use tokio::sync::oneshot;
+use tokio::time::{Sleep, sleep_until};
+
+use super::attempt::{Answer, Attempt, InFlight, Inline, InlineAttempt, Replied};
+use super::claim::Claim;
+use super::clock::Moment;
+use super::contender::{AcquireLoop, Outcome, attempt_now, judge, send};
+use super::effect::{Effects, Given, PickUp, Work};
+use super::engine::Engine;
+use super::grant::Grant;
+use super::guard::Hold;
+use super::lane::{Entered, Lane, Seen, Waiter};
+use super::lease::LeaseNumber;
+use super::timeout::next_wake;
+use crate::{Error, ErrorKind, LockKey};
+
+/// One step on the way to one key, as far as it goes without waiting.
+pub(super) enum Step {
+    Done(Result<Hold, Error>),
+    Slow(Stage),
+}
+
+/// What the acquire waits for.
+pub(super) enum Stage {
+    /// The reply to its first attempt, which is in flight.
+    Attempting(Arc<InlineAttempt>),
+    /// Nothing: others are before it, or were at its attempt, and it is not in the queue yet.
+    Occupied(Option<Seen>),
+    /// Its turn.
+    Queued(Answer),
+    Over,
+}
+
+/// What the first event of an acquire comes to.
+enum Start {
+    Entered(Entered),
+    /// The lane was idle, and the backend replied at once.
+    Replied(Outcome),
+    /// The lane was idle: the attempt is to be sent.
+    Send(Arc<InlineAttempt>),
+}
+
+/// Enters the lane if that needs no place in its queue. `now` is read once for all that happens
+/// without waiting.
+pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: Claim, now: Moment) -> Step {
+    let start = engine.event(key, |lane, effects| {
+        start(engine, lane, key, &claim, now, effects)
+    });
+    match start {
+        Start::Entered(Entered::Granted(grant)) => Step::Done(Ok(hold(engine, claim, grant))),
+        Start::Entered(Entered::Nested(grant)) => Step::Done(Ok(nested(engine, claim, grant))),
+        Start::Entered(Entered::Rejected(error)) => Step::Done(Err(error)),
+        Start::Entered(Entered::Occupied) => Step::Slow(Stage::Occupied(None)),
+        Start::Entered(Entered::Idle) => unreachable!("BUG: an idle lane is attempted"),
+        Start::Replied(Outcome::Never(error)) => Step::Done(Err(error)),
+        Start::Replied(Outcome::NotYet(seen)) if claim.deadline.is_one_attempt() => {
+            Step::Done(Err(seen.error(now)))
+        }
+        Start::Replied(Outcome::NotYet(seen)) => Step::Slow(Stage::Occupied(Some(seen))),
+        Start::Replied(Outcome::Granted(_)) => {
+            unreachable!("BUG: the lane holds what it is granted")
+        }
+        Start::Send(inline) => match engine.seat() {
+            Ok(seat) => {
+                let attempt = send(engine, key, engine.new_lease_id(), claim.terms);
+                *inline.state() = Inline::InFlight(Box::new(InFlight {
+                    attempt,
+                    claim,
+                    seat,
+                    waker: Waker::noop().clone(),
+                }));
+                Step::Slow(Stage::Attempting(inline))
+            }
+            Err(overloaded) => {
+                leave_inline(engine, key, claim, None, Seen::Nothing);
+                Step::Done(Err(overloaded))
+            }
+        },
+    }
+}
+
+/// The acquire gets its hold at once. One of several keys is picked up with the others.
+fn hold(engine: &Arc<Engine>, claim: Claim, grant: Arc<Grant>) -> Hold {
+    if !claim.grouped {
+        grant.pick_up();
+    }
+    Hold::new(Arc::clone(engine), grant, claim.hold)
+}
+
+fn nested(engine: &Arc<Engine>, claim: Claim, grant: Arc<Grant>) -> Hold {
+    Hold::new(Arc::clone(engine), grant, claim.hold)
+}
+
+/// The acquire gets the hold that was sent to it. `None` if it comes too late.
+fn pick_up(engine: &Arc<Engine>, claim: Claim, given: Given) -> Option<Hold> {
+    let Given { grant, pick_up } = given;
+    let picked_up = match pick_up {
+        _ if claim.grouped => true,
+        PickUp::Flag => grant.pick_up(),
+        PickUp::Event => engine.event(grant.key(), |lane, _| lane.picked_up(&grant, &claim)),
+    };
+    picked_up.then(|| Hold::new(Arc::clone(engine), grant, claim.hold))
+}
+
+fn start(
+    engine: &Arc<Engine>,
+    lane: &mut Lane,
+    key: &LockKey,
+    claim: &Claim,
+    now: Moment,
+    effects: &mut Effects,
+) -> Start {
+    match admit(engine, lane, key, claim, now, effects) {
+        Entered::Idle => {}
+        entered => return Start::Entered(entered),
+    }
+    let lease = engine.new_lease_id();
+    // A backend in this process replies under the mutex of the lane: nobody can come in between.
+    let Some(replied) = attempt_now(engine, key, lease, claim.terms, now) else {
+        let inline = Arc::<InlineAttempt>::default();
+        lane.contend_inline(&inline, claim, now);
+        return Start::Send(inline);
+    };
+    let (outcome, unresolved) = judge(engine, replied);
+    if let Some((lease, ttl)) = unresolved {
+        let home = claim.home;
+        effects.work.push(Work::Resolve { lease, ttl, home });
+    }
+    match outcome {
+        Outcome::Granted(lease) => {
+            let grant = lane.granted_inline(key, *claim, lease, now, effects);
+            Start::Entered(Entered::Granted(grant))
+        }
+        outcome => Start::Replied(outcome),
+    }
+}
+
+fn admit(
+    engine: &Engine,
+    lane: &mut Lane,
+    key: &LockKey,
+    claim: &Claim,
+    now: Moment,
+    effects: &mut Effects,
+) -> Entered {
+    // An owner that holds a lock already may take it again, to finish its work.
+    let holds = lane
+        .holder()
+        .is_some_and(|held| held.owner() == claim.owner.get() && held.is_held(now));
+    if engine.is_closing() && !holds {
+        return Entered::Rejected(Error::new(ErrorKind::ShuttingDown));
+    }
+    lane.enter(key, claim, now, effects)
+}
+
+/// Enters the lane, or joins its queue. `seen`: what the backend replied to an attempt just now.
+fn join(engine: &Arc<Engine>, key: &LockKey, claim: Claim, seen: Option<Seen>) -> Step {
+    let now = Moment::now();
+    let max_waiters = engine.options.max_waiters_per_key;
+    let (reply, answer) = oneshot::channel();
+    let joined = engine.event(key, |lane, effects| {
+        let entered = match admit(engine, lane, key, &claim, now, effects) {
+            // Somebody else had it just now: it contends as a task.
+            Entered::Idle => Entered::Occupied,
+            entered => entered,
+        };
+        let Entered::Occupied = entered else {
+            return entered;
+        };
+        // Of two bounds, the one that says more.
+        if lane.seats_taken() >= max_waiters {
+            let error = lane.why_not(now).into_kind(ErrorKind::TooManyWaiters);
+            return Entered::Rejected(error);
+        }
+        match engine.seat() {
+            Ok(seat) => {
+                let waiter = Waiter {
+                    claim,
+                    reply,
+                    _seat: seat,
+                };
+                lane.enqueue(waiter, seen.unwrap_or(Seen::Nothing), now, effects);
+                Entered::Occupied
+            }
+            Err(overloaded) => Entered::Rejected(overloaded),
+        }
+    });
+    match joined {
+        Entered::Occupied => Step::Slow(Stage::Queued(answer)),
+        Entered::Granted(grant) => Step::Done(Ok(hold(engine, claim, grant))),
+        Entered::Nested(grant) => Step::Done(Ok(nested(engine, claim, grant))),
+        Entered::Rejected(error) => Step::Done(Err(error)),
+        Entered::Idle => unreachable!("BUG: an idle lane is joined"),
+    }
+}
+
+/// What comes of the first attempt.
+fn attempted(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    in_flight: Box<InFlight>,
+    replied: Replied,
+) -> Step {
+    let InFlight { claim, seat, .. } = *in_flight;
+    let now = replied.now;
+    let (outcome, unresolved) = judge(engine, replied);
+    if let Some((lease, ttl)) = unresolved {
+        engine.resolve(key, lease, ttl, claim.home);
+    }
+    match outcome {
+        Outcome::Granted(lease) => {
+            let grant = engine.event(key, |lane, effects| {
+                lane.granted_inline(key, claim, lease, now, effects)
+            });
+            Step::Done(Ok(hold(engine, claim, grant)))
+        }
+        Outcome::NotYet(seen) if claim.deadline.is_one_attempt() => {
+            let error = seen.error(now);
+            leave_inline(engine, key, claim, None, seen);
+            Step::Done(Err(error))
+        }
+        Outcome::NotYet(seen) => {
+            let (reply, answer) = oneshot::channel();
+            let waiter = Waiter {
+                claim,
+                reply,
+                _seat: seat,
+            };
+            engine.event(key, |lane, effects| {
+                lane.inline_queues(waiter, seen, now, effects);
+                // Under the mutex, as in `close`: it finds us in the queue, or we see the flag.
+                if engine.is_closing() {
+                    lane.dismiss(&Error::new(ErrorKind::ShuttingDown), effects);
+                }
+            });
+            Step::Slow(Stage::Queued(answer))
+        }
+        // For those behind it, a task finds out the same.
+        Outcome::Never(error) => {
+            leave_inline(engine, key, claim, None, Seen::Nothing);
+            Step::Done(Err(error))
+        }
+    }
+}
+
+/// Leaves the lane to others, after an attempt that was refused as `seen`, or with it in flight.
+fn leave_inline(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    claim: Claim,
+    attempt: Option<Attempt>,
+    seen: Seen,
+) {
+    let home = claim.home;
+    let in_flight = attempt
+        .as_ref()
+        .map(|attempt| (LeaseNumber::of(attempt.lease), attempt.terms.ttl));
+    let now = Moment::now();
+    let wakeup = engine.event(key, |lane, effects| {
+        lane.inline_leaves(in_flight, seen, home, now, engine.stuck_at(now), effects)
+    });
+    if let (Some(wakeup), Some(attempt)) = (wakeup, attempt) {
+        AcquireLoop::new(engine, key, home, wakeup)
+            .with_attempt(attempt)
+            .spawn(0);
+    }
+}
+
+pin_project! {
+    /// An acquire of one key that has to wait. Dropped, it leaves the queue at once, and an attempt in
+    /// flight goes to a task.
+    ///
+    /// Not an async function: those keep a copy of what they were given at each level, and there may be
+    /// ten thousand of these.
+    pub(super) struct PendingAcquire {
+        engine: Arc<Engine>,
+        key: LockKey,
+        claim: Claim,
+        #[pin]
+        timer: Option<Sleep>,
+        stage: Stage,
+    }
+
+    impl PinnedDrop for PendingAcquire {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            let (engine, key, claim) = (&*this.engine, &*this.key, *this.claim);
+            match std::mem::replace(this.stage, Stage::Over) {
+                Stage::Attempting(inline) => {
+                    let state = std::mem::take(&mut *inline.state());
+                    match state {
+                        Inline::InFlight(in_flight) => {
+                            let attempt = Some(in_flight.attempt);
+                            leave_inline(engine, key, claim, attempt, Seen::Nothing);
+                        }
+                        Inline::TakenOver(answer) => leave_queue(engine, key, claim, answer),
+                        Inline::Empty => {}
+                    }
+                }
+                Stage::Queued(answer) => leave_queue(engine, key, claim, answer),
+                Stage::Occupied(_) | Stage::Over => {}
+            }
+        }
+    }
+}
+
+/// Leaves the queue. A hold that was granted by then is released.
+fn leave_queue(engine: &Arc<Engine>, key: &LockKey, claim: Claim, mut answer: Answer) {
+    engine.event(key, |lane, _| lane.leave(claim.ticket));
+    answer.close();
+    if let Ok(Ok(given)) = answer.try_recv() {
+        drop(pick_up(engine, claim, given));
+    }
+}
+
+impl PendingAcquire {
+    pub(super) fn new(engine: Arc<Engine>, key: LockKey, claim: Claim, stage: Stage) -> Self {
+        Self {
+            engine,
+            key,
+            claim,
+            timer: None,
+            stage,
+        }
+    }
+}
+
+impl Future for PendingAcquire {
+    type Output = Result<Hold, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let (engine, key, claim) = (&*this.engine, &*this.key, *this.claim);
+        loop {
+            let step = match this.stage {
+                Stage::Attempting(inline) => {
+                    let mut state = inline.state();
+                    match &mut *state {
+                        Inline::InFlight(in_flight) => {
+                            if let Poll::Ready(replied) = in_flight.poll_reply(cx) {
+                                let Inline::InFlight(in_flight) = std::mem::take(&mut *state)
+                                else {
+                                    unreachable!("BUG: the attempt was just polled");
+                                };
+                                drop(state);
+                                attempted(engine, key, in_flight, replied)
+                            } else {
+                                drop(state);
+                                ready!(wait_over(this.timer.as_mut(), claim, cx));
+                                let mut state = inline.state();
+                                if !matches!(&*state, Inline::InFlight(_)) {
+                                    continue;
+                                }
+                                let Inline::InFlight(in_flight) = std::mem::take(&mut *state)
+                                else {
+                                    unreachable!("BUG: the attempt was just found in flight");
+                                };
+                                drop(state);
+                                let attempt = Some(in_flight.attempt);
+                                leave_inline(engine, key, claim, attempt, Seen::Nothing);
+                                let error = Error::new(ErrorKind::Unavailable);
+                                Step::Done(Err(error.with_source(NoReply)))
+                            }
+                        }
+                        Inline::TakenOver(_) => {
+                            let Inline::TakenOver(answer) = std::mem::take(&mut *state) else {
+                                unreachable!("BUG: the attempt was just found taken over");
+                            };
+                            drop(state);
+                            Step::Slow(Stage::Queued(answer))
+                        }
+                        Inline::Empty => unreachable!("BUG: an attempt ends once"),
+                    }
+                }
+                Stage::Occupied(seen) => {
+                    let seen = seen.take();
+                    join(engine, key, claim, seen)
+                }
+                Stage::Queued(answer) => match Pin::new(&mut *answer).poll(cx) {
+                    Poll::Ready(Ok(Ok(given))) => {
+                        *this.stage = Stage::Over;
+                        match pick_up(engine, claim, given) {
+                            Some(hold) if hold.is_held() => Step::Done(Ok(hold)),
+                            // This future was not polled, and its wait is over.
+                            None if claim.deadline.has_passed(Moment::now()) => {
+                                let error =
+                                    engine.event(key, |lane, _| lane.why_not(Moment::now()));
+                                Step::Done(Err(error))
+                            }
+                            // The process was paused after the grant.
+                            Some(_) | None => Step::Slow(Stage::Occupied(None)),
+                        }
+                    }
+                    Poll::Ready(Ok(Err(error))) => Step::Done(Err(error)),
+                    Poll::Ready(Err(_)) => {
+                        unreachable!("BUG: a waiter was dropped without an answer")
+                    }
+                    Poll::Pending => {
+                        ready!(wait_over(this.timer.as_mut(), claim, cx));
+                        let now = Moment::now();
+                        let left = engine.event(key, |lane, _| {
+                            let error = lane.why_not(now);
+                            lane.leave(claim.ticket).then_some(error)
+                        });
+                        match left {
+                            Some(error) => {
+                                answer.close();
+                                Step::Done(Err(error))
+                            }
+                            // Served at this very moment: the answer is being sent, and wakes us.
+                            None => return Poll::Pending,
+                        }
+                    }
+                },
+                Stage::Over => panic!("polled after completion"),
+            };
+            match step {
+                Step::Done(outcome) => {
+                    *this.stage = Stage::Over;
+                    return Poll::Ready(outcome);
+                }
+                Step::Slow(stage) => *this.stage = stage,
+            }
+        }
+    }
+}
+
+/// Completes when the wait is over.
+fn wait_over(mut timer: Pin<&mut Option<Sleep>>, claim: Claim, cx: &mut Context<'_>) -> Poll<()> {
+    let Some(until) = claim.deadline.moment() else {
+        return Poll::Pending;
+    };
+    loop {
+        if let Some(sleep) = timer.as_mut().as_pin_mut() {
+            ready!(sleep.poll(cx));
+        }
+        let now = Moment::now();
+        if now >= until {
+            return Poll::Ready(());
+        }
+        let next = next_wake(until, now);
+        timer.set(Some(sleep_until(next.into())));
+    }
+}
+
+/// The first command was still in flight when the wait was over.
+#[derive(Debug, thiserror::Error)]
+#[error("no reply from the lock backend within the wait")]
+struct NoReply;

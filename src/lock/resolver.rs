@@ -1,0 +1,112 @@
+//! Releases leases of unknown fate, beside their lanes: one task per runtime, which tries again until the
+//! backend replies or the leases must have expired.
+
+use std::sync::Arc;
+
+use tokio::time::sleep_until;
+
+use super::clock::Moment;
+use super::engine::Engine;
+use super::home::Home;
+use super::lease::LeaseNumber;
+use super::unresolved::{BATCH, Step};
+use crate::LockKey;
+use crate::backend::Release;
+
+/// Adds a lease that the backend may hold until `until`.
+pub(super) fn add(
+    engine: &Arc<Engine>,
+    home: &Arc<Home>,
+    key: &LockKey,
+    lease: LeaseNumber,
+    until: Moment,
+) {
+    if home.unresolved.add(key.clone(), lease, until) {
+        let running = Running {
+            engine: Arc::clone(engine),
+            home: Arc::clone(home),
+            over: false,
+        };
+        home.runtime.spawn(run(running));
+    }
+}
+
+/// Reports that the task is gone, also when its runtime drops it.
+struct Running {
+    engine: Arc<Engine>,
+    home: Arc<Home>,
+    over: bool,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let Self { engine, home, over } = self;
+        if *over {
+            return;
+        }
+        engine.homes.end(home.id);
+        for (key, lease, until) in home.unresolved.abandon() {
+            // Where no runtime is left, the leases expire in the backend.
+            if let Some(other) = engine.homes.any() {
+                add(engine, &other, &key, lease, until);
+            }
+        }
+    }
+}
+
+async fn run(mut running: Running) {
+    let Running { engine, home, .. } = &running;
+    let unresolved = &home.unresolved;
+    // Before the first attempt: what comes back after it is not missed.
+    let mut recoveries = engine.backend.recoveries();
+    loop {
+        let wakes_at = match unresolved.next_step(Moment::now()) {
+            Step::End => break,
+            Step::Release(leases) => {
+                // Each command is a task: one that hangs delays no other.
+                for batch in engine.in_batches(leases, BATCH, |(key, _)| key) {
+                    unresolved.command_sent();
+                    let release = release(Arc::clone(engine), Arc::clone(home), batch);
+                    home.runtime.spawn(release);
+                }
+                continue;
+            }
+            Step::WaitUntil(at) => at,
+            Step::Wait => Moment::LAST,
+        };
+        tokio::select! {
+            biased;
+            () = sleep_until(wakes_at.into()) => {}
+            () = unresolved.changed.notified() => {}
+            // Others wait for these keys: as soon as the backend can be reached again, they need not.
+            () = recoveries.next() => unresolved.retry_now(),
+        }
+    }
+    running.over = true;
+}
+
+async fn release(engine: Arc<Engine>, home: Arc<Home>, leases: Vec<(LockKey, LeaseNumber)>) {
+    let releases = leases
+        .iter()
+        .map(|(key, number)| Release::new(key.clone(), engine.lease_id(*number)));
+    let outcomes = Arc::clone(&engine.backend)
+        .release(releases.collect())
+        .await;
+    let now = Moment::now();
+    let mut replies = leases.into_iter().zip(outcomes).peekable();
+    // The leases of one key follow each other.
+    while let Some(((key, number), outcome)) = replies.next() {
+        let mut resolved = Vec::new();
+        let mut failed = outcome.is_err();
+        resolved.extend(outcome.is_ok().then_some(number));
+        while let Some(((_, number), outcome)) = replies.next_if(|((next, _), _)| *next == key) {
+            failed |= outcome.is_err();
+            resolved.extend(outcome.is_ok().then_some(number));
+        }
+        home.unresolved.replied(&key, &resolved, failed, now);
+    }
+    home.unresolved.command_ended();
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,33 @@
+use std::time::Duration;
+
+use tokio::runtime::{self, Builder};
+
+use super::*;
+use crate::backend::Memory;
+use crate::lock::clock::Span;
+use crate::lock::options::Options;
+use crate::lock::tests::{key, number};
+
+fn runtime() -> runtime::Runtime {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+#[test]
+fn leases_of_ended_runtime_are_resolved_in_another() {
+    let backend = Arc::new(Memory::new());
+    let engine = Arc::new(Engine::new(backend, Options::default(), None));
+    let (ends, stays) = (runtime(), runtime());
+    let home = |runtime: &runtime::Runtime| {
+        let _entered = runtime.enter();
+        engine.current_home().expect("a runtime with timers")
+    };
+    home(&stays);
+    let ttl = Span::new(Duration::from_secs(30));
+    engine.resolve(&key(), number(1), ttl, home(&ends));
+    assert_eq!(engine.unresolved(), 1);
+    drop(ends);
+    assert_eq!(engine.unresolved(), 1, "in the other runtime");
+}

@@ -1,0 +1,343 @@
+//! The lanes of one manager, by key.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry as TableEntry;
+use tokio::sync::Notify;
+
+use super::clock::Moment;
+use super::deadlines::{Deadlines, Entry};
+use super::effect::Effects;
+use super::lane::{Lane, Look};
+use super::lease::LeaseNumber;
+use crate::LockKey;
+use crate::task::RuntimeId;
+
+const SHARDS: usize = 64;
+
+#[derive(Debug, Default)]
+struct Shard {
+    lanes: HashTable<Slot>,
+    deadlines: Deadlines,
+}
+
+#[derive(Debug)]
+struct Slot {
+    key: LockKey,
+    lane: Lane,
+    /// The earliest entry of this lane in the index of its own runtime.
+    scheduled: Option<(RuntimeId, Moment)>,
+}
+
+/// A lane is in the table from the first event that makes it busy to the one that leaves it idle.
+/// Under the mutex of a shard nothing waits, no other shard is taken, and no hold is dropped; at most
+/// a task of this engine is woken, never a caller.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    shards: [Mutex<Shard>; SHARDS],
+    response_timeout: Duration,
+    /// Somebody waits until there is no lane.
+    awaited: AtomicBool,
+    /// Notified then when one has left.
+    left: Notify,
+}
+
+/// A renewal that a watchdog has to send.
+#[derive(Debug)]
+pub(super) struct DueRenewal {
+    pub(super) key: LockKey,
+    pub(super) lease: LeaseNumber,
+    pub(super) ttl: Duration,
+}
+
+/// What a watchdog finds when it looks at what is due.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    pub(super) renewals: Vec<DueRenewal>,
+    pub(super) effects: Vec<(LockKey, Effects)>,
+    /// When the watchdog has to look again.
+    pub(super) next: Option<Moment>,
+}
+
+impl Lanes {
+    pub(super) fn new(response_timeout: Duration) -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            response_timeout,
+            awaited: AtomicBool::new(false),
+            left: Notify::new(),
+        }
+    }
+
+    /// Lets one event happen to the lane of `key`.
+    pub(super) fn with<R>(
+        &self,
+        key: &LockKey,
+        effects: &mut Effects,
+        event: impl FnOnce(&mut Lane, &mut Effects) -> R,
+    ) -> R {
+        let hash = key.hash_code();
+        // The map itself uses the high and the low bits.
+        let mut guard = lock(&self.shards[(hash >> 24) as usize % SHARDS]);
+        let shard = &mut *guard;
+        match (shard.lanes).entry(hash, |slot| slot.key == *key, |slot| slot.key.hash_code()) {
+            TableEntry::Vacant(vacant) => {
+                let mut lane = Lane::default();
+                let result = event(&mut lane, effects);
+                if !lane.is_idle() {
+                    let mut slot = Slot {
+                        key: key.clone(),
+                        lane,
+                        scheduled: None,
+                    };
+                    let entered = self.schedule(&mut slot, hash, &mut shard.deadlines, effects);
+                    vacant.insert(slot);
+                    shard.drop_stale(entered);
+                }
+                result
+            }
+            TableEntry::Occupied(mut occupied) => {
+                let slot = occupied.get_mut();
+                let result = event(&mut slot.lane, effects);
+                if slot.lane.is_idle() {
+                    occupied.remove();
+                    self.have_left(guard);
+                } else {
+                    let entered = self.schedule(slot, hash, &mut shard.deadlines, effects);
+                    shard.drop_stale(entered);
+                }
+                result
+            }
+        }
+    }
+
+    /// Enters the next deadlines of a lane into the index. Returns a runtime whose heap has grown.
+    fn schedule(
+        &self,
+        slot: &mut Slot,
+        hash: u64,
+        deadlines: &mut Deadlines,
+        effects: &mut Effects,
+    ) -> Option<RuntimeId> {
+        let mut entered = None;
+        let mut enter = |home, at| {
+            entered = Some(home);
+            if deadlines.push(home, Entry { at, hash }) {
+                effects.deadlines.push((home, at));
+            }
+        };
+        if let Some((home, at)) = slot.lane.next_look() {
+            let covered = slot.scheduled;
+            if covered.is_none_or(|(known, earlier)| known != home || at < earlier) {
+                slot.scheduled = Some((home, at));
+                enter(home, at);
+            }
+        }
+        if let Some((at, homes)) = slot.lane.looks_from_elsewhere(self.response_timeout) {
+            homes.into_iter().for_each(|home| enter(home, at));
+        }
+        entered
+    }
+
+    /// Lets something happen to every lane, one shard at a time.
+    pub(super) fn for_each(
+        &self,
+        mut event: impl FnMut(&LockKey, &mut Lane, &mut Effects),
+    ) -> Vec<(LockKey, Effects)> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let mut guard = lock(shard);
+            let Shard { lanes, deadlines } = &mut *guard;
+            let before = lanes.len();
+            lanes.retain(|slot| {
+                let mut effects = Effects::default();
+                event(&slot.key, &mut slot.lane, &mut effects);
+                let stays = !slot.lane.is_idle();
+                if stays {
+                    self.schedule(slot, slot.key.hash_code(), deadlines, &mut effects);
+                }
+                if !effects.is_empty() {
+                    all.push((slot.key.clone(), effects));
+                }
+                stays
+            });
+            if lanes.len() < before {
+                self.have_left(guard);
+            }
+        }
+        all
+    }
+
+    /// Reads every lane, one shard at a time.
+    pub(super) fn inspect_each(&self, mut look: impl FnMut(&Lane)) {
+        for shard in &self.shards {
+            lock(shard).lanes.iter().for_each(|slot| look(&slot.lane));
+        }
+    }
+
+    /// Looks at every lane that is due in the index of this runtime.
+    pub(super) fn look(&self, look: Look) -> Round {
+        let mut round = Round::default();
+        for shard in &self.shards {
+            let mut guard = lock(shard);
+            let before = guard.lanes.len();
+            self.look_at_shard(&mut guard, look, &mut round);
+            if let Some(first) = guard.deadlines.first(look.home) {
+                round.next = Some(round.next.map_or(first.at, |next| next.min(first.at)));
+            }
+            if guard.lanes.len() < before {
+                self.have_left(guard);
+            }
+        }
+        round
+    }
+
+    fn look_at_shard(&self, shard: &mut Shard, look: Look, round: &mut Round) {
+        // What a look schedules anew is for the next round.
+        for _ in 0..shard.deadlines.len(look.home) {
+            let Some(entry) = shard.deadlines.first(look.home) else {
+                return;
+            };
+            let Entry { at, hash } = entry;
+            let is_scheduled = |slot: &Slot| slot.scheduled == Some((look.home, at));
+            if at > look.now {
+                // A renewal that is due soon joins those that are sent now.
+                let mut lanes = shard.lanes.iter_hash(hash);
+                let joins = !round.renewals.is_empty()
+                    && lanes.any(|slot| is_scheduled(slot) && slot.lane.renews_early(look.now));
+                if !joins {
+                    return;
+                }
+            }
+            shard.deadlines.pop(look.home);
+            let mut idle = false;
+            for slot in shard.lanes.iter_hash_mut(hash) {
+                if slot.key.hash_code() != hash {
+                    continue;
+                }
+                if slot.scheduled == Some((look.home, at)) {
+                    slot.scheduled = None;
+                }
+                let mut effects = Effects::default();
+                if let Some((lease, ttl)) = slot.lane.look(look, &mut effects) {
+                    let key = slot.key.clone();
+                    round.renewals.push(DueRenewal { key, lease, ttl });
+                }
+                if slot.lane.is_idle() {
+                    idle = true;
+                } else {
+                    self.schedule(slot, hash, &mut shard.deadlines, &mut effects);
+                }
+                // The watchdog that looks reads its next deadline from the index.
+                effects.deadlines.retain(|(home, _)| *home != look.home);
+                if !effects.is_empty() {
+                    round.effects.push((slot.key.clone(), effects));
+                }
+            }
+            if idle && let Ok(lane) = (shard.lanes).find_entry(hash, |slot| slot.lane.is_idle()) {
+                lane.remove();
+            }
+        }
+    }
+
+    /// Returns the runtimes in which lanes have background work.
+    pub(super) fn homes(&self) -> Vec<RuntimeId> {
+        let mut homes = Vec::new();
+        self.inspect_each(|lane| {
+            if let Some(home) = lane.home()
+                && !homes.contains(&home)
+            {
+                homes.push(home);
+            }
+        });
+        homes
+    }
+
+    /// Moves the background work of a runtime that has ended to another.
+    pub(super) fn adopt(
+        &self,
+        ended: RuntimeId,
+        home: RuntimeId,
+        now: Moment,
+    ) -> Vec<(LockKey, Effects)> {
+        for shard in &self.shards {
+            lock(shard).deadlines.adopt(ended, home);
+        }
+        self.for_each(|_, lane, effects| lane.adopt(ended, home, now, effects))
+    }
+
+    fn have_left(&self, mut shard: MutexGuard<'_, Shard>) {
+        if shard.lanes.is_empty() {
+            // An idle table gives its memory back after a burst.
+            if shard.lanes.capacity() > 1024 {
+                *shard = Shard::default();
+            }
+        }
+        // Under the mutex: whoever waits looks into this shard after it has set the flag.
+        if self.awaited.load(Ordering::Relaxed) {
+            drop(shard);
+            self.left.notify_waiters();
+        }
+    }
+
+    /// Returns `true` if the watchdog of this runtime has anything to look at.
+    pub(super) fn has_deadlines(&self, home: RuntimeId) -> bool {
+        let mut shards = self.shards.iter();
+        shards.any(|shard| lock(shard).deadlines.first(home).is_some())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| lock(shard).lanes.is_empty())
+    }
+
+    /// Drops the entries of lanes that are gone. Returns `true` if no lane is left.
+    pub(super) fn forget_if_empty(&self) -> bool {
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            if !shard.lanes.is_empty() {
+                return false;
+            }
+            shard.deadlines.clear();
+        }
+        true
+    }
+
+    /// Completes when there is no lane.
+    pub(super) async fn emptied(&self) {
+        self.awaited.store(true, Ordering::Relaxed);
+        loop {
+            let left = self.left.notified();
+            tokio::pin!(left);
+            // Listen first, then look.
+            left.as_mut().enable();
+            if self.is_empty() {
+                return;
+            }
+            left.await;
+        }
+    }
+}
+
+impl Shard {
+    fn drop_stale(&mut self, home: Option<RuntimeId>) {
+        let Some(home) = home else { return };
+        let lanes = &self.lanes;
+        let is_live = |entry: &Entry| {
+            let mut lanes = lanes.iter_hash(entry.hash);
+            lanes.any(|slot| {
+                slot.scheduled == Some((home, entry.at)) || slot.lane.is_announced(entry.at)
+            })
+        };
+        self.deadlines.drop_stale(home, lanes.len(), is_live);
+    }
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,330 @@
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio::time::timeout;
+
+use super::*;
+use crate::lock::attempt::InlineAttempt;
+use crate::lock::claim::Claim;
+use crate::lock::effect::Work;
+use crate::lock::grant::Grant;
+use crate::lock::lane::{Seen, Yielded};
+use crate::lock::lease::Lease;
+use crate::lock::tests::{
+    FIXED, MS, RENEWED, RESPONSE_TIMEOUT, SECOND, TOKENS, claim, elsewhere, from_elsewhere, here,
+    number, waiter,
+};
+
+const TTL: Duration = RENEWED.ttl.get();
+
+fn lanes() -> Lanes {
+    Lanes::new(RESPONSE_TIMEOUT)
+}
+
+fn key(nth: usize) -> LockKey {
+    LockKey::new(format!("key {nth}"))
+}
+
+/// Lets an event happen. Returns the deadlines that watchdogs have to follow.
+fn event<R>(
+    lanes: &Lanes,
+    key: &LockKey,
+    event: impl FnOnce(&mut Lane, &mut Effects) -> R,
+) -> (R, Vec<(RuntimeId, Moment)>) {
+    let mut effects = Effects::default();
+    let result = lanes.with(key, &mut effects, event);
+    (result, effects.deadlines.into_iter().collect())
+}
+
+/// Acquires a free key, as where the backend replies at once.
+fn acquire(
+    lanes: &Lanes,
+    key: &LockKey,
+    claim: Claim,
+    now: Moment,
+) -> (Arc<Grant>, Vec<(RuntimeId, Moment)>) {
+    event(lanes, key, |lane, effects| {
+        lane.contend_inline(&Arc::<InlineAttempt>::default(), &claim, now);
+        let lease = Lease::new(number(1), 100, TOKENS, claim.terms, now);
+        lane.granted_inline(key, claim, lease, now, effects)
+    })
+}
+
+/// Releases a key without waiters.
+fn release(lanes: &Lanes, key: &LockKey, grant: &Arc<Grant>, now: Moment) {
+    event(lanes, key, |lane, effects| {
+        lane.release(
+            key,
+            grant,
+            crate::lock::tests::release(1, None, None, now),
+            effects,
+        );
+        assert!(
+            lane.take_return(here(), now, now + RESPONSE_TIMEOUT)
+                .is_some()
+        );
+        lane.returned(number(1), Ok(()), Yielded::ToNobody, now, effects);
+    });
+}
+
+fn look(lanes: &Lanes, home: RuntimeId, now: Moment) -> Round {
+    lanes.look(Look {
+        home,
+        now,
+        response_timeout: RESPONSE_TIMEOUT,
+    })
+}
+
+/// How many entries the index of this runtime has.
+fn entries(lanes: &Lanes, home: RuntimeId) -> usize {
+    let lens = lanes
+        .shards
+        .iter()
+        .map(|shard| lock(shard).deadlines.len(home));
+    lens.sum()
+}
+
+#[test]
+fn lane_is_entered_when_held_and_gone_when_idle() {
+    let (lanes, now) = (lanes(), Moment::now());
+    let (grant, told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
+    assert_eq!(told, [(here(), now + TTL / 3)]);
+    assert!(!lanes.is_empty() && lanes.has_deadlines(here()));
+    assert!(!lanes.has_deadlines(elsewhere()));
+    release(&lanes, &key(1), &grant, now);
+    assert!(lanes.is_empty());
+    assert!(lanes.forget_if_empty() && !lanes.has_deadlines(here()));
+}
+
+#[test]
+fn lane_moved_to_other_runtime_is_entered_there() {
+    let (lanes, now) = (lanes(), Moment::now());
+    let (grant, _told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
+    let due = now + TTL / 3;
+    // As by nested acquires.
+    let move_to = |home| {
+        let again = Claim {
+            hold: 2,
+            home,
+            ..claim(1, RENEWED)
+        };
+        let (moved, told) = event(&lanes, &key(1), |lane, _| lane.picked_up(&grant, &again));
+        assert!(moved);
+        told
+    };
+    assert_eq!(move_to(elsewhere()), [(elsewhere(), due)]);
+    // These runtimes have the deadline in their index already.
+    assert!(move_to(here()).is_empty() && move_to(elsewhere()).is_empty());
+    assert!(look(&lanes, here(), due).renewals.is_empty());
+    assert_eq!(look(&lanes, elsewhere(), due).renewals.len(), 1);
+}
+
+#[test]
+fn earlier_deadline_is_entered_and_later_one_is_not() {
+    let (lanes, now) = (lanes(), Moment::now());
+    let (_grant, _told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
+    let suspect = |at| event(&lanes, &key(1), |lane, _| lane.mark_suspect(at)).1;
+    assert_eq!(suspect(now + SECOND), [(here(), now + SECOND)]);
+    assert!(suspect(now + 2 * SECOND).is_empty());
+    assert_eq!(entries(&lanes, here()), 2);
+}
+
+#[test]
+fn waiter_of_other_runtime_enters_lane_there() {
+    let (lanes, now) = (lanes(), Moment::now());
+    let (grant, _told) = acquire(&lanes, &key(1), claim(1, FIXED), now);
+    let (waiter, _answer) = waiter(from_elsewhere(claim(2, FIXED)));
+    let ((), told) = event(&lanes, &key(1), |lane, effects| {
+        lane.enqueue(waiter, Seen::Nothing, now, effects);
+    });
+    assert_eq!(told, [(elsewhere(), grant.valid_until())]);
+    let round = look(&lanes, elsewhere(), grant.valid_until());
+    assert!(grant.is_marked_lost());
+    assert_eq!(round.effects.len(), 1);
+}
+
+#[test]
+fn short_holds_of_one_key_leave_index_bounded() {
+    let (lanes, now) = (lanes(), Moment::now());
+    for nth in 0..100_000 {
+        let now = now + nth * MS / 1000;
+        let (grant, _told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
+        release(&lanes, &key(1), &grant, now);
+    }
+    assert!(lanes.is_empty());
+    let left = entries(&lanes, here());
+    assert!(left <= 100, "{left} entries");
+}
+
+#[test]
+fn short_holds_of_many_keys_leave_index_bounded() {
+    let (lanes, now) = (lanes(), Moment::now());
+    for nth in 0..100_000 {
+        let (grant, _told) = acquire(&lanes, &key(nth), claim(1, RENEWED), now);
+        release(&lanes, &key(nth), &grant, now);
+    }
+    let left = entries(&lanes, here());
+    assert!(left <= 100 * SHARDS, "{left} entries");
+}
+
+#[test]
+fn compaction_keeps_lanes_that_are_held() {
+    let (lanes, now) = (lanes(), Moment::now());
+    for nth in 0..SHARDS {
+        acquire(&lanes, &key(nth), claim(1, RENEWED), now);
+    }
+    for nth in SHARDS..100 * SHARDS {
+        let (grant, _told) = acquire(&lanes, &key(nth), claim(1, RENEWED), now);
+        release(&lanes, &key(nth), &grant, now);
+    }
+    let round = look(&lanes, here(), now + TTL / 3);
+    assert_eq!(round.renewals.len(), SHARDS);
+}
+
+/// Keys of one shard.
+fn neighbors(count: usize) -> Vec<LockKey> {
+    let shard = |key: &LockKey| (key.hash_code() >> 24) as usize % SHARDS;
+    let same = shard(&key(0));
+    (0..)
+        .map(key)
+        .filter(|key| shard(key) == same)
+        .take(count)
+        .collect()
+}
+
+fn keys(round: &Round) -> Vec<&LockKey> {
+    round.renewals.iter().map(|due| &due.key).collect()
+}
+
+#[test]
+fn look_pops_only_what_is_due() {
+    let (lanes, now) = (lanes(), Moment::now());
+    let [early, late] = &neighbors(2)[..] else {
+        unreachable!("two were asked for");
+    };
+    acquire(&lanes, early, claim(1, RENEWED), now);
+    acquire(&lanes, late, claim(1, RENEWED), now + 5 * SECOND);
+    let due = now + TTL / 3;
+    let round = look(&lanes, here(), due.before(MS));
+    assert!(round.renewals.is_empty());
+    assert_eq!(round.next, Some(due));
+    let round = look(&lanes, here(), due);
+    assert_eq!(keys(&round), [early]);
+    assert_eq!(round.next, Some(due + 5 * SECOND));
+    assert_eq!(look(&lanes, here(), due + 5 * SECOND).renewals.len(), 1);
+}
+
+#[test]
+fn look_joins_renewals_that_are_due_soon() {
+    let (lanes, now) = (lanes(), Moment::now());
+    let all = neighbors(4);
+    let early = TTL / 20;
+    let ages = [Duration::ZERO, early / 2, early, early + MS];
+    for (key, age) in all.iter().zip(ages) {
+        acquire(&lanes, key, claim(1, RENEWED), now + age);
+    }
+    // None is due: none joins.
+    let due = now + TTL / 3;
+    assert!(look(&lanes, here(), due.before(MS)).renewals.is_empty());
+    let round = look(&lanes, here(), due);
+    assert_eq!(keys(&round), [&all[0], &all[1], &all[2]]);
+    assert_eq!(round.next, Some(due + (early + MS)));
+}
+
+#[test]
+fn look_drops_lanes_that_become_idle() {
+    let (lanes, now) = (lanes(), Moment::now());
+    let (grant, _told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
+    event(&lanes, &key(1), |lane, effects| {
+        lane.release(
+            &key(1),
+            &grant,
+            crate::lock::tests::release(1, None, None, now),
+            effects,
+        )
+    });
+    // Its return never ends.
+    let expired = look(&lanes, here(), now + TTL / 3)
+        .next
+        .expect("a deadline");
+    assert!(!lanes.is_empty());
+    assert_eq!(look(&lanes, here(), expired).next, None);
+    assert!(lanes.is_empty());
+}
+
+#[test]
+fn adopted_lanes_are_entered_in_other_runtime() {
+    let (lanes, now) = (lanes(), Moment::now());
+    let (grant, _told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
+    let all = lanes.adopt(here(), elsewhere(), now);
+    assert_eq!(lanes.homes(), [elsewhere()]);
+    assert!(!lanes.has_deadlines(here()));
+    let told = all.iter().flat_map(|(_, effects)| &effects.deadlines);
+    assert!(told.into_iter().all(|(home, _)| *home == elsewhere()));
+    look(&lanes, elsewhere(), grant.valid_until());
+    assert!(grant.is_marked_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn emptied_completes_when_last_lane_leaves() {
+    let (lanes, now) = (lanes(), Moment::now());
+    let (grant, _told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
+    let mut emptied = pin!(lanes.emptied());
+    assert!(timeout(SECOND, &mut emptied).await.is_err());
+    release(&lanes, &key(1), &grant, now);
+    assert!(timeout(SECOND, emptied).await.is_ok());
+}
+
+/// Two runtimes hold a key by turns, under fixed leases.
+#[test]
+fn waiters_of_two_runtimes_leave_index_bounded() {
+    let (lanes, key) = (lanes(), key(1));
+    let mut now = Moment::now();
+    let (mut grant, _told) = acquire(&lanes, &key, claim(1, FIXED), now);
+    for ticket in 2..2_000 {
+        let mut next = claim(ticket, FIXED);
+        if ticket % 2 == 0 {
+            next = from_elsewhere(next);
+        }
+        let (waiter, _answer) = waiter(next);
+        let mut effects = Effects::default();
+        lanes.with(&key, &mut effects, |lane, effects| {
+            lane.enqueue(waiter, Seen::Nothing, now, effects);
+        });
+        now = now + MS;
+        lanes.with(&key, &mut effects, |lane, effects| {
+            lane.release(
+                &key,
+                &grant,
+                crate::lock::tests::release(1, None, None, now),
+                effects,
+            );
+        });
+        effects.work.clear();
+        now = now + MS;
+        lanes.with(&key, &mut effects, |lane, _| {
+            let due = now + RESPONSE_TIMEOUT;
+            assert!(lane.take_return(here(), now, due).is_some());
+        });
+        now = now + MS;
+        lanes.with(&key, &mut effects, |lane, effects| {
+            lane.returned(number(1), Ok(()), Yielded::ToNobody, now, effects);
+        });
+        let Work::Contend { wakeup, home, .. } = effects.work.remove(0) else {
+            unreachable!("it contends for the waiter");
+        };
+        now = now + MS;
+        let lease = Lease::new(number(1), ticket, TOKENS, FIXED, now);
+        lanes.with(&key, &mut effects, |lane, effects| {
+            lane.granted(&key, &wakeup, lease, home, now, effects);
+        });
+        grant = effects.grants.remove(0).given.grant;
+        assert!(grant.pick_up());
+        // The watchdogs come by.
+        for home in [here(), elsewhere()] {
+            assert!(look(&lanes, home, now).renewals.is_empty());
+        }
+    }
+    let left = entries(&lanes, here()) + entries(&lanes, elsewhere());
+    assert!(left <= 200, "{left} entries");
+}

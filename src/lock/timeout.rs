@@ -1,0 +1,56 @@
+//! Waiting until a moment at most.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::sleep_until;
+
+use super::clock::Moment;
+use crate::task::{Runtime, sleep_on_thread, timers_work};
+
+/// A timer does not see that the machine was suspended: it sleeps for so long at most, and looks at the
+/// clock again.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// Returns when a timer that waits until `until` has to look at the clock.
+pub(super) fn next_wake(until: Moment, now: Moment) -> Moment {
+    until.min(now + LONGEST_SLEEP)
+}
+
+/// Completes with the output of `future`, or with `None` at `until`. Also outside of any runtime.
+pub(super) async fn by<F: Future>(until: Moment, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    if let Some(output) = poll_once(future.as_mut()).await {
+        return Some(output);
+    }
+    let timers = Runtime::current().is_some() && timers_work();
+    loop {
+        let now = Moment::now();
+        if now >= until {
+            return None;
+        }
+        let wake_at = next_wake(until, now);
+        let wake = async {
+            if timers {
+                sleep_until(wake_at.into()).await;
+            } else {
+                sleep_on_thread(wake_at.since(now)).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            output = &mut future => return Some(output),
+            () = wake => {}
+        }
+    }
+}
+
+async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}

@@ -1,0 +1,210 @@
+//! Leases of unknown fate, by key: whether the backend holds them is not known.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::clock::Moment;
+use super::lease::LeaseNumber;
+use crate::LockKey;
+use crate::jitter::jittered;
+
+/// The most leases of one command.
+pub(super) const BATCH: usize = 100;
+
+/// The most commands at a time.
+const IN_FLIGHT: usize = 16;
+
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const LAST_BACKOFF: Duration = Duration::from_secs(1);
+
+/// The unresolved leases of one runtime. Each key has one release command in flight at most, and one per
+/// backoff step.
+#[derive(Debug, Default)]
+pub(super) struct Unresolved {
+    state: Mutex<State>,
+    /// Notified when the task has something to do.
+    pub(super) changed: Notify,
+    /// Notified when nothing is left.
+    finished: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    keys: BTreeMap<LockKey, Unknown>,
+    /// The commands in flight.
+    commands: usize,
+    running: bool,
+}
+
+#[derive(Debug)]
+struct Unknown {
+    /// With the moment at which each must have expired.
+    leases: Vec<(LeaseNumber, Moment)>,
+    backoff: Duration,
+    next: Next,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    At(Moment),
+    /// `again`: the backend has recovered since the command was sent.
+    InFlight {
+        again: bool,
+    },
+}
+
+/// What the task has to do.
+#[derive(Debug)]
+pub(super) enum Step {
+    Release(Vec<(LockKey, LeaseNumber)>),
+    WaitUntil(Moment),
+    /// For the commands in flight.
+    Wait,
+    End,
+}
+
+impl Unresolved {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.state().keys.values().map(|key| key.leases.len()).sum()
+    }
+
+    /// Completes when nothing is left.
+    pub(super) async fn finished(&self) {
+        loop {
+            let finished = self.finished.notified();
+            tokio::pin!(finished);
+            // Listen first, then look.
+            finished.as_mut().enable();
+            if self.len() == 0 {
+                return;
+            }
+            finished.await;
+        }
+    }
+
+    /// Adds a lease that the backend may hold until `until`. Returns `true` if the task does not run, and
+    /// has to be started by the caller.
+    pub(super) fn add(&self, key: LockKey, lease: LeaseNumber, until: Moment) -> bool {
+        let start = {
+            let mut state = self.state();
+            let unknown = state.keys.entry(key).or_insert_with(|| Unknown {
+                leases: Vec::new(),
+                backoff: FIRST_BACKOFF,
+                next: Next::At(Moment::FIRST),
+            });
+            if unknown.leases.iter().all(|(known, _)| *known != lease) {
+                unknown.leases.push((lease, until));
+            }
+            !std::mem::replace(&mut state.running, true)
+        };
+        self.changed.notify_one();
+        start
+    }
+
+    /// Returns what the task does next.
+    pub(super) fn next_step(&self, now: Moment) -> Step {
+        let mut state = self.state();
+        if state.keys.is_empty() {
+            state.running = false;
+            return Step::End;
+        }
+        if state.commands >= IN_FLIGHT {
+            return Step::Wait;
+        }
+        let mut due = Vec::new();
+        let mut next: Option<Moment> = None;
+        for (key, unknown) in &mut state.keys {
+            match unknown.next {
+                Next::InFlight { .. } => {}
+                Next::At(at) if at <= now => {
+                    if due.len() >= BATCH {
+                        break;
+                    }
+                    unknown.next = Next::InFlight { again: false };
+                    let leases = unknown.leases.iter().take(BATCH - due.len());
+                    due.extend(leases.map(|(lease, _)| (key.clone(), *lease)));
+                }
+                Next::At(at) => next = Some(next.map_or(at, |next| next.min(at))),
+            }
+        }
+        match next {
+            _ if !due.is_empty() => Step::Release(due),
+            Some(at) => Step::WaitUntil(at),
+            None => Step::Wait,
+        }
+    }
+
+    pub(super) fn command_sent(&self) {
+        self.state().commands += 1;
+    }
+
+    pub(super) fn command_ended(&self) {
+        self.state().commands -= 1;
+        self.changed.notify_one();
+    }
+
+    /// The backend has replied for a key: `resolved` are gone.
+    pub(super) fn replied(
+        &self,
+        key: &LockKey,
+        resolved: &[LeaseNumber],
+        failed: bool,
+        now: Moment,
+    ) {
+        let mut state = self.state();
+        let Some(unknown) = state.keys.get_mut(key) else {
+            return;
+        };
+        unknown
+            .leases
+            .retain(|(lease, until)| *until > now && !resolved.contains(lease));
+        if unknown.leases.is_empty() {
+            state.keys.remove(key);
+        } else if failed && unknown.next != (Next::InFlight { again: true }) {
+            unknown.next = Next::At(now + jittered(unknown.backoff));
+            unknown.backoff = (unknown.backoff * 2).min(LAST_BACKOFF);
+        } else {
+            unknown.next = Next::At(now);
+        }
+        let finished = state.keys.is_empty();
+        drop(state);
+        if finished {
+            self.finished.notify_waiters();
+        }
+    }
+
+    /// The backend can be reached again: everything is due.
+    pub(super) fn retry_now(&self) {
+        for unknown in self.state().keys.values_mut() {
+            match &mut unknown.next {
+                Next::At(at) => *at = Moment::FIRST,
+                Next::InFlight { again } => *again = true,
+            }
+        }
+    }
+
+    /// The task was dropped with its runtime. Returns the leases, each with the moment at which it must have
+    /// expired.
+    pub(super) fn abandon(&self) -> Vec<(LockKey, LeaseNumber, Moment)> {
+        let mut state = self.state();
+        state.running = false;
+        let keys = std::mem::take(&mut state.keys);
+        drop(state);
+        self.finished.notify_waiters();
+        let leases = |(key, unknown): (LockKey, Unknown)| {
+            let leases = unknown.leases.into_iter();
+            leases.map(move |(lease, until)| (key.clone(), lease, until))
+        };
+        keys.into_iter().flat_map(leases).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

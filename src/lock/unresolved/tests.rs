@@ -1,0 +1,180 @@
+use std::pin::pin;
+
+use tokio::time::timeout;
+
+use super::*;
+use crate::lock::tests::{MS, SECOND, number};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn key(name: &'static str) -> LockKey {
+    LockKey::new(name)
+}
+
+/// Leases that expire in a day, of one key.
+fn unresolved(leases: impl IntoIterator<Item = u64>, now: Moment) -> Unresolved {
+    let unresolved = Unresolved::default();
+    for (nth, lease) in leases.into_iter().enumerate() {
+        let start = unresolved.add(key("a"), number(lease), now + DAY);
+        assert_eq!(start, nth == 0, "one task");
+    }
+    unresolved
+}
+
+/// The leases that are released now.
+#[track_caller]
+fn released(unresolved: &Unresolved, now: Moment) -> Vec<u64> {
+    match unresolved.next_step(now) {
+        Step::Release(leases) => leases.iter().map(|(_, lease)| lease.get()).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn fail(unresolved: &Unresolved, now: Moment) {
+    unresolved.replied(&key("a"), &[], true, now);
+}
+
+fn succeed(unresolved: &Unresolved, leases: &[u64], now: Moment) {
+    let leases: Vec<_> = leases.iter().map(|lease| number(*lease)).collect();
+    unresolved.replied(&key("a"), &leases, false, now);
+}
+
+#[test]
+fn all_leases_of_key_go_in_one_command() {
+    let now = Moment::now();
+    let unresolved = unresolved([1, 2, 3, 2], now);
+    assert_eq!(unresolved.len(), 3);
+    assert_eq!(released(&unresolved, now), [1, 2, 3]);
+    assert!(matches!(unresolved.next_step(now), Step::Wait));
+    succeed(&unresolved, &[1, 2, 3], now);
+    assert!(matches!(unresolved.next_step(now), Step::End));
+}
+
+#[test]
+fn key_has_one_command_in_flight() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    assert_eq!(released(&unresolved, now), [1]);
+    assert!(!unresolved.add(key("a"), number(2), now + DAY));
+    assert!(matches!(unresolved.next_step(now), Step::Wait));
+    succeed(&unresolved, &[1], now);
+    assert_eq!(released(&unresolved, now), [2]);
+}
+
+#[test]
+fn failed_key_is_sent_once_per_backoff_step() {
+    let mut now = Moment::now();
+    let unresolved = unresolved([1], now);
+    for step in [50, 100, 200, 400, 800, 1000, 1000] {
+        assert_eq!(released(&unresolved, now), [1]);
+        fail(&unresolved, now);
+        // One that joins does not bring it forward.
+        unresolved.add(key("a"), number(1), now + DAY);
+        let Step::WaitUntil(at) = unresolved.next_step(now) else {
+            panic!("a pause");
+        };
+        let pause = at.since(now);
+        assert!(
+            pause >= step * MS * 9 / 10 && pause <= step * MS * 11 / 10,
+            "{pause:?}"
+        );
+        now = at;
+    }
+}
+
+#[test]
+fn lease_of_failed_key_waits_for_next_step() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    assert_eq!(released(&unresolved, now), [1]);
+    fail(&unresolved, now);
+    unresolved.add(key("a"), number(2), now + DAY);
+    assert!(matches!(unresolved.next_step(now), Step::WaitUntil(_)));
+    assert_eq!(released(&unresolved, now + SECOND), [1, 2]);
+}
+
+#[test]
+fn failed_key_delays_no_other() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    assert_eq!(released(&unresolved, now), [1]);
+    fail(&unresolved, now);
+    unresolved.add(key("b"), number(2), now + DAY);
+    assert_eq!(released(&unresolved, now), [2]);
+}
+
+#[test]
+fn recovery_ends_all_pauses() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    assert_eq!(released(&unresolved, now), [1]);
+    fail(&unresolved, now);
+    unresolved.retry_now();
+    assert_eq!(released(&unresolved, now), [1]);
+    // The failure of the command in flight may be from before.
+    unresolved.retry_now();
+    assert!(matches!(unresolved.next_step(now), Step::Wait));
+    fail(&unresolved, now);
+    assert_eq!(released(&unresolved, now), [1]);
+    fail(&unresolved, now);
+    assert!(matches!(unresolved.next_step(now), Step::WaitUntil(_)));
+}
+
+#[test]
+fn expired_leases_are_dropped_at_reply() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    unresolved.add(key("a"), number(2), now + SECOND);
+    assert_eq!(released(&unresolved, now), [1, 2]);
+    fail(&unresolved, now + SECOND);
+    assert_eq!(released(&unresolved, now + 2 * SECOND), [1]);
+    fail(&unresolved, now + DAY);
+    assert!(matches!(unresolved.next_step(now), Step::End));
+}
+
+#[test]
+fn long_lists_take_several_commands() {
+    let now = Moment::now();
+    let unresolved = unresolved(1..=150, now);
+    let first = released(&unresolved, now);
+    assert_eq!(first.len(), BATCH);
+    succeed(&unresolved, &first, now);
+    assert_eq!(released(&unresolved, now).len(), 150 - BATCH);
+}
+
+#[test]
+fn commands_in_flight_are_bounded() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    (0..IN_FLIGHT).for_each(|_| unresolved.command_sent());
+    assert!(matches!(unresolved.next_step(now), Step::Wait));
+    unresolved.command_ended();
+    assert_eq!(released(&unresolved, now), [1]);
+}
+
+#[test]
+fn lease_after_end_starts_another_task() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    assert_eq!(released(&unresolved, now), [1]);
+    succeed(&unresolved, &[1], now);
+    assert!(
+        !unresolved.add(key("a"), number(2), now + DAY),
+        "not ended yet"
+    );
+    assert_eq!(released(&unresolved, now), [2]);
+    succeed(&unresolved, &[2], now);
+    assert!(matches!(unresolved.next_step(now), Step::End));
+    assert!(unresolved.add(key("a"), number(3), now + DAY));
+}
+
+#[tokio::test(start_paused = true)]
+async fn finished_completes_when_nothing_is_left() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    let mut finished = pin!(unresolved.finished());
+    assert!(timeout(SECOND, &mut finished).await.is_err());
+    assert_eq!(released(&unresolved, now), [1]);
+    succeed(&unresolved, &[1], now);
+    assert!(timeout(SECOND, finished).await.is_ok());
+}

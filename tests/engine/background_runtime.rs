@@ -1,0 +1,182 @@
+//! `LockManagerBuilder::runtime`: background work runs on the runtime of the user's choice.
+
+use std::sync::mpsc;
+use std::thread;
+
+use futures_util::poll;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout};
+use tower_lock::{LockManager, LockManagerBuilder, Memory};
+
+use crate::simulated::Simulated;
+use crate::stopped_runtime::{LATE, LEASE, MS, current_thread, queued};
+
+/// A runtime that a thread of its own drives until this is dropped.
+struct Background {
+    handle: Handle,
+    over: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Background {
+    fn start() -> Self {
+        let (send, handle) = mpsc::channel();
+        let (over, is_over) = tokio::sync::oneshot::channel();
+        let thread = thread::spawn(move || {
+            let runtime = current_thread();
+            send.send(runtime.handle().clone()).unwrap();
+            runtime.block_on(is_over).unwrap();
+        });
+        Self {
+            handle: handle.recv().unwrap(),
+            over: Some(over),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let (Some(over), Some(thread)) = (self.over.take(), self.thread.take()) {
+            let ends = over.send(());
+            let ended = thread.join();
+            assert!((ends.is_ok() && ended.is_ok()) || thread::panicking());
+        }
+    }
+}
+
+fn built(builder: LockManagerBuilder) -> LockManager {
+    builder.watchdog_timeout(LEASE).build().unwrap()
+}
+
+/// Runs the test on both kinds of store at the same time: in one process whose background work has a
+/// thread of its own, and in another one beside it.
+fn on_each_store(test: impl Fn(&LockManager, &LockManager) + Sync) {
+    let (memory, wire) = (Memory::new(), Simulated::new(MS));
+    let stores = [
+        [memory.clone(), memory].map(LockManager::builder),
+        [wire.another_wire(), wire].map(LockManager::builder),
+    ];
+    thread::scope(|scope| {
+        for [here, there] in stores {
+            let test = &test;
+            scope.spawn(move || {
+                let background = Background::start();
+                let here = built(here.runtime(background.handle.clone()));
+                test(&here, &built(there));
+            });
+        }
+    });
+}
+
+#[test]
+fn blocking_handler_keeps_its_lock() {
+    on_each_store(|here, there| {
+        let guard = current_thread().block_on(async {
+            let guard = here.acquire("k").await.unwrap();
+            thread::sleep(5 * LEASE / 2);
+            assert!(guard.is_held(), "lost while its handler blocked");
+            guard
+        });
+        // The runtime that acquired it is dropped by now.
+        thread::sleep(5 * LEASE / 2);
+        assert!(guard.is_held(), "lost while its runtime was gone");
+        current_thread().block_on(async {
+            assert!(there.acquire("k").no_wait().await.unwrap_err().is_busy());
+            guard.release().await.unwrap();
+            drop(there.acquire("k").no_wait().await.unwrap());
+        });
+    });
+}
+
+#[test]
+fn blocked_executor_keeps_all_its_locks() {
+    on_each_store(|here, _| {
+        current_thread().block_on(async {
+            let mut guards = Vec::new();
+            for n in 0..10 {
+                guards.push(here.acquire(format!("k{n}")).await.unwrap());
+            }
+            let both = here.acquire(["a", "b"]).await.unwrap();
+            thread::sleep(5 * LEASE / 2);
+            assert!(guards.iter().all(|guard| guard.is_held()));
+            assert!(both.is_held());
+        });
+    });
+}
+
+#[test]
+fn background_runtime_releases_dropped_guard() {
+    on_each_store(|here, there| {
+        let guard = current_thread().block_on(here.acquire("k").into_future());
+        // Outside of any runtime.
+        drop(guard.unwrap());
+        let start = Instant::now();
+        let driven = current_thread();
+        drop(driven.block_on(there.acquire("k").into_future()).unwrap());
+        assert!(start.elapsed() <= LATE);
+    });
+}
+
+#[test]
+fn release_in_third_runtime_resolves() {
+    on_each_store(|here, _| {
+        let guard = current_thread().block_on(here.acquire("k").into_future());
+        let guard = guard.unwrap();
+        let (send, receive) = mpsc::channel();
+        let (released, is_released) = (guard.release(), Background::start());
+        is_released.handle.spawn(async move {
+            send.send(timeout(LEASE, released).await).unwrap();
+        });
+        let outcome = receive.recv_timeout(2 * LEASE).unwrap();
+        outcome.expect("in time").unwrap();
+    });
+}
+
+#[test]
+fn background_runtime_contends_for_waiter() {
+    on_each_store(|here, there| {
+        let third = current_thread();
+        let held = third.block_on(there.acquire("k").into_future()).unwrap();
+        // The task that contends for the first waiter does not depend on that waiter's runtime.
+        let (idle, driven) = (current_thread(), current_thread());
+        let first = idle.block_on(queued(here.acquire("k").wait(LEASE / 2)));
+        let start = Instant::now();
+        let (waits, is_waiting) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                is_waiting.recv().unwrap();
+                third.block_on(held.release()).unwrap();
+            });
+            let second = driven.block_on(async {
+                let mut second = Box::pin(here.acquire("k").into_future());
+                assert!(poll!(&mut second).is_pending());
+                waits.send(()).unwrap();
+                second.await.unwrap()
+            });
+            assert!(second.is_held());
+        });
+        // The first waiter is served first, and keeps the key until its deadline.
+        assert!(start.elapsed() <= LEASE / 2 + LATE);
+        drop(first);
+    });
+}
+
+#[test]
+fn ended_background_runtime_ends_calls_in_time() {
+    on_each_store(|_, there| {
+        let background = Background::start();
+        let builder = LockManager::builder(Memory::new());
+        let here = built(builder.runtime(background.handle.clone()));
+        drop(background);
+        let driven = current_thread();
+        let start = Instant::now();
+        let outcome = driven.block_on(here.acquire("k").into_future());
+        if let Ok(guard) = outcome {
+            let released = async { timeout(2 * LEASE, guard.release()).await };
+            drop(driven.block_on(released).expect("in time"));
+        }
+        assert!(start.elapsed() <= 2 * LEASE);
+        drop(driven.block_on(there.acquire("k").into_future()).unwrap());
+    });
+}

@@ -1,0 +1,280 @@
+//! Futures dropped after every possible number of polls leave no lock, waiter or task behind.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, poll};
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use tokio::time::{Instant, sleep};
+use tower::{Service, ServiceBuilder, ServiceExt};
+use tower_lock::{Backend, LockBody, LockKey, LockLayer, LockManager};
+
+use crate::simulated::{self, Simulated};
+use crate::support::{MS, manager};
+
+const KEYS: [&str; 3] = ["a", "b", "c"];
+
+/// Polls `future` up to `polls` times, 1 ms apart, and drops it. Returns `true` if it completed.
+async fn dropped_after(polls: usize, future: impl Future) -> bool {
+    let mut future = pin!(future);
+    for _ in 0..polls {
+        if poll!(&mut future).is_ready() {
+            return true;
+        }
+        sleep(MS).await;
+    }
+    false
+}
+
+/// Two managers, as in two processes, on one store with a latency of 3 ms each way.
+struct World {
+    wire: Simulated,
+    here: LockManager,
+    there: LockManager,
+}
+
+impl World {
+    fn new() -> Self {
+        let wire = Simulated::new(3 * MS);
+        Self {
+            here: manager(&wire),
+            there: manager(&wire.another_wire()),
+            wire,
+        }
+    }
+
+    /// Completes when no lock or waiter is left, long before a lease could expire.
+    async fn is_clean(&self, case: &str) {
+        let start = Instant::now();
+        loop {
+            let mut clean = self.here.snapshot().is_idle() && self.there.snapshot().is_idle();
+            for key in KEYS {
+                let holder = self.wire.memory.inspect(&LockKey::new(key)).await;
+                clean &= holder.unwrap().is_none();
+            }
+            if clean {
+                return;
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(1),
+                "{case}: left behind: {:?} {:?} {:?}",
+                self.here.snapshot(),
+                self.there.snapshot(),
+                self.wire.memory,
+            );
+            sleep(MS).await;
+        }
+    }
+}
+
+/// Runs the scenario with 0, 1, 2, … polls until its future completes, which it must.
+macro_rules! for_every_number_of_polls {
+    ($name:ident, |$world:ident, $polls:ident| $scenario:block) => {
+        #[tokio::test(start_paused = true)]
+        async fn $name() {
+            for $polls in 0..200 {
+                let $world = World::new();
+                let ready: bool = $scenario;
+                $world
+                    .is_clean(&format!("{}, {} polls", stringify!($name), $polls))
+                    .await;
+                if ready {
+                    assert!($polls > 1, "the scenario never waits");
+                    return;
+                }
+            }
+            panic!("never ready");
+        }
+    };
+}
+
+for_every_number_of_polls!(
+    dropped_acquire_of_free_key_leaves_nothing,
+    |world, polls| { dropped_after(polls, world.here.acquire("a").into_future()).await }
+);
+
+for_every_number_of_polls!(
+    dropped_acquire_of_remote_key_leaves_nothing,
+    |world, polls| {
+        let guard = world.there.acquire("a").await.unwrap();
+        let release = tokio::spawn(async move {
+            sleep(20 * MS).await;
+            drop(guard);
+        });
+        let ready = dropped_after(polls, world.here.acquire("a").into_future()).await;
+        release.await.unwrap();
+        ready
+    }
+);
+
+for_every_number_of_polls!(
+    dropped_acquire_of_busy_key_leaves_nothing,
+    |world, polls| {
+        let _guard = world.there.acquire("a").await.unwrap();
+        dropped_after(polls, world.here.acquire("a").wait(60 * MS).into_future()).await
+    }
+);
+
+for_every_number_of_polls!(
+    dropped_acquire_at_hand_off_leaves_nothing,
+    |world, polls| {
+        let guard = world.here.acquire("a").await.unwrap();
+        let release = tokio::spawn(async move {
+            sleep(10 * MS).await;
+            drop(guard);
+        });
+        let ready = dropped_after(polls, world.here.acquire("a").into_future()).await;
+        release.await.unwrap();
+        ready
+    }
+);
+
+for_every_number_of_polls!(
+    dropped_driver_before_waiter_leaves_nothing,
+    |world, polls| {
+        let guard = world.there.acquire("a").await.unwrap();
+        let other = world.here.acquire("a");
+        let other = tokio::spawn(async move { drop(other.await.unwrap()) });
+        sleep(MS).await;
+        let release = tokio::spawn(async move {
+            sleep(15 * MS).await;
+            drop(guard);
+        });
+        let ready = dropped_after(polls, world.here.acquire("a").into_future()).await;
+        release.await.unwrap();
+        // The other waiter acquires whether or not this one is dropped.
+        other.await.unwrap();
+        ready
+    }
+);
+
+for_every_number_of_polls!(dropped_acquire_of_keys_leaves_nothing, |world, polls| {
+    let guard = world.there.acquire("b").await.unwrap();
+    let release = tokio::spawn(async move {
+        sleep(20 * MS).await;
+        drop(guard);
+    });
+    let ready = dropped_after(polls, world.here.acquire(KEYS).into_future()).await;
+    release.await.unwrap();
+    ready
+});
+
+for_every_number_of_polls!(
+    dropped_acquire_with_lost_reply_leaves_nothing,
+    |world, polls| {
+        let fault = simulated::Fault::AnswerLost;
+        world.wire.fail_next(simulated::Command::Acquire, fault);
+        let ready = dropped_after(polls * 20, world.here.acquire("a").into_future()).await;
+        // The release starts when the loss of the reply is known.
+        sleep(600 * MS).await;
+        ready
+    }
+);
+
+for_every_number_of_polls!(dropped_release_leaves_nothing, |world, polls| {
+    let guard = world.here.acquire("a").await.unwrap();
+    dropped_after(polls, guard.release()).await
+});
+
+for_every_number_of_polls!(dropped_release_of_keys_leaves_nothing, |world, polls| {
+    let guard = world.here.acquire(KEYS).await.unwrap();
+    dropped_after(polls, guard.release()).await
+});
+
+for_every_number_of_polls!(dropped_run_leaves_nothing, |world, polls| {
+    let work = world.here.acquire("a").run(|_| sleep(10 * MS));
+    dropped_after(polls, work).await
+});
+
+/// Responds after 5 ms with a body of three frames, 2 ms apart.
+async fn handler(_: Request<()>) -> Result<Response<StreamBody<Frames>>, Infallible> {
+    sleep(5 * MS).await;
+    let frames = futures_util::stream::unfold(0, |n| async move {
+        sleep(2 * MS).await;
+        (n < 3).then(|| (Ok(Frame::data(Bytes::from_static(b"part"))), n + 1))
+    });
+    Ok(Response::new(StreamBody::new(Box::pin(frames))))
+}
+
+type Frames = Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, Infallible>> + Send>>;
+
+fn request() -> Request<()> {
+    Request::put("/a").body(()).unwrap()
+}
+
+fn served(
+    world: &World,
+) -> impl Service<Request<()>, Response = Response<LockBody<StreamBody<Frames>>>, Error = Infallible>
++ use<> {
+    let keys = |_: &http::request::Parts| Ok(Some("a".into()));
+    ServiceBuilder::new()
+        .layer(LockLayer::new(world.here.clone(), keys))
+        .service_fn(handler)
+}
+
+for_every_number_of_polls!(
+    dropped_request_for_free_key_leaves_nothing,
+    |world, polls| { dropped_after(polls, served(&world).oneshot(request())).await }
+);
+
+for_every_number_of_polls!(
+    dropped_request_for_busy_key_leaves_nothing,
+    |world, polls| {
+        let guard = world.there.acquire("a").await.unwrap();
+        let release = tokio::spawn(async move {
+            sleep(10 * MS).await;
+            drop(guard);
+        });
+        let ready = dropped_after(polls, served(&world).oneshot(request())).await;
+        release.await.unwrap();
+        ready
+    }
+);
+
+for_every_number_of_polls!(dropped_body_leaves_nothing, |world, polls| {
+    let response = served(&world).oneshot(request()).await.unwrap();
+    assert_eq!(world.here.snapshot().held, 1, "the body holds the lock");
+    dropped_after(polls, response.into_body().collect()).await
+});
+
+for_every_number_of_polls!(dropped_shutdown_leaves_nothing, |world, polls| {
+    let guard = world.here.acquire("a").await.unwrap();
+    let waiter = tokio::spawn(world.here.acquire("a").into_future());
+    sleep(MS).await;
+    let release = tokio::spawn(async move {
+        sleep(10 * MS).await;
+        drop(guard);
+    });
+    let grace = Duration::from_secs(1);
+    let ready = dropped_after(polls, world.here.shutdown(grace)).await;
+    release.await.unwrap();
+    let waited = waiter.await.unwrap();
+    if polls > 0 {
+        assert!(waited.unwrap_err().is_shutting_down());
+    }
+    ready
+});
+
+#[tokio::test(start_paused = true)]
+async fn last_guard_dropped_leaves_no_task() {
+    let world = World::new();
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let before = tasks();
+    let guard = world.here.acquire("a").await.unwrap();
+    let waiter = tokio::spawn(world.there.acquire("a").into_future());
+    sleep(Duration::from_secs(60)).await;
+    waiter.abort();
+    drop(guard);
+    // The watchdog wakes once more, at the latest when the lease would have expired.
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(tasks(), before);
+}

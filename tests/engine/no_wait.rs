@@ -1,0 +1,220 @@
+//! `no_wait` ends within one response timeout + 10 ms in every state of the lane, and makes an attempt.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::poll;
+use tokio::time::{Instant, sleep, timeout};
+use tower_lock::{AcquireFuture, Error, ErrorKind, LockGuard, LockManager};
+
+use crate::simulated::{Command, Fault, Simulated};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+/// A command over the simulated wire that gets no reply.
+const RESPONSE: Duration = Duration::from_millis(501);
+
+/// Renewals are due 10 s after the grant.
+fn manager(wire: &Simulated) -> LockManager {
+    let builder = LockManager::builder(wire.clone()).watchdog_timeout(30 * SECOND);
+    builder.build().unwrap()
+}
+
+fn hang(wire: &Simulated) {
+    wire.down(Some(Fault::CommandLost));
+}
+
+/// Makes one attempt, which must end in time.
+async fn in_time(locks: &LockManager) -> Result<LockGuard, Error> {
+    let start = Instant::now();
+    let outcome = timeout(60 * SECOND, locks.acquire("k").no_wait()).await;
+    let took = start.elapsed();
+    assert!(took <= RESPONSE + 10 * MS, "took {took:?}");
+    outcome.expect("within a minute")
+}
+
+async fn is_unavailable_in_time(locks: &LockManager) {
+    let error = in_time(locks).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+/// Queues an acquire.
+async fn queued(locks: &LockManager) -> Pin<Box<AcquireFuture>> {
+    let mut waiter = Box::pin(locks.acquire("k").wait_forever().into_future());
+    for _ in 0..5 {
+        assert!(poll!(&mut waiter).is_pending());
+        sleep(MS).await;
+    }
+    waiter
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_wait_on_idle_lane_ends_in_time() {
+    let wire = Simulated::new(MS);
+    let locks = manager(&wire);
+    hang(&wire);
+    is_unavailable_in_time(&locks).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_wait_held_elsewhere_ends_in_time() {
+    let wire = Simulated::new(MS);
+    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let _held = there.acquire("k").await.unwrap();
+    hang(&wire);
+    is_unavailable_in_time(&here).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_wait_during_release_ends_in_time() {
+    let wire = Simulated::new(MS);
+    let locks = manager(&wire);
+    let held = locks.acquire("k").await.unwrap();
+    hang(&wire);
+    drop(held);
+    sleep(MS).await;
+    assert_eq!(wire.sent(Command::Release), 1);
+    in_time(&locks).await.unwrap_err();
+}
+
+/// The release waits for the reply to the renewal, and the attempt for the release.
+#[tokio::test(start_paused = true)]
+async fn no_wait_during_renewal_ends_in_time() {
+    let wire = Simulated::new(MS);
+    let locks = manager(&wire);
+    let held = locks.acquire("k").await.unwrap();
+    hang(&wire);
+    while wire.sent(Command::Renew) == 0 {
+        sleep(MS).await;
+    }
+    // Past the hand-off budget, so the lease does not stay here.
+    drop(held);
+    in_time(&locks).await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_wait_during_pass_ends_in_time() {
+    let wire = Simulated::new(MS);
+    let locks = manager(&wire);
+    let held = locks.acquire("k").await.unwrap();
+    let waiter = queued(&locks).await;
+    sleep(200 * MS).await;
+    hang(&wire);
+    drop(held);
+    sleep(MS).await;
+    assert_eq!(wire.sent(Command::ReleaseOrKeep), 1);
+    drop(waiter);
+    in_time(&locks).await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_wait_behind_waiter_during_pass_ends_in_time() {
+    let wire = Simulated::new(MS);
+    let locks = manager(&wire);
+    let held = locks.acquire("k").await.unwrap();
+    let _waiter = queued(&locks).await;
+    sleep(200 * MS).await;
+    hang(&wire);
+    drop(held);
+    sleep(MS).await;
+    in_time(&locks).await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_wait_behind_contender_ends_in_time() {
+    let wire = Simulated::new(MS);
+    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let _held = there.acquire("k").await.unwrap();
+    let _waiter = queued(&here).await;
+    hang(&wire);
+    // Over several attempts of the contender, before, in and after each.
+    for _ in 0..50 {
+        in_time(&here).await.unwrap_err();
+        sleep(73 * MS).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_wait_behind_first_attempt_ends_in_time() {
+    let wire = Simulated::new(MS);
+    let locks = manager(&wire);
+    hang(&wire);
+    let waiter = tokio::spawn(locks.acquire("k").into_future());
+    sleep(400 * MS).await;
+    is_unavailable_in_time(&locks).await;
+    waiter.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_wait_after_dropped_attempt_ends_in_time() {
+    let wire = Simulated::new(MS);
+    let locks = manager(&wire);
+    hang(&wire);
+    let waiter = tokio::spawn(locks.acquire("k").into_future());
+    sleep(100 * MS).await;
+    waiter.abort();
+    is_unavailable_in_time(&locks).await;
+}
+
+/// What the contender saw before the store hung is no outcome for this caller.
+#[tokio::test(start_paused = true)]
+async fn no_wait_after_last_waiter_left_is_not_busy() {
+    let wire = Simulated::new(MS);
+    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let _held = there.acquire("k").await.unwrap();
+    let waiter = queued(&here).await;
+    hang(&wire);
+    let before = wire.sent(Command::Acquire);
+    while wire.sent(Command::Acquire) == before {
+        sleep(MS).await;
+    }
+    drop(waiter);
+    is_unavailable_in_time(&here).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_wait_after_last_waiter_left_acquires_free_key() {
+    let wire = Simulated::new(MS).without_hints();
+    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let held = there.acquire("k").await.unwrap();
+    let waiter = queued(&here).await;
+    held.release().await.unwrap();
+    drop(waiter);
+    let guard = in_time(&here).await.unwrap();
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_wait_after_last_waiter_left_attempts_once() {
+    let wire = Simulated::new(MS).without_hints();
+    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let _held = there.acquire("k").await.unwrap();
+    let waiter = queued(&here).await;
+    drop(waiter);
+    let before = wire.sent(Command::Acquire);
+    let error = in_time(&here).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(wire.sent(Command::Acquire) > before);
+}
+
+/// The contender of a waiter that left is in flight: its reply, or an attempt after it, serves the caller.
+#[tokio::test(start_paused = true)]
+async fn no_wait_during_abandoned_attempt_acquires_free_key() {
+    let wire = Simulated::new(20 * MS).without_hints();
+    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let held = there.acquire("k").await.unwrap();
+    let mut waiter = Box::pin(here.acquire("k").wait_forever().into_future());
+    while wire.sent(Command::Acquire) < 2 {
+        assert!(poll!(&mut waiter).is_pending());
+        sleep(MS).await;
+    }
+    held.release().await.unwrap();
+    let before = wire.sent(Command::Acquire);
+    while wire.sent(Command::Acquire) == before {
+        assert!(poll!(&mut waiter).is_pending());
+        sleep(MS).await;
+    }
+    drop(waiter);
+    let guard = in_time(&here).await.unwrap();
+    assert!(guard.is_held());
+}

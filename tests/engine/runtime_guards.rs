@@ -1,0 +1,171 @@
+//! A runtime that stops leaves the guards of another runtime, and their releases, alone.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::stopped_runtime::{
+    LATE, LEASE, MS, Other, POLL, current_thread, in_each_case, is_served,
+};
+
+/// Its watchdog started in the other runtime, which then met its fate.
+#[test]
+fn guard_outlives_stop_of_first_runtime() {
+    in_each_case(|fate, here, there| {
+        let driven = current_thread();
+        let (used, is_used) = oneshot::channel();
+        let (granted, is_granted) = oneshot::channel::<()>();
+        let locks = here.clone();
+        let other = thread::spawn(move || {
+            Other::after(fate, async move {
+                let kept = locks.acquire("first").await.unwrap();
+                // So that its background tasks have started.
+                sleep(10 * MS).await;
+                used.send(()).unwrap();
+                is_granted.await.unwrap();
+                kept
+            })
+        });
+        let guard = driven.block_on(async {
+            is_used.await.unwrap();
+            here.acquire("k").await.unwrap()
+        });
+        granted.send(()).unwrap();
+        let _other = other.join().unwrap();
+        driven.block_on(async {
+            let end = Instant::now() + 5 * LEASE / 2;
+            while Instant::now() < end {
+                sleep(50 * MS).await;
+                assert!(guard.is_held(), "lost with a healthy store");
+            }
+            assert!(there.acquire("k").no_wait().await.unwrap_err().is_busy());
+        });
+    });
+}
+
+/// The other runtime was used before, and the guard came afterwards.
+#[test]
+fn later_guard_outlives_stop_of_first_runtime() {
+    in_each_case(|fate, here, _| {
+        let locks = here.clone();
+        let _other = Other::after(fate, async move {
+            let kept = locks.acquire("first").await.unwrap();
+            sleep(10 * MS).await;
+            kept
+        });
+        current_thread().block_on(async {
+            let guard = here.acquire("k").await.unwrap();
+            let lost = timeout(5 * LEASE / 2, guard.lost()).await;
+            assert!(
+                lost.is_err() && guard.is_held(),
+                "lost with a healthy store"
+            );
+        });
+    });
+}
+
+/// The end of a fixed lease is reported too, although nothing is renewed.
+#[test]
+fn fixed_lease_ends_after_stop_of_first_runtime() {
+    in_each_case(|fate, here, there| {
+        let locks = here.clone();
+        let _other = Other::after(fate, async move {
+            let kept = locks.acquire("first").await.unwrap();
+            sleep(10 * MS).await;
+            kept
+        });
+        current_thread().block_on(async {
+            let guard = here.acquire("k").lease(200 * MS).await.unwrap();
+            let lost = timeout(200 * MS + LATE, guard.lost()).await;
+            lost.expect("the loss is reported");
+        });
+        is_served(here, "k", POLL);
+        is_served(there, "k", POLL);
+    });
+}
+
+/// The releaser started in the other runtime.
+#[test]
+fn release_resolves_after_stop_of_first_runtime() {
+    in_each_case(|fate, here, there| {
+        let locks = here.clone();
+        let _other = Other::after(fate, async move {
+            drop(locks.acquire("first").await.unwrap());
+        });
+        let driven = current_thread();
+        driven.block_on(async {
+            let guard = here.acquire("k").await.unwrap();
+            let released = timeout(LEASE + LATE, guard.release()).await;
+            released
+                .expect("resolves when the lease has expired")
+                .unwrap();
+        });
+        is_served(there, "k", POLL);
+    });
+}
+
+/// The guard's own runtime met its fate; the release is awaited in another.
+#[test]
+fn release_elsewhere_resolves_after_runtime_stop() {
+    in_each_case(|fate, here, _| {
+        let (send, receive) = mpsc::channel();
+        let locks = here.clone();
+        let _other = Other::after(fate, async move {
+            send.send(locks.acquire("k").await.unwrap()).unwrap();
+            sleep(10 * MS).await;
+        });
+        let guard = receive.recv().unwrap();
+        current_thread().block_on(async {
+            let released = timeout(LEASE + LATE, guard.release()).await;
+            // Whatever came of it.
+            drop(released.expect("resolves when the lease has expired"));
+        });
+        is_served(here, "k", POLL);
+    });
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls a future on this thread, outside of any runtime, until it is woken for the last time.
+fn park_until_ready<F: Future>(limit: Duration, future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let end = Instant::now() + limit;
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "pending after {limit:?}");
+        thread::park_timeout(left);
+    }
+}
+
+/// The only runtime the manager knows of met its fate.
+#[test]
+fn release_outside_resolves_after_runtime_stop() {
+    in_each_case(|fate, here, there| {
+        let (send, receive) = mpsc::channel();
+        let locks = here.clone();
+        let _other = Other::after(fate, async move {
+            send.send(locks.acquire("k").await.unwrap()).unwrap();
+            sleep(10 * MS).await;
+        });
+        let guard = receive.recv().unwrap();
+        // Whatever came of it.
+        drop(park_until_ready(LEASE + LATE, guard.release()));
+        is_served(there, "k", LEASE + POLL);
+    });
+}

@@ -1,0 +1,211 @@
+//! A runtime that stops delays the waiters of another runtime until its leases expire at most.
+
+use std::thread;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+
+use futures_util::poll;
+
+use crate::stopped_runtime::{
+    LATE, LEASE, MS, Other, POLL, WAIT, current_thread, in_each_case, is_served, is_served_by,
+    polled, queued,
+};
+
+/// The holder's guard lives on, and is not renewed any more.
+#[test]
+fn waiter_is_served_after_stopped_holder() {
+    in_each_case(|fate, here, _| {
+        let locks = here.clone();
+        let _other = Other::after(fate, async move {
+            let kept = locks.acquire("k").await.unwrap();
+            sleep(10 * MS).await;
+            kept
+        });
+        is_served(here, "k", LEASE + POLL);
+    });
+}
+
+/// The waiter queued before the holder's runtime met its fate.
+#[test]
+fn queued_waiter_is_served_after_stopped_holder() {
+    in_each_case(|fate, here, _| {
+        let (granted, is_granted) = oneshot::channel();
+        let (waits, is_waiting) = oneshot::channel::<()>();
+        let locks = here.clone();
+        let other = thread::spawn(move || {
+            Other::after(fate, async move {
+                let kept = locks.acquire("k").await.unwrap();
+                granted.send(()).unwrap();
+                is_waiting.await.unwrap();
+                kept
+            })
+        });
+        let driven = current_thread();
+        let acquire = driven.block_on(async {
+            is_granted.await.unwrap();
+            polled(here.acquire("k").wait(WAIT), 1).await
+        });
+        waits.send(()).unwrap();
+        let _other = other.join().unwrap();
+        let start = Instant::now();
+        let guard = driven.block_on(acquire.0).unwrap();
+        let waited = start.elapsed();
+        assert!(guard.is_held());
+        assert!(waited <= LEASE + POLL + LATE, "served after {waited:?}");
+    });
+}
+
+/// A third process holds the key; the task that contends for it started in the other runtime, for a
+/// waiter whose deadline passes before the key is free.
+#[test]
+fn waiter_is_served_after_stopped_contender() {
+    in_each_case(|fate, here, there| {
+        let third = current_thread();
+        let held = third.block_on(there.acquire("k").lease(LEASE).into_future());
+        let _held = held.unwrap();
+        let locks = here.clone();
+        let _other = Other::after(fate, async move {
+            queued(locks.acquire("k").wait(LEASE / 2)).await
+        });
+        is_served(here, "k", LEASE + POLL);
+    });
+}
+
+/// The waiter queued behind a contender that was alive.
+#[test]
+fn queued_waiter_is_served_after_stopped_contender() {
+    in_each_case(|fate, here, there| {
+        let third = current_thread();
+        let held = third.block_on(there.acquire("k").lease(LEASE).into_future());
+        let _held = held.unwrap();
+        let (contends, is_contending) = oneshot::channel();
+        let (waits, is_waiting) = oneshot::channel::<()>();
+        let locks = here.clone();
+        let other = thread::spawn(move || {
+            Other::after(fate, async move {
+                let kept = queued(locks.acquire("k").wait(LEASE / 2)).await;
+                contends.send(()).unwrap();
+                is_waiting.await.unwrap();
+                kept
+            })
+        });
+        let driven = current_thread();
+        let acquire = driven.block_on(async {
+            is_contending.await.unwrap();
+            polled(here.acquire("k").wait(WAIT), 1).await
+        });
+        waits.send(()).unwrap();
+        let _other = other.join().unwrap();
+        let start = Instant::now();
+        let guard = driven.block_on(acquire.0).unwrap();
+        let waited = start.elapsed();
+        assert!(guard.is_held());
+        assert!(waited <= LEASE + POLL + LATE, "served after {waited:?}");
+    });
+}
+
+#[test]
+fn waiter_times_out_after_stop_of_first_runtime() {
+    in_each_case(|fate, here, there| {
+        let locks = here.clone();
+        let _other = Other::after(fate, async move {
+            let kept = locks.acquire("k").lease(20 * LEASE).await.unwrap();
+            sleep(10 * MS).await;
+            kept
+        });
+        let driven = current_thread();
+        for locks in [here, there] {
+            let start = Instant::now();
+            let late = driven.block_on(locks.acquire("k").wait(LEASE / 2).into_future());
+            assert!(late.unwrap_err().is_busy());
+            let waited = start.elapsed();
+            assert!(waited >= LEASE / 2 - 20 * MS && waited <= LEASE / 2 + LATE);
+        }
+    });
+}
+
+/// The other runtime stopped at any point of acquiring and releasing the key, after so many turns of
+/// its tasks.
+#[test]
+fn release_in_stopped_runtime_frees_key() {
+    thread::scope(|scope| {
+        for turns in 0..4 {
+            scope.spawn(move || release_frees_key_after(turns));
+        }
+    });
+}
+
+fn release_frees_key_after(turns: u32) {
+    in_each_case(|fate, here, _| {
+        let locks = here.clone();
+        let _other = Other::after(fate, async move {
+            drop(locks.acquire("k").await.unwrap());
+            for _ in 0..turns {
+                tokio::task::yield_now().await;
+            }
+        });
+        is_served(here, "k", LEASE + POLL);
+    });
+}
+
+/// A release in flight in the other runtime, and a waiter under terms that fit no lease of its lane.
+#[test]
+fn release_in_stopped_runtime_grants_fixed_lease() {
+    in_each_case(|fate, here, _| {
+        let locks = here.clone();
+        let _other = Other::after(fate, async move {
+            drop(locks.acquire("k").await.unwrap());
+            tokio::task::yield_now().await;
+        });
+        let acquire = here.acquire("k").lease(LEASE).wait(WAIT).into_future();
+        is_served_by(LEASE + POLL, acquire);
+    });
+}
+
+/// The contender of the other runtime has no waiter any more.
+#[test]
+fn key_left_by_stopped_contender_is_free() {
+    in_each_case(|fate, here, there| {
+        let third = current_thread();
+        let held = third.block_on(there.acquire("k").into_future()).unwrap();
+        let locks = here.clone();
+        let _other = Other::after(fate, async move {
+            drop(queued(locks.acquire("k")).await);
+        });
+        third.block_on(held.release()).unwrap();
+        third.block_on(async {
+            let once = timeout(LATE, here.acquire("k").no_wait()).await;
+            drop(once.expect("one attempt is made").expect("the key is free"));
+        });
+        is_served(here, "k", POLL);
+    });
+}
+
+/// The first attempt is in flight in the other runtime: not polled any more, or left to a task there.
+fn first_attempt_frees_key(drops: bool) {
+    in_each_case(|fate, here, _| {
+        let locks = here.clone();
+        let _other = Other::after(fate, async move {
+            let mut kept = Some(Box::pin(locks.acquire("k").wait(LEASE / 2).into_future()));
+            // Memory grants it at once; then the guard is dropped.
+            if let Some(acquire) = &mut kept
+                && (poll!(acquire).is_ready() || drops)
+            {
+                kept = None;
+            }
+            kept
+        });
+        is_served(here, "k", LEASE + POLL);
+    });
+}
+
+#[test]
+fn first_attempt_in_stopped_runtime_frees_key() {
+    first_attempt_frees_key(false);
+}
+
+#[test]
+fn dropped_attempt_in_stopped_runtime_frees_key() {
+    first_attempt_frees_key(true);
+}

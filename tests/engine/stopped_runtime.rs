@@ -1,0 +1,161 @@
+//! A runtime that stops after its work, in real time.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use futures_util::poll;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::{Instant, sleep};
+use tower_lock::{Acquire, AcquireFuture, LockManager, LockManagerBuilder, Memory};
+
+use crate::simulated::Simulated;
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const LEASE: Duration = Duration::from_secs(1);
+/// The poll interval of a waiter with jitter.
+pub(crate) const POLL: Duration = Duration::from_millis(1200);
+/// For a machine that is busy.
+pub(crate) const LATE: Duration = Duration::from_millis(800);
+/// Longer than every bound in this file.
+pub(crate) const WAIT: Duration = Duration::from_secs(5);
+
+/// What a runtime does after its work.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Fate {
+    /// A `current_thread` runtime outside of `block_on`.
+    Idles,
+    /// A handler blocks its thread.
+    Blocks,
+    Ends,
+}
+
+/// A runtime on a thread of its own that has done its work and met its fate, until this is dropped.
+pub(crate) struct Other {
+    over: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+pub(crate) fn current_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+impl Other {
+    /// Returns when the fate has begun. What the work returns is kept, and not polled.
+    pub(crate) fn after<W>(fate: Fate, work: W) -> Self
+    where
+        W: Future<Output: 'static> + Send + 'static,
+    {
+        let (begun, has_begun) = mpsc::channel();
+        let (over, is_over) = mpsc::channel::<()>();
+        let thread = thread::spawn(move || {
+            let runtime = current_thread();
+            let until_over = || {
+                begun.send(()).unwrap();
+                // Ends with an error when the sender is dropped.
+                is_over.recv().unwrap_err();
+            };
+            match fate {
+                Fate::Idles => {
+                    let _kept = runtime.block_on(work);
+                    until_over();
+                }
+                Fate::Blocks => runtime.block_on(async {
+                    let _kept = work.await;
+                    until_over();
+                }),
+                Fate::Ends => {
+                    let _kept = runtime.block_on(work);
+                    drop(runtime);
+                    until_over();
+                }
+            }
+        });
+        has_begun.recv().expect("the work is done");
+        Self {
+            over: Some(over),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        self.over = None;
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || thread::panicking());
+        }
+    }
+}
+
+/// Two processes on one store, for each kind of store.
+fn stores() -> [(&'static str, [LockManager; 2]); 2] {
+    let (memory, wire) = (Memory::new(), Simulated::new(MS));
+    let another = wire.another_wire();
+    [
+        (
+            "memory",
+            [memory.clone(), memory].map(|memory| built(LockManager::builder(memory))),
+        ),
+        (
+            "wire",
+            [wire, another].map(|wire| built(LockManager::builder(wire))),
+        ),
+    ]
+}
+
+fn built(builder: LockManagerBuilder) -> LockManager {
+    builder.watchdog_timeout(LEASE).build().unwrap()
+}
+
+/// Runs the test for each fate on both kinds of store at the same time; the thread's name says which.
+pub(crate) fn in_each_case(test: impl Fn(Fate, &LockManager, &LockManager) + Sync) {
+    thread::scope(|scope| {
+        for fate in [Fate::Idles, Fate::Blocks, Fate::Ends] {
+            for (store, [here, there]) in stores() {
+                let case = thread::Builder::new().name(format!("{fate:?} on {store}"));
+                let test = &test;
+                let spawned = case.spawn_scoped(scope, move || test(fate, &here, &there));
+                spawned.unwrap();
+            }
+        }
+    });
+}
+
+/// The key is granted, or would be, within the limit.
+pub(crate) fn is_served(locks: &LockManager, key: &str, limit: Duration) {
+    let acquire = locks.acquire(key).wait(WAIT).into_future();
+    is_served_by(limit, acquire);
+}
+
+pub(crate) fn is_served_by(limit: Duration, acquire: AcquireFuture) {
+    let start = Instant::now();
+    let served = current_thread().block_on(acquire);
+    let waited = start.elapsed();
+    let guard = served.unwrap_or_else(|error| panic!("{error} after {waited:?}"));
+    assert!(guard.is_held());
+    assert!(waited <= limit + LATE, "served after {waited:?}");
+}
+
+/// An acquire that is pending.
+pub(crate) struct Waiting(pub(crate) Pin<Box<AcquireFuture>>);
+
+pub(crate) async fn polled(acquire: Acquire, times: usize) -> Waiting {
+    let mut acquire = Box::pin(acquire.into_future());
+    assert!(poll!(&mut acquire).is_pending());
+    for _ in 1..times {
+        sleep(5 * MS).await;
+        assert!(poll!(&mut acquire).is_pending());
+    }
+    Waiting(acquire)
+}
+
+/// Polls an acquire until its first attempt has failed and it has a place in the queue.
+pub(crate) async fn queued(acquire: Acquire) -> Waiting {
+    let waiting = polled(acquire, 5).await;
+    sleep(5 * MS).await;
+    waiting
+}

@@ -1,0 +1,206 @@
+//! An acquire that is polled and then left alone delays other callers only until its own deadline.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::poll;
+use tokio::time::{Instant, sleep, timeout};
+use tower_lock::{Acquire, AcquireFuture, ErrorKind, LockManager, Memory};
+
+use crate::simulated::{Command, Fault, Simulated};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+/// The response timeout of a command.
+const RESPONSE: Duration = Duration::from_millis(500);
+/// The time after which an unpolled command continues in a task.
+const TAKE_OVER: Duration = Duration::from_millis(10);
+/// A few commands over the simulated wire, and the timers of the engine.
+const ROUND_TRIPS: Duration = Duration::from_millis(15);
+
+fn manager(wire: &Simulated) -> LockManager {
+    LockManager::builder(wire.clone()).build().unwrap()
+}
+
+/// Polls an acquire once, which must leave it pending.
+async fn polled_once(acquire: Acquire) -> Pin<Box<AcquireFuture>> {
+    let mut acquire = Box::pin(acquire.into_future());
+    assert!(poll!(&mut acquire).is_pending());
+    acquire
+}
+
+#[tokio::test(start_paused = true)]
+async fn unpolled_first_attempt_frees_key_at_deadline() {
+    let locks = manager(&Simulated::new(MS));
+    let start = Instant::now();
+    let unpolled = polled_once(locks.acquire("k").wait(SECOND)).await;
+    let next = locks.acquire("k").wait(30 * SECOND).await.unwrap();
+    assert!(start.elapsed() <= SECOND + ROUND_TRIPS, "{start:?}");
+    assert!(next.is_held());
+    drop(unpolled.await.unwrap_err());
+    assert!(next.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn unpolled_first_attempt_frees_key_elsewhere() {
+    let wire = Simulated::new(MS);
+    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    // Its command takes effect, and its reply is not read by the caller.
+    let mut unpolled = polled_once(here.acquire("k").wait(SECOND)).await;
+    let start = Instant::now();
+    sleep(2 * MS).await;
+    assert!(poll!(&mut unpolled).is_pending());
+    let next = there.acquire("k").wait(30 * SECOND).await.unwrap();
+    assert!(start.elapsed() <= SECOND + ROUND_TRIPS);
+    assert!(next.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn unpolled_failed_attempt_is_taken_over() {
+    let wire = Simulated::new(MS);
+    let locks = manager(&wire);
+    wire.fail_next(Command::Acquire, Fault::Refused);
+    let _unpolled = polled_once(locks.acquire("k").no_wait()).await;
+    let start = Instant::now();
+    let next = locks.acquire("k").wait(30 * SECOND).await.unwrap();
+    // The first backoff step is 50 ms with jitter.
+    assert!(start.elapsed() <= TAKE_OVER + 75 * MS + ROUND_TRIPS);
+    assert!(next.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn unpolled_refused_attempt_is_taken_over() {
+    let wire = Simulated::new(MS);
+    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let held = there.acquire("k").await.unwrap();
+    let _unpolled = polled_once(here.acquire("k").wait(100 * MS)).await;
+    let waiter = tokio::spawn(here.acquire("k").wait(30 * SECOND).into_future());
+    sleep(200 * MS).await;
+    held.release().await.unwrap();
+    let released = Instant::now();
+    let next = waiter.await.unwrap().unwrap();
+    assert!(released.elapsed() <= TAKE_OVER + ROUND_TRIPS);
+    assert!(next.is_held());
+}
+
+/// A task takes the first attempt over, and its outcome is the outcome of the caller behind it.
+#[tokio::test(start_paused = true)]
+async fn no_wait_behind_unpolled_attempt_ends_in_time() {
+    let wire = Simulated::new(MS);
+    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let free = polled_once(here.acquire("free").wait(30 * SECOND)).await;
+    let _held = there.acquire("held").await.unwrap();
+    let held = polled_once(here.acquire("held").wait(30 * SECOND)).await;
+    for key in ["free", "held"] {
+        let start = Instant::now();
+        let outcome = timeout(SECOND, here.acquire(key).no_wait()).await;
+        let error = outcome.expect("within a second").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(start.elapsed() <= TAKE_OVER + ROUND_TRIPS);
+    }
+    drop((free, held));
+}
+
+#[tokio::test(start_paused = true)]
+async fn unpolled_no_wait_blocks_one_response_time() {
+    let wire = Simulated::new(MS);
+    for fault in [None, Some(Fault::CommandLost), Some(Fault::AnswerLost)] {
+        let locks = manager(&wire);
+        if let Some(fault) = fault {
+            wire.fail_next(Command::Acquire, fault);
+        }
+        let start = Instant::now();
+        let _unpolled = polled_once(locks.acquire("k").no_wait()).await;
+        let next = locks.acquire("k").wait(30 * SECOND).await.unwrap();
+        // After a lost command the first backoff step follows, 50 ms with jitter.
+        let limit = RESPONSE + TAKE_OVER + 75 * MS + ROUND_TRIPS;
+        assert!(start.elapsed() <= limit, "{fault:?}: {:?}", start.elapsed());
+        next.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unclaimed_handoff_is_released_at_deadline() {
+    for locks in [LockManager::in_memory(), manager(&Simulated::new(MS))] {
+        let held = locks.acquire("k").await.unwrap();
+        let start = Instant::now();
+        let unpolled = polled_once(locks.acquire("k").wait(SECOND)).await;
+        let waiter = tokio::spawn(locks.acquire("k").wait(30 * SECOND).into_future());
+        sleep(10 * MS).await;
+        drop(held);
+        let next = waiter.await.unwrap().unwrap();
+        assert!(start.elapsed() <= SECOND + ROUND_TRIPS);
+        drop(unpolled.await.unwrap_err());
+        assert!(next.is_held());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unclaimed_grant_of_task_is_released_at_deadline() {
+    let wire = Simulated::new(MS);
+    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let held = there.acquire("k").await.unwrap();
+    let start = Instant::now();
+    let mut unpolled = polled_once(here.acquire("k").wait(SECOND)).await;
+    while here.snapshot().waiting == 0 {
+        sleep(MS).await;
+        assert!(poll!(&mut unpolled).is_pending());
+    }
+    sleep(10 * MS).await;
+    held.release().await.unwrap();
+    let next = there.acquire("k").wait(30 * SECOND).await.unwrap();
+    assert!(start.elapsed() <= SECOND + ROUND_TRIPS);
+    assert!(next.is_held());
+    drop(unpolled.await.unwrap_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn unclaimed_grant_leaves_nothing_behind() {
+    let memory = Memory::new();
+    let wire = Simulated::new(MS);
+    let in_memory = LockManager::builder(memory).build().unwrap();
+    for locks in [in_memory, manager(&wire)] {
+        let held = locks.acquire("k").await.unwrap();
+        let _unpolled = polled_once(locks.acquire("k").wait(SECOND)).await;
+        drop(held);
+        sleep(SECOND + ROUND_TRIPS).await;
+        assert!(!locks.is_locked("k").await.unwrap());
+        assert!(locks.snapshot().is_idle(), "{:?}", locks.snapshot());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_unpolled_waiters_end_at_their_deadline() {
+    for locks in [LockManager::in_memory(), manager(&Simulated::new(MS))] {
+        let held = locks.acquire("k").await.unwrap();
+        let start = Instant::now();
+        let mut unpolled = Vec::new();
+        for _ in 0..100 {
+            unpolled.push(polled_once(locks.acquire("k").wait(SECOND)).await);
+        }
+        let waiter = tokio::spawn(locks.acquire("k").wait(30 * SECOND).into_future());
+        sleep(10 * MS).await;
+        drop(held);
+        let next = waiter.await.unwrap().unwrap();
+        assert!(start.elapsed() <= SECOND + ROUND_TRIPS);
+        assert!(next.is_held());
+    }
+}
+
+/// A `select!` in a loop whose other branch needs the key itself.
+#[tokio::test(start_paused = true)]
+async fn select_branch_does_not_block_other_branch() {
+    let locks = manager(&Simulated::new(MS));
+    let mut acquire = Box::pin(locks.acquire("k").wait(SECOND).into_future());
+    let start = Instant::now();
+    tokio::select! {
+        biased;
+        _ = &mut acquire => unreachable!("a command takes 2 ms"),
+        () = std::future::ready(()) => {
+            let inside = locks.acquire("k").wait(30 * SECOND).await.unwrap();
+            assert!(start.elapsed() <= SECOND + ROUND_TRIPS);
+            inside.release().await.unwrap();
+        }
+    }
+    drop(acquire.await.unwrap_err());
+}
