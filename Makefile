@@ -16,12 +16,18 @@ ROWS ?=
 ROUNDS ?= 5
 SCENARIOS ?=
 
+# How many seeds `make simulate` runs, from which one on, and one alone: with its trace.
+SEEDS ?= 100000
+FIRST ?= 0
+SEED ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help test faults server lint features bench instructions interop
+.PHONY: help test faults simulate server lint features bench instructions interop
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
 	@echo 'make faults    every fault $(RUNS) times under load, as one table (RUNS=n, ROWS="words of names"; 100 000 locks once, or by name)'
+	@echo 'make simulate  the engine under simulated faults, in virtual time (SEEDS=n, FIRST=n; SEED=n: one, with its trace)'
 	@echo 'make lint      format, clippy and documentation, warnings are errors'
 	@echo 'make features  each feature alone, and none'
 	@echo 'make bench     beside other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot")'
@@ -39,6 +45,11 @@ test: server
 # A table of violations, overlaps, recovery times and orphaned keys. `make test` runs each fault once.
 faults: server
 	FAULT_RUNS=$(RUNS) $(CARGO) test --all-features --test faults -- $(ROWS)
+
+# `make test` runs 2 000 seeds. WITHOUT and ONLY choose classes: tests/simulate/main.rs.
+simulate:
+	SEEDS=$(SEEDS) FIRST=$(FIRST) SEED=$(SEED) \
+		$(CARGO) test --release --all-features --test simulate -- seeds_keep_invariants --nocapture
 
 server:
 	@.ci/server

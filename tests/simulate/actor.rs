@@ -1,0 +1,313 @@
+//! One actor: a caller of the engine that goes through the steps of its plan.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::time::{Sleep, sleep, sleep_until};
+use tower_lock::{AcquireFuture, Error, LockGuard, LockManager, Owner};
+
+use crate::executor::Origin;
+use crate::plan::{self, Acquire, Fate, Release, Step, Wait};
+use crate::time::{MS, Time, duration};
+use crate::wire::key;
+use crate::world::World;
+
+pub struct Actor {
+    pub world: Arc<World>,
+    pub locks: LockManager,
+    /// The owners that actors of this manager share.
+    pub owners: Vec<Owner>,
+    pub manager: usize,
+    pub runtime: usize,
+}
+
+fn ms(time: plan::Ms) -> Time {
+    MS * i64::try_from(time).unwrap()
+}
+
+impl Actor {
+    pub async fn run(self, steps: Vec<Step>) {
+        let mut guards: Vec<Kept> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Pause(pause) => sleep(duration(ms(pause))).await,
+                Step::Acquire(acquire) => {
+                    let owner = self.owner(&acquire, guards.last());
+                    guards.extend(self.acquire(&acquire, owner).await);
+                }
+                Step::Release(how) => {
+                    if let Some(guard) = guards.pop() {
+                        guard.release(how).await;
+                    }
+                }
+                Step::Block(pause) => self.block(ms(pause)).await,
+                Step::Inspect(n) => {
+                    let holder = self.locks.inspect(key(n)).await;
+                    self.world.trace(|| {
+                        let waiters = holder.map(|info| info.map(|info| info.waiters));
+                        format!("m{} inspects k{n}: {waiters:?} waiters", self.manager)
+                    });
+                }
+                Step::Force(n) => {
+                    let forced = self.locks.force_release(key(n)).await;
+                    (self.world).trace(|| format!("m{} forces k{n}: {forced:?}", self.manager));
+                }
+                Step::Shutdown(grace) => {
+                    self.world.seen.lock().unwrap().closing[self.manager] = true;
+                    self.world.trace(|| format!("m{} shuts down", self.manager));
+                    let left = self.locks.shutdown(duration(ms(grace))).await;
+                    (self.world).trace(|| format!("m{} is shut down: {left:?}", self.manager));
+                }
+            }
+        }
+        // In the order in which a caller's variables are dropped.
+        while guards.pop().is_some() {}
+    }
+
+    fn owner(&self, acquire: &Acquire, latest: Option<&Kept>) -> Option<Owner> {
+        match acquire.owner {
+            plan::Owner::Fresh => None,
+            plan::Owner::Shared(n) => Some(self.owners[n % self.owners.len()]),
+            plan::Owner::Nested => latest.and_then(Kept::owner),
+        }
+    }
+
+    /// Returns when the runtime has been blocked for so long.
+    async fn block(&self, pause: Time) {
+        let until = self.world.awake() + pause;
+        let runtime = self.world.runtime(self.manager, self.runtime);
+        (self.world).trace(|| {
+            let (manager, runtime) = (self.manager, self.runtime);
+            format!("m{manager}r{runtime} is blocked for {} ms", pause / MS)
+        });
+        runtime.pause(until);
+        let mut first = true;
+        // The runtime polls nothing before it resumes.
+        poll_fn(|context| {
+            if std::mem::take(&mut first) {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    async fn acquire(&self, acquire: &Acquire, owner: Option<Owner>) -> Option<Kept> {
+        let world = &self.world;
+        let keys: Vec<_> = acquire.keys.iter().map(|n| key(*n)).collect();
+        let mut request = self.locks.acquire(keys);
+        request = match acquire.wait {
+            Wait::Never => request.no_wait(),
+            Wait::For(wait) => request.wait(duration(ms(wait))),
+            Wait::Forever => request.wait_forever(),
+        };
+        if let Some(lease) = acquire.lease {
+            request = request.lease(duration(ms(lease)));
+        }
+        if let Some(max_hold) = acquire.max_hold {
+            request = request.max_hold(duration(ms(max_hold)));
+        }
+        if let Some(owner) = owner {
+            request = request.owner(owner);
+        }
+        let waiting = Waiting {
+            world: Arc::clone(world),
+            id: world.acquire_starts(self.manager, self.runtime, acquire, owner),
+        };
+        let attention = Attention {
+            waiting: &waiting,
+            request: Box::pin(request.into_future()),
+            fate: acquire.fate,
+            polls: 0,
+            timer: match acquire.fate {
+                Fate::DroppedAfter(pause) => Some(Box::pin(sleep(duration(ms(pause))))),
+                _ => None,
+            },
+            stalled: false,
+        };
+        let outcome = attention.await;
+        match outcome {
+            Some(Ok(guard)) => {
+                let waiter = world.acquire_ends(waiting.id, || "is served".to_owned())?;
+                let id = world.granted(&waiter, acquire, &guard);
+                self.listen(id, &guard);
+                Some(Kept {
+                    world: Arc::clone(world),
+                    id,
+                    guard: Some(guard),
+                })
+            }
+            Some(Err(error)) => {
+                world.acquire_ends(waiting.id, || format!("fails: {:?}", error.kind()));
+                None
+            }
+            None => {
+                world.acquire_ends(waiting.id, || "is dropped".to_owned());
+                None
+            }
+        }
+    }
+
+    fn listen(&self, id: u64, guard: &LockGuard) {
+        let world = Arc::clone(&self.world);
+        let held = guard.held();
+        let runtime = self.world.runtime(self.manager, self.runtime);
+        let listener = async move {
+            held.lost().await;
+            world.loss_reported(id);
+        };
+        runtime.start(Box::pin(listener), Origin::Simulation);
+    }
+}
+
+/// A pending acquire, as the simulation sees it.
+struct Waiting {
+    world: Arc<World>,
+    id: u64,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.world
+            .acquire_ends(self.id, || "is dropped with its caller".to_owned());
+    }
+}
+
+/// Polls an acquire as its fate says. `None` if it was dropped.
+struct Attention<'a> {
+    // Dropped before `waiting`, as all fields are: it is borrowed.
+    request: Pin<Box<AcquireFuture>>,
+    waiting: &'a Waiting,
+    fate: Fate,
+    polls: u32,
+    timer: Option<Pin<Box<Sleep>>>,
+    stalled: bool,
+}
+
+impl Future for Attention<'_> {
+    type Output = Option<Result<LockGuard, Error>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if this.stalled {
+            let Some(timer) = &mut this.timer else {
+                return Poll::Pending;
+            };
+            if timer.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            this.stalled = false;
+            this.timer = None;
+            this.waiting.world.acquire_goes_on(this.waiting.id);
+        }
+        this.polls += 1;
+        if let Poll::Ready(outcome) = this.request.as_mut().poll(context) {
+            return Poll::Ready(Some(outcome));
+        }
+        match this.fate {
+            Fate::DroppedAfterPolls(polls) if this.polls >= polls => return Poll::Ready(None),
+            Fate::DroppedAfter(_) => {
+                if let Some(timer) = &mut this.timer
+                    && timer.as_mut().poll(context).is_ready()
+                {
+                    return Poll::Ready(None);
+                }
+            }
+            Fate::Stalled { polls, pause } if this.polls == polls => {
+                let world = &this.waiting.world;
+                let until = world.instant(world.awake() + ms(pause));
+                let mut timer = Box::pin(sleep_until(until));
+                // Registers the waker.
+                let _pending = timer.as_mut().poll(context);
+                this.timer = Some(timer);
+                this.stalled = true;
+                world.acquire_stalls(this.waiting.id);
+            }
+            Fate::Forgotten { polls } if this.polls == polls => {
+                this.stalled = true;
+                this.waiting.world.acquire_stalls(this.waiting.id);
+            }
+            _ => {}
+        }
+        Poll::Pending
+    }
+}
+
+/// A guard whose release the simulation sees.
+struct Kept {
+    world: Arc<World>,
+    id: u64,
+    guard: Option<LockGuard>,
+}
+
+impl Kept {
+    fn owner(&self) -> Option<Owner> {
+        self.guard.as_ref().map(|guard| guard.owner())
+    }
+
+    async fn release(mut self, how: Release) {
+        let Some(guard) = self.guard.take() else {
+            return;
+        };
+        let (world, id) = (Arc::clone(&self.world), self.id);
+        let polls = match how {
+            Release::Dropped => {
+                self.guard = Some(guard);
+                return;
+            }
+            Release::DroppedOutside => {
+                world.released(id, false, "is dropped outside of a runtime");
+                let outside = tower_lock::test_util::leave();
+                drop(guard);
+                drop(outside);
+                return;
+            }
+            Release::Awaited => u32::MAX,
+            Release::AwaitedForPolls(polls) => polls,
+        };
+        let release = Ending {
+            id: world.release_starts(id),
+            world: Arc::clone(&world),
+        };
+        world.released(id, true, "is released");
+        let mut future = Box::pin(guard.release());
+        let mut left = polls;
+        let outcome = poll_fn(|context| {
+            if let Poll::Ready(outcome) = future.as_mut().poll(context) {
+                return Poll::Ready(Some(outcome));
+            }
+            left -= 1;
+            if left == 0 {
+                return Poll::Ready(None);
+            }
+            Poll::Pending
+        })
+        .await;
+        let how = format!("ends: {:?}", outcome.map(|it| it.map_err(|e| e.kind())));
+        release.world.release_ends(release.id, &how);
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            self.world.released(self.id, true, "is dropped");
+            drop(guard);
+        }
+    }
+}
+
+/// A release that is awaited, as the simulation sees it.
+struct Ending {
+    world: Arc<World>,
+    id: u64,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.world.release_ends(self.id, "is over");
+    }
+}

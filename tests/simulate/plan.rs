@@ -1,0 +1,172 @@
+//! What happens in one seed, as an explicit list that can be shortened.
+
+/// All times are milliseconds of virtual time.
+pub type Ms = u64;
+
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Drives delays, jitter and the order of tasks.
+    pub seed: u64,
+    pub length: Ms,
+    pub keys: usize,
+    /// The shortest and the longest delay of a request, and of a reply.
+    pub delay: (Ms, Ms),
+    /// Each key is a group of its own in the store.
+    pub grouped: bool,
+    pub managers: Vec<Manager>,
+    pub actors: Vec<Actor>,
+    pub events: Vec<Event>,
+}
+
+/// One process.
+#[derive(Debug, Clone)]
+pub struct Manager {
+    pub runtimes: usize,
+    pub watchdog: Ms,
+    pub max_waiters: usize,
+    pub max_waiters_per_key: usize,
+}
+
+#[derive(Debug, Clone)]
+pub struct Actor {
+    pub manager: usize,
+    pub runtime: usize,
+    pub start: Ms,
+    pub steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone)]
+pub enum Step {
+    Pause(Ms),
+    Acquire(Acquire),
+    /// Ends the hold of the latest guard, if there is one.
+    Release(Release),
+    /// Blocks the runtime of the actor.
+    Block(Ms),
+    Inspect(usize),
+    Force(usize),
+    Shutdown(Ms),
+}
+
+#[derive(Debug, Clone)]
+pub struct Acquire {
+    pub keys: Vec<usize>,
+    pub owner: Owner,
+    pub wait: Wait,
+    pub lease: Option<Ms>,
+    pub max_hold: Option<Ms>,
+    pub fate: Fate,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    Fresh,
+    /// One that actors of a manager share.
+    Shared(usize),
+    /// The owner of the latest guard of the actor.
+    Nested,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    Never,
+    For(Ms),
+    Forever,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Awaited,
+    DroppedAfterPolls(u32),
+    DroppedAfter(Ms),
+    /// The future is not polled for a while.
+    Stalled {
+        polls: u32,
+        pause: Ms,
+    },
+    /// Neither polled again nor dropped.
+    Forgotten {
+        polls: u32,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    Dropped,
+    DroppedOutside,
+    Awaited,
+    AwaitedForPolls(u32),
+}
+
+#[derive(Debug, Clone)]
+pub struct Event {
+    pub at: Ms,
+    pub what: What,
+}
+
+#[derive(Debug, Clone)]
+pub enum What {
+    /// The tasks of a runtime are not polled for a while.
+    Idle {
+        manager: usize,
+        runtime: usize,
+        pause: Ms,
+    },
+    /// The tasks of a runtime are never polled again, and not dropped.
+    Stop {
+        manager: usize,
+        runtime: usize,
+    },
+    /// The tasks of a runtime are dropped.
+    End {
+        manager: usize,
+        runtime: usize,
+        outside: bool,
+    },
+    /// Neither polls nor drops run in this process any more.
+    Kill {
+        manager: usize,
+    },
+    Suspend(Ms),
+    StepForward(Ms),
+    StepBack(Ms),
+    EmptyRestart,
+    /// Tells a manager that the store was out of reach.
+    Recovery {
+        manager: usize,
+    },
+    NoHints {
+        pause: Ms,
+    },
+    /// Commands that are sent in a while meet trouble.
+    Trouble {
+        manager: Option<usize>,
+        key: Option<usize>,
+        command: Option<Command>,
+        pause: Ms,
+        /// How many commands of a hundred.
+        share: u64,
+        kind: Trouble,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    RequestLost,
+    ReplyLost,
+    ReplyLate(Ms),
+    Refused,
+    /// Takes effect when the trouble ends.
+    Hung,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Command {
+    Acquire,
+    Renew,
+    Release,
+    Pass,
+    Extend,
+    Inspect,
+    Force,
+}

@@ -1,0 +1,404 @@
+//! The history as the actors and the store see it: guards, waiters, releases.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tower_lock::backend::LeaseId;
+use tower_lock::{FencingToken, Held, LockGuard, Owner};
+
+use crate::plan::{Acquire, Plan, Wait};
+use crate::time::{MS, RESPONSE_TIMEOUT, SECOND, Time};
+use crate::violation::Invariant;
+use crate::wire::index;
+use crate::world::World;
+
+/// At least as long as every lease that a plan asks for.
+pub const LONGEST_LEASE: Time = 5 * SECOND + 100 * MS;
+
+pub struct Seen {
+    next: u64,
+    pub guards: Vec<Guard>,
+    pub waiters: Vec<Waiter>,
+    pub releases: Vec<Releasing>,
+    /// By key and token: those that hold one grant together.
+    pub groups: BTreeMap<(usize, i64), Group>,
+    /// By key: the largest token, and its owner.
+    pub tokens: BTreeMap<usize, (i64, Owner)>,
+    /// By manager: until when a command may be in trouble.
+    pub troubled: Vec<Time>,
+    /// When the machine was last resumed; 0 if it was never suspended.
+    pub resumed: Time,
+    pub killed: Vec<bool>,
+    pub closing: Vec<bool>,
+    pub free_since: BTreeMap<usize, Time>,
+    /// By key: a lease that no guard has, and since when.
+    pub unowned: BTreeMap<usize, (LeaseId, Time)>,
+    pub attempts: BTreeMap<(usize, usize), VecDeque<Time>>,
+    /// What may bring about an attempt.
+    pub causes: BTreeMap<(usize, usize), VecDeque<Time>>,
+}
+
+pub struct Guard {
+    pub id: u64,
+    pub manager: usize,
+    pub runtime: usize,
+    pub keys: Vec<usize>,
+    pub owner: Owner,
+    pub tokens: Vec<i64>,
+    pub leases: Vec<LeaseId>,
+    pub held: Held,
+    pub lease: Option<Time>,
+    pub max_hold: Option<Time>,
+    pub reentrant: bool,
+    /// Its owner has other acquires, which may have held the key before it.
+    pub shares_owner: bool,
+    /// When its acquire started.
+    pub started: Time,
+    pub granted: Time,
+    /// What was left at the grant.
+    pub granted_for: Time,
+    /// As seen last while it was held.
+    pub valid_until: Time,
+    pub lost: Option<Time>,
+    /// When `lost()` resolved.
+    pub reported: Option<Time>,
+}
+
+#[derive(Default)]
+pub struct Group {
+    /// How many unreleased guards are renewed.
+    pub renewed: usize,
+    pub live: usize,
+    /// Until when it may be held without one that is renewed.
+    pub until: Time,
+    /// Every guard in it is renewed, and may be held for ever.
+    pub endless: bool,
+}
+
+pub struct Waiter {
+    pub id: u64,
+    pub manager: usize,
+    pub runtime: usize,
+    pub keys: Vec<usize>,
+    pub owner: Option<Owner>,
+    pub renewed: bool,
+    pub single_try: bool,
+    pub started: Time,
+    /// By the time that the machine is awake.
+    pub deadline: Option<Time>,
+    /// Since when it is polled whenever it is woken, apart from pauses of its runtime.
+    pub attentive: Option<Time>,
+}
+
+pub struct Releasing {
+    pub id: u64,
+    pub manager: usize,
+    pub runtime: usize,
+    pub started: Time,
+    /// When the store must have let go.
+    pub until: Time,
+}
+
+impl Seen {
+    pub fn new(plan: &Plan) -> Self {
+        let managers = plan.managers.len();
+        Self {
+            next: 0,
+            guards: Vec::new(),
+            waiters: Vec::new(),
+            releases: Vec::new(),
+            groups: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            troubled: vec![0; managers],
+            resumed: 0,
+            killed: vec![false; managers],
+            closing: vec![false; managers],
+            free_since: BTreeMap::new(),
+            unowned: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            causes: BTreeMap::new(),
+        }
+    }
+
+    pub fn id(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// A command of `manager` may be in trouble until then.
+    pub fn trouble(&mut self, manager: usize, until: Time) {
+        self.troubled[manager] = self.troubled[manager].max(until);
+    }
+
+    pub fn hinted(&mut self, manager: usize, key: usize, now: Time) {
+        self.causes
+            .entry((manager, key))
+            .or_default()
+            .push_back(now);
+    }
+
+    /// Nothing of this process counts any more.
+    pub fn kill(&mut self, manager: usize) {
+        self.killed[manager] = true;
+        self.guards.retain(|guard| guard.manager != manager);
+        self.waiters.retain(|waiter| waiter.manager != manager);
+        self.releases.retain(|release| release.manager != manager);
+    }
+}
+
+/// The events of the actors.
+impl World {
+    pub fn acquire_starts(
+        &self,
+        manager: usize,
+        runtime: usize,
+        acquire: &Acquire,
+        owner: Option<Owner>,
+    ) -> u64 {
+        let now = self.now();
+        let mut seen = self.seen.lock().unwrap();
+        let id = seen.id();
+        for key in &acquire.keys {
+            seen.hinted(manager, *key, now);
+        }
+        let wait = match acquire.wait {
+            Wait::Never => Some(RESPONSE_TIMEOUT),
+            Wait::For(wait) => Some(MS * i64::try_from(wait).unwrap()),
+            Wait::Forever => None,
+        };
+        seen.waiters.push(Waiter {
+            id,
+            manager,
+            runtime,
+            keys: acquire.keys.clone(),
+            owner,
+            renewed: acquire.lease.is_none(),
+            single_try: acquire.wait == Wait::Never,
+            started: now,
+            deadline: wait.map(|wait| self.awake() + wait),
+            attentive: Some(now),
+        });
+        self.trace(|| format!("m{manager}r{runtime} w{id} starts {acquire:?}"));
+        id
+    }
+
+    pub fn acquire_stalls(&self, id: u64) {
+        let mut seen = self.seen.lock().unwrap();
+        if let Some(waiter) = seen.waiters.iter_mut().find(|waiter| waiter.id == id) {
+            waiter.attentive = None;
+        }
+        self.trace(|| format!("w{id} is not polled any more"));
+    }
+
+    pub fn acquire_goes_on(&self, id: u64) {
+        let now = self.now();
+        let mut seen = self.seen.lock().unwrap();
+        if let Some(waiter) = seen.waiters.iter_mut().find(|waiter| waiter.id == id) {
+            waiter.attentive = Some(now);
+        }
+        self.trace(|| format!("w{id} is polled again"));
+    }
+
+    /// It was granted, refused or dropped.
+    pub fn acquire_ends(&self, id: u64, how: impl FnOnce() -> String) -> Option<Waiter> {
+        let now = self.now();
+        let mut seen = self.seen.lock().unwrap();
+        let at = seen.waiters.iter().position(|waiter| waiter.id == id)?;
+        let waiter = seen.waiters.remove(at);
+        for key in &waiter.keys {
+            seen.hinted(waiter.manager, *key, now);
+        }
+        seen.ends_for_owner(&waiter, now);
+        self.trace(|| format!("w{id} {}", how()));
+        Some(waiter)
+    }
+
+    pub fn granted(&self, waiter: &Waiter, acquire: &Acquire, guard: &LockGuard) -> u64 {
+        let now = self.now();
+        let held = guard.held();
+        let keys: Vec<usize> = held.keys().map(index).collect();
+        let token = |key| held.fencing_token_for(key).map_or(0, FencingToken::get);
+        let tokens: Vec<i64> = held.keys().map(token).collect();
+        let mut seen = self.seen.lock().unwrap();
+        let id = seen.id();
+        self.trace(|| {
+            let left = held.remaining();
+            format!(
+                "w{} granted as g{id}: keys {keys:?}, tokens {tokens:?}, {left:?} left",
+                waiter.id
+            )
+        });
+        self.check_order(&seen, waiter, now);
+        let is_held = held.is_held();
+        let mut leases = Vec::new();
+        // An acquire of several keys that still waits for one of them may hold this key already.
+        let mut reentrant =
+            (seen.waiters.iter()).any(|it| it.owner == Some(held.owner()) && it.keys.len() > 1);
+        for (key, token) in keys.iter().zip(&tokens) {
+            let Some(lease) = self.store.lock().unwrap().lease_of(*key, *token) else {
+                self.violate(Invariant::Fencing, || {
+                    format!("g{id} has token {token} of k{key}, which the store never gave")
+                });
+                continue;
+            };
+            leases.push(lease);
+            let last = seen.tokens.get(key).copied();
+            if let Some((last, owner)) = last {
+                // A grant that was overtaken outside of A0 can be entered again until it is lost.
+                let known = (seen.guards.iter())
+                    .any(|it| it.owner == held.owner() && it.token_of(*key) == Some(*token));
+                let again = known || *token == last && owner == held.owner();
+                reentrant |= again;
+                // A lease that was broken is handed off before that is known.
+                let broken = self.store.lock().unwrap().records[&lease].broken;
+                if is_held && !again && !broken && *token <= last {
+                    self.violate(Invariant::Fencing, || {
+                        format!("g{id} has token {token} of k{key} after {last}")
+                    });
+                }
+            }
+            if last.is_none_or(|(last, _)| *token > last) {
+                seen.tokens.insert(*key, (*token, held.owner()));
+            }
+        }
+        let ms = |time: Option<u64>| time.map(|time| MS * i64::try_from(time).unwrap());
+        let guard = Guard {
+            id,
+            manager: waiter.manager,
+            runtime: waiter.runtime,
+            owner: held.owner(),
+            leases,
+            lease: ms(acquire.lease),
+            max_hold: ms(acquire.max_hold),
+            reentrant,
+            shares_owner: matches!(acquire.owner, crate::plan::Owner::Shared(_)),
+            started: waiter.started,
+            granted: now,
+            granted_for: crate::time::time(held.remaining()),
+            valid_until: now,
+            lost: None,
+            reported: None,
+            keys,
+            tokens,
+            held,
+        };
+        seen.join_groups(&guard, now);
+        seen.guards.push(guard);
+        id
+    }
+
+    /// The guard is about to be released. `home`: whether inside its runtime.
+    pub fn released(&self, id: u64, home: bool, how: &str) {
+        let now = self.now();
+        let mut seen = self.seen.lock().unwrap();
+        let Some(at) = seen.guards.iter().position(|guard| guard.id == id) else {
+            return;
+        };
+        let guard = seen.guards.remove(at);
+        self.trace(|| format!("g{id} {how}"));
+        for lease in &guard.leases {
+            if let Some(record) = self.store.lock().unwrap().records.get_mut(lease) {
+                record.home = home.then_some(guard.runtime);
+            }
+        }
+        for key in &guard.keys {
+            seen.hinted(guard.manager, *key, now);
+        }
+        let watchdog = MS * i64::try_from(self.plan.managers[guard.manager].watchdog).unwrap();
+        seen.leave_groups(&guard, watchdog, now);
+    }
+
+    pub fn release_starts(&self, id: u64) -> u64 {
+        let mut seen = self.seen.lock().unwrap();
+        let release = seen.id();
+        if let Some(guard) = seen.guards.iter().find(|guard| guard.id == id) {
+            let store = self.store.lock().unwrap();
+            let longest = guard.leases.iter().map(|lease| &store.records[lease]);
+            let until = longest.map(|record| record.longest).max().unwrap_or(0);
+            let (manager, runtime) = (guard.manager, guard.runtime);
+            seen.releases.push(Releasing {
+                id: release,
+                manager,
+                runtime,
+                started: self.now(),
+                until,
+            });
+        }
+        release
+    }
+
+    pub fn release_ends(&self, id: u64, how: &str) {
+        let mut seen = self.seen.lock().unwrap();
+        seen.releases.retain(|release| release.id != id);
+        self.trace(|| format!("release r{id} {how}"));
+    }
+
+    pub fn loss_reported(&self, id: u64) {
+        let now = self.now();
+        self.trace(|| format!("g{id} is reported lost"));
+        let mut seen = self.seen.lock().unwrap();
+        if let Some(guard) = seen.guards.iter_mut().find(|guard| guard.id == id) {
+            guard.reported = Some(now);
+            if guard.held.is_held() {
+                self.violate(Invariant::Loss, || {
+                    format!("g{id} is held after its loss was reported")
+                });
+            }
+        }
+    }
+}
+
+impl Seen {
+    fn join_groups(&mut self, guard: &Guard, now: Time) {
+        for key in guard.group_keys() {
+            let group = self.groups.entry(key).or_insert_with(|| Group {
+                endless: true,
+                ..Group::default()
+            });
+            group.live += 1;
+            group.endless &= guard.lease.is_none() && guard.max_hold.is_none();
+            match guard.lease {
+                None => group.renewed += 1,
+                // More than is left is asked for in the background.
+                Some(lease) if guard.reentrant => {
+                    group.until = group.until.max(now + lease + 3 * SECOND / 2);
+                }
+                Some(lease) => group.until = group.until.max(now + lease),
+            }
+        }
+    }
+
+    /// What it has held meanwhile, of several keys or without picking it up, may still be renewed.
+    fn ends_for_owner(&mut self, waiter: &Waiter, now: Time) {
+        for guard in &self.guards {
+            if waiter.owner == Some(guard.owner) {
+                for key in guard.group_keys() {
+                    if let Some(group) = self.groups.get_mut(&key) {
+                        group.until = group.until.max(now + LONGEST_LEASE);
+                    }
+                }
+            }
+        }
+    }
+
+    fn leave_groups(&mut self, guard: &Guard, watchdog: Time, now: Time) {
+        for key in guard.group_keys() {
+            let Some(group) = self.groups.get_mut(&key) else {
+                continue;
+            };
+            group.live -= 1;
+            if guard.lease.is_none() {
+                group.renewed -= 1;
+                group.until = group.until.max(now + watchdog + 100 * MS);
+            }
+            if group.live == 0 {
+                self.groups.remove(&key);
+            }
+        }
+    }
+}
+
+impl Guard {
+    pub fn group_keys(&self) -> impl Iterator<Item = (usize, i64)> {
+        self.keys.iter().copied().zip(self.tokens.iter().copied())
+    }
+}

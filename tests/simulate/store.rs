@@ -1,0 +1,289 @@
+//! The simulated store: what it holds, by its own clock, and what became of each lease.
+
+use std::collections::BTreeMap;
+
+use tower_lock::backend::{HintSender, LeaseId, ReleasedOrKept};
+
+use crate::plan::Command;
+use crate::time::{Time, valid_until};
+
+/// The outcome of a command for one key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Granted {
+        counter: u64,
+    },
+    Busy {
+        ttl: Time,
+    },
+    Renewed,
+    /// Released, or forced open.
+    Released {
+        watchers: u32,
+    },
+    Kept {
+        counter: u64,
+    },
+    Wanted {
+        watchers: u32,
+    },
+    NotHeld,
+    Holder(Option<(LeaseId, Time)>),
+}
+
+/// One key of a command.
+#[derive(Debug, Clone)]
+pub struct Item {
+    pub key: usize,
+    /// Absent where a command is about the key alone.
+    pub lease: Option<LeaseId>,
+    pub ttl: Time,
+}
+
+/// What is known of a lease from outside of the engine.
+#[derive(Debug, Clone)]
+pub struct Record {
+    pub manager: usize,
+    /// Until when a guard of it may say that it is held, by the commands that took effect.
+    pub valid_until: Time,
+    /// Until when the store may hold it, by the commands that were sent.
+    pub longest: Time,
+    pub release_sent: bool,
+    /// It ended, or may end, earlier than promised: outside of A0.
+    pub broken: bool,
+    /// The runtime that is to return it; `None` if that cannot be known.
+    pub home: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Live {
+    lease: LeaseId,
+    expires: Time,
+}
+
+#[derive(Default)]
+pub struct Store {
+    live: BTreeMap<usize, Live>,
+    watchers: BTreeMap<usize, Vec<(usize, HintSender)>>,
+    recoveries: Vec<(usize, HintSender)>,
+    pub records: BTreeMap<LeaseId, Record>,
+    /// The first and the last counter of each grant of a key.
+    counters: BTreeMap<(usize, u64), (u64, LeaseId)>,
+    counter: u64,
+    /// How far the clock is ahead of the time of the simulation.
+    steps: Time,
+    stepped_back: bool,
+    /// By key: when a lease last ended earlier than promised.
+    pub broken_at: BTreeMap<usize, Time>,
+}
+
+impl Store {
+    fn clock(&self, now: Time) -> Time {
+        now + self.steps
+    }
+
+    fn clock_counter(&self, now: Time) -> u64 {
+        1_000_000 + self.clock(now).max(0).unsigned_abs()
+    }
+
+    fn next_counters(&mut self, key: usize, lease: LeaseId, count: u32, now: Time) -> u64 {
+        let first = self.clock_counter(now).max(self.counter + 1);
+        self.counter = first + u64::from(count) - 1;
+        self.counters.insert((key, first), (self.counter, lease));
+        first
+    }
+
+    /// The lease whose grants have this fencing token.
+    pub fn lease_of(&self, key: usize, token: i64) -> Option<LeaseId> {
+        let counter = token.unsigned_abs() / 256;
+        let (_, (last, lease)) = self.counters.range(..=(key, counter)).next_back()?;
+        let ((of, _), _) = self.counters.range(..=(key, counter)).next_back()?;
+        (*of == key && counter <= *last).then_some(*lease)
+    }
+
+    /// The lease that holds the key, and for how long.
+    pub fn holder(&self, key: usize, now: Time) -> Option<(LeaseId, Time)> {
+        let live = self.live.get(&key)?;
+        let left = live.expires - self.clock(now);
+        (left > 0).then_some((live.lease, left))
+    }
+
+    fn is_held_by(&self, key: usize, lease: LeaseId, now: Time) -> bool {
+        (self.holder(key, now)).is_some_and(|(holder, _)| holder == lease)
+    }
+
+    /// Takes note of a command that a process sends.
+    pub fn sent(
+        &mut self,
+        command: Command,
+        item: &Item,
+        manager: usize,
+        runtime: Option<usize>,
+        now: Time,
+    ) {
+        let Some(lease) = item.lease else { return };
+        let record = self.records.entry(lease).or_insert(Record {
+            manager,
+            valid_until: Time::MIN,
+            longest: now,
+            release_sent: false,
+            broken: false,
+            home: None,
+        });
+        record.longest = record.longest.max(now + item.ttl);
+        match command {
+            Command::Acquire => record.home = runtime,
+            Command::Release => record.release_sent = true,
+            _ => {}
+        }
+    }
+
+    /// Carries out a command that was sent at `sent` for one key.
+    pub fn execute(&mut self, command: Command, item: &Item, sent: Time, now: Time) -> Outcome {
+        let Some(lease) = item.lease else {
+            return match command {
+                Command::Force if self.holder(item.key, now).is_some() => {
+                    self.break_lease(item.key, now);
+                    self.live.remove(&item.key);
+                    Outcome::Released { watchers: 0 }
+                }
+                Command::Force => Outcome::NotHeld,
+                _ => Outcome::Holder(self.holder(item.key, now)),
+            };
+        };
+        if command == Command::Acquire {
+            if let Some((holder, ttl)) = self.holder(item.key, now)
+                && holder != lease
+            {
+                return Outcome::Busy { ttl };
+            }
+            let expires = self.clock(now) + item.ttl;
+            self.live.insert(item.key, Live { lease, expires });
+            self.promise(lease, item.ttl, sent, now);
+            let counter = self.next_counters(item.key, lease, 1, now);
+            return Outcome::Granted { counter };
+        }
+        if !self.is_held_by(item.key, lease, now) {
+            return Outcome::NotHeld;
+        }
+        let watchers = self.watching(item.key);
+        match command {
+            Command::Renew => {
+                self.lengthen(item, lease, sent, now);
+                Outcome::Renewed
+            }
+            Command::Extend if watchers > 0 => Outcome::Wanted { watchers },
+            Command::Extend | Command::Pass if watchers == 0 => {
+                self.lengthen(item, lease, sent, now);
+                let counter = self.next_counters(item.key, lease, ReleasedOrKept::COUNTERS, now);
+                Outcome::Kept { counter }
+            }
+            _ => {
+                self.live.remove(&item.key);
+                Outcome::Released { watchers }
+            }
+        }
+    }
+
+    fn lengthen(&mut self, item: &Item, lease: LeaseId, sent: Time, now: Time) {
+        let expires = self.clock(now) + item.ttl;
+        if let Some(live) = self.live.get_mut(&item.key) {
+            live.expires = live.expires.max(expires);
+        }
+        self.promise(lease, item.ttl, sent, now);
+    }
+
+    fn promise(&mut self, lease: LeaseId, ttl: Time, sent: Time, now: Time) {
+        if let Some(record) = self.records.get_mut(&lease) {
+            record.valid_until = record.valid_until.max(valid_until(sent, ttl));
+            record.longest = record.longest.max(now + ttl);
+        }
+    }
+
+    fn break_lease(&mut self, key: usize, now: Time) {
+        self.broken_at.insert(key, now);
+        if let Some(live) = self.live.get(&key)
+            && let Some(record) = self.records.get_mut(&live.lease)
+        {
+            record.broken = true;
+        }
+    }
+
+    fn break_all(&mut self, now: Time) {
+        for key in self.live.keys().copied().collect::<Vec<_>>() {
+            self.break_lease(key, now);
+        }
+    }
+
+    /// Loses everything but its clock.
+    pub fn restart(&mut self, now: Time) {
+        self.break_all(now);
+        self.live.clear();
+        // Tokens increase over a restart only if the clock never went back.
+        if !self.stepped_back {
+            self.counter = self.clock_counter(now);
+        }
+    }
+
+    pub fn step(&mut self, step: Time, now: Time) {
+        // What has expired stays so.
+        let clock = self.clock(now);
+        self.live.retain(|_, live| live.expires > clock);
+        if step > 0 {
+            self.break_all(now);
+        } else {
+            self.stepped_back = true;
+            for record in self.records.values_mut() {
+                record.longest -= step;
+            }
+        }
+        self.steps += step;
+    }
+
+    /// The keys that are held.
+    pub fn held(&self, now: Time) -> Vec<(usize, LeaseId)> {
+        let keys = self.live.keys();
+        keys.filter_map(|key| Some((*key, self.holder(*key, now)?.0)))
+            .collect()
+    }
+
+    // ---- hints ----------------------------------------------------------------------------
+
+    pub fn watch(&mut self, key: usize, manager: usize, sender: HintSender) {
+        self.watchers
+            .entry(key)
+            .or_default()
+            .push((manager, sender));
+    }
+
+    pub fn watch_recoveries(&mut self, manager: usize, sender: HintSender) {
+        self.recoveries.push((manager, sender));
+    }
+
+    /// How many watch a key.
+    pub fn watching(&mut self, key: usize) -> u32 {
+        let Some(watchers) = self.watchers.get_mut(&key) else {
+            return 0;
+        };
+        watchers.retain(|(_, sender)| !sender.is_closed());
+        u32::try_from(watchers.len()).unwrap_or(u32::MAX)
+    }
+
+    pub fn senders(&mut self, key: usize) -> Vec<(usize, HintSender)> {
+        self.watchers.get(&key).cloned().unwrap_or_default()
+    }
+
+    pub fn recovered(&self, manager: usize) {
+        for (of, sender) in &self.recoveries {
+            if *of == manager {
+                sender.hint();
+            }
+        }
+    }
+
+    /// How many watch anything.
+    pub fn subscriptions(&mut self) -> u32 {
+        let keys: Vec<usize> = self.watchers.keys().copied().collect();
+        keys.into_iter().map(|key| self.watching(key)).sum()
+    }
+}

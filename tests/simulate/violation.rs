@@ -1,0 +1,49 @@
+//! What can be violated: the invariants, and what the documentation promises beside them.
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Invariant {
+    /// I1: guards of different owners never overlap.
+    Exclusion,
+    /// I2: a guard is held only while the store holds its lease.
+    Validity,
+    /// I3: the loss is reported in time, and for good.
+    Loss,
+    /// I4: fencing tokens increase.
+    Fencing,
+    /// I5: hold counts.
+    HoldCount,
+    /// An owner never waits for what it holds.
+    Reentry,
+    /// I6, I7: a free key goes to a waiter.
+    Progress,
+    /// I8: no renewal after the release.
+    RenewedAfterRelease,
+    /// I9: no renewal for a lost guard.
+    RenewedAfterLoss,
+    /// I10: nothing is left behind.
+    LeftBehind,
+    /// I11: first come, first served.
+    Order,
+    /// I13: what no guard holds is released.
+    CleanUp,
+    /// I15: bounds, and no storms of attempts.
+    Bounds,
+    /// A guard is held for as long as its terms say, while the store is well and its runtime runs.
+    LostEarly,
+    /// A guard is not held for longer than its terms say.
+    HeldTooLong,
+    /// An acquire ends by its deadline.
+    Deadline,
+    /// `release` ends by the end of the lease.
+    ReleaseEnds,
+    /// The engine panicked.
+    Panic,
+    /// The engine never rests.
+    Livelock,
+}
+
+#[derive(Debug, Clone)]
+pub struct Violation {
+    pub invariant: Invariant,
+    pub what: String,
+}

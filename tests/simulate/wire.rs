@@ -1,0 +1,175 @@
+//! The simulated store as a [`Backend`]: the only file that knows the trait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tower_lock::backend::{
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, ForceReleased, Hints,
+    Holder, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
+};
+use tower_lock::{Backend, LockKey};
+
+use crate::plan::Command;
+use crate::store::{Item, Outcome};
+use crate::time::{RESPONSE_TIMEOUT, duration, time};
+use crate::world::{Failure, World};
+
+/// The connection of one process.
+pub struct Wire {
+    pub world: Arc<World>,
+    pub manager: usize,
+}
+
+/// The name of the `n`-th key.
+pub fn key(n: usize) -> LockKey {
+    LockKey::new(format!("k{n}"))
+}
+
+pub fn index(key: &LockKey) -> usize {
+    key.as_str()[1..].parse().unwrap()
+}
+
+fn item(key: &LockKey, lease: Option<LeaseId>, ttl: Duration) -> Item {
+    Item {
+        key: index(key),
+        lease,
+        ttl: time(ttl),
+    }
+}
+
+impl Wire {
+    async fn call(&self, command: Command, items: Vec<Item>) -> Vec<Result<Outcome, BackendError>> {
+        let count = items.len();
+        let deadline = Instant::now() + duration(RESPONSE_TIMEOUT);
+        let reply = self.world.send(self.manager, command, items);
+        let reply = match timeout_at(deadline, reply).await {
+            Ok(Ok(reply)) => reply,
+            // Lost: known when the time is over.
+            Ok(Err(_)) => {
+                sleep_until(deadline).await;
+                vec![Err(Failure::Unknown); count]
+            }
+            Err(_) => vec![Err(Failure::Unknown); count],
+        };
+        let error = |failure| match failure {
+            Failure::Refused => BackendError::refused(BackendErrorKind::Unavailable, "refused"),
+            Failure::Unknown => BackendError::unknown("no reply"),
+        };
+        reply
+            .into_iter()
+            .map(|outcome| outcome.map_err(error))
+            .collect()
+    }
+
+    async fn one(&self, command: Command, item: Item) -> Result<Outcome, BackendError> {
+        let mut reply = self.call(command, vec![item]).await;
+        reply.remove(0)
+    }
+}
+
+fn unexpected(outcome: Outcome) -> ! {
+    unreachable!("BUG: the store replied {outcome:?}")
+}
+
+impl Backend for Wire {
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
+        let item = item(&request.key, Some(request.lease), request.ttl);
+        Ok(match self.one(Command::Acquire, item).await? {
+            Outcome::Granted { counter } => Acquired::granted(counter),
+            Outcome::Busy { ttl } => Acquired::busy(duration(ttl)),
+            other => unexpected(other),
+        })
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
+        let items = renewals
+            .iter()
+            .map(|renewal| item(&renewal.key, Some(renewal.lease), renewal.ttl));
+        let outcomes = self.call(Command::Renew, items.collect()).await;
+        let renewed = |outcome| match outcome {
+            Outcome::Renewed => Renewed::Renewed,
+            Outcome::NotHeld => Renewed::NotHeld,
+            other => unexpected(other),
+        };
+        outcomes
+            .into_iter()
+            .map(|outcome| outcome.map(renewed))
+            .collect()
+    }
+
+    async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
+        let items = leases
+            .iter()
+            .map(|release| item(&release.key, Some(release.lease), Duration::ZERO));
+        let outcomes = self.call(Command::Release, items.collect()).await;
+        let released = |outcome| match outcome {
+            Outcome::Released { .. } => Released::Released,
+            Outcome::NotHeld => Released::NotHeld,
+            other => unexpected(other),
+        };
+        outcomes
+            .into_iter()
+            .map(|outcome| outcome.map(released))
+            .collect()
+    }
+
+    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
+        let item = item(&request.key, Some(request.lease), request.ttl);
+        Ok(match self.one(Command::Pass, item).await? {
+            Outcome::Kept { counter } => ReleasedOrKept::kept(counter),
+            Outcome::Released { watchers } => ReleasedOrKept::released(watchers),
+            Outcome::NotHeld => ReleasedOrKept::NotHeld,
+            other => unexpected(other),
+        })
+    }
+
+    async fn extend(&self, request: &KeepRequest) -> Result<Extended, BackendError> {
+        let item = item(&request.key, Some(request.lease), request.ttl);
+        Ok(match self.one(Command::Extend, item).await? {
+            Outcome::Kept { counter } => Extended::kept(counter),
+            Outcome::Wanted { watchers } => Extended::wanted(watchers),
+            Outcome::NotHeld => Extended::NotHeld,
+            other => unexpected(other),
+        })
+    }
+
+    fn watch(&self, key: &LockKey) -> Hints {
+        let (sender, hints) = Hints::channel();
+        self.world.watch(index(key), self.manager, sender);
+        hints
+    }
+
+    fn recoveries(&self) -> Hints {
+        let (sender, hints) = Hints::channel();
+        (self.world.store.lock().unwrap()).watch_recoveries(self.manager, sender);
+        hints
+    }
+
+    fn group(&self, key: &LockKey) -> u64 {
+        if self.world.plan.grouped {
+            index(key) as u64
+        } else {
+            0
+        }
+    }
+
+    async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
+        let item = item(key, None, Duration::ZERO);
+        Ok(match self.one(Command::Inspect, item).await? {
+            Outcome::Holder(holder) => {
+                holder.map(|(lease, ttl)| Holder::new(lease.to_string(), duration(ttl), 1))
+            }
+            other => unexpected(other),
+        })
+    }
+
+    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
+        let item = item(key, None, Duration::ZERO);
+        Ok(match self.one(Command::Force, item).await? {
+            Outcome::Released { .. } => ForceReleased::Released,
+            Outcome::NotHeld => ForceReleased::NotHeld,
+            other => unexpected(other),
+        })
+    }
+}
