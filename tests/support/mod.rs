@@ -8,4 +8,5 @@ pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod redis_server;
 pub(crate) mod sentinel;
+pub(crate) mod suspended_clock;
 pub(crate) mod tls;

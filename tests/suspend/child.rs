@@ -1,0 +1,126 @@
+//! The process that is suspended: this very program, started again with a URL.
+
+use std::io::{BufRead as _, BufReader, Lines};
+use std::process::{Child as Process, ChildStderr, Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use tokio::time::{Instant, timeout};
+use tower_lock::LockGuard;
+
+use crate::support::engine::{MS, PATIENCE, manager};
+use crate::support::suspended_clock::SuspendedClock;
+
+const URL: &str = "URL_FOR_THE_SUSPENDED_PROCESS";
+const PREFIX: &str = "suspended: ";
+
+/// One with a lease of its own, and one that the watchdog renews.
+pub(crate) const KEYS: [&str; 2] = ["leased", "renewed"];
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
+
+/// Does nothing unless it is the suspended process.
+#[test]
+fn suspended_process() {
+    let Ok(url) = std::env::var(URL) else {
+        return;
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (guards, lost) = runtime.block_on(async {
+        let locks = manager(url, LEASE).await;
+        let leased = locks.acquire(KEYS[0]).lease(LEASE);
+        let renewed = locks.acquire(KEYS[1]);
+        let guards: [LockGuard; KEYS.len()] = [leased.await.unwrap(), renewed.await.unwrap()];
+        let lost = guards.each_ref().map(|guard| tokio::spawn(guard.lost()));
+        (guards, lost)
+    });
+    eprintln!("{PREFIX}holds");
+
+    let look = || guards.each_ref().map(|it| (it.is_held(), it.remaining()));
+    let mut last_look = (SystemTime::now(), Instant::now());
+    // A suspend can begin between any two of these lines: the first look behind it counts.
+    let (seen, ran) = loop {
+        std::thread::sleep(5 * MS);
+        let this_look = (SystemTime::now(), Instant::now());
+        let slept = last_look.0.elapsed().unwrap() > LEASE;
+        let seen = look();
+        if slept || seen.iter().any(|(is_held, _)| !is_held) {
+            assert!(last_look.0.elapsed().unwrap() > LEASE, "lost: {seen:?}");
+            break (seen, last_look.1.elapsed());
+        }
+        last_look = this_look;
+    };
+    eprintln!("{PREFIX}clock paused: {}", ran < LEASE / 3);
+    eprintln!("{PREFIX}held, remaining: {seen:?}");
+    let all_lost = async {
+        for lost in lost {
+            lost.await.unwrap();
+        }
+    };
+    let resolved = runtime.block_on(async { timeout(100 * MS, all_lost).await.is_ok() });
+    eprintln!("{PREFIX}lost() resolved: {resolved}");
+    // Stays until it is killed.
+    std::thread::sleep(PATIENCE);
+}
+
+pub(crate) struct Child {
+    process: Process,
+    clock: SuspendedClock,
+    output: Lines<BufReader<ChildStderr>>,
+}
+
+impl Child {
+    pub(crate) fn start(url: &str) -> Self {
+        let clock = SuspendedClock::new();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        clock.preload(&mut command);
+        let mut process = command
+            .args(["--exact", "child::suspended_process", "--nocapture"])
+            .env(URL, url)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(process.stderr.take().unwrap()).lines();
+        Self {
+            process,
+            clock,
+            output,
+        }
+    }
+
+    /// Returns what it reports next.
+    pub(crate) fn report(&mut self) -> String {
+        let mut others = Vec::new();
+        for line in &mut self.output {
+            let line = line.unwrap();
+            if let Some(report) = line.strip_prefix(PREFIX) {
+                return report.to_owned();
+            }
+            others.push(line);
+        }
+        panic!("it has ended:\n{}", others.join("\n"));
+    }
+
+    pub(crate) fn suspend(&mut self) {
+        self.signal("-STOP");
+        self.clock.stop();
+    }
+
+    pub(crate) fn resume(&mut self) {
+        self.clock.resume();
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.process.id().to_string();
+        let status = Command::new("kill").args([signal, &id]).status().unwrap();
+        assert!(status.success());
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
