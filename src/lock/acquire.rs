@@ -116,7 +116,8 @@ impl Acquire {
     }
 
     /// Loses the lock when it has been held for so long, however often it was renewed. Between
-    /// 10 ms and 366 days. Default: none. Without effect on a nested acquire.
+    /// 10 ms and 366 days. Default: none. A nested acquire does not shorten the outer one: its own limit
+    /// takes effect once the outer guards have been released, and then counts from its grant.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self

@@ -25,8 +25,8 @@ pub(super) struct Tenure {
     pick_up_by: Option<Moment>,
     /// Boxed: it is rare.
     others: Option<Box<Others>>,
-    /// The end of the longest hold.
-    max_hold_until: Moment,
+    /// When the grant ends however often the lease was renewed: the limit of the oldest hold.
+    limit: Moment,
 }
 
 /// Holds beside the first one that their acquires may not pick up.
@@ -39,12 +39,21 @@ struct Others {
     homes: Vec<RuntimeId>,
 }
 
-/// The holds of one owner. The lease lasts as long as the longest of them asks.
+/// The holds of one owner. The lease lasts as long as the longest of them asks, and the limit of the
+/// oldest one ends it.
 #[derive(Debug)]
 enum Holds {
-    /// One, or several that ask for the same renewals.
+    /// One, or several without a limit that ask for the same renewals.
     Alike(End),
-    Mixed(Vec<(HoldId, End)>),
+    /// By age.
+    Mixed(Vec<Hold>),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Hold {
+    id: HoldId,
+    end: End,
+    limit: Moment,
 }
 
 /// Until when a hold lasts.
@@ -61,14 +70,14 @@ const FIRST: HoldId = 0;
 impl Tenure {
     /// Begins the tenure of the first holder of a lease, or the first one under a fresh counter.
     pub(super) fn begin(key: &LockKey, lease: Lease, claim: Claim, now: Moment) -> Self {
-        let max_hold_until = now + claim.terms.max_hold.get();
+        let limit = now + claim.terms.max_hold.get();
         let grant = Grant::new(
             key.clone(),
             claim.owner.get(),
             lease.token(),
             now,
             lease.valid_until(),
-            max_hold_until,
+            limit,
         );
         let end = if claim.terms.renewed {
             End::Renewed(claim.terms.ttl)
@@ -82,7 +91,7 @@ impl Tenure {
             first: claim.hold,
             pick_up_by: claim.deadline.moment().filter(|_| claim.grouped),
             others: None,
-            max_hold_until,
+            limit,
         }
     }
 
@@ -182,18 +191,30 @@ impl Tenure {
         } else {
             End::At(valid_until(now, terms.ttl.get()))
         };
-        let count = self.grant.holds();
-        self.grant.set_holds(count + 1);
-        match &mut self.holds {
-            Holds::Alike(first) if *first == end && terms.renewed => return,
-            Holds::Alike(first) => {
-                let mut holds = vec![(FIRST, *first); count as usize];
-                holds.push((hold, end));
-                self.holds = Holds::Mixed(holds);
-            }
-            Holds::Mixed(holds) => holds.push((hold, end)),
+        let limit = now + terms.max_hold.get();
+        let is_alike = match &self.holds {
+            Holds::Alike(first) => *first == end && terms.renewed && self.limit == limit,
+            Holds::Mixed(_) => false,
+        };
+        if !is_alike {
+            let id = hold;
+            self.mixed().push(Hold { id, end, limit });
         }
+        self.grant.set_holds(self.grant.holds() + 1);
         self.follow_holds(now);
+    }
+
+    /// Returns the holds one by one.
+    fn mixed(&mut self) -> &mut Vec<Hold> {
+        if let Holds::Alike(end) = self.holds {
+            let (id, limit) = (FIRST, self.limit);
+            let hold = Hold { id, end, limit };
+            self.holds = Holds::Mixed(vec![hold; self.grant.holds() as usize]);
+        }
+        match &mut self.holds {
+            Holds::Mixed(holds) => holds,
+            Holds::Alike(_) => unreachable!("BUG: they were made mixed"),
+        }
     }
 
     /// Ends one hold of several: the terms of the others apply. Returns `true` if the grant may end earlier
@@ -208,22 +229,39 @@ impl Tenure {
         let Holds::Mixed(holds) = &mut self.holds else {
             return false;
         };
-        let find = |name| holds.iter().position(|(id, _)| *id == name);
+        let find = |name| holds.iter().position(|hold| hold.id == name);
         let Some(at) = find(hold).or_else(|| find(FIRST)) else {
             unreachable!("BUG: a hold is released once");
         };
-        holds.swap_remove(at);
+        holds.remove(at);
         self.follow_holds(now);
         true
     }
 
-    /// The longest hold counts from now on. Without effect on a nested hold.
+    /// `max_hold` of this hold counts from now on.
     pub(super) fn limit_hold(&mut self, hold: HoldId, max_hold: Span, now: Moment) {
-        if hold != self.first {
-            return;
+        let limit = now + max_hold.get();
+        match &self.holds {
+            Holds::Alike(_) if self.grant.holds() == 1 => {
+                self.limit = limit;
+                self.grant.set_limit(limit);
+                return;
+            }
+            Holds::Alike(_) if self.limit == limit => return,
+            _ => {}
         }
-        self.max_hold_until = now + max_hold.get();
-        self.grant.set_limit(self.max_hold_until);
+        let is_first = hold == self.first;
+        let mut holds = self.mixed().iter_mut();
+        let unnamed = |it: &&mut Hold| it.id == hold || it.id == FIRST;
+        // The first hold is the oldest; of the others, an unnamed one is as good as the next.
+        let held = if is_first {
+            holds.find(unnamed)
+        } else {
+            holds.rfind(unnamed)
+        };
+        if let Some(held) = held {
+            (held.id, held.limit) = (hold, limit);
+        }
         self.follow_holds(now);
     }
 
@@ -233,12 +271,13 @@ impl Tenure {
         };
         let mut latest = Moment::FIRST;
         let mut renewed = None;
-        for (_, end) in holds.iter() {
-            match end {
-                End::Renewed(ttl) => renewed = Some(*ttl),
-                End::At(at) => latest = latest.max(*at),
+        for hold in holds {
+            match hold.end {
+                End::Renewed(ttl) => renewed = Some(ttl),
+                End::At(at) => latest = latest.max(at),
             }
         }
+        self.limit = holds.first().map_or(self.limit, |oldest| oldest.limit);
         let limit = match renewed {
             Some(ttl) => {
                 self.lease.want_always(ttl, now);
@@ -249,7 +288,7 @@ impl Tenure {
                 latest
             }
         };
-        self.grant.set_limit(limit.min(self.max_hold_until));
+        self.grant.set_limit(limit.min(self.limit));
     }
 
     /// Returns when the watchdog has to look at it.

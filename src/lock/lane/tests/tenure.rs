@@ -104,7 +104,7 @@ fn max_hold_counts_from_limit_hold() {
     let third = now + RENEWED.ttl.get() / 3;
     assert!(renew(&mut tenure, third));
     assert_eq!(tenure.grant.valid_until(), now + 15 * SECOND);
-    // A nested hold has no limit of its own, and lifts none.
+    // A nested hold neither shortens nor lifts the limit of the first one.
     tenure.nest(&again(2, RENEWED), third);
     tenure.limit_hold(2, Span::new(SECOND), third);
     assert_eq!(tenure.grant.valid_until(), now + 15 * SECOND);
@@ -112,13 +112,54 @@ fn max_hold_counts_from_limit_hold() {
     assert_eq!(tenure.grant.valid_until(), now + 15 * SECOND);
 }
 
+fn limited(seconds: u64) -> Terms {
+    Terms {
+        max_hold: Span::new(Duration::from_secs(seconds)),
+        ..RENEWED
+    }
+}
+
+#[test]
+fn max_hold_ends_with_its_hold() {
+    let (mut tenure, now) = tenure(limited(1));
+    tenure.nest(&again(2, RENEWED), now);
+    assert_eq!(tenure.grant.valid_until(), now + SECOND);
+    tenure.unnest(1, now);
+    assert_eq!(tenure.grant.valid_until(), tenure.lease.valid_until());
+}
+
+#[test]
+fn max_hold_of_nested_hold_follows_outer_ones() {
+    let (mut tenure, now) = tenure(RENEWED);
+    tenure.nest(&again(2, RENEWED), now);
+    tenure.nest(&again(3, limited(2)), now);
+    tenure.nest(&again(4, limited(1)), now);
+    tenure.unnest(1, now);
+    assert_eq!(tenure.grant.valid_until(), tenure.lease.valid_until());
+    tenure.unnest(2, now);
+    assert_eq!(tenure.grant.valid_until(), now + 2 * SECOND);
+    tenure.limit_hold(4, Span::new(3 * SECOND), now);
+    tenure.unnest(3, now);
+    assert_eq!(tenure.grant.valid_until(), now + 3 * SECOND);
+    tenure.limit_hold(4, Span::new(4 * SECOND), now);
+    assert_eq!(tenure.grant.valid_until(), now + 4 * SECOND);
+}
+
+#[test]
+fn max_hold_of_group_counts_beside_alike_holds() {
+    let (mut tenure, now) = tenure(RENEWED);
+    tenure.nest(&again(2, RENEWED), now);
+    tenure.limit_hold(2, Span::new(SECOND), now);
+    assert_eq!(tenure.grant.valid_until(), tenure.lease.valid_until());
+    tenure.limit_hold(1, Span::new(2 * SECOND), now);
+    assert_eq!(tenure.grant.valid_until(), now + 2 * SECOND);
+    tenure.unnest(1, now);
+    assert_eq!(tenure.grant.valid_until(), now + SECOND);
+}
+
 #[test]
 fn max_hold_in_terms_counts_from_grant() {
-    let terms = Terms {
-        max_hold: Span::new(SECOND),
-        ..RENEWED
-    };
-    let (tenure, now) = tenure(terms);
+    let (tenure, now) = tenure(limited(1));
     assert_eq!(tenure.grant.valid_until(), now + SECOND);
     assert_eq!(tenure.next_look(), now + SECOND);
 }
