@@ -82,7 +82,7 @@ pub(super) enum Work {
     /// Return the lease of this lane to the backend.
     Return(RuntimeId),
     /// Send the release of this lease again: the task that sent it does not run.
-    ReturnAgain(LeaseNumber, RuntimeId),
+    ReturnAgain(Outgoing, RuntimeId),
     /// Ask the backend for more hand-offs of this lease, ahead of need.
     ExtendAhead(LeaseNumber, RuntimeId),
     /// Release a lease of unknown fate until the backend confirms it or it must have expired.
@@ -91,6 +91,14 @@ pub(super) enum Work {
         ttl: Span,
         home: RuntimeId,
     },
+}
+
+/// A lease whose release is sent. The lane may have forgotten it when the reply comes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outgoing {
+    pub(super) lease: LeaseNumber,
+    /// How long the backend may hold it still if the release has no effect.
+    pub(super) ttl: Span,
 }
 
 impl Effects {

@@ -11,12 +11,11 @@ use tokio::time::timeout_at;
 
 use super::claim::HoldId;
 use super::clock::{Moment, Span};
-use super::effect::{Effects, Report, Work};
+use super::effect::{Effects, Outgoing, Report, Work};
 use super::engine::Engine;
 use super::grant::Grant;
 use super::home::Home;
 use super::lane::{self, Kept, Lane, Order, Yielded};
-use super::lease::LeaseNumber;
 use crate::backend::{
     BackendError, Immediate as _, KeepRequest, Release, Released, ReleasedOrKept,
 };
@@ -62,8 +61,8 @@ impl Engine {
             let keep = return_now(self, key, lane, now, effects);
             (until, keep.zip(lane.home()))
         });
-        if let Some(((number, ttl), home)) = keep {
-            start_release_or_keep(self, key.clone(), number, ttl, home);
+        if let Some(((outgoing, ttl), home)) = keep {
+            start_release_or_keep(self, key.clone(), outgoing, ttl, home);
         }
         until
     }
@@ -77,19 +76,25 @@ fn return_now(
     lane: &mut Lane,
     now: Moment,
     effects: &mut Effects,
-) -> Option<(LeaseNumber, Span)> {
+) -> Option<(Outgoing, Span)> {
     let backend = engine.backend.immediate()?;
-    let order = lane.take_return(lane.home()?, now, engine.stuck_at(now))?;
+    let home = lane.home()?;
+    let order = lane.take_return(home, now, engine.stuck_at(now))?;
     // A task would have nothing to do any more.
     effects.work.retain(|work| !matches!(work, Work::Return(_)));
     match order {
-        Order::Release(number) => {
-            let release = Release::new(key.clone(), engine.lease_id(number));
+        Order::Release(outgoing) => {
+            let release = Release::new(key.clone(), engine.lease_id(outgoing.lease));
             let outcome = backend.release(&release, now.into());
-            settle(lane, number, outcome, Repeat::No, now, effects);
+            let sent = Sent {
+                outgoing,
+                home,
+                repeat: Repeat::No,
+            };
+            sent.settle(lane, outcome, now, effects);
             None
         }
-        Order::ReleaseOrKeep(number, ttl) => Some((number, ttl)),
+        Order::ReleaseOrKeep(outgoing, ttl) => Some((outgoing, ttl)),
     }
 }
 
@@ -100,8 +105,8 @@ pub(super) fn enqueue(engine: &Arc<Engine>, key: &LockKey, home: RuntimeId) {
         let keep = engine.event(key, |lane, effects| {
             return_now(engine, key, lane, now, effects)
         });
-        if let Some((number, ttl)) = keep {
-            start_release_or_keep(engine, key.clone(), number, ttl, home);
+        if let Some((outgoing, ttl)) = keep {
+            start_release_or_keep(engine, key.clone(), outgoing, ttl, home);
         }
     } else if let Some(home) = engine.home(home) {
         home.releases.push(key.clone());
@@ -169,9 +174,9 @@ async fn run(mut running: Running) {
         let due = engine.stuck_at(now);
         for key in round {
             match engine.event(&key, |lane, _| lane.take_return(home.id, now, due)) {
-                Some(Order::Release(number)) => releases.push((key, number)),
-                Some(Order::ReleaseOrKeep(number, ttl)) => {
-                    start_release_or_keep(&engine, key, number, ttl, home.id);
+                Some(Order::Release(outgoing)) => releases.push((key, outgoing)),
+                Some(Order::ReleaseOrKeep(outgoing, ttl)) => {
+                    start_release_or_keep(&engine, key, outgoing, ttl, home.id);
                 }
                 // Taken back, or waiting for the reply to a renewal.
                 None => {}
@@ -183,11 +188,11 @@ async fn run(mut running: Running) {
 
 /// Sends one round, each group of keys on its own, and waits for the end of one of its batches, while
 /// others gather for the next round; but not for long: one that hangs delays no other.
-async fn send(engine: &Arc<Engine>, home: &Arc<Home>, leases: Vec<(LockKey, LeaseNumber)>) {
+async fn send(engine: &Arc<Engine>, home: &Arc<Home>, leases: Vec<(LockKey, Outgoing)>) {
     let batches = engine.in_batches(leases, BATCH, |(key, _)| key);
     let mut batches: Vec<_> = batches
         .into_iter()
-        .map(|batch| release(Arc::clone(engine), batch, Repeat::No))
+        .map(|batch| release(Arc::clone(engine), home.id, batch, Repeat::No))
         .collect();
     let Some(last) = batches.pop() else { return };
     for batch in batches {
@@ -217,67 +222,87 @@ enum Repeat {
 }
 
 /// Releases one batch. Whatever the reply, each lane goes on: what failed is tried again beside it.
-async fn release(engine: Arc<Engine>, leases: Vec<(LockKey, LeaseNumber)>, repeat: Repeat) {
+async fn release(
+    engine: Arc<Engine>,
+    home: RuntimeId,
+    leases: Vec<(LockKey, Outgoing)>,
+    repeat: Repeat,
+) {
     let releases = leases
         .iter()
-        .map(|(key, number)| Release::new(key.clone(), engine.lease_id(*number)));
+        .map(|(key, outgoing)| Release::new(key.clone(), engine.lease_id(outgoing.lease)));
     // Dropped here only with the runtime; then the leases expire.
     let outcomes = Arc::clone(&engine.backend)
         .release(releases.collect())
         .await;
-    for ((key, number), outcome) in leases.into_iter().zip(outcomes) {
+    for ((key, outgoing), outcome) in leases.into_iter().zip(outcomes) {
         let now = Moment::now();
+        let sent = Sent {
+            outgoing,
+            home,
+            repeat,
+        };
         engine.event(&key, |lane, effects| {
-            settle(lane, number, outcome, repeat, now, effects);
+            sent.settle(lane, outcome, now, effects);
         });
     }
 }
 
-fn settle(
-    lane: &mut Lane,
-    number: LeaseNumber,
-    outcome: Result<Released, BackendError>,
+/// A release that was sent by a task in `home`.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    outgoing: Outgoing,
+    home: RuntimeId,
     repeat: Repeat,
-    now: Moment,
-    effects: &mut Effects,
-) {
-    let outcome = match outcome {
-        Ok(Released::Released) => Ok(()),
-        Ok(Released::NotHeld) if repeat == Repeat::Yes && lane.returns_in_time(number, now) => {
-            Ok(())
-        }
-        Ok(Released::NotHeld) => Err(Error::new(ErrorKind::Lost)),
-        Err(error) => {
-            lane.resolve_return(number, now, effects);
-            Err(error.into())
-        }
-    };
-    lane.returned(number, outcome, Yielded::ToNobody, now, effects);
+}
+
+impl Sent {
+    /// Applies the reply. A failed release is tried again beside the lane, also if the lane has forgotten
+    /// the lease: the backend may hold it for longer than the lane could know.
+    fn settle(
+        self,
+        lane: &mut Lane,
+        outcome: Result<Released, BackendError>,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        let Outgoing { lease, ttl } = self.outgoing;
+        let outcome = match outcome {
+            Ok(Released::Released) => Ok(()),
+            Ok(Released::NotHeld)
+                if self.repeat == Repeat::Yes && lane.returns_in_time(lease, now) =>
+            {
+                Ok(())
+            }
+            Ok(Released::NotHeld) => Err(Error::new(ErrorKind::Lost)),
+            Err(error) => {
+                let home = self.home;
+                effects.work.push(Work::Resolve { lease, ttl, home });
+                Err(error.into())
+            }
+        };
+        lane.returned(lease, outcome, Yielded::ToNobody, now, effects);
+    }
 }
 
 /// Sends a release again from `home`, since nothing was heard of the one before. It may be sent twice.
-pub(super) fn send_again(
-    engine: &Arc<Engine>,
-    key: &LockKey,
-    number: LeaseNumber,
-    home: RuntimeId,
-) {
+pub(super) fn send_again(engine: &Arc<Engine>, key: &LockKey, outgoing: Outgoing, home: RuntimeId) {
     if let Some(home) = engine.home(home) {
-        let batch = vec![(key.clone(), number)];
-        home.runtime
-            .spawn(release(Arc::clone(engine), batch, Repeat::Yes));
+        let batch = vec![(key.clone(), outgoing)];
+        let task = release(Arc::clone(engine), home.id, batch, Repeat::Yes);
+        home.runtime.spawn(task);
     }
 }
 
 fn start_release_or_keep(
     engine: &Arc<Engine>,
     key: LockKey,
-    number: LeaseNumber,
+    outgoing: Outgoing,
     ttl: Span,
     home: RuntimeId,
 ) {
     if let Some(home) = engine.home(home) {
-        let task = release_or_keep(Arc::clone(engine), home.id, key, number, ttl);
+        let task = release_or_keep(Arc::clone(engine), home.id, key, outgoing, ttl);
         home.runtime.spawn(task);
     }
 }
@@ -287,9 +312,10 @@ async fn release_or_keep(
     engine: Arc<Engine>,
     home: RuntimeId,
     key: LockKey,
-    number: LeaseNumber,
+    outgoing: Outgoing,
     ttl: Span,
 ) {
+    let number = outgoing.lease;
     let sent_at = Moment::now();
     let request = KeepRequest::new(key.clone(), engine.lease_id(number), ttl.get());
     let backend = Arc::clone(&engine.backend);
@@ -320,6 +346,9 @@ async fn release_or_keep(
             });
         }
         // It may have been renewed or released; the plain release settles it either way.
-        Err(_) => release(engine, vec![(key, number)], Repeat::Yes).await,
+        Err(_) => release(engine, home, vec![(key, outgoing)], Repeat::Yes).await,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -115,7 +115,7 @@ impl Lane {
                     && returning.overdue(look.response_timeout) <= now =>
             {
                 self.give_up_renewal(now);
-                self.send_return_again(home, now + look.response_timeout, effects);
+                self.send_return_again(home, now, now + look.response_timeout, effects);
                 None
             }
             Phase::Contending(contending) if contending.due <= now => {
@@ -171,8 +171,8 @@ impl Lane {
             }
             Phase::Returning(returning) => {
                 returning.sent_again = true;
-                let number = returning.lease.number();
-                effects.work.push(Work::ReturnAgain(number, home));
+                let outgoing = returning.outgoing(now);
+                effects.work.push(Work::ReturnAgain(outgoing, home));
             }
             Phase::Contending(Contending {
                 driver: Driver::Task { .. },

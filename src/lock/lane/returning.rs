@@ -3,7 +3,7 @@
 use super::state::{Lane, Phase, Returning, Yielded};
 use super::tenure::Tenure;
 use crate::lock::clock::{Moment, Span};
-use crate::lock::effect::{Effects, Work};
+use crate::lock::effect::{Effects, Outgoing, Work};
 use crate::lock::lease::LeaseNumber;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
@@ -11,9 +11,9 @@ use crate::{Error, ErrorKind, LockKey};
 /// What the releaser sends for a lane.
 #[derive(Debug)]
 pub(in crate::lock) enum Order {
-    Release(LeaseNumber),
+    Release(Outgoing),
     /// The hand-off budget has ended with waiters here: release it only if others wait.
-    ReleaseOrKeep(LeaseNumber, Span),
+    ReleaseOrKeep(Outgoing, Span),
 }
 
 /// The terms under which the backend kept a lease.
@@ -45,16 +45,16 @@ impl Lane {
         returning.sent = true;
         returning.due = due;
         let lease = &returning.lease;
-        let number = lease.number();
+        let outgoing = returning.outgoing(now);
         let keep = first.is_some_and(|first| {
             lease.is_renewed_for(first.terms, now) && !first.deadline.has_passed(now)
         });
         let ttl = Span::new(lease.ttl());
         self.move_to(home);
         Some(if keep {
-            Order::ReleaseOrKeep(number, ttl)
+            Order::ReleaseOrKeep(outgoing, ttl)
         } else {
-            Order::Release(number)
+            Order::Release(outgoing)
         })
     }
 
@@ -71,24 +71,6 @@ impl Lane {
     pub(in crate::lock) fn returns_in_time(&mut self, number: LeaseNumber, now: Moment) -> bool {
         self.returns(number)
             .is_some_and(|returning| now < returning.lease.valid_until())
-    }
-
-    /// The release has failed: it is tried again beside the lane.
-    pub(in crate::lock) fn resolve_return(
-        &mut self,
-        number: LeaseNumber,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
-        let Some(home) = self.home else { return };
-        if let Some(returning) = self.returns(number) {
-            let ttl = Span::new(returning.lease.longest(now));
-            effects.work.push(Work::Resolve {
-                lease: number,
-                ttl,
-                home,
-            });
-        }
     }
 
     /// The backend has the lease, or its reply failed: the next in the queue contends.
@@ -194,6 +176,7 @@ impl Lane {
     pub(super) fn send_return_again(
         &mut self,
         home: RuntimeId,
+        now: Moment,
         due: Moment,
         effects: &mut Effects,
     ) {
@@ -204,8 +187,8 @@ impl Lane {
         returning.due = due;
         if returning.sent {
             returning.sent_again = true;
-            let number = returning.lease.number();
-            effects.work.push(Work::ReturnAgain(number, home));
+            let outgoing = returning.outgoing(now);
+            effects.work.push(Work::ReturnAgain(outgoing, home));
         } else {
             effects.work.push(Work::Return(home));
         }
@@ -215,6 +198,15 @@ impl Lane {
     pub(super) fn give_up_renewal(&mut self, now: Moment) {
         if let Phase::Returning(Returning { lease, .. }) = &mut self.phase {
             lease.give_up_renewal(now);
+        }
+    }
+}
+
+impl Returning {
+    pub(super) fn outgoing(&self, now: Moment) -> Outgoing {
+        Outgoing {
+            lease: self.lease.number(),
+            ttl: Span::new(self.lease.longest(now)),
         }
     }
 }

@@ -155,8 +155,8 @@ fn sent_return_is_sent_again_from_other_runtime() {
     lane.now = due;
     assert!(lane.look(here()).1.is_empty());
     let again = work(&mut lane.look(elsewhere()).1);
-    assert!(matches!(again, Work::ReturnAgain(lease, home)
-        if lease == number(1) && home == elsewhere()));
+    assert!(matches!(again, Work::ReturnAgain(outgoing, home)
+        if outgoing.lease == number(1) && home == elsewhere()));
     contends(&mut lane.returned(1), elsewhere());
 }
 
@@ -280,8 +280,8 @@ fn sent_return_of_ended_runtime_is_sent_again() {
         effects = lane.look(elsewhere()).1;
     }
     let again = work(&mut effects);
-    assert!(matches!(again, Work::ReturnAgain(lease, home)
-        if lease == number(1) && home == elsewhere()));
+    assert!(matches!(again, Work::ReturnAgain(outgoing, home)
+        if outgoing.lease == number(1) && home == elsewhere()));
 }
 
 #[test]

@@ -74,16 +74,3 @@ fn reply_to_earlier_return_changes_nothing() {
     assert!(matches!(work, Work::Resolve { lease, .. } if lease == number(7)));
     assert!(lane.lane.is_returning());
 }
-
-#[test]
-fn failed_return_is_resolved_beside_lane() {
-    let (mut lane, _reported) = keeping();
-    let ((), mut effects) = lane.event(|lane, now, effects| {
-        lane.resolve_return(number(1), now, effects);
-    });
-    let Work::Resolve { lease, ttl, .. } = work(&mut effects) else {
-        panic!("resolved");
-    };
-    assert_eq!(lease, number(1));
-    assert!(ttl >= RENEWED.ttl);
-}
