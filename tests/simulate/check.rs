@@ -67,18 +67,22 @@ impl World {
     }
 
     fn check_guards(&self, seen: &mut Seen, now: Time) {
+        let mut lost = Vec::new();
         let mut guards = std::mem::take(&mut seen.guards);
-        for guard in &mut guards {
+        for (at, guard) in guards.iter_mut().enumerate() {
             if guard.held.is_held() {
                 self.check_held(seen, guard, now);
             } else if guard.lost.is_none() {
                 guard.lost = Some(now);
                 self.trace(|| format!("g{} is not held any more", guard.id));
-                self.check_lost_early(seen, guard, now);
+                lost.push(at);
             }
             self.check_report(seen, guard, now);
         }
         seen.guards = guards;
+        for at in lost {
+            self.check_lost_early(seen, &seen.guards[at], now);
+        }
     }
 
     /// I2, and the terms.
@@ -137,16 +141,18 @@ impl World {
             return;
         }
         let id = guard.id;
-        if guard.lease.is_none() {
-            let members = seen.guards.iter().filter(|other| other.shares_grant(guard));
-            let members = members.chain([guard]);
+        let Some(lease) = guard.lease else {
+            let mut members = seen.guards.iter().filter(|it| it.shares_grant(guard));
             let running = members
+                .clone()
                 .map(|member| self.running_since(seen, member.manager, member.runtime))
                 .all(|since| since.is_some_and(|since| since <= guard.granted));
             let calm = running && seen.troubled[guard.manager] <= guard.granted;
             let watchdog = self.watchdog(guard.manager);
             let quick = self.round_trip() * 6 <= watchdog && guard.granted_for >= watchdog / 4;
-            let endless = guard.group_keys().all(|key| seen.groups[&key].endless);
+            // The limit of the oldest hold applies, which a waiter may have without a poll.
+            let pending = seen.waiters.iter().any(|it| it.owner == Some(guard.owner));
+            let endless = !pending && members.all(|member| member.max_hold.is_none());
             let early = match guard.max_hold {
                 Some(max_hold) if !guard.reentrant => now < guard.started + max_hold - SLACK,
                 _ => !guard.reentrant || endless,
@@ -157,8 +163,9 @@ impl World {
                 });
             }
             return;
-        }
-        let promised = guard.granted + guard.granted_for - MS;
+        };
+        // More is left where it entered a longer hold, which may end before.
+        let promised = guard.granted + guard.granted_for.min(lease) - MS;
         let troubled = seen.troubled[guard.manager] > guard.granted;
         let calm = !troubled && guard.keys.len() == 1 && !guard.reentrant;
         let running = self

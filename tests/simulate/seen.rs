@@ -70,8 +70,6 @@ pub struct Group {
     pub live: usize,
     /// Until when it may be held without one that is renewed.
     pub until: Time,
-    /// Every guard in it is renewed, and may be held for ever.
-    pub endless: bool,
 }
 
 pub struct Waiter {
@@ -350,12 +348,8 @@ impl World {
 impl Seen {
     fn join_groups(&mut self, guard: &Guard, now: Time) {
         for key in guard.group_keys() {
-            let group = self.groups.entry(key).or_insert_with(|| Group {
-                endless: true,
-                ..Group::default()
-            });
+            let group = self.groups.entry(key).or_default();
             group.live += 1;
-            group.endless &= guard.lease.is_none() && guard.max_hold.is_none();
             match guard.lease {
                 None => group.renewed += 1,
                 // More than is left is asked for in the background.
