@@ -1,4 +1,4 @@
-//! The request for a lock: its options, its deadline, and the order of several keys.
+//! The request for a lock: its options, its deadline and the order of its keys.
 
 use std::fmt;
 use std::future::Future;
@@ -17,32 +17,32 @@ use crate::backend::BoxFuture;
 use crate::observe;
 use crate::{ConfigError, Error, ErrorKind, LockKeys, Owner};
 
-/// A request for a lock on one or several keys; await it to get the [`LockGuard`].
+/// A request for a lock on one or several keys, which resolves to a [`LockGuard`].
 ///
-/// Made by [`LockManager::acquire`](crate::LockManager::acquire). Several keys are locked in
+/// Created by [`LockManager::acquire`](crate::LockManager::acquire). Several keys are locked in
 /// their sorted order, all or none, within one wait.
 ///
 /// # Errors
 ///
-/// Awaiting fails with an [`Error`] of kind [`Busy`](ErrorKind::Busy),
+/// Returns an [`Error`] of kind [`Busy`](ErrorKind::Busy),
 /// [`TooManyWaiters`](ErrorKind::TooManyWaiters), [`Overloaded`](ErrorKind::Overloaded),
 /// [`Unavailable`](ErrorKind::Unavailable), [`Misconfigured`](ErrorKind::Misconfigured),
 /// [`ShuttingDown`](ErrorKind::ShuttingDown), [`InvalidKey`](ErrorKind::InvalidKey),
 /// [`InvalidOption`](ErrorKind::InvalidOption), [`KeyConflict`](ErrorKind::KeyConflict) or
-/// [`ReentrancyLimit`](ErrorKind::ReentrancyLimit); with several keys and a fixed
-/// [`lease`](Self::lease) also [`Lost`](ErrorKind::Lost), when the lease of one key ran out during
+/// [`ReentrancyLimit`](ErrorKind::ReentrancyLimit). With several keys and a fixed
+/// [`lease`](Self::lease), returns [`Lost`](ErrorKind::Lost) if the lease of one key expires during
 /// the wait for another.
 ///
-/// Outside of a Tokio runtime, and in one without timers, awaiting fails at once with
-/// [`Misconfigured`](ErrorKind::Misconfigured), unless
-/// [`LockManagerBuilder::runtime`](crate::LockManagerBuilder::runtime) names a runtime for the
+/// Outside a Tokio runtime, and in one without timers, returns
+/// [`Misconfigured`](ErrorKind::Misconfigured) at once, unless
+/// [`LockManagerBuilder::runtime`](crate::LockManagerBuilder::runtime) sets a runtime for the
 /// background work. Redis needs a runtime with I/O.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future at any point leaves nothing behind: it leaves the queue at once, and what
-/// a command in flight may still acquire is released in the background. A future that is not polled
-/// holds up no other acquire, and a grant that it does not pick up by its deadline is released.
+/// If dropped, the acquire leaves the queue at once, and a lease that a command in flight may still
+/// acquire is released in the background. A future that is not polled delays no other acquire. A
+/// grant that it does not pick up by its deadline is released.
 #[derive(Clone)]
 #[must_use = "an acquire does nothing until it is awaited"]
 pub struct Acquire {
@@ -54,7 +54,7 @@ pub struct Acquire {
     owner: Option<Owner>,
 }
 
-/// The backend's own timeout says more than the end of the wait: it comes first.
+/// Lets the backend's own timeout, which has a more precise error, end an attempt first.
 const SLACK: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, Copy)]
@@ -78,10 +78,11 @@ impl Acquire {
         acquire.wait(wait)
     }
 
-    /// How long to wait at most, from the first poll to the answer: queueing, connecting, commands
-    /// and retries all spend from it. Default: the manager's, 5 s. At most 366 days; zero is
-    /// [`no_wait`](Self::no_wait). A wait shorter than a round trip to the backend ends as
-    /// [`Unavailable`](ErrorKind::Unavailable): nothing is known of the lock by then.
+    /// Sets the longest wait. Defaults to the manager's wait, 5 s.
+    ///
+    /// The wait begins at the first poll and covers the queue, connecting, commands and retries. At most
+    /// 366 days; zero is [`no_wait`](Self::no_wait). A wait shorter than a round trip to the backend ends
+    /// as [`Unavailable`](ErrorKind::Unavailable), because the state of the lock is unknown by then.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = if wait.is_zero() {
             Wait::Never
@@ -91,62 +92,64 @@ impl Acquire {
         self
     }
 
-    /// Makes exactly one attempt, and sends no command at all if another owner in this process holds the
-    /// lock, or waits for it. Ends within one response timeout of the backend (Redis: 500 ms unless set).
+    /// Makes one attempt, or none if another owner in this process holds the lock or waits for it.
+    ///
+    /// Ends within one response timeout of the backend (Redis: 500 ms by default).
     pub fn no_wait(mut self) -> Self {
         self.wait = Wait::Never;
         self
     }
 
-    /// Waits without an end.
+    /// Waits without a deadline.
     pub fn wait_forever(mut self) -> Self {
         self.wait = Wait::Forever;
         self
     }
 
-    /// Takes a lease of this length that is not renewed, Redisson's `leaseTime`: the lock is lost
-    /// when it has passed. Between 10 ms and 366 days. Default: the watchdog renews the lock for as
-    /// long as it is held.
+    /// Sets a lease of this length that is not renewed, and expires when it has passed. Defaults to a
+    /// lease that the watchdog renews while the lock is held.
     ///
-    /// A lock with a fixed lease is never handed on inside the process, and each grant costs a
-    /// round trip. On a nested acquire this never shortens the lease of the outer one.
+    /// Between 10 ms and 366 days. Corresponds to Redisson's `leaseTime`.
+    ///
+    /// A lock with a fixed lease is never handed off inside the process, so each grant costs a round
+    /// trip. A nested acquire never shortens the lease of the outer one.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// Loses the lock when it has been held for so long, however often it was renewed. Between
-    /// 10 ms and 366 days. Default: none. A nested acquire does not shorten the outer one: its own limit
-    /// takes effect once the outer guards have been released, and then counts from its grant.
+    /// Sets the longest hold, after which the lock is lost despite renewals. Defaults to none.
+    ///
+    /// Between 10 ms and 366 days. The limit of a nested acquire does not shorten the outer hold. It takes
+    /// effect once the outer guards have been released, and then counts from its own grant.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
     }
 
-    /// Acquires in the name of this owner: if it holds the lock already, it holds it once more,
-    /// without a round trip. Default: a new owner, to which even the locks of its own request are
-    /// those of a stranger.
+    /// Sets the owner. If it already holds the lock, the acquire adds a hold without a round trip.
+    /// Defaults to a new owner, which also waits for the locks of its own request.
     ///
-    /// An owner is known to the manager that made it, and to its clones: another manager on the same
-    /// backend lets it wait like anybody else. Tasks that share an owner do not exclude each other;
-    /// when two of them wait for one key at the same time, they queue like strangers.
+    /// Only the manager that created an owner, and its clones, recognize it: another manager on the same
+    /// backend treats it as another owner. Tasks that share an owner do not exclude each other. If
+    /// several of them wait for one key, they are granted it together.
     pub fn owner(mut self, owner: Owner) -> Self {
         self.owner = Some(owner);
         self
     }
 
-    /// Acquires, works, releases. The work's future is dropped when the lock is lost.
+    /// Acquires the lock, runs the work and releases the lock. Drops the work if the lock is lost.
     ///
     /// The release is finished in the background.
     ///
     /// # Errors
     ///
-    /// Those of the acquire, and [`Lost`](ErrorKind::Lost) if the lock was lost before the work was
-    /// done.
+    /// Returns the errors of the acquire, or [`Lost`](ErrorKind::Lost) if the lock is lost before the work
+    /// completes.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the work and then releases the lock.
+    /// If dropped, the work is dropped first, and then the lock is released.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -164,7 +167,7 @@ impl Acquire {
     {
         let guard = self.await?;
         let work = work(guard.held());
-        // On every exit `work`, declared later, is dropped before the guard.
+        // Declared after the guard, so dropped before it on every exit.
         tokio::select! {
             biased;
             () = guard.lost() => Err(Error::new(ErrorKind::Lost)),
@@ -189,7 +192,7 @@ impl Acquire {
         })
     }
 
-    /// Goes as far as it goes without waiting, counting from `now`.
+    /// Proceeds as far as possible without waiting. The wait counts from `now`.
     fn start(self, now: Moment) -> Started {
         let terms = match self.keys.validate() {
             Err(invalid) => return Started::refused(ErrorKind::InvalidKey, invalid),
@@ -258,18 +261,17 @@ impl IntoFuture for Acquire {
     }
 }
 
-/// The future of an [`Acquire`]. Does nothing before it is polled; then it is boxed only if it
-/// has to wait.
+/// The future of an [`Acquire`], which allocates only if it has to wait.
 ///
 /// # Panics
 ///
-/// As [`Acquire`], and when it is polled again after it was ready.
+/// Panics if polled again after it completed.
 #[must_use = "futures do nothing unless polled"]
 pub struct AcquireFuture {
     state: State,
 }
 
-// The request itself is the common case: boxing it would cost what the fast path saves.
+// The unpolled request is the common case, and boxing it would cost what the fast path saves.
 #[allow(clippy::large_enum_variant)]
 enum State {
     Unpolled(Acquire),
@@ -336,13 +338,13 @@ async fn acquire_all(
     keys: LockKeys,
     claim: Claim,
 ) -> Result<LockGuard, Error> {
-    // The longest hold counts from the success of the whole acquire.
+    // The longest hold counts from the grant of the last key.
     let mut one = claim;
     one.terms.max_hold = Span::FOREVER;
-    // Dropped on error or cancellation, which releases the keys taken so far.
+    // Dropped on error or cancellation, which releases the keys acquired so far.
     let mut holds = Vec::with_capacity(keys.as_slice().len());
     for key in keys.as_slice() {
-        // Each queue is joined at its own time.
+        // A ticket orders by arrival, and the acquire arrives at each key at another time.
         one.ticket = engine.next_number();
         holds.push(match enter(&engine, key, one, Moment::now()) {
             Step::Done(outcome) => outcome?,
@@ -352,7 +354,7 @@ async fn acquire_all(
             }
         });
     }
-    // A fixed lease may have expired while the wait for another key went on.
+    // A fixed lease may have expired during the wait for another key.
     if !holds.iter().all(Hold::is_held) {
         return Err(Error::new(ErrorKind::Lost));
     }

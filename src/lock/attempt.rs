@@ -54,28 +54,28 @@ impl fmt::Debug for Attempt {
 /// Resolves the future of a waiter.
 pub(super) type Answer = oneshot::Receiver<Result<Given, Error>>;
 
-/// The first attempt of an acquire, which the acquire drives as long as it is polled. The lane and
-/// the acquire share it, so that a task can take it over.
+/// The first attempt of an acquire, driven by the acquire while it is polled. The lane and the acquire
+/// share it, so that a task can take it over.
 #[derive(Debug, Default)]
 pub(super) struct InlineAttempt(Mutex<Inline>);
 
 #[derive(Debug, Default)]
 pub(super) enum Inline {
-    /// Not sent yet, or finished.
+    /// The attempt is unsent or finished.
     #[default]
     Empty,
     InFlight(Box<InFlight>),
-    /// A task drives it. The acquire waits in the queue.
+    /// A task drives the attempt. The acquire waits in the queue.
     TakenOver(Answer),
 }
 
-/// What a task needs to take an attempt over.
+/// An attempt in flight, with what a task needs to take it over.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) attempt: Attempt,
     pub(super) claim: Claim,
     pub(super) seat: OwnedSemaphorePermit,
-    /// Wakes the acquire, which then waits for its answer instead.
+    /// Wakes the acquire, which then waits in the queue.
     pub(super) waker: Waker,
 }
 
@@ -94,7 +94,7 @@ impl InlineAttempt {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the state unless the acquire is being polled at this moment.
+    /// Returns the state, or `None` while the acquire is being polled.
     pub(super) fn unpolled(&self) -> Option<MutexGuard<'_, Inline>> {
         match self.0.try_lock() {
             Ok(state) => Some(state),

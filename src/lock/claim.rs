@@ -1,17 +1,17 @@
-//! What one acquire asks of a lane.
+//! The request of one acquire to a lane.
 
 use super::clock::{Moment, Span};
 use crate::Owner;
 use crate::task::RuntimeId;
 
-/// The place of an acquire in any queue: smaller is earlier. Never used twice, so that an acquire
-/// that leaves late cannot take the place of another.
+/// The position of an acquire in any queue; smaller is earlier. Never reused, so that a late departure
+/// cannot remove another acquire.
 pub(super) type Ticket = u64;
 
-/// Names the hold that an acquire gets, on all of its keys.
+/// Identifies the hold of an acquire, on all of its keys.
 pub(super) type HoldId = u64;
 
-/// Who asks for the lock, and under which terms.
+/// The owner, the terms and the deadline of one acquire.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claim {
     pub(super) ticket: Ticket,
@@ -19,13 +19,13 @@ pub(super) struct Claim {
     pub(super) owner: ClaimOwner,
     pub(super) terms: Terms,
     pub(super) deadline: Deadline,
-    /// It is one of several keys: its grant is picked up once all of them are granted.
+    /// The claim is for one of several keys: its grant is picked up once all of them are granted.
     pub(super) grouped: bool,
     /// The runtime whose background tasks serve this acquire and the grant it gets.
     pub(super) home: RuntimeId,
 }
 
-/// The owner of a claim. A fresh one is unknown to all other claims.
+/// The owner of a claim. A fresh owner has no other claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClaimOwner {
     Fresh(Owner),
@@ -40,21 +40,21 @@ impl ClaimOwner {
     }
 }
 
-/// How long a lock is wanted.
+/// The requested lifetime of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Terms {
     /// The length of the lease.
     pub(super) ttl: Span,
-    /// Whether the watchdog renews it for as long as it is held.
+    /// Whether the watchdog renews the lease while the lock is held.
     pub(super) renewed: bool,
-    /// When the lock is lost however often it was renewed.
+    /// The longest hold, after which the lock is lost despite renewals.
     pub(super) max_hold: Span,
 }
 
-/// How long an acquire waits.
+/// The end of an acquire's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Deadline {
-    /// Exactly one attempt, which ends by then.
+    /// The acquire makes exactly one attempt, which ends by then.
     OneAttempt(Moment),
     At(Moment),
     Endless,

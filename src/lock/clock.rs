@@ -1,11 +1,11 @@
-//! The clock of the engine: tokio's clock plus the time for which this machine has been suspended.
+//! The clock of the engine: tokio's clock plus the time for which this machine was suspended.
 //!
-//! Moments and spans take half the space of an `Instant` and a `Duration`: each held lock and each
-//! waiter has several of them.
+//! Moments and spans take half the space of an `Instant` and a `Duration`, because each held lock and
+//! each waiter stores several of them.
 //!
 //! Timers run on tokio's clock, so a `Moment` converts to the `Instant` at which a timer fires if
-//! the machine is not suspended again. A suspend delays timers that are set: a task that sleeps
-//! until a moment reads the clock when it wakes, and must be woken after a resume.
+//! the machine is not suspended again. A suspend delays pending timers. A task that sleeps until a
+//! moment must therefore be woken after a resume, and must read the clock when it wakes.
 
 mod suspended;
 
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Nanoseconds from the first use of the clock; negative where tokio's clock was paused before.
-/// Three hundred years fit.
+/// Nanoseconds since the first use of the clock, for up to 292 years. Negative if tokio's clock was
+/// paused before that use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment(i64);
 
@@ -24,13 +24,13 @@ impl Moment {
     pub(super) const FIRST: Self = Self(i64::MIN);
     pub(super) const LAST: Self = Self(i64::MAX);
 
-    /// Reads two clocks, at the cost of some 20 ns for each.
+    /// Returns the present moment. Reads two clocks, about 20 ns each.
     pub(super) fn now() -> Self {
         let ticked = ticked(Instant::now());
         Self(ticked + suspended::total(ticked) + simulated())
     }
 
-    /// Returns the time since `earlier`, or zero if that is later.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
     pub(super) fn since(self, earlier: Self) -> Duration {
         let nanos = self.0.saturating_sub(earlier.0);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
@@ -41,14 +41,13 @@ impl Moment {
     }
 }
 
-/// Returns how long this machine has been suspended in total, as far as [`Moment::now`] has noticed.
-///
-/// The total only increases: one that has increased since an earlier call shows a resume.
+/// Returns the total suspended time that [`Moment::now`] has noticed. An increase between two calls
+/// shows a resume.
 pub(super) fn suspended() -> Duration {
     Duration::from_nanos((suspended::noticed() + simulated()).unsigned_abs())
 }
 
-/// The nanoseconds that a test has suspended this thread.
+/// Returns the nanoseconds for which a test has suspended this thread.
 fn simulated() -> i64 {
     #[cfg(feature = "test-util")]
     return nanos(crate::test_util::suspended());
@@ -56,7 +55,7 @@ fn simulated() -> i64 {
     0
 }
 
-/// What tokio's clock reads at `at`.
+/// Returns the reading of tokio's clock at `at`.
 fn ticked(at: Instant) -> i64 {
     let start = Instant::from_std(suspended::start());
     match at.checked_duration_since(start) {
@@ -73,7 +72,7 @@ impl Add<Duration> for Moment {
     }
 }
 
-/// A moment that one task moves and others read.
+/// A moment that one task sets and others read.
 #[derive(Debug)]
 pub(super) struct AtomicMoment(AtomicI64);
 
@@ -90,12 +89,12 @@ impl AtomicMoment {
         self.0.store(nanos, Ordering::SeqCst);
     }
 
-    /// Moves it forward to that moment, if it was earlier.
+    /// Moves the stored moment forward to the given one, if it was earlier.
     pub(super) fn no_earlier_than(&self, Moment(nanos): Moment) {
         self.0.fetch_max(nanos, Ordering::SeqCst);
     }
 
-    /// Moves it back to that moment, if it was later. Returns `true` if it was.
+    /// Moves the stored moment back to the given one. Returns `true` if it was later.
     pub(super) fn no_later_than(&self, Moment(nanos): Moment) -> bool {
         self.0.fetch_min(nanos, Ordering::SeqCst) > nanos
     }
@@ -108,8 +107,8 @@ impl From<Instant> for Moment {
     }
 }
 
-/// Subtracts the suspends noticed so far. An unnoticed one makes the result late: read the clock
-/// before, not after.
+/// Subtracts the suspends noticed so far. An unnoticed suspend makes the result too late, so read the
+/// clock before a conversion.
 impl From<Moment> for Instant {
     fn from(at: Moment) -> Self {
         let start = Self::from_std(suspended::start());
@@ -123,7 +122,7 @@ impl From<Moment> for Instant {
     }
 }
 
-/// A `Duration` in half the space. Three hundred years and more are endless.
+/// A `Duration` in half the space. From 292 years on it is endless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Span(i64);
 

@@ -1,11 +1,13 @@
-//! The one conversation that a lane has with the backend while nobody here holds the key.
+//! The acquire loop: the one sequence of attempts by which a lane contends for a key.
 //!
-//! It starts inside the acquire that found the lane idle, so that an uncontended lock costs one
-//! round trip and no task. It goes on as a task when that acquire has to wait, is dropped with its attempt
-//! in flight, or is not polled while others wait: the attempt is then finished, and what it got goes to the
-//! first in the queue or back to the backend. So a lane never has two attempts in flight, and none is
-//! forgotten. Only a task that does not run any more, in a runtime that idles or blocks, is replaced with
-//! its attempt in flight; what that one gets is released.
+//! It starts inside the acquire that found the lane idle, so an uncontended lock costs one round trip
+//! and no task. It continues as a task if that acquire has to wait, is dropped with its attempt in
+//! flight, or is not polled while others wait. The task finishes the attempt. The lease that it
+//! acquires is granted to the first waiter or released.
+//!
+//! A lane thus has at most one attempt in flight, and abandons none. The exception is a task in a
+//! runtime that idles or blocks: another task replaces it, and the lease that the replaced task
+//! acquires is released.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -29,29 +31,27 @@ use crate::jitter::jittered;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
-/// How long a lost notification can delay a waiter.
+/// The longest delay that a lost notification causes.
 const BACKSTOP: Duration = Duration::from_secs(1);
 
-/// The pause after a failed attempt, doubled each time up to [`BACKSTOP`].
+/// The pause after a failed attempt, doubled after each further one up to [`BACKSTOP`].
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 
-/// The last attempt for a waiter is made this much ahead of its deadline, so that the reply is there in
-/// time.
+/// The time between a waiter's last attempt and its deadline, for the reply to arrive.
 const LAST_ATTEMPT: Duration = Duration::from_millis(20);
 
-/// How long other processes have to take a key that this one released for them, however far away they
-/// are.
+/// How long this process waits for other processes to acquire a key that it released for them.
 const POLITE: Duration = Duration::from_millis(5);
 
-/// How long they have when it was released by another one that still is not the last of them.
+/// How long this process waits after another one released the key, while further ones wait.
 const POLITE_AGAIN: Duration = Duration::from_millis(2);
 
 /// The outcome of an attempt.
 pub(super) enum Outcome {
     Granted(Lease),
-    /// Another process has it, or the backend has a passing trouble: worth another attempt.
+    /// Another process holds the key, or the backend is unavailable: another attempt may succeed.
     NotYet(Seen),
-    /// No attempt will ever succeed.
+    /// No attempt can succeed.
     Never(Error),
 }
 
@@ -67,8 +67,8 @@ pub(super) fn send(engine: &Arc<Engine>, key: &LockKey, lease: LeaseId, terms: T
     }
 }
 
-/// Makes an attempt where the backend can reply without waiting. `now` is a moment before this call; the
-/// lease is counted from it.
+/// Makes an attempt if the backend can reply without waiting. `now` is a moment before this call, and
+/// the lease counts from it.
 pub(super) fn attempt_now(
     engine: &Engine,
     key: &LockKey,
@@ -87,7 +87,7 @@ pub(super) fn attempt_now(
     })
 }
 
-/// Returns what a reply means, and whether the lease has to be released since its fate is unknown.
+/// Returns the outcome of an attempt, and the lease to release if its fate is unknown.
 pub(super) fn judge(engine: &Engine, replied: Replied) -> (Outcome, Option<(LeaseNumber, Span)>) {
     let Replied {
         lease,
@@ -105,7 +105,7 @@ pub(super) fn judge(engine: &Engine, replied: Replied) -> (Outcome, Option<(Leas
             if now < granted.valid_until() {
                 return (Outcome::Granted(granted), None);
             }
-            // The reply took as long as the lease: another owner may hold the key by now.
+            // The reply took longer than the lease: another owner may hold the key by now.
             (Outcome::NotYet(Seen::Nothing), unresolved)
         }
         Ok(Acquired::Busy { ttl }) => (Outcome::NotYet(Seen::Busy(now + ttl)), None),
@@ -122,20 +122,20 @@ pub(super) fn judge(engine: &Engine, replied: Replied) -> (Outcome, Option<(Leas
     }
 }
 
-/// Contends for a key as a task, until an acquire of this process has it or none wants it.
+/// Contends for a key as a task, until an acquire of this process holds it or none waits for it.
 ///
-/// Dropped with its runtime, or unstarted where that has ended, it leaves the lane to waiters in other
-/// runtimes.
+/// If dropped with its runtime, or not started because that has ended, waiters in other runtimes
+/// continue.
 pub(super) struct AcquireLoop {
     engine: Arc<Engine>,
     key: LockKey,
     home: RuntimeId,
     wakeup: Wakeup,
     in_flight: Option<Attempt>,
-    /// The attempt in flight was sent by an acquire.
+    /// Whether an acquire sent the attempt in flight.
     took_over: bool,
     hints: Option<Hints>,
-    /// So many hints are for others.
+    /// The number of hints left to other processes.
     yields_to: u32,
     backoff: Duration,
     over: bool,
@@ -162,15 +162,15 @@ impl AcquireLoop {
         }
     }
 
-    /// Goes on with an attempt that is in flight.
+    /// Sets an attempt in flight to continue with.
     pub(super) fn with_attempt(mut self, attempt: Attempt) -> Self {
         self.in_flight = Some(attempt);
         self.took_over = true;
         self
     }
 
-    /// Starts the task. So many other processes, which were just notified that the key is free, are served
-    /// first: the first to hear of a release mostly gets the key, and it is mostly the same.
+    /// Starts the task, which first lets `yields_to` other processes acquire the key. Without that, the
+    /// process that is notified first, mostly the same one, would win each time.
     pub(super) fn spawn(mut self, yields_to: u32) {
         self.yields_to = yields_to;
         if let Some(home) = self.engine.home(self.home) {
@@ -179,8 +179,8 @@ impl AcquireLoop {
         }
     }
 
-    /// Try, subscribe, try again, wait: a release between the first attempt and the subscription is seen
-    /// by the second attempt, which the first hint of a new subscription brings about.
+    /// Attempts, subscribes, attempts again, then waits. The second attempt, caused by the first hint of
+    /// the new subscription, detects a release between the first attempt and the subscription.
     async fn run(mut self) {
         self.contend().await;
         self.over = true;
@@ -188,7 +188,7 @@ impl AcquireLoop {
 
     async fn contend(&mut self) {
         if self.yields_to > 0 {
-            // The first hint reports the subscription.
+            // The first hint only reports the subscription.
             self.yields_to = self.yields_to.saturating_add(1);
             let soon = Moment::now() + jittered(POLITE);
             if !self.pause(soon, false).await {
@@ -224,7 +224,7 @@ impl AcquireLoop {
                     });
                 }
                 Outcome::NotYet(seen) => {
-                    // A backend in trouble is asked once per backoff step, whatever deadlines pass.
+                    // An unavailable backend gets one attempt per backoff step, whatever deadlines pass.
                     let last_attempt = matches!(seen, Seen::Busy(_));
                     let again_at = self.next_attempt(&seen, now);
                     self.engine.event(&self.key, |lane, effects| {
@@ -238,7 +238,7 @@ impl AcquireLoop {
         }
     }
 
-    /// Makes an attempt, or goes on with the one in flight. `None` if nobody waits any more.
+    /// Makes an attempt, or continues the one in flight. Returns `None` if no waiter is left.
     ///
     /// # Cancel safety
     ///
@@ -263,14 +263,14 @@ impl AcquireLoop {
         if !self.took_over {
             return Some(poll_fn(|cx| attempt.poll_reply(cx)).await);
         }
-        // It may depend on a runtime that does not run.
+        // The reply may depend on the acquire's runtime, which may not run.
         self.took_over = false;
         let due = self.engine.stuck_at(Moment::now());
         let replied = by(due, poll_fn(|cx| attempt.poll_reply(cx))).await;
         Some(replied.unwrap_or_else(|| self.leave_behind(attempt)))
     }
 
-    /// An attempt without a reply is of unknown fate. What its reply may still bring is released.
+    /// Returns an unknown result for an attempt without a reply, whose lease a task then releases.
     fn leave_behind(&self, mut attempt: Attempt) -> Replied {
         let unknown = Replied {
             lease: attempt.lease,
@@ -292,8 +292,8 @@ impl AcquireLoop {
         unknown
     }
 
-    /// Waits for a hint, the time, or the last moment of the first in the queue. Returns `false` when
-    /// nobody is left in it; then the lane is idle.
+    /// Waits for a hint, for `again_at`, or for the last attempt of the first waiter. Returns `false` if
+    /// no waiter is left; then the lane is idle.
     async fn pause(&mut self, mut again_at: Moment, last_attempt: bool) -> bool {
         let asleep_since = Moment::now();
         let hints = (self.hints).get_or_insert_with(|| self.engine.backend.watch(&self.key));
@@ -313,7 +313,7 @@ impl AcquireLoop {
                 .map(|deadline| deadline.before(LAST_ATTEMPT))
                 .filter(|at| last_attempt && *at > asleep_since);
             let wake_at = last_moment.map_or(again_at, |at| at.min(again_at));
-            // All three may be dropped at any time: hints and wakeups are kept for the next round.
+            // All three are cancel safe: hints and wakeups are kept for the next round.
             tokio::select! {
                 biased;
                 () = hints.next() => {
@@ -321,7 +321,7 @@ impl AcquireLoop {
                     if self.yields_to == 0 {
                         return true;
                     }
-                    // Unless those it is for are not there any more.
+                    // The hint is for another process, which may have stopped waiting.
                     again_at = again_at.min(Moment::now() + jittered(POLITE_AGAIN));
                 }
                 () = sleep_until(wake_at.into()) => return true,
@@ -330,7 +330,7 @@ impl AcquireLoop {
         }
     }
 
-    /// Returns when to try again if nothing happens: when the holder's lease has ended, or after the backstop.
+    /// Returns when to retry without a hint: at the expiry of the holder, or after the backstop.
     fn next_attempt(&mut self, seen: &Seen, now: Moment) -> Moment {
         match seen {
             Seen::Busy(until) => {
@@ -352,7 +352,7 @@ impl Drop for AcquireLoop {
         if self.over {
             return;
         }
-        // Only the end of its runtime drops it early.
+        // Only the end of its runtime drops the task early.
         self.engine.homes.end(self.home);
         let error = Error::new(ErrorKind::Unavailable).with_source(RuntimeEnded);
         let now = Moment::now();
@@ -362,24 +362,24 @@ impl Drop for AcquireLoop {
     }
 }
 
-/// The runtime that drove the attempt may not run any more.
+/// The runtime that drove the attempt may have stopped.
 #[derive(Debug, thiserror::Error)]
-#[error("no reply to the attempt of an acquire that is not polled")]
+#[error("no reply to the attempt of an unpolled acquire")]
 struct NoReply;
 
 /// The task that contended for the lock was dropped with its runtime.
 #[derive(Debug, thiserror::Error)]
-#[error("the runtime that waited for the lock was shut down")]
+#[error("runtime of the waiter was shut down")]
 struct RuntimeEnded;
 
-/// Finishes the attempt of an acquire that is not polled, in `home`. The acquire finds itself in the queue.
+/// Finishes the attempt of an unpolled acquire, which becomes a waiter, by a task in `home`.
 pub(super) fn take_over(
     engine: &Arc<Engine>,
     key: &LockKey,
     inline: &Arc<InlineAttempt>,
     home: RuntimeId,
 ) {
-    // Otherwise it is being polled at this moment.
+    // `None` means that the acquire is being polled.
     let Some(mut state) = inline.unpolled() else {
         return;
     };

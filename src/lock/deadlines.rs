@@ -1,8 +1,8 @@
-//! The ordered index of deadlines: when which watchdog has to look at which lane.
+//! The ordered index of deadlines: when each watchdog has to check which lane.
 //!
-//! One index per shard of the lane table, under the mutex of the shard, with one heap per runtime. A lock
-//! that is held for a moment pays for one push: its entry stays when the lane goes, and is dropped when
-//! it comes up, or when stale entries outnumber the live ones.
+//! Each shard of the lane table has one index, under its mutex, with one heap per runtime. A lock held
+//! briefly costs one push. Its entry outlives its lane, and is dropped when its time comes or when
+//! stale entries outnumber the live ones.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,12 +10,12 @@ use std::collections::BinaryHeap;
 use super::clock::Moment;
 use crate::task::RuntimeId;
 
-/// Stale entries below this number are left alone.
+/// The number of stale entries that are always tolerated.
 const SLACK: usize = 64;
 
 type Heap = BinaryHeap<Reverse<Entry>>;
 
-/// When to look at the lanes whose keys have this hash.
+/// When to check the lanes whose keys have this hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entry {
     pub(super) at: Moment,
@@ -28,7 +28,7 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
-    /// Adds an entry. Returns `true` if it is the first of its runtime, which then has to be told.
+    /// Adds an entry. Returns `true` if it is the earliest of its runtime, whose watchdog must be notified.
     pub(super) fn push(&mut self, home: RuntimeId, entry: Entry) -> bool {
         let heap = self.heap(home);
         let is_first = heap.peek().is_none_or(|Reverse(first)| entry.at < first.at);
@@ -59,7 +59,7 @@ impl Deadlines {
         heap.map_or(0, |(_, heap)| heap.len())
     }
 
-    /// Drops stale entries once they outnumber the lanes that there are.
+    /// Drops stale entries once they outnumber the lanes.
     pub(super) fn drop_stale(
         &mut self,
         home: RuntimeId,
@@ -73,12 +73,12 @@ impl Deadlines {
         }
     }
 
-    /// Nothing is left to look at.
+    /// Drops all entries.
     pub(super) fn clear(&mut self) {
         self.heaps.clear();
     }
 
-    /// Moves the entries of a runtime that has ended to another.
+    /// Moves the entries of an ended runtime to another.
     pub(super) fn adopt(&mut self, ended: RuntimeId, home: RuntimeId) {
         if let Some(at) = self.heaps.iter().position(|(id, _)| *id == ended) {
             let (_, mut entries) = self.heaps.swap_remove(at);

@@ -1,5 +1,5 @@
-//! Carries out what the events of lanes ask for: the only place that resolves waiters, wakes the listeners
-//! of a loss, answers releases and starts background work. No mutex is held here.
+//! Carries out the effects of lane events: the only place that resolves waiters, wakes loss futures,
+//! resolves releases and starts background work. No mutex is held here.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
 impl Engine {
-    /// Lets one event happen to the lane of `key`, and carries out its effects.
+    /// Applies one event to the lane of `key`, and carries out its effects.
     pub(super) fn event<R>(
         self: &Arc<Self>,
         key: &LockKey,
         event: impl FnOnce(&mut Lane, &mut Effects) -> R,
     ) -> R {
-        // Most events have none: dropping each empty list costs more than the look.
+        // Most events have no effects, and dropping each empty list costs more than this check.
         let mut effects = ManuallyDrop::new(Effects::default());
         let result = self.lanes.with(key, &mut effects, event);
         if !effects.is_empty() {
@@ -48,13 +48,13 @@ impl Engine {
             grant.wake_listeners();
         }
         for Granted { reply, hold, given } in grants {
-            // If the acquire was dropped at this moment, its hold is released.
+            // The acquire was dropped concurrently.
             if let Err(Ok(given)) = reply.send(Ok(given)) {
                 self.release(&given.grant, hold, None);
             }
         }
         for (report, outcome) in reports {
-            // The call of `release` may have been dropped.
+            // The `release` future may have been dropped.
             drop(report.send(outcome));
         }
         for (home, at) in deadlines {
@@ -86,10 +86,10 @@ impl Engine {
     }
 
     /// Releases a lease of unknown fate in the background, until the backend replies or the lease must have
-    /// expired, which is after `ttl` at the latest.
+    /// expired, at most `ttl` from now.
     ///
-    /// That is counted from now: an attempt that was sent again, or a renewal without a reply, armed it
-    /// later than anybody here knows.
+    /// The time counts from now because a resent attempt, or a renewal without a reply, may have set the
+    /// expiry later than this process can determine.
     pub(super) fn resolve(
         self: &Arc<Self>,
         key: &LockKey,
@@ -103,7 +103,7 @@ impl Engine {
         }
     }
 
-    /// Forgets the leases of which no runtime is left to return them, once they have expired.
+    /// Drops the expired leases that no runtime is left to return.
     pub(super) fn forget_expired(self: &Arc<Self>) {
         let now = Moment::now();
         let all = self
@@ -114,10 +114,10 @@ impl Engine {
         }
     }
 
-    /// Rejects what comes from now on, and all waiters.
+    /// Rejects new acquires and all waiters.
     ///
-    /// An acquire looks at the flag under the mutex of its shard, which is taken here after the flag is
-    /// set, whenever it enters a lane or queues: it sees the flag, or is found in the queue.
+    /// An acquire reads the flag under the mutex of its shard whenever it enters a lane or queues. This
+    /// method locks each shard after it has set the flag, so the acquire sees the flag or is in the queue.
     pub(super) fn close(self: &Arc<Self>) {
         self.set_closing();
         let error = Error::new(ErrorKind::ShuttingDown);

@@ -1,5 +1,5 @@
-//! What an event of a lane asks for: one value, carried out by [`super::dispatch`] once the mutex
-//! of the lane is free.
+//! The effects of a lane event: one value, carried out by [`super::dispatch`] after the mutex of the
+//! lane is free.
 
 use std::sync::Arc;
 
@@ -17,29 +17,29 @@ use crate::task::RuntimeId;
 /// Resolves a waiter.
 pub(super) type Reply = oneshot::Sender<Result<Given, Error>>;
 
-/// A hold that a waiter gets.
+/// A hold for a waiter.
 #[derive(Debug)]
 pub(super) struct Given {
     pub(super) grant: Arc<Grant>,
     pub(super) pick_up: PickUp,
 }
 
-/// How the waiter reports that it has its hold.
+/// How a waiter confirms that it has picked up its hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PickUp {
-    /// By the flag of the grant, which is the waiter's alone.
+    /// By the flag of the grant, which no other acquire shares.
     Flag,
-    /// By an event of the lane: the grant has other holds, or another runtime looks after it until then.
+    /// By a lane event: the grant has other holds, or its home is another runtime until then.
     Event,
 }
 
 /// Resolves a call of [`LockGuard::release`](crate::LockGuard::release).
 pub(super) type Report = oneshot::Sender<Result<(), Error>>;
 
-/// Wakes the task of one acquire loop. Each task has its own, which also identifies it.
+/// Wakes and identifies the task of one acquire loop.
 pub(super) type Wakeup = Arc<Notify>;
 
-/// Nearly every event has at most one of each effect.
+/// A list for events that mostly have at most one of each effect.
 type Few<T> = SmallVec<[T; 1]>;
 
 /// The effects of one event.
@@ -48,15 +48,15 @@ type Few<T> = SmallVec<[T; 1]>;
 pub(super) struct Effects {
     pub(super) grants: Few<Granted>,
     pub(super) rejections: Few<(Reply, Error)>,
-    /// Grants that were marked lost or withdrawn, or may end earlier: their listeners are to be woken.
+    /// Grants that were lost or withdrawn, or may end earlier: their loss futures must be woken.
     pub(super) losses: Few<Arc<Grant>>,
     pub(super) reports: Few<(Report, Result<(), Error>)>,
-    /// The next deadlines of the lane, each in the index of a watchdog that has to know of it.
+    /// The next deadlines of the lane, each with the runtime whose watchdog must be notified.
     pub(super) deadlines: Few<(RuntimeId, Moment)>,
     pub(super) work: Few<Work>,
 }
 
-/// A hold for a waiter.
+/// The hold of one waiter, and the channel that resolves the waiter.
 #[derive(Debug)]
 pub(super) struct Granted {
     pub(super) reply: Reply,
@@ -64,11 +64,11 @@ pub(super) struct Granted {
     pub(super) given: Given,
 }
 
-/// Background work to start, in the runtime that is named.
+/// Background work to start, in the given runtime.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// Start an acquire loop that listens to `wakeup`. `yields_to`: how many other processes are
-    /// served first.
+    /// Start an acquire loop that `wakeup` wakes. `yields_to` is the number of other processes that may
+    /// acquire the key first.
     Contend {
         home: RuntimeId,
         wakeup: Wakeup,
@@ -81,9 +81,9 @@ pub(super) enum Work {
     },
     /// Return the lease of this lane to the backend.
     Return(RuntimeId),
-    /// Send the release of this lease again: the task that sent it does not run.
+    /// Resend the release of this lease: the task that sent it has stopped.
     ReturnAgain(Outgoing, RuntimeId),
-    /// Ask the backend for more hand-offs of this lease, ahead of need.
+    /// Send an extension of this lease before its hand-off budget ends.
     ExtendAhead(LeaseNumber, RuntimeId),
     /// Release a lease of unknown fate until the backend confirms it or it must have expired.
     Resolve {
@@ -93,11 +93,11 @@ pub(super) enum Work {
     },
 }
 
-/// A lease whose release is sent. The lane may have forgotten it when the reply comes.
+/// A lease whose release is in flight. The lane may drop it before the reply.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outgoing {
     pub(super) lease: LeaseNumber,
-    /// How long the backend may hold it still if the release has no effect.
+    /// The longest time for which the backend may hold the lease if the release has no effect.
     pub(super) ttl: Span,
 }
 

@@ -1,4 +1,4 @@
-//! What all handles, guards and tasks of one manager share.
+//! The state shared by all handles, guards and tasks of one manager.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use crate::backend::{ErasedBackend, LeaseId};
 use crate::task::{Runtime, RuntimeId};
 use crate::{Error, ErrorKind, LockKey, Owner};
 
-/// What every request writes lies on cache lines of its own, apart from what it reads: the count of
-/// clones, by this alignment, and [`Numbers`].
+/// The state of one manager. The alignment keeps the reference count, like [`Numbers`], on a cache
+/// line apart from the fields that requests only read.
 #[repr(align(128))]
 pub(super) struct Engine {
     pub(super) backend: Arc<dyn ErasedBackend>,
     pub(super) options: Options,
-    /// How long one command of the backend takes at most.
+    /// The longest time that one command of the backend takes.
     pub(super) response_timeout: Duration,
     pub(super) lanes: Lanes,
     pub(super) homes: Homes,
-    /// The seats of all waiters of this manager.
+    /// One permit per waiter of this manager.
     seats: Arc<Semaphore>,
     closing: AtomicBool,
     id: Uuid,
@@ -53,12 +53,12 @@ impl Engine {
             homes: Homes::new(runtime),
             closing: AtomicBool::new(false),
             id: Uuid::new_v4(),
-            // The holds of a guard are named by these, and 0 is taken.
+            // Holds are identified by these numbers, and 0 is reserved.
             numbers: Numbers(AtomicU64::new(1)),
         }
     }
 
-    /// Returns a number larger than each one before.
+    /// Returns a number larger than all earlier ones.
     pub(super) fn next_number(&self) -> u64 {
         self.numbers.0.fetch_add(1, Ordering::Relaxed)
     }
@@ -83,28 +83,28 @@ impl Engine {
         self.closing.store(true, Ordering::SeqCst);
     }
 
-    /// Returns when a command that is sent now is taken to be stuck.
+    /// Returns when a command that is sent now counts as stuck.
     pub(super) fn stuck_at(&self, now: Moment) -> Moment {
         now + self.response_timeout
     }
 
-    /// Takes a place among all waiters of the manager.
+    /// Reserves a place among the waiters of the manager.
     ///
     /// # Errors
     ///
-    /// [`Overloaded`](ErrorKind::Overloaded) if all of them are taken.
+    /// Returns [`Overloaded`](ErrorKind::Overloaded) if all places are reserved.
     pub(super) fn seat(&self) -> Result<OwnedSemaphorePermit, Error> {
         let seat = Arc::clone(&self.seats).try_acquire_owned();
         seat.map_err(|_all_taken| Error::new(ErrorKind::Overloaded))
     }
 
-    /// Returns the runtime of this id, or another if it has ended.
+    /// Returns the runtime with this id, or another one if it has ended.
     pub(super) fn home(&self, id: RuntimeId) -> Option<Arc<Home>> {
         self.homes.get(id).or_else(|| self.homes.any())
     }
 
-    /// Sorts what is about keys by the groups of the backend, which go in commands of their own, and
-    /// those into batches of at most `size`.
+    /// Returns the items in batches of at most `size`, each with keys of only one backend group. Groups
+    /// do not share commands.
     pub(super) fn in_batches<T>(
         &self,
         items: Vec<T>,
@@ -113,7 +113,7 @@ impl Engine {
     ) -> Vec<Vec<T>> {
         let group = |item: &T| self.backend.group(key(item));
         let mut groups = BTreeMap::<u64, Vec<T>>::new();
-        // There is mostly one item.
+        // The common case allocates no map.
         if items.len() <= 1 {
             return if items.is_empty() {
                 vec![]
@@ -135,7 +135,7 @@ impl Engine {
         batches
     }
 
-    /// Returns how many releases go on beside their lanes.
+    /// Returns the number of releases that continue without their lanes.
     pub(super) fn unresolved(&self) -> usize {
         let homes = self.homes.all();
         homes.iter().map(|home| home.unresolved.len()).sum()

@@ -1,8 +1,8 @@
-//! Asks the backend, while a busy key is handed on, whether that may go on: ahead of need, so that those who
-//! queue do not have to wait for the reply.
+//! The extension of a busy key's lease before its hand-off budget ends, so that waiters do not wait for
+//! the reply.
 //!
-//! It is asked at a hand-off. Where each holder takes longer than a budget lasts, there is none in time, and
-//! the lease is released or kept as before.
+//! Each extension is sent at a hand-off. If every holder takes longer than a budget lasts, none is sent
+//! in time, and the lease is released or kept at the end of the budget.
 
 use std::sync::Arc;
 
@@ -14,8 +14,10 @@ use crate::LockKey;
 use crate::backend::{KeepRequest, Renewal};
 use crate::task::RuntimeId;
 
-/// A task of its own: the holder that releases the key does not wait for it. Dropped with its runtime, it
-/// leaves the lease as an unanswered renewal does: it expires.
+/// Sends one extension and applies the reply.
+///
+/// Runs as a separate task, so the releasing holder does not wait. If dropped with its runtime, the
+/// lease expires as after a renewal without a reply.
 pub(super) async fn extend_ahead(
     engine: Arc<Engine>,
     home: RuntimeId,

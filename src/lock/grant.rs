@@ -1,4 +1,4 @@
-//! One fresh grant of one key: its token, its clock, and its loss.
+//! One fresh grant of one key: its token, its deadlines and its loss.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,28 +7,28 @@ use std::task::Waker;
 use super::clock::{AtomicMoment, Moment};
 use crate::{FencingToken, LockKey, Owner};
 
-/// Shared by the lane and by all guards of one owner on one key.
+/// The state that the lane shares with all guards of one owner on one key.
 ///
-/// The lane writes, under its mutex; guards only read. `is_held` compares with the clock at each
-/// call, so it is right even when no task of this process has run for a while.
+/// Only the lane writes, under its mutex. `is_held` reads the clock at each call, so it is correct
+/// even if no task of this process has run for a while.
 #[derive(Debug)]
 pub(super) struct Grant {
     key: LockKey,
     owner: Owner,
     token: FencingToken,
     granted_at: Moment,
-    /// The end of the lease. Moves only with a renewal.
+    /// The end of the lease, which only a renewal moves.
     lease_until: AtomicMoment,
-    /// The end that no renewal moves: the longest hold, or a fixed lease.
+    /// The end that no renewal moves: that of the longest hold or of a fixed lease.
     limit: AtomicMoment,
     holds: AtomicU32,
-    /// Whether the acquire that it was granted to has returned it to its caller.
+    /// Whether the acquire has picked up the grant.
     offer: AtomicU8,
     lost: AtomicBool,
     listeners: Mutex<Listeners>,
 }
 
-/// The wakers to call at the loss. The first one, usually the only one, needs no allocation.
+/// The wakers of the loss futures. The first one, mostly the only one, needs no allocation.
 #[derive(Debug, Default)]
 struct Listeners {
     first: Option<Waker>,
@@ -41,16 +41,16 @@ struct MoreListeners {
     wakers: Vec<(u64, Waker)>,
 }
 
-/// What became of a grant that is offered to an acquire.
+/// The states of a grant's offer to its acquire.
 const OFFERED: u8 = 0;
 const PICKED_UP: u8 = 1;
 const WITHDRAWN: u8 = 2;
 
-/// The number of the first listener.
+/// The id of the first waker.
 const FIRST: u64 = 0;
 
 impl Grant {
-    /// Creates a grant that is held once.
+    /// Creates a grant with one hold.
     pub(super) fn new(
         key: LockKey,
         owner: Owner,
@@ -89,12 +89,12 @@ impl Grant {
         self.granted_at
     }
 
-    /// The end of the lease, or the limit if that comes first.
+    /// Returns the end of the lease, or the limit if that is earlier.
     pub(super) fn valid_until(&self) -> Moment {
         self.lease_until.load().min(self.limit.load())
     }
 
-    /// Follows a renewal of the lease. Called under the mutex of the lane.
+    /// Moves the end of the lease after a renewal. Called under the mutex of the lane.
     pub(super) fn extend(&self, lease_until: Moment) {
         self.lease_until.no_earlier_than(lease_until);
     }
@@ -117,12 +117,12 @@ impl Grant {
         self.offer.load(Ordering::Acquire) == OFFERED
     }
 
-    /// The acquire that it was granted to takes it. Returns `false` if it was withdrawn.
+    /// Gives the grant to its acquire. Returns `false` if it was withdrawn.
     pub(super) fn pick_up(&self) -> bool {
         self.settle_offer(PICKED_UP)
     }
 
-    /// The acquire that it was granted to does not get it any more. Returns `false` if it was picked up.
+    /// Withdraws the grant from its acquire. Returns `false` if it was picked up.
     pub(super) fn withdraw(&self) -> bool {
         self.settle_offer(WITHDRAWN)
     }
@@ -141,15 +141,16 @@ impl Grant {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Ends the grant for all of its guards: returns `true` the first time. Called under the mutex
-    /// of the lane, so that no other grant of the key can begin before it; the listeners are woken
-    /// after the mutex is free.
+    /// Ends the grant for all of its guards. Returns `true` on the first call.
+    ///
+    /// Called under the mutex of the lane, so that no other grant of the key can begin earlier. The caller
+    /// wakes the loss futures after the mutex is free.
     pub(super) fn mark_lost(&self) -> bool {
         !self.lost.swap(true, Ordering::AcqRel)
     }
 
-    /// Wakes the listeners, which stay registered. Called without a mutex held: a waker runs code of the
-    /// executor.
+    /// Wakes the loss futures, which stay registered. Must not be called under a mutex: a waker runs code
+    /// of the executor.
     pub(super) fn wake_listeners(&self) {
         let wakers = self.listeners().wakers();
         wakers.into_iter().for_each(Waker::wake);
@@ -161,7 +162,7 @@ impl Grant {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers `waker`, under the number in `id` or a new one.
+    /// Registers `waker` under the id in `id`, or under a new one.
     pub(super) fn listen(&self, id: &mut Option<u64>, waker: &Waker) {
         let listeners = &mut *self.listeners();
         if let Some(known) = *id

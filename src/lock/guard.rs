@@ -1,4 +1,4 @@
-//! What one owner holds.
+//! The guard of a held lock, and a read-only view of it.
 
 use std::fmt;
 use std::future::Future;
@@ -16,9 +16,9 @@ use super::lost::{Grants, Lost};
 use super::timeout::by;
 use crate::{Error, ErrorKind, FencingToken, LockKey, Owner};
 
-/// One hold of one or several keys: exactly one release of each on every path, by `Drop`.
+/// One hold of one or several keys, released exactly once by `Drop`.
 pub(super) struct Hold {
-    /// Absent once it is released.
+    /// `None` once the hold is released.
     engine: Option<Arc<Engine>>,
     id: HoldId,
     held: Held,
@@ -35,7 +35,7 @@ impl Hold {
         }
     }
 
-    /// Makes one hold of several, which have the same name.
+    /// Joins the holds of several keys, which share one id.
     fn together(holds: Vec<Self>, id: HoldId) -> Self {
         let mut engine = None;
         let mut grants = Vec::with_capacity(holds.len());
@@ -60,11 +60,11 @@ impl Hold {
         self.held.grants.are_held(Moment::now())
     }
 
-    /// Hands the releases over at once; the future it returns only listens.
+    /// Starts the releases at once, and returns a future that only awaits them.
     fn release(mut self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         let engine = self.engine.take();
         let release = |grant| Some(release(engine.as_ref()?, grant, self.id));
-        // All start before the first is awaited. Of one, nothing is allocated.
+        // All releases start before the first is awaited. A single key allocates nothing.
         let mut grants = self.grants().iter();
         let first = grants.next().and_then(release);
         let others: Vec<_> = grants.filter_map(release).collect();
@@ -78,7 +78,7 @@ impl Hold {
     }
 }
 
-/// Hands one release over at once; the future it returns only listens.
+/// Starts one release at once, and returns a future that only awaits it.
 fn release(
     engine: &Arc<Engine>,
     grant: &Arc<Grant>,
@@ -87,7 +87,7 @@ fn release(
     let (report, reported) = oneshot::channel();
     let until = engine.release(grant, hold, Some(report));
     async move {
-        // No report comes in time when the runtime that was to send the release does not run.
+        // No report arrives in time if the runtime of the releaser has stopped.
         let unavailable = || Err(Error::new(ErrorKind::Unavailable));
         match by(until, reported).await {
             Some(Ok(outcome)) => outcome,
@@ -100,7 +100,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.take() {
             for grant in self.grants() {
-                // Either done at once, or handed to the releaser; a lost lock needs nothing.
+                // Completes at once or goes to the releaser; a lost lock needs neither.
                 engine.release(grant, self.id, None);
             }
         }
@@ -113,14 +113,14 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// The right to work on one or several keys, until it is dropped, released or lost.
+/// A held lock on one or several keys, released on drop.
 ///
-/// Dropping the guard gives the lock back in the background, on any path: return, error, panic,
-/// cancelled task. [`release`](LockGuard::release) does the same and tells how it went. All that can
-/// be asked about the lock is on [`Held`], to which the guard derefs. There is one guard for each hold: what
-/// `guard.clone()` gives is a [`Held`], which looks and keeps nothing.
+/// Dropping the guard releases the lock in the background, on any path: return, error, panic,
+/// cancelled task. [`release`](LockGuard::release) also reports the result. The guard derefs to
+/// [`Held`], which has the state of the lock. There is one guard for each hold: `guard.clone()`
+/// returns a [`Held`], which does not extend the hold.
 ///
-/// Dropping never blocks, and needs no runtime: without one, the lease runs out. Mind that
+/// Dropping never blocks and needs no runtime: without one, the lease expires. Note that
 /// `let _ = …` drops at once, and `let _guard = …` at the end of the scope.
 ///
 /// ```compile_fail
@@ -140,9 +140,10 @@ impl LockGuard {
         Self { hold }
     }
 
-    /// Holds several keys as one. From here on the longest hold counts, and the next holder of each key
-    /// takes a fresh counter, so that the largest token of the group separates this group from it. `None`
-    /// if a hold has ended before.
+    /// Joins the holds of several keys. Returns `None` if one of them has ended.
+    ///
+    /// The longest hold counts from here. The next holder of each key gets a fresh counter, which exceeds
+    /// the largest token of this group.
     pub(super) fn many(engine: &Arc<Engine>, mut holds: Vec<Hold>, claim: &Claim) -> Option<Self> {
         let now = Moment::now();
         let mut all = true;
@@ -160,28 +161,26 @@ impl LockGuard {
         })
     }
 
-    /// A view to hand to those who may look but not release.
+    /// Returns a read-only view of the lock, which cannot release it.
     #[must_use]
     pub fn held(&self) -> Held {
         self.hold.held.clone()
     }
 
-    /// Gives the lock back and waits until the backend has confirmed it.
+    /// Releases the lock, and completes when the backend has confirmed the release.
     ///
-    /// Returns at once when the owner holds the lock more than once, or when the lock went to the
-    /// next waiter of this process. Nothing needs this call: dropping the guard gives the lock back
-    /// as well.
+    /// Completes at once if the owner has another hold, or if the lock was handed off to the next waiter
+    /// of this process. This call is optional: dropping the guard also releases the lock.
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if the lock was lost before, so that others may have worked at the
-    /// same time; [`Unavailable`](ErrorKind::Unavailable) if the backend did not confirm until the
-    /// lease had run out by itself.
+    /// Returns [`Lost`](ErrorKind::Lost) if the lock was lost before, so another owner may have held it
+    /// concurrently. Returns [`Unavailable`](ErrorKind::Unavailable) if the lease expired before the
+    /// backend confirmed the release.
     ///
     /// # Cancel safety
     ///
-    /// The release is under way before the first await and is finished in the background when this
-    /// future is dropped.
+    /// The release starts before the first await. If dropped, it finishes in the background.
     pub async fn release(self) -> Result<(), Error> {
         self.hold.release().await
     }
@@ -201,48 +200,48 @@ impl fmt::Debug for LockGuard {
     }
 }
 
-/// A view of a lock that somebody holds: what a handler under the layer sees.
+/// A read-only view of a held lock, which the layer passes to handlers.
 ///
-/// Does not keep the lock: when the guard is gone, [`is_held`](Held::is_held) is false and
-/// [`hold_count`](Held::hold_count) is 0.
+/// A view does not extend the hold: after the guard is dropped, [`is_held`](Held::is_held) returns
+/// `false` and [`hold_count`](Held::hold_count) returns 0.
 #[derive(Clone)]
 pub struct Held {
     grants: Grants,
 }
 
 impl Held {
-    /// The key; with several keys the first in their order.
+    /// Returns the key, or the first of several keys in their sorted order.
     #[must_use]
     pub fn key(&self) -> &LockKey {
         self.grants.first().key()
     }
 
-    /// The keys in their order.
+    /// Returns the keys in their sorted order.
     #[must_use]
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &LockKey> {
         self.grants.as_slice().iter().map(|grant| grant.key())
     }
 
-    /// Who holds the lock. Pass it to [`Acquire::owner`](crate::Acquire::owner) to re-enter.
+    /// Returns the owner of the lock. Pass it to [`Acquire::owner`](crate::Acquire::owner) to re-enter.
     #[must_use]
     pub fn owner(&self) -> Owner {
         self.grants.first().owner()
     }
 
-    /// The token to send along with each write, so that the storage can refuse those of a holder
-    /// that was overtaken.
+    /// Returns the token to send with each write, by which the storage can reject writes of a stale
+    /// holder.
     ///
-    /// With several keys this is the largest of their tokens. It is larger than every token granted
-    /// before on any of the keys, and smaller than every later one, where one counter serves all
-    /// keys: in memory, and on one Redis node that has counters of its own. Elsewhere write each record
-    /// with the token of its own key, [`fencing_token_for`](Self::fencing_token_for).
+    /// For several keys this is the largest of their tokens. It is larger than every token granted
+    /// before on any of the keys, and smaller than every later one, if one counter serves all keys: in
+    /// memory, and on one Redis node that has counters of its own. With other backends, write each
+    /// record with the token of its own key, [`fencing_token_for`](Self::fencing_token_for).
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         let first = self.grants.first().token();
         (self.grants.as_slice().iter()).fold(first, |largest, grant| largest.max(grant.token()))
     }
 
-    /// The token of one of the keys; `None` if the key is not among them.
+    /// Returns the token of one of the keys, or `None` if the lock does not cover the key.
     #[must_use]
     pub fn fencing_token_for(&self, key: &LockKey) -> Option<FencingToken> {
         let mut grants = self.grants.as_slice().iter();
@@ -251,23 +250,24 @@ impl Held {
             .map(|grant| grant.token())
     }
 
-    /// How many guards of this owner hold the lock; 0 when it was given back. With several keys
-    /// the smallest of their counts.
+    /// Returns the number of guards by which this owner holds the lock, or 0 after the release. With
+    /// several keys, returns the smallest of their counts.
     #[must_use]
     pub fn hold_count(&self) -> u32 {
         let counts = self.grants.as_slice().iter().map(|grant| grant.holds());
         counts.min().unwrap_or(0)
     }
 
-    /// Whether the lock is held at this moment, by the clock and not by a flag alone: false from the
-    /// instant at which the backend might let somebody else in, also after this process was stopped
-    /// for a while, or the machine was suspended.
+    /// Returns `true` if the lock is held at this moment.
+    ///
+    /// Reads the clock at each call. Returns `false` from the instant at which the backend may admit another
+    /// owner, even after this process was paused or the machine was suspended.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.hold_count() > 0 && self.grants.are_held(Moment::now())
     }
 
-    /// For how long the lock can be trusted if no renewal succeeds any more; zero when it is lost.
+    /// Returns the time until the lock is lost if no renewal succeeds, or zero if it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let now = Moment::now();
@@ -278,12 +278,12 @@ impl Held {
         }
     }
 
-    /// Waits until the lock is lost, by the time its lease can expire at the latest; for ever if it
-    /// is given back before.
+    /// Completes when the lock is lost, before its lease can expire in the backend. Never completes if the
+    /// lock is released first.
     ///
     /// # Panics
     ///
-    /// Outside of a Tokio runtime with timers.
+    /// Panics outside a Tokio runtime with timers.
     pub fn lost(&self) -> Lost {
         Lost::new(self.grants.clone())
     }

@@ -1,9 +1,9 @@
-//! The runtimes in which a manager does background work.
+//! The runtimes in which a manager runs background work.
 //!
-//! Work for the guards and waiters of a runtime runs in that runtime, so that they depend on no other: a
-//! runtime that idles, blocks or ends holds up its own work only. With
-//! [`LockManagerBuilder::runtime`](crate::LockManagerBuilder::runtime) all of it runs in one that the
-//! program names.
+//! Work for the guards and waiters of a runtime runs in that runtime, so a runtime that idles, blocks or
+//! ends delays only its own work. With
+//! [`LockManagerBuilder::runtime`](crate::LockManagerBuilder::runtime), all work runs in the given
+//! runtime.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,11 +27,11 @@ pub(super) struct Home {
 
 #[derive(Debug)]
 pub(super) struct Homes {
-    /// Distinguishes managers in the memory of a thread.
+    /// The id of the manager in [`LAST`].
     manager: u64,
     fixed: Option<Arc<Home>>,
     known: Mutex<Vec<Arc<Home>>>,
-    /// How many runtimes have ended.
+    /// The number of runtimes that have ended.
     ended: AtomicU64,
 }
 
@@ -39,23 +39,23 @@ pub(super) struct Homes {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Current {
     Known(RuntimeId),
-    /// It was not known before: work of runtimes that have ended can go on in it.
+    /// A runtime seen for the first time, which can continue the work of ended runtimes.
     New(RuntimeId),
 }
 
-/// There is no runtime for background work.
+/// The acquire runs outside a runtime, and none is set for background work.
 #[derive(Debug, thiserror::Error)]
-#[error("no Tokio runtime: acquire inside of one, or set `LockManagerBuilder::runtime`")]
+#[error("no Tokio runtime: acquire inside one or set `LockManagerBuilder::runtime`")]
 struct NoRuntime;
 
-/// The runtime cannot serve a watchdog.
+/// The runtime has no timers, which a watchdog needs.
 #[derive(Debug, thiserror::Error)]
 #[error("Tokio runtime without timers: build it with `enable_time` or `enable_all`")]
 pub(super) struct NoTimers;
 
 thread_local! {
-    /// The manager, how many of its runtimes had ended, and the runtime that was last found to be in order
-    /// on this thread.
+    /// The runtime that this thread checked last, with its manager and the number of that manager's ended
+    /// runtimes.
     static LAST: Cell<Option<(u64, u64, RuntimeId)>> = const { Cell::new(None) };
 }
 
@@ -70,7 +70,7 @@ impl Home {
         }
     }
 
-    /// Returns `true` if tasks can still run in it.
+    /// Returns `true` if the runtime still accepts tasks.
     fn is_alive(&self) -> bool {
         if self.watchdog.is_running() {
             return true;
@@ -80,7 +80,7 @@ impl Home {
         self.runtime.spawn(async move {
             probe.polled.store(true, Ordering::SeqCst);
         });
-        // A runtime that has ended drops what it is given, unpolled.
+        // An ended runtime drops a new task unpolled.
         polled.load(Ordering::SeqCst) || !dropped.load(Ordering::SeqCst)
     }
 }
@@ -113,11 +113,11 @@ impl Homes {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the runtime for work that begins here.
+    /// Returns the runtime for work that the caller begins.
     ///
     /// # Errors
     ///
-    /// [`Misconfigured`](ErrorKind::Misconfigured) outside of a runtime, and in one without timers.
+    /// Returns [`Misconfigured`](ErrorKind::Misconfigured) outside a runtime, and in one without timers.
     pub(super) fn current(&self) -> Result<Current, Error> {
         if let Some(fixed) = &self.fixed {
             return Ok(Current::Known(fixed.id));
@@ -144,7 +144,7 @@ impl Homes {
 
     fn register(&self, runtime: Runtime) {
         let id = runtime.id();
-        // Outside of the mutex: a runtime that has ended drops tasks, which call back.
+        // Without the mutex: an ended runtime drops tasks, whose destructors call this type.
         let known = self.known().clone();
         let ended: Vec<_> = known.iter().filter(|home| !home.is_alive()).collect();
         let mut known = self.known();
@@ -167,7 +167,7 @@ impl Homes {
         self.known().clone()
     }
 
-    /// A runtime has ended.
+    /// Removes a runtime that has ended.
     pub(super) fn end(&self, id: RuntimeId) {
         self.known().retain(|home| home.id != id);
         self.ended.fetch_add(1, Ordering::AcqRel);

@@ -1,18 +1,18 @@
-//! What the backend granted to this process, and for how long that can be trusted.
+//! A lease that the backend granted to this process, and its renewals and hand-offs.
 //!
 //! | upkeep | event | next | sent |
 //! |---|---|---|---|
 //! | due | a third of the lease has passed | in flight | renewal |
 //! | due | the backend may have lost it | due now | |
 //! | due | the hand-off budget is about to end | in flight | extension |
-//! | due | a nested hold asks for more than is left | due now | |
+//! | due | a nested hold needs more than the remaining TTL | due now | |
 //! | in flight | renewed, or kept | due | |
 //! | in flight | failed | retry due soon | |
 //! | in flight | not held | | |
-//! | retry due | the time has come | in flight | renewal |
+//! | retry due | the backoff has passed | in flight | renewal |
 //!
-//! `fixed` in place of `due`: nothing is sent, the lease ends at its deadline. All rows need the
-//! watchdog of the holder's runtime; an extension needs a task of its own.
+//! For a fixed lease nothing is sent, and it ends at its deadline. All rows need the watchdog of the
+//! holder's runtime; an extension needs a separate task.
 
 use std::time::Duration;
 
@@ -21,29 +21,29 @@ use super::clock::{Moment, Span};
 use crate::FencingToken;
 use crate::backend::{BackendError, Extended, LeaseId, ReleasedOrKept, Renewed};
 
-/// How long one lease may be handed on in this process before the others are asked.
+/// The longest time for which one lease is handed off in this process before the backend decides.
 const HANDOFF_TIME: Duration = Duration::from_millis(100);
 
-/// How long before the end of that they are asked ahead, at the latest.
+/// The time before the end of [`HANDOFF_TIME`] at which an extension is sent at the latest.
 const ASK_AHEAD: Duration = Duration::from_millis(25);
 
-/// A turn of a process that others wait for, too, has at least so many holders: each turn costs every
+/// The smallest number of holders per turn while other processes wait, since each turn costs every
 /// other process an attempt.
 const SHORTEST_TURN: usize = 16;
 
 /// A renewal is due when a third of the lease has passed, as in Redisson.
 const RENEW_AT: u32 = 3;
 
-/// Renewals that are due within this part of their lease join a round that is under way.
+/// Renewals that are due within this fraction of their lease join a round that is being sent.
 const RENEW_EARLY: u32 = 20;
 
-/// What a lane knows its lease by. The rest of the [`LeaseId`] is the manager, the same for all lanes of a
-/// table: each lock that is held would have it once more.
+/// The number of a lease within its manager. The manager's part of the [`LeaseId`] is not stored,
+/// because it would be the same for every held lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LeaseNumber(u64);
 
 impl LeaseNumber {
-    /// The number of a lease of this manager.
+    /// Returns the number of a lease of this manager.
     pub(super) fn of(id: LeaseId) -> Self {
         Self(id.number())
     }
@@ -58,7 +58,7 @@ pub(super) struct Lease {
     number: LeaseNumber,
     ttl: Span,
     valid_until: Moment,
-    /// When the backend itself must have let go, with room for a clock that runs slow.
+    /// When the lease must have expired in the backend, even if its clock runs slow.
     expires_at: Moment,
     wanted: Wanted,
     upkeep: Upkeep,
@@ -66,23 +66,23 @@ pub(super) struct Lease {
     budget: Budget,
 }
 
-/// For how long the holds ask, beyond the present end.
+/// The renewals that the holds require beyond the present end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
-    /// Nothing more: it is not renewed.
+    /// None.
     Nothing,
-    /// One renewal: a nested hold asked for more than was left.
+    /// One renewal: a nested hold needs more than the remaining TTL.
     Once,
-    /// As long as it is held.
+    /// Renewals while the lease is held.
     Always,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Upkeep {
     Due(Moment),
-    /// The last renewal failed: the next one is not sent early.
+    /// The last renewal failed, so the next one is not sent early.
     RetryDue(Moment),
-    /// A renewal, or an extension, was sent then. `again`: another one is due after its reply.
+    /// A renewal or an extension was sent at `since`. `again`: another one is due after its reply.
     InFlight {
         since: Moment,
         again: bool,
@@ -94,34 +94,36 @@ enum Upkeep {
 struct Tokens {
     counter: u64,
     per_counter: u32,
-    /// How many hand-offs were made under this counter.
+    /// The number of hand-offs under this counter.
     handed_off: u32,
 }
 
-/// Whether the next holder in this process may have the lease without the backend being asked.
+/// Whether the lease may be handed off in this process without a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Budget {
-    /// For so many tokens in total, and until then.
+    /// Hand-offs are allowed up to a total number of tokens, until a moment.
     Open {
         tokens: u32,
         until: Moment,
         ask: Ask,
     },
-    /// The next holder must have a fresh counter, or the lease is gone.
+    /// No hand-off: the next holder needs a fresh counter, or the lease is lost.
     Retired,
 }
 
-/// Whether the backend is asked for more hand-offs, ahead of need. At most once for each budget.
+/// Whether an extension was sent. Each budget has at most one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ask {
     NotYet,
-    /// Asked, or known to be denied.
+    /// An extension was sent, or is known to be rejected.
     Done,
 }
 
-/// Returns `sent_at + ttl − drift`: counted from before the command was sent, since the backend's clock
-/// starts somewhere between that and the reply. The drift, 1 % + 2 ms, allows for clocks that run
-/// at different speed, and reports the loss before the backend can admit another holder.
+/// Returns `sent_at + ttl − drift`.
+///
+/// The time counts from before the command was sent, since the lease in the backend begins between that
+/// moment and the reply. The drift, 1 % + 2 ms, covers clocks that run at different speeds, so a loss
+/// is reported before the backend can admit another holder.
 pub(super) fn valid_until(sent_at: Moment, ttl: Duration) -> Moment {
     let drift = ttl / 100 + Duration::from_millis(2);
     sent_at + ttl.saturating_sub(drift)
@@ -167,7 +169,7 @@ impl Lease {
         self.number
     }
 
-    /// Returns `true` if it has this id, which is one of this manager.
+    /// Returns `true` if the lease has this id of the same manager.
     pub(super) fn is(&self, id: LeaseId) -> bool {
         self.number == LeaseNumber::of(id)
     }
@@ -176,8 +178,8 @@ impl Lease {
         self.ttl.get()
     }
 
-    /// Returns how long the backend may hold it still, whatever became of the last renewal. A nested
-    /// acquire may have asked for less than what is left.
+    /// Returns the longest remaining TTL that the backend may have, whatever the fate of the last renewal.
+    /// It can exceed the TTL if a nested acquire needed less than the remaining time.
     pub(super) fn longest(&self, now: Moment) -> Duration {
         self.expires_at.since(now).max(self.ttl())
     }
@@ -199,7 +201,7 @@ impl Lease {
         FencingToken::new(counter, per_counter, handed_off)
     }
 
-    /// Returns when the command was sent whose reply is still to come.
+    /// Returns when the renewal or extension in flight was sent.
     pub(super) fn in_flight_since(&self) -> Option<Moment> {
         match self.upkeep {
             Upkeep::InFlight { since, .. } => Some(since),
@@ -211,20 +213,20 @@ impl Lease {
         self.in_flight_since().is_some()
     }
 
-    /// Returns `true` if a fresh lease is what `terms` ask for.
+    /// Returns `true` if this fresh lease matches `terms`.
     pub(super) fn fits(&self, terms: Terms) -> bool {
         self.ttl == terms.ttl && (self.wanted == Wanted::Always) == terms.renewed
     }
 
     // ---- hand-offs ------------------------------------------------------------------------
 
-    /// Returns `true` if this lease is renewed and so are the leases that `terms` ask for. A fixed lease
-    /// is never handed on: it would be shorter, or longer, than its next holder was promised.
+    /// Returns `true` if this lease and the leases of `terms` are both renewed. A fixed lease is never
+    /// handed off: its remaining TTL would differ from the TTL that the next holder requested.
     pub(super) fn is_renewed_for(&self, terms: Terms, now: Moment) -> bool {
         self.wanted == Wanted::Always && terms.renewed && now < self.valid_until
     }
 
-    /// Returns `true` if the next holder in this process may have it without the backend being asked.
+    /// Returns `true` if the lease may be handed off to a holder with `terms` without a command.
     pub(super) fn may_pass_to(&self, terms: Terms, now: Moment) -> bool {
         let Budget::Open { tokens, until, .. } = self.budget else {
             return false;
@@ -239,7 +241,8 @@ impl Lease {
         self.tokens.handed_off += 1;
     }
 
-    /// Other processes wait as well: those who wait here now get it once, and most of them once more.
+    /// Limits the hand-offs because other processes wait: each present waiter of this process gets one, and
+    /// three quarters of them a second one.
     pub(super) fn take_turns(&mut self, waiting: usize) {
         let Budget::Open { tokens, ask, .. } = &mut self.budget else {
             return;
@@ -250,13 +253,12 @@ impl Lease {
         *ask = Ask::Done;
     }
 
-    /// The next holder must have a fresh counter.
+    /// Ends the hand-offs: the next holder needs a fresh counter.
     pub(super) fn retire(&mut self) {
         self.budget = Budget::Retired;
     }
 
-    /// Returns `true` if it is time to ask for more hand-offs, so that the next holders need not wait for
-    /// the reply.
+    /// Returns `true` if an extension should be sent now, so that its reply arrives before the budget ends.
     pub(super) fn asks_ahead(&mut self, now: Moment) -> bool {
         let in_flight = self.is_in_flight();
         let Budget::Open { tokens, until, ask } = &mut self.budget else {
@@ -270,9 +272,10 @@ impl Lease {
         asks
     }
 
-    /// Begins an extension, which counts as a renewal that a release waits for, and returns how long it
-    /// asks for. `None` if one is in flight, or the next holder must have a counter that is still to be
-    /// drawn.
+    /// Begins an extension, and returns the TTL to request. Returns `None` if a command is in flight, or if
+    /// the next holder needs a fresh counter.
+    ///
+    /// A release waits for the reply to an extension, as for that to a renewal.
     pub(super) fn start_extension(&mut self, now: Moment) -> Option<Duration> {
         if self.is_in_flight() || self.budget == Budget::Retired {
             return None;
@@ -284,7 +287,7 @@ impl Lease {
         Some(self.ttl())
     }
 
-    /// `waiting`: how many there are here.
+    /// Applies the reply to an extension. `waiting` is the number of waiters in this process.
     pub(super) fn extension_answered(
         &mut self,
         ttl: Duration,
@@ -295,7 +298,7 @@ impl Lease {
     ) {
         let renewed = match outcome {
             Ok(Extended::Kept { counter }) => {
-                // Unless it is not fresh enough any more.
+                // A retired lease needs a counter drawn after the retirement.
                 if self.budget != Budget::Retired {
                     self.keep(*counter, sent_at, ttl);
                 }
@@ -305,7 +308,7 @@ impl Lease {
                 if *watchers > 0 {
                     self.take_turns(waiting);
                 }
-                // Nothing was extended: a third of what was granted has to pass, as before.
+                // The lease is unchanged: the renewal is due a third after the last grant or renewal.
                 self.upkeep = if self.is_wanted_again() {
                     Upkeep::Due(now)
                 } else {
@@ -322,7 +325,7 @@ impl Lease {
         self.renewal_answered(ttl, sent_at, &renewed, now);
     }
 
-    /// The backend kept the lease for us, under fresh counters.
+    /// Continues the lease that the backend kept, under fresh counters.
     pub(super) fn keep(&mut self, counter: u64, sent_at: Moment, ttl: Duration) {
         self.tokens.counter = counter;
         self.tokens.handed_off = 0;
@@ -345,7 +348,7 @@ impl Lease {
         self.upkeep = Upkeep::Due(sent_at + self.ttl() / RENEW_AT);
     }
 
-    /// The holds ask for renewals of `ttl` for as long as they last.
+    /// Requires renewals of `ttl` while the lease is held.
     pub(super) fn want_always(&mut self, ttl: Span, now: Moment) {
         if self.wanted != Wanted::Always {
             self.wanted = Wanted::Always;
@@ -354,21 +357,21 @@ impl Lease {
         }
     }
 
-    /// The holds ask for nothing beyond `end`, to be fetched by the watchdog if that is later than what
-    /// is left: so the nested acquire that asks costs no round trip.
+    /// Requires nothing beyond `end`. If that is later than the present end, the watchdog renews the lease
+    /// once, so the nested acquire costs no round trip.
     pub(super) fn want_until(&mut self, end: Moment, now: Moment) {
         if end <= self.valid_until {
             self.wanted = Wanted::Nothing;
             return;
         }
         self.wanted = Wanted::Once;
-        // A lease of this length, asked for by now, ends at `end` or later.
+        // A lease of this length, requested by now, ends at `end` or later.
         let left = end.since(now);
         self.ttl = Span::new(left + left / 50 + Duration::from_millis(5));
         self.mark_suspect(now);
     }
 
-    /// A renewal is due now: the backend may have lost the lease, or is to be asked for more.
+    /// Makes a renewal due now: the backend may have lost the lease, or the holds need a longer one.
     pub(super) fn mark_suspect(&mut self, now: Moment) {
         match &mut self.upkeep {
             Upkeep::Due(at) | Upkeep::RetryDue(at) => *at = (*at).min(now),
@@ -376,12 +379,12 @@ impl Lease {
         }
     }
 
-    /// Returns `true` if something happened while a renewal was in flight that its reply does not cover.
+    /// Returns `true` if another renewal became due while one was in flight.
     fn is_wanted_again(&self) -> bool {
         matches!(self.upkeep, Upkeep::InFlight { again: true, .. })
     }
 
-    /// Returns when the watchdog has to renew it; `None` if it is not to be renewed, or a renewal is in
+    /// Returns when the watchdog has to renew the lease, or `None` if it is not renewed or a command is in
     /// flight.
     pub(super) fn next_renewal(&self) -> Option<Moment> {
         match self.upkeep {
@@ -390,7 +393,7 @@ impl Lease {
         }
     }
 
-    /// Returns `true` if a renewal is due, or soon enough to join one that is sent now.
+    /// Returns `true` if a renewal is due, or may join a round that is sent now.
     pub(super) fn renews_early(&self, now: Moment) -> bool {
         let early = match self.upkeep {
             Upkeep::RetryDue(_) => Duration::ZERO,
@@ -399,7 +402,7 @@ impl Lease {
         self.next_renewal().is_some_and(|due| due <= now + early)
     }
 
-    /// If a renewal is due, begins it and returns how long it asks for.
+    /// Begins a renewal if one is due, and returns the TTL to request.
     pub(super) fn start_renewal(&mut self, now: Moment) -> Option<Duration> {
         if !self.renews_early(now) {
             return None;
@@ -411,20 +414,20 @@ impl Lease {
         Some(self.ttl())
     }
 
-    /// Its runtime has ended: it is not renewed any more.
+    /// Stops the renewals because the runtime of the holder has ended.
     pub(super) fn leave_to_expire(&mut self, now: Moment) {
         self.give_up_renewal(now);
         self.wanted = Wanted::Nothing;
     }
 
-    /// The task that sent the renewal does not run: its reply is not waited for.
+    /// Ignores the command in flight because the task that sent it has stopped.
     pub(super) fn give_up_renewal(&mut self, now: Moment) {
         if self.is_in_flight() {
             self.upkeep = Upkeep::Due(now);
         }
     }
 
-    /// `ttl` is what the renewal asked for.
+    /// Applies the reply to a renewal for `ttl`.
     pub(super) fn renewal_answered(
         &mut self,
         ttl: Duration,
@@ -442,13 +445,13 @@ impl Lease {
                     self.wanted = Wanted::Nothing;
                 }
             }
-            // Where it is being returned, it cannot be taken back.
+            // A lease that is being returned can no longer be taken back.
             Ok(Renewed::NotHeld) => {
                 self.upkeep = Upkeep::Due(now);
                 self.retire();
             }
-            // Again soon, until the local deadline. Of what is left, if that is less than a lease: a
-            // nested acquire may have asked for more.
+            // Retries until the local deadline. The remaining TTL can be shorter than the TTL, which a nested
+            // acquire may have raised.
             Err(_) => {
                 let left = self.valid_until.since(now);
                 let soon = (self.ttl() / 30).min(left / 4);

@@ -1,4 +1,4 @@
-//! The grants of one guard, and the future that reports their loss.
+//! The grants of one guard, and the future that completes at their loss.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,18 +11,18 @@ use tokio::time::{Sleep, sleep};
 use super::clock::Moment;
 use super::grant::Grant;
 
-/// The grants of one guard: one, or as many as it has keys, in the order of the keys.
+/// The grants of one guard, one per key, in the order of the keys.
 #[derive(Debug, Clone)]
 pub(super) enum Grants {
     One(Arc<Grant>),
     Many(Arc<[Arc<Grant>]>),
 }
 
-/// What the clock says of the grants of one guard.
+/// The state of a guard's grants at one moment.
 #[derive(Debug, PartialEq, Eq)]
 enum Standing {
     Lost,
-    /// Held at least until then.
+    /// The grants are held at least until this moment.
     HeldUntil(Moment),
     Released,
 }
@@ -51,8 +51,8 @@ impl Grants {
         ends.min().unwrap_or_else(Moment::now)
     }
 
-    /// Judges by one look at the clock: a deadline that passes between two looks would be seen by
-    /// neither.
+    /// Returns the state at `now`. Separate clock readings for each check could miss a deadline that passes
+    /// between them.
     fn standing(&self, now: Moment) -> Standing {
         let mut standing = Standing::Released;
         for grant in self.as_slice() {
@@ -79,18 +79,18 @@ pin_project! {
     /// Completes when a guard is lost: its renewal was rejected, its lease expired, its longest hold
     /// was reached, or an operator released it by force.
     ///
-    /// Completes before the lease can expire in the backend, and at once if the guard is lost
-    /// already. A guard that was released is not lost: then this never completes. After the machine
-    /// was suspended it completes within 100 ms of the resume.
+    /// Completes before the lease can expire in the backend, and at once if the guard is already lost.
+    /// Never completes if the guard is released first. After a suspend of the machine, completes within
+    /// 100 ms of the resume.
     ///
     /// # Cancel safety
     ///
-    /// The future may be dropped and created again at any time; no loss is missed.
+    /// If dropped, a new future can be created later without missing a loss.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct Lost {
         grants: Grants,
-        // One per grant; `more` has those behind the first.
+        // The ids of the registered wakers, one per grant; `more` has those after the first.
         first: Option<u64>,
         more: Vec<Option<u64>>,
         #[pin]
@@ -112,7 +112,7 @@ pin_project! {
 impl Lost {
     pub(super) fn new(grants: Grants) -> Self {
         let more = vec![None; grants.as_slice().len() - 1];
-        // Reading the clock notices a suspend, which the conversion of a moment does not.
+        // Reading the clock detects a suspend, which the conversion of a moment does not.
         let deadline = sleep(grants.valid_until().since(Moment::now()));
         Self {
             grants,
@@ -128,7 +128,7 @@ impl Future for Lost {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
-        // Listen first, then look: a loss in between is seen either way.
+        // Registers before it checks, so a loss in between is detected.
         let ids = std::iter::once(&mut *this.first).chain(this.more.iter_mut());
         for (grant, id) in this.grants.as_slice().iter().zip(ids) {
             grant.listen(id, cx.waker());
@@ -136,7 +136,7 @@ impl Future for Lost {
         loop {
             match this.grants.standing(Moment::now()) {
                 Standing::Lost => return Poll::Ready(()),
-                // A released guard cannot be lost any more.
+                // A released guard can no longer be lost.
                 Standing::Released => return Poll::Pending,
                 Standing::HeldUntil(until) => {
                     let until = until.into();

@@ -1,4 +1,4 @@
-//! The handle that applications keep.
+//! The public handle of the engine, and its builder.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::backend::{Backend, BackendError, BackendErrorKind, ErasedBackend, For
 use crate::task::{Handle, Runtime, timers_work};
 use crate::{ConfigError, Error, ErrorKind, LockKey, LockKeys, Owner};
 
-/// Locks by key: the handle that an application keeps in its state and clones freely.
+/// A cheaply cloneable handle that acquires locks by key.
 ///
-/// Clones share everything. Guards keep working after the last handle is dropped.
+/// Clones share all state. Guards stay valid after the last handle is dropped.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -45,8 +45,7 @@ pub struct LockManager {
 }
 
 impl LockManager {
-    /// A manager over any [`Backend`], with the defaults of [`LockManagerBuilder`] until they are
-    /// changed.
+    /// Creates a builder of a manager on any [`Backend`], with the defaults of [`LockManagerBuilder`].
     pub fn builder(backend: impl Backend) -> LockManagerBuilder {
         LockManagerBuilder {
             backend: Arc::new(backend),
@@ -55,43 +54,43 @@ impl LockManager {
         }
     }
 
-    /// Asks for a lock on one key, or on several at once: a [`LockKey`], text, or an array or vector
-    /// of either.
+    /// Creates a request for a lock on one or several keys: a [`LockKey`], text, or an array or vector of
+    /// either.
     ///
-    /// To take a lock again that this request or task holds already, name its owner with
-    /// [`Acquire::owner`]; otherwise the acquire waits for its own lock.
+    /// To acquire a lock that the same request or task already holds, set its owner with
+    /// [`Acquire::owner`]. Otherwise the acquire waits for its own lock.
     pub fn acquire(&self, keys: impl Into<LockKeys>) -> Acquire {
         Acquire::new(Arc::clone(&self.engine), keys.into())
     }
 
-    /// An identity that nobody else has, for [`Acquire::owner`].
+    /// Creates a unique owner, for [`Acquire::owner`].
     #[must_use]
     pub fn new_owner(&self) -> Owner {
         self.engine.new_owner()
     }
 
-    /// Whether anybody holds the key, in this process or another.
+    /// Returns `true` if any process holds the key.
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`](ErrorKind::InvalidKey), or what the backend says.
+    /// Returns [`InvalidKey`](ErrorKind::InvalidKey) or the error of the backend.
     ///
     /// # Cancel safety
     ///
-    /// Only asks; may be dropped at any time.
+    /// If dropped, nothing changes.
     pub async fn is_locked(&self, key: impl Into<LockKey>) -> Result<bool, Error> {
         Ok(self.inspect(key).await?.is_some())
     }
 
-    /// Who holds the key, in this process or another; `None` if it is free.
+    /// Returns the key's holder, or `None` if it is free.
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`](ErrorKind::InvalidKey), or what the backend says.
+    /// Returns [`InvalidKey`](ErrorKind::InvalidKey) or the error of the backend.
     ///
     /// # Cancel safety
     ///
-    /// Only asks; may be dropped at any time.
+    /// If dropped, nothing changes.
     pub async fn inspect(&self, key: impl Into<LockKey>) -> Result<Option<LockInfo>, Error> {
         let key = valid(key)?;
         let backend = Arc::clone(&self.engine.backend);
@@ -99,23 +98,22 @@ impl LockManager {
         Ok(holder.map(|holder| LockInfo::of(&self.engine, &key, holder)))
     }
 
-    /// Takes the lock away from whoever holds it, and wakes those who wait. True if somebody held
-    /// it.
+    /// Releases the lock of any holder and notifies the waiters. Returns `true` if the key was held.
     ///
-    /// A guard of this manager is lost at once, or, where it was being granted at that moment, at its
-    /// first renewal, which follows at once; one of another process is lost at its next renewal. Those
-    /// of a fixed [`lease`](crate::Acquire::lease) have no renewals. For the tools of operators, not for
-    /// programs.
+    /// A guard of this manager is lost at once. If it was being granted concurrently, it is lost at its
+    /// first renewal, which follows immediately. A guard of another process is lost at its next renewal. A
+    /// guard with a fixed [`lease`](crate::Acquire::lease) has no renewals and is not notified. Intended
+    /// for operators' tools, not for application code.
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`](ErrorKind::InvalidKey), or what the backend says; then the lock may be free
-    /// all the same.
+    /// Returns [`InvalidKey`](ErrorKind::InvalidKey) or the backend's error. After a backend error, the key
+    /// may have been released.
     ///
     /// # Cancel safety
     ///
-    /// Dropped early, the lock may or may not be taken away; a guard of this manager then hears of
-    /// it at its next renewal.
+    /// If dropped, the key may be released or still held. A guard of this manager then detects the loss at
+    /// its next renewal.
     pub async fn force_release(&self, key: impl Into<LockKey>) -> Result<bool, Error> {
         let key = valid(key)?;
         let engine = &self.engine;
@@ -129,24 +127,23 @@ impl LockManager {
         Ok(outcome == ForceReleased::Released)
     }
 
-    /// What this manager holds and waits for now.
+    /// Returns the numbers of locks and waiters of this manager.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(&self.engine)
     }
 
-    /// Refuses new acquires, wakes those who wait with
-    /// [`ShuttingDown`](ErrorKind::ShuttingDown), and lets holders finish, still renewed, for at
-    /// most `grace`. Returns what is left then: nothing, if all were given back.
+    /// Rejects new acquires and all waiters with [`ShuttingDown`](ErrorKind::ShuttingDown), and completes
+    /// when all locks are released, or after `grace`. Returns the remaining locks.
     ///
-    /// Owners that hold a lock may still re-enter it.
+    /// Locks that are held stay renewed, and their owners may re-enter them.
     ///
     /// # Cancel safety
     ///
-    /// The manager is shut down from the first poll on; dropping the future only ends the waiting.
+    /// If dropped after the first poll, the manager stays shut down.
     pub async fn shutdown(&self, grace: Duration) -> Snapshot {
         self.engine.close();
-        // What a runtime that has ended left undone goes on in this one.
+        // The work of ended runtimes continues in this one.
         if let Ok(home) = self.engine.current_home() {
             watchdog::adopt_all(&self.engine, home);
         }
@@ -201,42 +198,46 @@ pub struct LockManagerBuilder {
 }
 
 impl LockManagerBuilder {
-    /// How long an acquire waits unless it says otherwise. Default 5 s, at most 366 days; zero is
-    /// [`no_wait`](Acquire::no_wait).
+    /// Sets how long an acquire waits by default. Defaults to 5 s.
+    ///
+    /// At most 366 days; zero is [`no_wait`](Acquire::no_wait).
     pub fn wait(mut self, wait: Duration) -> Self {
         self.options.wait = wait;
         self
     }
 
-    /// The length of a lease that the watchdog renews each time a third of it has passed: how long
-    /// a lock stays taken after its holder's process died. Default 30 s, between 10 ms and 366
-    /// days.
+    /// Sets the length of a renewed lease. Defaults to 30 s.
+    ///
+    /// The watchdog renews each lease when a third of it has passed. After a crash of the holder's
+    /// process, the key stays held for up to this time. Between 10 ms and 366 days.
     pub fn watchdog_timeout(mut self, timeout: Duration) -> Self {
         self.options.watchdog_timeout = timeout;
         self
     }
 
-    /// How many may wait for one key in this process; more are refused with
-    /// [`TooManyWaiters`](ErrorKind::TooManyWaiters) before any command is sent. Default 1 024, at
-    /// least 1.
+    /// Sets the maximum number of waiters per key in this process. Defaults to 1,024.
+    ///
+    /// Further acquires are rejected with [`TooManyWaiters`](ErrorKind::TooManyWaiters) before any command
+    /// is sent. At least 1.
     pub fn max_waiters_per_key(mut self, limit: usize) -> Self {
         self.options.max_waiters_per_key = limit;
         self
     }
 
-    /// How many may wait in this manager; more are refused with
-    /// [`Overloaded`](ErrorKind::Overloaded). Default 65 536, at least 1.
+    /// Sets the maximum number of waiters of this manager. Defaults to 65,536.
+    ///
+    /// Further acquires are rejected with [`Overloaded`](ErrorKind::Overloaded). At least 1.
     pub fn max_waiters(mut self, limit: usize) -> Self {
         self.options.max_waiters = limit;
         self
     }
 
-    /// Runs all background work in this runtime. Defaults to the runtime that acquires.
+    /// Sets the runtime for all background work. Defaults to the runtime of each acquire.
     ///
-    /// By default a lock is renewed in the runtime that acquired it, as long as that runtime is driven. Name
-    /// another one where handlers block their executor, where the program calls `block_on` from
-    /// synchronous code, or where it acquires outside of any Tokio runtime. A runtime with a thread of its
-    /// own serves best; it needs timers, and I/O for Redis. Locks are lost when it ends.
+    /// By default a lock is renewed only while the runtime that acquired it is driven. Set another runtime
+    /// if handlers block their executor, if the program calls `block_on` from synchronous code, or if it
+    /// acquires outside any Tokio runtime. Prefer a runtime with a thread of its own; it needs timers, and
+    /// I/O for Redis. When that runtime ends, all locks are lost.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -263,7 +264,7 @@ impl LockManagerBuilder {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] naming the setting that is out of bounds, or the runtime if it has no timers.
+    /// Returns a [`ConfigError`] that names a setting out of bounds, or the runtime if it has no timers.
     pub fn build(self) -> Result<LockManager, ConfigError> {
         self.options.validate()?;
         if let Some(runtime) = &self.runtime {

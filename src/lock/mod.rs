@@ -5,10 +5,10 @@
 //! Each key has one *lane* per process ([`lane`]): a state machine under the mutex of its shard of the
 //! table ([`table`]). Acquires, guards and background tasks send it events. An event changes the state
 //! under the mutex and fills one [`effect::Effects`] value; [`dispatch`] carries it out after the mutex is
-//! free. No other file resolves a waiter, reports a release, wakes the listeners of a loss or starts a task
-//! for a lane.
+//! free. No other file resolves a waiter, reports a release, wakes a loss future or starts a task for a
+//! lane.
 //!
-//! The column *task* names the background task that the next phase needs in order to progress: `loop` is an
+//! The column *task* names the background task that the next phase needs to make progress: `loop` is an
 //! acquire loop ([`contender`]), `releaser` a task of [`releaser`], `watchdog` the task of [`watchdog`].
 //!
 //! | phase | event | next phase | effect | task |
@@ -16,72 +16,71 @@
 //! | idle | acquire | contending, inline | send the first attempt | |
 //! | contending | acquire | | queue; with `no_wait` wait for the reply, or reject behind others | |
 //! | contending, inline | the attempt is granted | held | return the guard | watchdog |
-//! | contending, inline | the attempt is refused | contending | queue in front, start a loop | loop |
+//! | contending, inline | the attempt is rejected | contending | queue in front, start a loop | loop |
 //! | contending, inline | dropped with the attempt in flight | contending | a loop finishes the attempt | loop |
 //! | contending, inline | not polled for 10 ms while others wait, or past its deadline | contending | queue in front, a loop finishes the attempt | loop |
-//! | contending, inline | leaves after its attempt | contending, or idle | start a loop for the queue | loop |
+//! | contending, inline | ends after its attempt | contending, or idle | start a loop for the queue | loop |
 //! | contending | the loop's attempt is granted | held by the first in the queue | resolve it | watchdog |
-//! | contending | the same, the queue is empty or asks for other terms | surrendered | release | releaser |
-//! | contending | the loop's attempt is refused | | reject `no_wait`s that came before it | loop |
+//! | contending | the same, but the queue is empty or its terms differ | surrendered | release | releaser |
+//! | contending | the loop's attempt is rejected | | reject `no_wait`s that came before it | loop |
 //! | contending | the loop's attempt can never succeed | idle | reject the queue | |
-//! | contending | the last waiter leaves | idle, when the loop has woken | the loop ends | loop |
+//! | contending | the last waiter leaves | idle, once the loop has woken | the loop ends | loop |
 //! | contending | the loop is dropped with its runtime | contending, or idle | a loop in another runtime; reject waiters of the ended one | loop |
-//! | contending | the loop does not run, a waiter in another runtime | contending | a loop there; release what the old one gets | loop |
-//! | contending, held | released by force, before or after the grant | | renew at once: the backend knows | watchdog |
+//! | contending | the loop does not run, a waiter in another runtime | contending | a loop there; release what the old one acquires | loop |
+//! | contending, held | released by force, before or after the grant | | renew at once, to learn which | watchdog |
 //! | held | acquire by the owner, or queued acquires of the owner | | count up; at 64 reject | watchdog |
 //! | held | acquire by another owner | | queue; with `no_wait` reject | watchdog |
 //! | held | release, count above 1 | | count down; the terms of the remaining holds apply | watchdog |
 //! | held | last release, a waiter, budget left | held by the first in the queue | resolve it | watchdog |
 //! | held | last release otherwise | surrendered | release | releaser |
-//! | held | handed on, the budget is about to end, waiters | | extend: more, unless others wait | a task of its own |
-//! | held | extended | | a fresh budget; the guard's deadline moves | watchdog |
-//! | held | not extended: others wait | | the queue has one more turn at most | watchdog |
+//! | held | handed off, the budget is about to end, waiters | | send an extension | its own task |
+//! | held | extended | | begin a fresh budget; the guard's deadline moves | watchdog |
+//! | held | not extended: other processes wait | | limit the hand-offs to one more turn | watchdog |
 //! | held | a renewal is due, see [`lease`] | | renew | watchdog |
 //! | held | renewed | | the guard's deadline moves | watchdog |
 //! | held | not picked up by the deadline of its waiter | surrendered | release | releaser |
 //! | held | the renewal says "not held", or released by force | contending, or idle | mark the guard lost; contend | loop |
 //! | held | the guard's deadline has passed | surrendered | mark the guard lost; release | releaser |
-//! | held | its runtime ends | | not renewed any more | watchdog of another runtime |
+//! | held | its runtime ends | | stop the renewals | watchdog of another runtime |
 //! | surrendered | acquire, the queue is empty, budget left | held | take the lease back | watchdog |
 //! | surrendered, returning | acquire otherwise | | queue; with `no_wait` only as the first | releaser |
 //! | surrendered | renewed or extended, a waiter, budget left | held by the first in the queue | resolve it | watchdog |
-//! | surrendered | the releaser comes, the queue is empty | returning | release | releaser |
-//! | surrendered | the releaser comes, a waiter | returning | keep unless others wait | releaser |
-//! | surrendered, returning | the task does not run, a waiter in another runtime | | release from there, too | releaser there |
+//! | surrendered | the releaser runs, the queue is empty | returning | release | releaser |
+//! | surrendered | the releaser runs, a waiter | returning | keep unless other processes wait | releaser |
+//! | surrendered, returning | the task does not run, a waiter in another runtime | | release from there as well | releaser there |
 //! | surrendered, returning | the lease must have expired | contending, or idle | report `Unavailable` | loop |
-//! | returning | kept | held by the first in the queue | resolve it; if it left, release | watchdog |
+//! | returning | kept | held by the first in the queue | resolve it; if none is left, release | watchdog |
 //! | returning | released by force | contending, or idle | if it is kept, release it | loop |
-//! | returning | released, not held, or failed | contending, or idle | a failed release is tried again beside it | loop |
+//! | returning | released, not held, or failed | contending, or idle | retry a failed release without the lane | loop |
 //!
 //! # Invariants
 //!
-//! - A lane sends at most one acquire or release at a time; renewals, and extensions as if they were
-//!   renewals, go beside them, but none is sent after a release, and a release waits for the reply to one
-//!   in flight. The exception is a command whose task does not run: another runtime does not wait for it.
-//! - Processes that all want a key have it in turn. A lease that another process had before is handed on
-//!   to those who wait there by then, and to most of them once more; then the others are asked. A process
-//!   that released it for them comes again when it has heard as many releases as there are others.
-//! - Each acquire command has a lease id of its own. If its fate is unknown, the id is released
-//!   until the backend replies or the lease must have expired; the next attempt has another id.
-//! - A guard is current if the lane holds the very grant it was made from. Anything that a guard does
-//!   that is not current, such as one that was lost, changes nothing.
-//! - A waiter that is dropped while it is being resolved gets a hold that nobody takes: it is
-//!   released, to the next in the queue.
-//!
+//! - A lane has at most one acquire or release in flight. Renewals and extensions may be in flight
+//!   concurrently, but none is sent after a release, and a release waits for the reply to one in flight.
+//!   A command whose task does not run is the exception: another runtime does not wait for it.
+//! - Processes that contend for one key alternate. A lease that another process held before is handed off
+//!   once to each present waiter of this process, and a second time to three quarters of them. Then the
+//!   other processes may acquire it. A process that released it for them contends again after as many
+//!   releases as there are other processes.
+//! - Each acquire command has its own lease id. If its fate is unknown, that id is released until the
+//!   backend replies or the lease must have expired. The next attempt has another id.
+//! - A guard is current while the lane holds the very grant that the guard was made from. Operations of
+//!   another guard, such as a lost one, change nothing.
+//! - If a waiter is dropped while it is being resolved, its hold is released and goes to the next in the
+//!   queue.
 //! # Runtimes
 //!
-//! Background work runs in the *home* of a lane: the runtime in which its last event happened, or the one
-//! set by [`LockManagerBuilder::runtime`]. Each home has a watchdog, a releaser and a resolver of its own.
-//! A held lock is renewed by the watchdog of the runtime that acquired it, and by no other. What a home does
-//! not do in time is done by the home of a waiter, and what a home that has ended leaves behind by any
-//! other.
+//! Background work runs in the *home* of a lane: the runtime of its last event, or the one set by
+//! [`LockManagerBuilder::runtime`]. Each home has its own watchdog, releaser and resolver. A held lock is
+//! renewed in the runtimes that acquired it. If a home does not complete other work in time, the home of
+//! a waiter does. If a home has ended, any other takes over its work.
 //!
 //! # Dropped futures
 //!
-//! A caller can drop two futures: the acquire and `release`. An acquire is at one of two awaits: its own
-//! first attempt, which it hands to a task, or its place in the queue, which it leaves. The lane owns the
-//! progress of both, so a future that is not polled holds up no other. `release` has handed over its duty
-//! before it awaits. Everything else runs in tasks, which only the end of their runtime drops.
+//! A caller can drop two futures: the acquire and `release`. An acquire awaits its own first attempt,
+//! which a task finishes if the acquire is dropped, or its turn in the queue. The lane owns the progress
+//! of both, so a future that is not polled delays no other. `release` has started before its first
+//! await. Everything else runs in tasks, which only the end of their runtime drops.
 
 mod acquire;
 mod attempt;

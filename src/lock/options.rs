@@ -1,17 +1,17 @@
-//! Defaults, bounds, and their validation.
+//! The defaults and bounds of the settings, and their validation.
 
 use std::time::Duration;
 
 use crate::ConfigError;
 
-/// How often one owner can hold one lock at a time.
+/// The maximum number of holds of one owner on one lock.
 pub const MAX_HOLD_COUNT: u32 = 64;
 
-/// The shortest lease: below, the drift allowance leaves nothing to work in.
+/// The shortest lease: a shorter one could be lost to the drift allowance.
 const MIN_LEASE: Duration = Duration::from_millis(10);
 
-/// The longest lease and the longest wait. Waiting without an end is
-/// [`Acquire::wait_forever`](crate::Acquire::wait_forever).
+/// The longest lease and the longest wait. [`Acquire::wait_forever`](crate::Acquire::wait_forever) has
+/// no deadline.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 #[derive(Debug, Clone)]
@@ -47,7 +47,7 @@ pub(crate) fn valid_wait(field: &'static str, wait: Duration) -> Result<(), Conf
         return Err(ConfigError::new(
             field,
             format!(
-                "{wait:?} is longer than the maximum of {MAX_DURATION:?}; only `Acquire::wait_forever` waits without an end"
+                "{wait:?} is longer than the maximum of {MAX_DURATION:?}; only `Acquire::wait_forever` waits longer"
             ),
         ));
     }

@@ -1,4 +1,4 @@
-//! How an acquire gets into the lane of one key: at once, by its own first attempt, or through the queue.
+//! The entry of an acquire into the lane of one key: by its own first attempt, or through the queue.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,34 +22,34 @@ use super::lease::LeaseNumber;
 use super::timeout::next_wake;
 use crate::{Error, ErrorKind, LockKey};
 
-/// One step on the way to one key, as far as it goes without waiting.
+/// The result of one step of an acquire, which proceeds as far as possible without waiting.
 pub(super) enum Step {
     Done(Result<Hold, Error>),
     Slow(Stage),
 }
 
-/// What the acquire waits for.
+/// The event for which the acquire waits.
 pub(super) enum Stage {
     /// The reply to its first attempt, which is in flight.
     Attempting(Arc<InlineAttempt>),
-    /// Nothing: others are before it, or were at its attempt, and it is not in the queue yet.
+    /// None: other acquires are ahead, and it has yet to join the queue.
     Occupied(Option<Seen>),
-    /// Its turn.
+    /// A grant or a rejection as a waiter.
     Queued(Answer),
     Over,
 }
 
-/// What the first event of an acquire comes to.
+/// The result of the first event of an acquire.
 enum Start {
     Entered(Entered),
     /// The lane was idle, and the backend replied at once.
     Replied(Outcome),
-    /// The lane was idle: the attempt is to be sent.
+    /// The lane was idle, and the caller has to send the attempt.
     Send(Arc<InlineAttempt>),
 }
 
-/// Enters the lane if that needs no place in its queue. `now` is read once for all that happens
-/// without waiting.
+/// Enters the lane if that is possible without queueing. All steps without waiting share one reading
+/// of the clock, `now`.
 pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: Claim, now: Moment) -> Step {
     let start = engine.event(key, |lane, effects| {
         start(engine, lane, key, &claim, now, effects)
@@ -66,7 +66,7 @@ pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: Claim, now: Mome
         }
         Start::Replied(Outcome::NotYet(seen)) => Step::Slow(Stage::Occupied(Some(seen))),
         Start::Replied(Outcome::Granted(_)) => {
-            unreachable!("BUG: the lane holds what it is granted")
+            unreachable!("BUG: the lane holds a granted lease")
         }
         Start::Send(inline) => match engine.seat() {
             Ok(seat) => {
@@ -87,7 +87,7 @@ pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: Claim, now: Mome
     }
 }
 
-/// The acquire gets its hold at once. One of several keys is picked up with the others.
+/// Creates the hold of an immediate grant. A grouped grant is picked up later, with the others.
 fn hold(engine: &Arc<Engine>, claim: Claim, grant: Arc<Grant>) -> Hold {
     if !claim.grouped {
         grant.pick_up();
@@ -99,7 +99,7 @@ fn nested(engine: &Arc<Engine>, claim: Claim, grant: Arc<Grant>) -> Hold {
     Hold::new(Arc::clone(engine), grant, claim.hold)
 }
 
-/// The acquire gets the hold that was sent to it. `None` if it comes too late.
+/// Creates the hold of a waiter. Returns `None` if the grant was withdrawn.
 fn pick_up(engine: &Arc<Engine>, claim: Claim, given: Given) -> Option<Hold> {
     let Given { grant, pick_up } = given;
     let picked_up = match pick_up {
@@ -123,7 +123,7 @@ fn start(
         entered => return Start::Entered(entered),
     }
     let lease = engine.new_lease_id();
-    // A backend in this process replies under the mutex of the lane: nobody can come in between.
+    // A backend in this process replies under the mutex of the lane, so no other event intervenes.
     let Some(replied) = attempt_now(engine, key, lease, claim.terms, now) else {
         let inline = Arc::<InlineAttempt>::default();
         lane.contend_inline(&inline, claim, now);
@@ -151,7 +151,7 @@ fn admit(
     now: Moment,
     effects: &mut Effects,
 ) -> Entered {
-    // An owner that holds a lock already may take it again, to finish its work.
+    // During a shutdown, an owner may re-enter its lock to finish its work.
     let holds = lane
         .holder()
         .is_some_and(|held| held.owner() == claim.owner.get() && held.is_held(now));
@@ -161,21 +161,21 @@ fn admit(
     lane.enter(key, claim, now, effects)
 }
 
-/// Enters the lane, or joins its queue. `seen`: what the backend replied to an attempt just now.
+/// Enters the lane or joins its queue. `seen` is the reply to the acquire's own last attempt.
 fn join(engine: &Arc<Engine>, key: &LockKey, claim: Claim, seen: Option<Seen>) -> Step {
     let now = Moment::now();
     let max_waiters = engine.options.max_waiters_per_key;
     let (reply, answer) = oneshot::channel();
     let joined = engine.event(key, |lane, effects| {
         let entered = match admit(engine, lane, key, &claim, now, effects) {
-            // Somebody else had it just now: it contends as a task.
+            // Another process held the key a moment ago, so a task contends.
             Entered::Idle => Entered::Occupied,
             entered => entered,
         };
         let Entered::Occupied = entered else {
             return entered;
         };
-        // Of two bounds, the one that says more.
+        // If both bounds are reached, this error is more precise.
         if lane.seats_taken() >= max_waiters {
             let error = lane.why_not(now).into_kind(ErrorKind::TooManyWaiters);
             return Entered::Rejected(error);
@@ -202,7 +202,7 @@ fn join(engine: &Arc<Engine>, key: &LockKey, claim: Claim, seen: Option<Seen>) -
     }
 }
 
-/// What comes of the first attempt.
+/// Applies the reply to the first attempt.
 fn attempted(
     engine: &Arc<Engine>,
     key: &LockKey,
@@ -236,14 +236,14 @@ fn attempted(
             };
             engine.event(key, |lane, effects| {
                 lane.inline_queues(waiter, seen, now, effects);
-                // Under the mutex, as in `close`: it finds us in the queue, or we see the flag.
+                // Under the mutex: `close` finds the waiter in the queue, unless the flag is already set.
                 if engine.is_closing() {
                     lane.dismiss(&Error::new(ErrorKind::ShuttingDown), effects);
                 }
             });
             Step::Slow(Stage::Queued(answer))
         }
-        // For those behind it, a task finds out the same.
+        // A task makes another attempt for the waiters.
         Outcome::Never(error) => {
             leave_inline(engine, key, claim, None, Seen::Nothing);
             Step::Done(Err(error))
@@ -251,7 +251,7 @@ fn attempted(
     }
 }
 
-/// Leaves the lane to others, after an attempt that was refused as `seen`, or with it in flight.
+/// Ends the inline acquire, after a rejected attempt with the reply `seen`, or with it in flight.
 fn leave_inline(
     engine: &Arc<Engine>,
     key: &LockKey,
@@ -275,11 +275,11 @@ fn leave_inline(
 }
 
 pin_project! {
-    /// An acquire of one key that has to wait. Dropped, it leaves the queue at once, and an attempt in
-    /// flight goes to a task.
+    /// An acquire of one key that has to wait. If dropped, it leaves the queue at once, and a task finishes
+    /// an attempt in flight.
     ///
-    /// Not an async function: those keep a copy of what they were given at each level, and there may be
-    /// ten thousand of these.
+    /// A hand-written future: async functions would store copies of their arguments at each level, and
+    /// thousands of these can wait at a time.
     pub(super) struct PendingAcquire {
         engine: Arc<Engine>,
         key: LockKey,
@@ -312,7 +312,7 @@ pin_project! {
     }
 }
 
-/// Leaves the queue. A hold that was granted by then is released.
+/// Leaves the queue. A hold that was granted concurrently is released.
 fn leave_queue(engine: &Arc<Engine>, key: &LockKey, claim: Claim, mut answer: Answer) {
     engine.event(key, |lane, _| lane.leave(claim.ticket));
     answer.close();
@@ -389,7 +389,7 @@ impl Future for PendingAcquire {
                         *this.stage = Stage::Over;
                         match pick_up(engine, claim, given) {
                             Some(hold) if hold.is_held() => Step::Done(Ok(hold)),
-                            // This future was not polled, and its wait is over.
+                            // This future was not polled before its deadline.
                             None if claim.deadline.has_passed(Moment::now()) => {
                                 let error =
                                     engine.event(key, |lane, _| lane.why_not(Moment::now()));
@@ -401,7 +401,7 @@ impl Future for PendingAcquire {
                     }
                     Poll::Ready(Ok(Err(error))) => Step::Done(Err(error)),
                     Poll::Ready(Err(_)) => {
-                        unreachable!("BUG: a waiter was dropped without an answer")
+                        unreachable!("BUG: a waiter was dropped unresolved")
                     }
                     Poll::Pending => {
                         ready!(wait_over(this.timer.as_mut(), claim, cx));
@@ -415,7 +415,7 @@ impl Future for PendingAcquire {
                                 answer.close();
                                 Step::Done(Err(error))
                             }
-                            // Served at this very moment: the answer is being sent, and wakes us.
+                            // Granted or rejected concurrently: the result will wake this future.
                             None => return Poll::Pending,
                         }
                     }
@@ -433,7 +433,7 @@ impl Future for PendingAcquire {
     }
 }
 
-/// Completes when the wait is over.
+/// Completes at the deadline of the claim.
 fn wait_over(mut timer: Pin<&mut Option<Sleep>>, claim: Claim, cx: &mut Context<'_>) -> Poll<()> {
     let Some(until) = claim.deadline.moment() else {
         return Poll::Pending;
@@ -451,7 +451,7 @@ fn wait_over(mut timer: Pin<&mut Option<Sleep>>, claim: Claim, cx: &mut Context<
     }
 }
 
-/// The first command was still in flight when the wait was over.
+/// The first command was in flight at the deadline.
 #[derive(Debug, thiserror::Error)]
 #[error("no reply from the lock backend within the wait")]
 struct NoReply;

@@ -1,4 +1,4 @@
-//! The keys whose leases are to be returned, and whether a task is at it.
+//! The queue of keys whose leases have to be returned, and whether its task runs.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 
 use crate::LockKey;
 
-/// On a cache line of its own: each release writes it, and what lies on the same line would be fetched
-/// again by all other cores.
+/// The queue of one runtime. Has its own cache line, because each release writes it, and other cores
+/// would have to reload the neighboring data.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct ReleaseQueue {
@@ -24,14 +24,14 @@ impl ReleaseQueue {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a key. Never blocks, and needs no runtime to be called.
+    /// Adds a key. Never blocks, and needs no runtime.
     pub(super) fn push(&self, key: LockKey) {
         let first = {
             let mut keys = self.keys();
             keys.push_back(key);
             keys.len() == 1
         };
-        // The task takes along those behind the first.
+        // One notification suffices: the task drains the whole queue.
         if first {
             self.enqueued.notify_one();
         }
@@ -41,11 +41,11 @@ impl ReleaseQueue {
         self.keys().is_empty()
     }
 
-    /// Returns the next keys, at most `most`.
+    /// Removes and returns up to `most` keys.
     pub(super) fn next_round(&self, most: usize) -> Vec<LockKey> {
         let mut keys = self.keys();
         let size = keys.len().min(most);
-        // The queue keeps its room for those who come next; not that of a burst.
+        // Keeps the capacity of a normal round, but not that of a burst.
         let round = keys.drain(..size).collect();
         if keys.is_empty() {
             keys.shrink_to(most);
@@ -53,16 +53,16 @@ impl ReleaseQueue {
         round
     }
 
-    /// Completes when there is a key in the queue.
+    /// Completes when the queue has a key.
     pub(super) async fn has_more(&self) {
         while self.is_empty() {
             self.enqueued.notified().await;
         }
     }
 
-    /// Returns `true` if the task does not run, and has to be started by the caller.
+    /// Returns `true` if the task does not run, so the caller has to start it.
     pub(super) fn start(&self) -> bool {
-        // It mostly runs, and to look costs less than to write.
+        // The task mostly runs, and a read costs less than a write.
         !self.running.load(Ordering::SeqCst) && !self.running.swap(true, Ordering::SeqCst)
     }
 

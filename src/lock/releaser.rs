@@ -1,8 +1,7 @@
-//! Finishes what a dropped guard started: off the request's path, in batches.
+//! The releaser: returns leases to the backend in batches, in the background of requests.
 //!
-//! The lane keeps the lease and the call that waits for its release; the task only sends commands. What it
-//! does not do, since its runtime idles or has ended, another runtime does as soon as somebody waits for it
-//! there.
+//! The lane keeps the lease and the caller that awaits its release. The task only sends commands. If its
+//! runtime idles or has ended, the runtime of a waiter sends them instead.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,16 +24,17 @@ use crate::{Error, ErrorKind, LockKey};
 /// The most keys of one command.
 const BATCH: usize = 100;
 
-/// The most commands at a time. With fewer, releases would fall behind the acquires of a busy
-/// process, and keys stay taken that nobody holds.
+/// The most commands at a time. With fewer, the releases of a busy process would lag behind its
+/// acquires, and released keys would stay held.
 const IN_FLIGHT: usize = 8;
 
-/// How long a batch may hold up the next one.
+/// The longest delay that one batch causes for the next one.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 impl Engine {
-    /// Ends one hold of a grant. `report` is resolved when the lease is with the backend, or has gone to the
-    /// next in the queue; at the latest, the lease has expired by the moment that is returned.
+    /// Ends one hold of a grant. Returns when the lease must have expired.
+    ///
+    /// Resolves `report` when the backend has the lease, or when it was handed off.
     pub(super) fn release(
         self: &Arc<Self>,
         grant: &Arc<Grant>,
@@ -44,7 +44,7 @@ impl Engine {
         let key = grant.key();
         let now = Moment::now();
         let immediate = self.backend.immediate().is_some();
-        // Where the backend replies at once, no task is needed.
+        // A backend that replies at once needs no task.
         let home = if immediate {
             None
         } else {
@@ -68,8 +68,8 @@ impl Engine {
     }
 }
 
-/// Returns the lease of a lane whose backend replies without waiting. If it is to be kept unless others
-/// wait, that is left to the caller.
+/// Returns the lease to a backend that replies without waiting. If the lease may be kept, leaves that
+/// command to the caller instead.
 fn return_now(
     engine: &Engine,
     key: &LockKey,
@@ -80,7 +80,7 @@ fn return_now(
     let backend = engine.backend.immediate()?;
     let home = lane.home()?;
     let order = lane.take_return(home, now, engine.stuck_at(now))?;
-    // A task would have nothing to do any more.
+    // The return is done here, so it needs no task.
     effects.work.retain(|work| !matches!(work, Work::Return(_)));
     match order {
         Order::Release(outgoing) => {
@@ -98,7 +98,7 @@ fn return_now(
     }
 }
 
-/// The lane of `key` has a lease to return, by a task in `home`. Never blocks.
+/// Schedules the return of the lease of `key`, by a task in `home`. Never blocks.
 pub(super) fn enqueue(engine: &Arc<Engine>, key: &LockKey, home: RuntimeId) {
     if engine.backend.immediate().is_some() {
         let now = Moment::now();
@@ -112,7 +112,7 @@ pub(super) fn enqueue(engine: &Arc<Engine>, key: &LockKey, home: RuntimeId) {
         home.releases.push(key.clone());
         start(engine, &home);
     }
-    // Where no runtime is left, the next one that is used goes on with it.
+    // If no runtime is left, the next one that is used continues.
 }
 
 fn start(engine: &Arc<Engine>, home: &Arc<Home>) {
@@ -126,7 +126,7 @@ fn start(engine: &Arc<Engine>, home: &Arc<Home>) {
     }
 }
 
-/// Goes on with what was left in the queues of runtimes that have ended.
+/// Continues the queues of runtimes that have ended.
 pub(super) fn resume(engine: &Arc<Engine>) {
     for home in engine.homes.all() {
         if !home.releases.is_empty() {
@@ -135,7 +135,7 @@ pub(super) fn resume(engine: &Arc<Engine>) {
     }
 }
 
-/// Reports that the task is gone, also when its runtime drops it.
+/// Reports the end of the task, even if its runtime drops it.
 struct Running {
     engine: Arc<Engine>,
     home: Arc<Home>,
@@ -147,7 +147,7 @@ impl Drop for Running {
         let Self { engine, home, over } = self;
         home.releases.stopped();
         if *over {
-            // What came between the last look and the flag found the flag set.
+            // A key pushed between the last check and the flag did not start a task.
             if !home.releases.is_empty() {
                 start(engine, home);
             }
@@ -178,7 +178,7 @@ async fn run(mut running: Running) {
                 Some(Order::ReleaseOrKeep(outgoing, ttl)) => {
                     start_release_or_keep(&engine, key, outgoing, ttl, home.id);
                 }
-                // Taken back, or waiting for the reply to a renewal.
+                // The lease was taken back, or the reply to a renewal is still to come.
                 None => {}
             }
         }
@@ -186,8 +186,10 @@ async fn run(mut running: Running) {
     }
 }
 
-/// Sends one round, each group of keys on its own, and waits for the end of one of its batches, while
-/// others gather for the next round; but not for long: one that hangs delays no other.
+/// Sends one round, each key group separately.
+///
+/// Waits for the last batch while keys collect for the next round, up to [`PATIENCE`], so a batch that
+/// hangs delays no other.
 async fn send(engine: &Arc<Engine>, home: &Arc<Home>, leases: Vec<(LockKey, Outgoing)>) {
     let batches = engine.in_batches(leases, BATCH, |(key, _)| key);
     let mut batches: Vec<_> = batches
@@ -198,12 +200,11 @@ async fn send(engine: &Arc<Engine>, home: &Arc<Home>, leases: Vec<(LockKey, Outg
     for batch in batches {
         home.runtime.spawn(batch);
     }
-    // Mostly the only one: a task of its own would cost as much as all the rest.
+    // Mostly the only batch: a separate task would double its cost.
     let mut last = Box::pin(last);
     let patience_ends = Moment::now() + PATIENCE;
-    // No timer while nobody waits for this one to end: it would mostly be the first to fire, and then
-    // the thread that waits for I/O is woken to learn of it. At each release, that is the most
-    // expensive part.
+    // No timer until another key is queued. It would mostly be the first timer to fire, and setting it
+    // would wake the thread that waits for I/O, the largest cost of a release.
     tokio::select! {
         biased;
         () = &mut last => return,
@@ -214,14 +215,14 @@ async fn send(engine: &Arc<Engine>, home: &Arc<Home>, leases: Vec<(LockKey, Outg
     }
 }
 
-/// Whether an earlier command may have released the leases already, which is as good.
+/// Whether an earlier command may have released the leases, which then counts as success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Repeat {
     Yes,
     No,
 }
 
-/// Releases one batch. Whatever the reply, each lane goes on: what failed is tried again beside it.
+/// Releases one batch. Each lane continues after any reply: failed releases are retried without it.
 async fn release(
     engine: Arc<Engine>,
     home: RuntimeId,
@@ -231,7 +232,7 @@ async fn release(
     let releases = leases
         .iter()
         .map(|(key, outgoing)| Release::new(key.clone(), engine.lease_id(outgoing.lease)));
-    // Dropped here only with the runtime; then the leases expire.
+    // Only the end of the runtime drops this await; the leases then expire.
     let outcomes = Arc::clone(&engine.backend)
         .release(releases.collect())
         .await;
@@ -257,8 +258,8 @@ struct Sent {
 }
 
 impl Sent {
-    /// Applies the reply. A failed release is tried again beside the lane, also if the lane has forgotten
-    /// the lease: the backend may hold it for longer than the lane could know.
+    /// Applies the reply. A failed release is retried without the lane, even if the lane has dropped the
+    /// lease, because the backend may hold it longer.
     fn settle(
         self,
         lane: &mut Lane,
@@ -285,7 +286,7 @@ impl Sent {
     }
 }
 
-/// Sends a release again from `home`, since nothing was heard of the one before. It may be sent twice.
+/// Resends from `home` a release without a reply. It may take effect twice.
 pub(super) fn send_again(engine: &Arc<Engine>, key: &LockKey, outgoing: Outgoing, home: RuntimeId) {
     if let Some(home) = engine.home(home) {
         let batch = vec![(key.clone(), outgoing)];
@@ -307,7 +308,7 @@ fn start_release_or_keep(
     }
 }
 
-/// The hand-off budget is spent: asks whether another process wants the key.
+/// Keeps the lease if no other process waits for the key, and releases it otherwise.
 async fn release_or_keep(
     engine: Arc<Engine>,
     home: RuntimeId,
@@ -345,7 +346,7 @@ async fn release_or_keep(
                 lane.returned(number, lost, Yielded::ToNobody, now, effects);
             });
         }
-        // It may have been renewed or released; the plain release settles it either way.
+        // The lease may be kept or released; a plain release resolves both.
         Err(_) => release(engine, home, vec![(key, outgoing)], Repeat::Yes).await,
     }
 }

@@ -1,5 +1,5 @@
-//! Releases leases of unknown fate, beside their lanes: one task per runtime, which tries again until the
-//! backend replies or the leases must have expired.
+//! The resolver: one task per runtime that releases leases of unknown fate, without their lanes. It
+//! retries until the backend replies or the leases must have expired.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(super) fn add(
     }
 }
 
-/// Reports that the task is gone, also when its runtime drops it.
+/// Reports the end of the task, even if its runtime drops it.
 struct Running {
     engine: Arc<Engine>,
     home: Arc<Home>,
@@ -46,7 +46,7 @@ impl Drop for Running {
         }
         engine.homes.end(home.id);
         for (key, lease, until) in home.unresolved.abandon() {
-            // Where no runtime is left, the leases expire in the backend.
+            // If no runtime is left, the leases expire in the backend.
             if let Some(other) = engine.homes.any() {
                 add(engine, &other, &key, lease, until);
             }
@@ -57,13 +57,13 @@ impl Drop for Running {
 async fn run(mut running: Running) {
     let Running { engine, home, .. } = &running;
     let unresolved = &home.unresolved;
-    // Before the first attempt: what comes back after it is not missed.
+    // Subscribes before the first attempt, so no later recovery is missed.
     let mut recoveries = engine.backend.recoveries();
     loop {
         let wakes_at = match unresolved.next_step(Moment::now()) {
             Step::End => break,
             Step::Release(leases) => {
-                // Each command is a task: one that hangs delays no other.
+                // Each command has its own task, so one that hangs delays no other.
                 for batch in engine.in_batches(leases, BATCH, |(key, _)| key) {
                     unresolved.command_sent();
                     let release = release(Arc::clone(engine), Arc::clone(home), batch);
@@ -78,7 +78,7 @@ async fn run(mut running: Running) {
             biased;
             () = sleep_until(wakes_at.into()) => {}
             () = unresolved.changed.notified() => {}
-            // Others wait for these keys: as soon as the backend can be reached again, they need not.
+            // Other processes may wait for these keys, so they are retried at once.
             () = recoveries.next() => unresolved.retry_now(),
         }
     }
@@ -94,7 +94,7 @@ async fn release(engine: Arc<Engine>, home: Arc<Home>, leases: Vec<(LockKey, Lea
         .await;
     let now = Moment::now();
     let mut replies = leases.into_iter().zip(outcomes).peekable();
-    // The leases of one key follow each other.
+    // The leases of one key are adjacent.
     while let Some(((key, number), outcome)) = replies.next() {
         let mut resolved = Vec::new();
         let mut failed = outcome.is_err();

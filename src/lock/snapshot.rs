@@ -1,4 +1,4 @@
-//! What can be seen of the engine from outside.
+//! The public view of the engine's state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use super::lane::Lane;
 use crate::LockKey;
 use crate::backend::Holder;
 
-/// What one manager holds and waits for at a moment. A view for metrics and tests: by the time it
-/// is read it may have changed.
+/// The numbers of locks and waiters of one manager, for metrics and tests. Possibly outdated when it
+/// is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// Keys that somebody in this process holds.
+    /// Keys that are held in this process.
     pub held: usize,
     /// Acquires that wait in a queue.
     pub waiting: usize,
-    /// Keys that this process knows of: held, waited for, or on their way back to the backend.
+    /// Keys that are held, waited for or being released in this process.
     pub lanes: usize,
     /// Releases that the backend has not confirmed yet.
     pub unreleased: usize,
@@ -39,25 +39,25 @@ impl Snapshot {
         snapshot
     }
 
-    /// Whether nothing is held, waited for, or still to be given back.
+    /// Returns `true` if no lock is held, waited for or being released.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Who holds a key.
+/// The holder of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockInfo {
-    /// The owner: of this manager the [`Owner`](crate::Owner) as text, otherwise what the other
-    /// process wrote into the backend, `<uuid>:<number>`.
+    /// The owner. For a holder of this manager, the [`Owner`](crate::Owner) as text; for another process,
+    /// the id that it wrote into the backend, `<uuid>:<number>`.
     pub owner: String,
-    /// What is left of the lease in the backend.
+    /// The remaining TTL of the lease in the backend.
     pub ttl: Duration,
-    /// How many times the owner holds it. Other processes that use this crate always show 1.
+    /// The number of the owner's holds. Always 1 for other processes that use this crate.
     pub hold_count: u64,
-    /// How many wait for it in this process.
+    /// The number of waiters in this process.
     pub waiters: usize,
 }
 

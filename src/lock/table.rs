@@ -1,4 +1,4 @@
-//! The lanes of one manager, by key.
+//! The table of the lanes of one manager, by key.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,16 +32,17 @@ struct Slot {
     scheduled: Option<(RuntimeId, Moment)>,
 }
 
-/// A lane is in the table from the first event that makes it busy to the one that leaves it idle.
-/// Under the mutex of a shard nothing waits, no other shard is taken, and no hold is dropped; at most
-/// a task of this engine is woken, never a caller.
+/// The lanes of one manager. A lane is in the table while it is not idle.
+///
+/// Code under the mutex of a shard does not wait, lock another shard or drop a hold. It may wake a task
+/// of this engine, but never a caller.
 #[derive(Debug)]
 pub(super) struct Lanes {
     shards: [Mutex<Shard>; SHARDS],
     response_timeout: Duration,
-    /// Somebody waits until there is no lane.
+    /// Whether a caller waits for the table to be empty.
     awaited: AtomicBool,
-    /// Notified then when one has left.
+    /// Notified when a lane is removed, if `awaited` is set.
     left: Notify,
 }
 
@@ -53,12 +54,12 @@ pub(super) struct DueRenewal {
     pub(super) ttl: Duration,
 }
 
-/// What a watchdog finds when it looks at what is due.
+/// The due work that a watchdog finds in one round.
 #[derive(Debug, Default)]
 pub(super) struct Round {
     pub(super) renewals: Vec<DueRenewal>,
     pub(super) effects: Vec<(LockKey, Effects)>,
-    /// When the watchdog has to look again.
+    /// The time of the next round.
     pub(super) next: Option<Moment>,
 }
 
@@ -72,7 +73,7 @@ impl Lanes {
         }
     }
 
-    /// Lets one event happen to the lane of `key`.
+    /// Applies one event to the lane of `key`.
     pub(super) fn with<R>(
         &self,
         key: &LockKey,
@@ -80,7 +81,7 @@ impl Lanes {
         event: impl FnOnce(&mut Lane, &mut Effects) -> R,
     ) -> R {
         let hash = key.hash_code();
-        // The map itself uses the high and the low bits.
+        // The hash table uses the high and the low bits.
         let mut guard = lock(&self.shards[(hash >> 24) as usize % SHARDS]);
         let shard = &mut *guard;
         match (shard.lanes).entry(hash, |slot| slot.key == *key, |slot| slot.key.hash_code()) {
@@ -114,7 +115,7 @@ impl Lanes {
         }
     }
 
-    /// Enters the next deadlines of a lane into the index. Returns a runtime whose heap has grown.
+    /// Adds the next deadlines of a lane to the index. Returns a runtime whose heap has grown.
     fn schedule(
         &self,
         slot: &mut Slot,
@@ -142,7 +143,7 @@ impl Lanes {
         entered
     }
 
-    /// Lets something happen to every lane, one shard at a time.
+    /// Applies an event to every lane, one shard at a time.
     pub(super) fn for_each(
         &self,
         mut event: impl FnMut(&LockKey, &mut Lane, &mut Effects),
@@ -178,7 +179,7 @@ impl Lanes {
         }
     }
 
-    /// Looks at every lane that is due in the index of this runtime.
+    /// Checks every lane that is due in the index of this runtime.
     pub(super) fn look(&self, look: Look) -> Round {
         let mut round = Round::default();
         for shard in &self.shards {
@@ -196,7 +197,7 @@ impl Lanes {
     }
 
     fn look_at_shard(&self, shard: &mut Shard, look: Look, round: &mut Round) {
-        // What a look schedules anew is for the next round.
+        // Entries that a check adds belong to the next round.
         for _ in 0..shard.deadlines.len(look.home) {
             let Some(entry) = shard.deadlines.first(look.home) else {
                 return;
@@ -204,7 +205,7 @@ impl Lanes {
             let Entry { at, hash } = entry;
             let is_scheduled = |slot: &Slot| slot.scheduled == Some((look.home, at));
             if at > look.now {
-                // A renewal that is due soon joins those that are sent now.
+                // A renewal that is due soon joins the renewals of this round.
                 let mut lanes = shard.lanes.iter_hash(hash);
                 let joins = !round.renewals.is_empty()
                     && lanes.any(|slot| is_scheduled(slot) && slot.lane.renews_early(look.now));
@@ -231,7 +232,7 @@ impl Lanes {
                 } else {
                     self.schedule(slot, hash, &mut shard.deadlines, &mut effects);
                 }
-                // The watchdog that looks reads its next deadline from the index.
+                // This watchdog reads its next deadline from the index.
                 effects.deadlines.retain(|(home, _)| *home != look.home);
                 if !effects.is_empty() {
                     round.effects.push((slot.key.clone(), effects));
@@ -256,7 +257,7 @@ impl Lanes {
         homes
     }
 
-    /// Moves the background work of a runtime that has ended to another.
+    /// Moves the background work of an ended runtime to another.
     pub(super) fn adopt(
         &self,
         ended: RuntimeId,
@@ -271,19 +272,19 @@ impl Lanes {
 
     fn have_left(&self, mut shard: MutexGuard<'_, Shard>) {
         if shard.lanes.is_empty() {
-            // An idle table gives its memory back after a burst.
+            // An empty shard frees its memory after a burst.
             if shard.lanes.capacity() > 1024 {
                 *shard = Shard::default();
             }
         }
-        // Under the mutex: whoever waits looks into this shard after it has set the flag.
+        // Under the mutex: `emptied` checks this shard after it has set the flag.
         if self.awaited.load(Ordering::Relaxed) {
             drop(shard);
             self.left.notify_waiters();
         }
     }
 
-    /// Returns `true` if the watchdog of this runtime has anything to look at.
+    /// Returns `true` if the index has entries of this runtime.
     pub(super) fn has_deadlines(&self, home: RuntimeId) -> bool {
         let mut shards = self.shards.iter();
         shards.any(|shard| lock(shard).deadlines.first(home).is_some())
@@ -293,7 +294,7 @@ impl Lanes {
         self.shards.iter().all(|shard| lock(shard).lanes.is_empty())
     }
 
-    /// Drops the entries of lanes that are gone. Returns `true` if no lane is left.
+    /// Drops the entries of removed lanes. Returns `true` if no lane is left.
     pub(super) fn forget_if_empty(&self) -> bool {
         for shard in &self.shards {
             let mut shard = lock(shard);
@@ -305,13 +306,13 @@ impl Lanes {
         true
     }
 
-    /// Completes when there is no lane.
+    /// Completes when the table has no lane.
     pub(super) async fn emptied(&self) {
         self.awaited.store(true, Ordering::Relaxed);
         loop {
             let left = self.left.notified();
             tokio::pin!(left);
-            // Listen first, then look.
+            // Registers before it checks, so a change in between is not missed.
             left.as_mut().enable();
             if self.is_empty() {
                 return;

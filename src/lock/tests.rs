@@ -1,4 +1,4 @@
-//! What the unit tests of the engine share.
+//! Helpers of the engine's unit tests.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(super) const RENEWED: Terms = Terms {
     renewed: true,
     max_hold: Span::FOREVER,
 };
-/// Renewed before its hand-off budget ends.
+/// Terms whose renewal is due before the hand-off budget ends.
 pub(super) const SHORT: Terms = Terms {
     ttl: Span::new(Duration::from_millis(120)),
     ..RENEWED
@@ -43,7 +43,7 @@ pub(super) const fn fixed(seconds: u64) -> Terms {
     }
 }
 
-/// Runtimes that run nothing: two in which acquires are made.
+/// Two runtimes that run no tasks, in which acquires are made.
 static RUNTIMES: LazyLock<[Runtime; 2]> = LazyLock::new(|| {
     let runtime = || Builder::new_current_thread().build().expect("a runtime");
     [runtime(), runtime()]
@@ -75,7 +75,7 @@ pub(super) fn renewal(lease: u64, ttl: Duration) -> Renewal {
     Renewal::new(key(), id(lease), ttl)
 }
 
-/// Waits without an end. Each ticket has an owner of its own.
+/// Returns a claim without a deadline. Each ticket has its own owner.
 pub(super) fn claim(ticket: Ticket, terms: Terms) -> Claim {
     Claim {
         ticket,
@@ -106,7 +106,7 @@ pub(super) fn waiter(claim: Claim) -> (Waiter, Answer) {
     (waiter, answer)
 }
 
-/// The only effect is one grant.
+/// Returns the grant that must be the only effect.
 #[track_caller]
 pub(super) fn granted(effects: Effects) -> Arc<Grant> {
     let Effects {
@@ -122,14 +122,14 @@ pub(super) fn granted(effects: Effects) -> Arc<Grant> {
     grants.remove(0).given.grant
 }
 
-/// The only work.
+/// Returns the only work.
 #[track_caller]
 pub(super) fn work(effects: &mut Effects) -> Work {
     assert_eq!(effects.work.len(), 1, "{effects:?}");
     effects.work.remove(0)
 }
 
-/// The only work is an acquire loop in this runtime.
+/// Asserts that the only work is an acquire loop in this runtime.
 #[track_caller]
 pub(super) fn contends(effects: &mut Effects, in_home: RuntimeId) -> Wakeup {
     match work(effects) {
@@ -138,7 +138,7 @@ pub(super) fn contends(effects: &mut Effects, in_home: RuntimeId) -> Wakeup {
     }
 }
 
-/// The only work is a return from this runtime.
+/// Asserts that the only work is a return from this runtime.
 #[track_caller]
 pub(super) fn returns(effects: &mut Effects, in_home: RuntimeId) {
     match work(effects) {
@@ -147,7 +147,7 @@ pub(super) fn returns(effects: &mut Effects, in_home: RuntimeId) {
     }
 }
 
-/// The end of a hold, by a caller in `home`.
+/// Returns the release of a hold by a caller in `home`.
 pub(super) fn release(
     hold: HoldId,
     report: Option<Report>,

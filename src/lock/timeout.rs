@@ -1,4 +1,4 @@
-//! Waiting until a moment at most.
+//! Timeouts on the clock of the engine.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -10,16 +10,15 @@ use tokio::time::sleep_until;
 use super::clock::Moment;
 use crate::task::{Runtime, sleep_on_thread, timers_work};
 
-/// A timer does not see that the machine was suspended: it sleeps for so long at most, and looks at the
-/// clock again.
+/// The longest sleep between two readings of the clock, because timers do not advance during a suspend.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// Returns when a timer that waits until `until` has to look at the clock.
+/// Returns when a timer for `until` has to read the clock again.
 pub(super) fn next_wake(until: Moment, now: Moment) -> Moment {
     until.min(now + LONGEST_SLEEP)
 }
 
-/// Completes with the output of `future`, or with `None` at `until`. Also outside of any runtime.
+/// Completes with the output of `future`, or with `None` at `until`. Works outside any runtime.
 pub(super) async fn by<F: Future>(until: Moment, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     if let Some(output) = poll_once(future.as_mut()).await {

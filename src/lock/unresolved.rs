@@ -1,4 +1,4 @@
-//! Leases of unknown fate, by key: whether the backend holds them is not known.
+//! The leases of unknown fate, by key: the backend may or may not hold them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,8 +20,8 @@ const IN_FLIGHT: usize = 16;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// The unresolved leases of one runtime. Each key has one release command in flight at most, and one per
-/// backoff step.
+/// The unresolved leases of one runtime. Each key has at most one release command in flight, and one
+/// per backoff step.
 #[derive(Debug, Default)]
 pub(super) struct Unresolved {
     state: Mutex<State>,
@@ -41,7 +41,7 @@ struct State {
 
 #[derive(Debug)]
 struct Unknown {
-    /// With the moment at which each must have expired.
+    /// Each lease with the moment by which it must have expired.
     leases: Vec<(LeaseNumber, Moment)>,
     backoff: Duration,
     next: Next,
@@ -61,7 +61,7 @@ enum Next {
 pub(super) enum Step {
     Release(Vec<(LockKey, LeaseNumber)>),
     WaitUntil(Moment),
-    /// For the commands in flight.
+    /// Wait for the commands in flight.
     Wait,
     End,
 }
@@ -80,7 +80,7 @@ impl Unresolved {
         loop {
             let finished = self.finished.notified();
             tokio::pin!(finished);
-            // Listen first, then look.
+            // Registers before it checks, so a change in between is not missed.
             finished.as_mut().enable();
             if self.len() == 0 {
                 return;
@@ -89,8 +89,8 @@ impl Unresolved {
         }
     }
 
-    /// Adds a lease that the backend may hold until `until`. Returns `true` if the task does not run, and
-    /// has to be started by the caller.
+    /// Adds a lease that the backend may hold until `until`. Returns `true` if the task does not run, so the
+    /// caller has to start it.
     pub(super) fn add(&self, key: LockKey, lease: LeaseNumber, until: Moment) -> bool {
         let start = {
             let mut state = self.state();
@@ -150,7 +150,7 @@ impl Unresolved {
         self.changed.notify_one();
     }
 
-    /// The backend has replied for a key: `resolved` are gone.
+    /// Applies the reply for a key, whose leases `resolved` are released.
     pub(super) fn replied(
         &self,
         key: &LockKey,
@@ -180,7 +180,7 @@ impl Unresolved {
         }
     }
 
-    /// The backend can be reached again: everything is due.
+    /// Makes all leases due, because the backend is available again.
     pub(super) fn retry_now(&self) {
         for unknown in self.state().keys.values_mut() {
             match &mut unknown.next {
@@ -190,8 +190,8 @@ impl Unresolved {
         }
     }
 
-    /// The task was dropped with its runtime. Returns the leases, each with the moment at which it must have
-    /// expired.
+    /// Removes and returns the leases after the task was dropped with its runtime, each with the moment by
+    /// which it must have expired.
     pub(super) fn abandon(&self) -> Vec<(LockKey, LeaseNumber, Moment)> {
         let mut state = self.state();
         state.running = false;

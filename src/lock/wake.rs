@@ -1,4 +1,4 @@
-//! When a background task wakes, and whether it runs.
+//! The alarm of a background task: when it wakes, and whether it runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,13 +6,13 @@ use tokio::sync::Notify;
 
 use super::clock::{AtomicMoment, Moment};
 
-/// When the watchdog of one runtime looks again.
+/// The next wake-up of the watchdog of one runtime.
 #[derive(Debug)]
 pub(super) struct Alarm {
-    /// Only a round puts it off: what one task was told, the next one keeps. `None`, as the last moment
-    /// there is: not set.
+    /// When the task wakes, or [`NOT_SET`]. Only the start of a round moves it back, so a new task keeps
+    /// the time that was set for its predecessor.
     wakes_at: AtomicMoment,
-    /// Notified when the task has to look earlier than that.
+    /// Notified when the task has to wake earlier than that.
     pub(super) earlier: Notify,
     running: AtomicBool,
 }
@@ -34,9 +34,9 @@ impl Alarm {
         self.running.load(Ordering::SeqCst)
     }
 
-    /// Returns `true` if the task does not run, and has to be started by the caller.
+    /// Returns `true` if the task does not run, so the caller has to start it.
     pub(super) fn start(&self) -> bool {
-        // It mostly runs, and to look costs less than to write.
+        // The task mostly runs, and a read costs less than a write.
         !self.is_running() && !self.running.swap(true, Ordering::SeqCst)
     }
 
@@ -44,20 +44,20 @@ impl Alarm {
         self.running.store(false, Ordering::SeqCst);
     }
 
-    /// The task looks no later than `at`.
+    /// Makes the task wake at `at` or earlier, and notifies it if that is a change.
     pub(super) fn set(&self, at: Moment) {
         if self.wakes_at.load() > at && self.wakes_at.no_later_than(at) {
             self.earlier.notify_one();
         }
     }
 
-    /// Returns when the task has to look; `None` if that is not known.
+    /// Returns when the task has to wake, or `None` if that is not set.
     pub(super) fn time(&self) -> Option<Moment> {
         let at = self.wakes_at.load();
         (at != NOT_SET).then_some(at)
     }
 
-    /// A round begins: from here on, what is told is for the next one.
+    /// Clears the time at the start of a round. Later calls of [`set`](Self::set) apply to the next round.
     pub(super) fn clear(&self) {
         self.wakes_at.store(NOT_SET);
     }

@@ -1,11 +1,12 @@
-//! Renews what is held, reports what is lost, and takes over what is stuck: one task per manager and
-//! runtime.
+//! The watchdog: one task per manager and runtime that renews leases, reports losses and takes over
+//! stuck work.
 //!
-//! It looks at the lanes that are due in the index of its runtime, and sleeps until the next one is, so a
-//! lock that is held for less than a third of its lease costs it nothing. It ends when no lane is left.
-//! When the backend has been unreachable, everything is due at once: a loss is to be reported now. A timer
-//! does not see that the machine was suspended, so while there is a lane the task looks at the clock every
-//! 50 ms.
+//! It checks the lanes that are due in the index of its runtime and sleeps until the next deadline. A
+//! lock held for less than a third of its lease thus costs it nothing. It ends when no lane is left.
+//!
+//! After an outage of the backend, all renewals are due at once, so that losses are reported
+//! immediately. Timers do not advance during a suspend of the machine, so the task reads the clock every
+//! 50 ms while a lane exists.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -25,31 +26,31 @@ use crate::task::RuntimeId;
 /// The most leases of one command.
 const BATCH: usize = 100;
 
-/// The most commands of one group of keys, in one round, at a time. Each has only so long for its
-/// reply: a thousand at once would wait for each other in the backend until their time is up, and
-/// then all be sent again.
+/// The most renewal commands of one key group in flight per round. A thousand at once would queue in the
+/// backend beyond their response timeout, and would all be resent.
 const IN_FLIGHT: usize = 16;
 
-/// How late a resume is noticed at most.
+/// The longest delay until a resume is detected.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The watchdog of this runtime has to look no later than `at`.
+/// Makes the watchdog of this runtime check its lanes at `at` or earlier.
 pub(super) fn set(engine: &Arc<Engine>, home: RuntimeId, at: Moment) {
     if let Some(found) = engine.homes.get(home) {
         found.watchdog.set(at);
         start(engine, &found);
     } else if let Some(other) = engine.homes.any() {
-        // It has ended: another runtime takes over its work.
+        // The runtime has ended, so another one takes over its work.
         adopt(engine, home, &other);
     }
 }
 
 impl Engine {
-    /// Returns the runtime for work that begins here.
+    /// Returns the runtime for work that the caller begins.
     ///
     /// # Errors
     ///
-    /// [`Misconfigured`](crate::ErrorKind::Misconfigured) outside of a runtime, and in one without timers.
+    /// Returns [`Misconfigured`](crate::ErrorKind::Misconfigured) outside a runtime, and in one without
+    /// timers.
     pub(super) fn current_home(self: &Arc<Self>) -> Result<RuntimeId, Error> {
         match self.homes.current()? {
             Current::Known(home) => Ok(home),
@@ -61,7 +62,7 @@ impl Engine {
     }
 }
 
-/// Lets `home` look at every lane whose own runtime has ended.
+/// Moves every lane whose runtime has ended to `home`.
 pub(super) fn adopt_all(engine: &Arc<Engine>, home: RuntimeId) {
     let Some(home) = engine.homes.get(home) else {
         return;
@@ -75,7 +76,7 @@ pub(super) fn adopt_all(engine: &Arc<Engine>, home: RuntimeId) {
     start(engine, &home);
 }
 
-/// Moves the background work of a runtime that has ended to another.
+/// Moves the background work of an ended runtime to another.
 fn adopt(engine: &Arc<Engine>, ended: RuntimeId, home: &Arc<Home>) {
     let now = Moment::now();
     for (key, effects) in engine.lanes.adopt(ended, home.id, now) {
@@ -85,7 +86,7 @@ fn adopt(engine: &Arc<Engine>, ended: RuntimeId, home: &Arc<Home>) {
     start(engine, home);
 }
 
-/// Starts the task in this runtime unless it runs.
+/// Starts the task in this runtime, unless it already runs.
 pub(super) fn start(engine: &Arc<Engine>, home: &Arc<Home>) {
     if home.watchdog.start() {
         let running = Running {
@@ -97,7 +98,7 @@ pub(super) fn start(engine: &Arc<Engine>, home: &Arc<Home>) {
     }
 }
 
-/// Reports that the task is gone, also when its runtime drops it.
+/// Reports the end of the task, even if its runtime drops it.
 struct Running {
     /// An unused manager must be droppable.
     engine: Weak<Engine>,
@@ -112,7 +113,7 @@ impl Drop for Running {
             return;
         };
         if self.over {
-            // What was entered between the last look and the flag found the flag set.
+            // An entry added between the last check and the flag did not start a task.
             if engine.lanes.has_deadlines(self.home.id) {
                 start(&engine, &self.home);
             }
@@ -133,7 +134,7 @@ async fn run(mut running: Running) {
     let alarm = &home.watchdog;
     let mut known_suspends = suspended();
     loop {
-        // Held for the round only.
+        // Held only for one round, so the manager can be dropped.
         let Some(engine) = running.engine.upgrade() else {
             running.over = true;
             return;
@@ -174,7 +175,7 @@ async fn run(mut running: Running) {
     }
 }
 
-/// Everything that is held is due now.
+/// Makes the renewals of all held locks due.
 fn mark_suspect(engine: &Arc<Engine>, home: &Home) {
     let now = Moment::now();
     let all = engine.lanes.for_each(|_, lane, _| lane.mark_suspect(now));
@@ -193,7 +194,7 @@ fn reject_late(engine: &Arc<Engine>, now: Moment) {
     }
 }
 
-/// Looks at what is due. Returns when to look again; `None` if there is nothing to watch.
+/// Runs one round. Returns the time of the next one, or `None` if no lane is left to check.
 fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> {
     let Round {
         renewals,
@@ -208,8 +209,8 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
         let DueRenewal { key, lease, ttl } = due;
         Renewal::new(key, engine.lease_id(lease), ttl)
     });
-    // No renewal may be sent after a release: a lane that has a renewal in flight, as these have
-    // from here on, holds its release back until the reply.
+    // No renewal may be sent after a release, so the lanes of these renewals delay their release until
+    // the reply.
     let turns = Arc::new(Semaphore::new(IN_FLIGHT));
     for batch in engine.in_batches(renewals.collect(), BATCH, |renewal| &renewal.key) {
         let renewal = renew(Arc::clone(engine), home.id, batch, Arc::clone(&turns));
@@ -221,17 +222,17 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
     next
 }
 
-/// One batch, beside the others and beside the rounds: one that hangs delays no other, but for those
-/// that wait for its turn.
+/// Sends one batch, concurrently with other batches and rounds. A batch that hangs delays only batches
+/// that wait for its permit.
 async fn renew(
     engine: Arc<Engine>,
     home: RuntimeId,
     mut batch: Vec<Renewal>,
     turns: Arc<Semaphore>,
 ) {
-    // Never closed, so always a turn.
+    // The semaphore is never closed, so this cannot fail.
     let _turn = turns.acquire().await;
-    // While it waited, locks were released or lost: none of them is renewed.
+    // Locks may have been released or lost during the wait, and must not be renewed.
     let now = Moment::now();
     batch.retain(|renewal| {
         let wanted = engine.event(&renewal.key, |lane, _| lane.wants_renewal(renewal, now));
@@ -246,7 +247,7 @@ async fn renew(
         return;
     }
     let sent_at = Moment::now();
-    // Dropped here only with the runtime; then the leases expire and the guards report it.
+    // Only the end of the runtime drops this await; the leases then expire and the guards report it.
     let outcomes = Arc::clone(&engine.backend).renew(batch.clone()).await;
     for (renewal, outcome) in batch.iter().zip(&outcomes) {
         replied(&engine, home, renewal, sent_at, outcome);
@@ -261,7 +262,7 @@ fn replied(
     outcome: &Result<Renewed, BackendError>,
 ) {
     engine.event(&renewal.key, |lane, effects| {
-        // The time of each: a caller that looked and found the lock lost must have been right.
+        // Reads the clock for each lane: a loss that a caller has observed must not be undone.
         let now = Moment::now();
         lane.renewed(renewal, sent_at, outcome, Replied { home, now }, effects);
     });

@@ -49,8 +49,8 @@ fn built(builder: LockManagerBuilder) -> LockManager {
     builder.watchdog_timeout(LEASE).build().unwrap()
 }
 
-/// Runs the test on both kinds of store at the same time: in one process whose background work has a
-/// thread of its own, and in another one beside it.
+/// Runs the test on both kinds of store concurrently. The first manager runs its background work on a
+/// separate thread. The second one represents another process.
 fn on_each_store(test: impl Fn(&LockManager, &LockManager) + Sync) {
     let (memory, wire) = (Memory::new(), Simulated::new(MS));
     let stores = [
@@ -78,7 +78,7 @@ fn blocking_handler_keeps_its_lock() {
             assert!(guard.is_held(), "lost while its handler blocked");
             guard
         });
-        // The runtime that acquired it is dropped by now.
+        // The runtime that acquired the lock is dropped by now.
         thread::sleep(5 * LEASE / 2);
         assert!(guard.is_held(), "lost while its runtime was gone");
         current_thread().block_on(async {

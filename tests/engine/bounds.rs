@@ -60,7 +60,7 @@ async fn max_waiters_counts_waiter_of_other_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_waiters_forgets_first_attempt_when_it_ends() {
+async fn max_waiters_excludes_ended_first_attempts() {
     let (wire, builder) = remote();
     let locks = builder.max_waiters(1).build().unwrap();
     let there = LockManager::builder(wire.another_wire()).build().unwrap();
@@ -71,7 +71,7 @@ async fn max_waiters_forgets_first_attempt_when_it_ends() {
         assert_eq!(busy.kind(), ErrorKind::Busy);
         let late = locks.acquire("held").wait(20 * MS).await.unwrap_err();
         assert_eq!(late.kind(), ErrorKind::Busy);
-        // An attempt that its caller has dropped, too.
+        // A dropped attempt counts until it ends.
         let dropped = tokio::spawn(locks.acquire("dropped").into_future());
         tokio::task::yield_now().await;
         dropped.abort();
@@ -80,7 +80,7 @@ async fn max_waiters_forgets_first_attempt_when_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_waiters_leaves_owner_to_reenter() {
+async fn max_waiters_lets_owner_reenter() {
     let (_wire, builder) = remote();
     let locks = builder.max_waiters(1).build().unwrap();
     let held = locks.acquire("a").await.unwrap();
@@ -92,7 +92,7 @@ async fn max_waiters_leaves_owner_to_reenter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_waiters_leaves_immediate_grants_alone() {
+async fn max_waiters_ignores_immediate_grants() {
     let builder = LockManager::builder(Memory::new());
     let locks = builder.max_waiters(1).build().unwrap();
     let acquires = (0..1000).map(|n| locks.acquire(format!("k{n}")).into_future());

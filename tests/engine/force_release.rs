@@ -1,4 +1,4 @@
-//! `force_release` takes the lock from its guard before another acquire can have it.
+//! `force_release` marks the guard lost before another acquire is granted.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use tower_lock::{LockGuard, LockManager};
 
 const ROUNDS: u64 = 200_000;
-/// Enough where the threads share a busy core.
+/// Long enough for threads that share a busy core.
 const AT_LEAST: u64 = 1_000;
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Real threads: one frees the key over and over, two acquire it as soon as it is free.
+/// One thread releases the key repeatedly by force, and two others acquire it as soon as it is free.
 #[test]
 fn forced_guard_is_lost_before_next_grant() {
     let runtime = Builder::new_multi_thread()

@@ -11,7 +11,7 @@ use crate::simulated::{Command, Fault, Simulated};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// A command over the simulated wire that gets no reply.
+/// The time for a command without a reply over the simulated wire.
 const RESPONSE: Duration = Duration::from_millis(501);
 
 /// Renewals are due 10 s after the grant.
@@ -87,13 +87,13 @@ async fn no_wait_during_renewal_ends_in_time() {
     while wire.sent(Command::Renew) == 0 {
         sleep(MS).await;
     }
-    // Past the hand-off budget, so the lease does not stay here.
+    // The hand-off budget has ended, so the lease does not stay in this process.
     drop(held);
     in_time(&locks).await.unwrap_err();
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_wait_during_pass_ends_in_time() {
+async fn no_wait_during_release_or_keep_ends_in_time() {
     let wire = Simulated::new(MS);
     let locks = manager(&wire);
     let held = locks.acquire("k").await.unwrap();
@@ -108,7 +108,7 @@ async fn no_wait_during_pass_ends_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_wait_behind_waiter_during_pass_ends_in_time() {
+async fn no_wait_behind_waiter_during_keep_ends_in_time() {
     let wire = Simulated::new(MS);
     let locks = manager(&wire);
     let held = locks.acquire("k").await.unwrap();
@@ -127,7 +127,7 @@ async fn no_wait_behind_contender_ends_in_time() {
     let _held = there.acquire("k").await.unwrap();
     let _waiter = queued(&here).await;
     hang(&wire);
-    // Over several attempts of the contender, before, in and after each.
+    // Covers several attempts of the contender: before, during and after each.
     for _ in 0..50 {
         in_time(&here).await.unwrap_err();
         sleep(73 * MS).await;
@@ -156,7 +156,7 @@ async fn no_wait_after_dropped_attempt_ends_in_time() {
     is_unavailable_in_time(&locks).await;
 }
 
-/// What the contender saw before the store hung is no outcome for this caller.
+/// An outcome that the contender received before the store hung does not apply to this caller.
 #[tokio::test(start_paused = true)]
 async fn no_wait_after_last_waiter_left_is_not_busy() {
     let wire = Simulated::new(MS);
@@ -197,7 +197,7 @@ async fn no_wait_after_last_waiter_left_attempts_once() {
     assert!(wire.sent(Command::Acquire) > before);
 }
 
-/// The contender of a waiter that left is in flight: its reply, or an attempt after it, serves the caller.
+/// The attempt for a waiter that left is in flight. Its reply, or a later attempt, serves the caller.
 #[tokio::test(start_paused = true)]
 async fn no_wait_during_abandoned_attempt_acquires_free_key() {
     let wire = Simulated::new(20 * MS).without_hints();

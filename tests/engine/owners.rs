@@ -1,4 +1,4 @@
-//! Acquires of one owner on one key at the same time are granted together.
+//! Concurrent acquires of one owner on one key are granted together.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::simulated::Simulated;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// A command over the simulated wire, and the timers of the engine.
+/// The time for a command over the simulated wire and the timers of the engine.
 const ROUND_TRIP: Duration = Duration::from_millis(10);
 
 fn managers() -> [LockManager; 2] {

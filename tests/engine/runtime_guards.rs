@@ -1,4 +1,4 @@
-//! A runtime that stops leaves the guards of another runtime, and their releases, alone.
+//! A runtime that stops does not affect the guards and releases of another runtime.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,7 +14,7 @@ use crate::stopped_runtime::{
     LATE, LEASE, MS, Other, POLL, current_thread, in_each_case, is_served,
 };
 
-/// Its watchdog started in the other runtime, which then met its fate.
+/// The watchdog started in the other runtime, which then stopped.
 #[test]
 fn guard_outlives_stop_of_first_runtime() {
     in_each_case(|fate, here, there| {
@@ -25,7 +25,7 @@ fn guard_outlives_stop_of_first_runtime() {
         let other = thread::spawn(move || {
             Other::after(fate, async move {
                 let kept = locks.acquire("first").await.unwrap();
-                // So that its background tasks have started.
+                // Waits until the background tasks have started.
                 sleep(10 * MS).await;
                 used.send(()).unwrap();
                 is_granted.await.unwrap();
@@ -49,7 +49,7 @@ fn guard_outlives_stop_of_first_runtime() {
     });
 }
 
-/// The other runtime was used before, and the guard came afterwards.
+/// The other runtime was used before the guard was acquired.
 #[test]
 fn later_guard_outlives_stop_of_first_runtime() {
     in_each_case(|fate, here, _| {
@@ -70,7 +70,7 @@ fn later_guard_outlives_stop_of_first_runtime() {
     });
 }
 
-/// The end of a fixed lease is reported too, although nothing is renewed.
+/// The end of a fixed lease is reported, although it has no renewals.
 #[test]
 fn fixed_lease_ends_after_stop_of_first_runtime() {
     in_each_case(|fate, here, there| {
@@ -110,7 +110,7 @@ fn release_resolves_after_stop_of_first_runtime() {
     });
 }
 
-/// The guard's own runtime met its fate; the release is awaited in another.
+/// The guard's own runtime stopped, and the release is awaited in another one.
 #[test]
 fn release_elsewhere_resolves_after_runtime_stop() {
     in_each_case(|fate, here, _| {
@@ -123,7 +123,7 @@ fn release_elsewhere_resolves_after_runtime_stop() {
         let guard = receive.recv().unwrap();
         current_thread().block_on(async {
             let released = timeout(LEASE + LATE, guard.release()).await;
-            // Whatever came of it.
+            // Any outcome is valid.
             drop(released.expect("resolves when the lease has expired"));
         });
         is_served(here, "k", POLL);
@@ -138,7 +138,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Polls a future on this thread, outside of any runtime, until it is woken for the last time.
+/// Polls a future on this thread, outside any runtime, until it is ready.
 fn park_until_ready<F: Future>(limit: Duration, future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -153,7 +153,7 @@ fn park_until_ready<F: Future>(limit: Duration, future: F) -> F::Output {
     }
 }
 
-/// The only runtime the manager knows of met its fate.
+/// The only runtime of the manager stopped.
 #[test]
 fn release_outside_resolves_after_runtime_stop() {
     in_each_case(|fate, here, there| {
@@ -164,7 +164,7 @@ fn release_outside_resolves_after_runtime_stop() {
             sleep(10 * MS).await;
         });
         let guard = receive.recv().unwrap();
-        // Whatever came of it.
+        // Any outcome is valid.
         drop(park_until_ready(LEASE + LATE, guard.release()));
         is_served(there, "k", LEASE + POLL);
     });

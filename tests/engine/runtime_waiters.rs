@@ -1,4 +1,4 @@
-//! A runtime that stops delays the waiters of another runtime until its leases expire at most.
+//! A runtime that stops delays the waiters of another runtime at most until its leases expire.
 
 use std::thread;
 
@@ -12,7 +12,7 @@ use crate::stopped_runtime::{
     polled, queued,
 };
 
-/// The holder's guard lives on, and is not renewed any more.
+/// The holder's guard still exists, but is no longer renewed.
 #[test]
 fn waiter_is_served_after_stopped_holder() {
     in_each_case(|fate, here, _| {
@@ -26,7 +26,7 @@ fn waiter_is_served_after_stopped_holder() {
     });
 }
 
-/// The waiter queued before the holder's runtime met its fate.
+/// The waiter queued before the holder's runtime stopped.
 #[test]
 fn queued_waiter_is_served_after_stopped_holder() {
     in_each_case(|fate, here, _| {
@@ -56,7 +56,7 @@ fn queued_waiter_is_served_after_stopped_holder() {
     });
 }
 
-/// A third process holds the key; the task that contends for it started in the other runtime, for a
+/// Another process holds the key. The task that contends for it started in the other runtime, for a
 /// waiter whose deadline passes before the key is free.
 #[test]
 fn waiter_is_served_after_stopped_contender() {
@@ -72,7 +72,7 @@ fn waiter_is_served_after_stopped_contender() {
     });
 }
 
-/// The waiter queued behind a contender that was alive.
+/// The waiter queued behind a contender that was running.
 #[test]
 fn queued_waiter_is_served_after_stopped_contender() {
     in_each_case(|fate, here, there| {
@@ -125,8 +125,8 @@ fn waiter_times_out_after_stop_of_first_runtime() {
     });
 }
 
-/// The other runtime stopped at any point of acquiring and releasing the key, after so many turns of
-/// its tasks.
+/// The other runtime stopped after some number of turns of its tasks, at any point between acquiring and
+/// releasing the key.
 #[test]
 fn release_in_stopped_runtime_frees_key() {
     thread::scope(|scope| {
@@ -149,7 +149,7 @@ fn release_frees_key_after(turns: u32) {
     });
 }
 
-/// A release in flight in the other runtime, and a waiter under terms that fit no lease of its lane.
+/// A release is in flight in the other runtime, and a waiter has terms that match no lease of its lane.
 #[test]
 fn release_in_stopped_runtime_grants_fixed_lease() {
     in_each_case(|fate, here, _| {
@@ -163,7 +163,7 @@ fn release_in_stopped_runtime_grants_fixed_lease() {
     });
 }
 
-/// The contender of the other runtime has no waiter any more.
+/// The contender of the other runtime no longer has a waiter.
 #[test]
 fn key_left_by_stopped_contender_is_free() {
     in_each_case(|fate, here, there| {
@@ -182,13 +182,13 @@ fn key_left_by_stopped_contender_is_free() {
     });
 }
 
-/// The first attempt is in flight in the other runtime: not polled any more, or left to a task there.
+/// The first attempt in the other runtime is in flight, and is no longer polled or has been dropped.
 fn first_attempt_frees_key(drops: bool) {
     in_each_case(|fate, here, _| {
         let locks = here.clone();
         let _other = Other::after(fate, async move {
             let mut kept = Some(Box::pin(locks.acquire("k").wait(LEASE / 2).into_future()));
-            // Memory grants it at once; then the guard is dropped.
+            // The memory backend grants at once, and the guard is dropped.
             if let Some(acquire) = &mut kept
                 && (poll!(acquire).is_ready() || drops)
             {

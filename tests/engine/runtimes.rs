@@ -86,7 +86,7 @@ fn shutdown_finishes_releases_of_ended_runtime() {
         let left = next.block_on(locks.shutdown(grace));
         assert!(left.is_idle(), "in flight: {in_flight}: {left:?}");
         assert!(since.elapsed() < grace);
-        // A release in flight whose runtime has ended is sent once more.
+        // A release in flight is resent after the end of its runtime.
         let sent = wire.sent(simulated::Command::Release);
         assert_eq!(sent, 1 + usize::from(in_flight));
     }

@@ -17,11 +17,11 @@ fn quick(wire: &Simulated, ttl: Duration) -> LockManager {
 
 /// no_wait queued behind a waiter during `release_or_keep`, then waits for that waiter's whole hold.
 #[tokio::test(start_paused = true)]
-async fn no_wait_during_pass_ends_before_next_hold() {
+async fn no_wait_during_keep_ends_before_next_hold() {
     let wire = Simulated::new(10 * MS);
     let locks = manager(&wire);
     let first = locks.acquire("k").await.unwrap();
-    sleep(200 * MS).await; // the hand-off budget is spent
+    sleep(200 * MS).await; // the hand-off budget has ended
     let l = locks.clone();
     let second = tokio::spawn(async move {
         let g = l.acquire("k").await.unwrap();
@@ -29,11 +29,11 @@ async fn no_wait_during_pass_ends_before_next_hold() {
         drop(g);
     });
     sleep(MS).await;
-    drop(first); // sends `pass`
-    sleep(5 * MS).await; // `pass` is in flight
+    drop(first); // sends `release_or_keep`
+    sleep(5 * MS).await; // the command is in flight
     let start = Instant::now();
     let outcome = timeout(3000 * SECOND, locks.acquire("k").no_wait()).await;
-    assert!(outcome.expect("an answer").is_err());
+    assert!(outcome.expect("an outcome").is_err());
     assert!(start.elapsed() < SECOND);
     second.await.unwrap();
 }
@@ -177,7 +177,7 @@ async fn no_wait_with_fixed_leases_ends_before_next_hold() {
     sleep(5 * MS).await;
     let start = Instant::now();
     let outcome = timeout(3000 * SECOND, locks.acquire("k").no_wait()).await;
-    assert!(outcome.expect("an answer").is_err());
+    assert!(outcome.expect("an outcome").is_err());
     assert!(start.elapsed() < SECOND);
     second.await.unwrap();
 }
@@ -193,7 +193,7 @@ async fn shutdown_rejects_acquire_with_attempt_in_flight() {
     sleep(20 * MS).await;
     let left = locks.shutdown(10 * SECOND).await;
     assert!(left.is_idle());
-    assert!(acquire.is_finished(), "still waits after the shutdown");
+    assert!(acquire.is_finished(), "waits after the shutdown");
     assert_eq!(
         acquire.await.unwrap().unwrap_err().kind(),
         ErrorKind::ShuttingDown
@@ -362,9 +362,9 @@ async fn manager_dropped_leaves_no_task() {
     assert_eq!(before, after);
 }
 
-/// The reply to `pass` is lost, and the release sent next finds no lease.
+/// The reply to `release_or_keep` is lost, and the release sent next finds no lease.
 #[tokio::test(start_paused = true)]
-async fn release_after_lost_pass_reply_is_not_lost() {
+async fn release_after_lost_keep_reply_is_not_lost() {
     let wire = Simulated::new(MS);
     let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
     let guard = locks.acquire("k").await.unwrap();
@@ -390,7 +390,7 @@ async fn failed_renewal_of_widened_lease_keeps_lock() {
     sleep(2 * SECOND).await;
     assert!(
         inner.is_held(),
-        "one refused renewal cost the lock, with a second left"
+        "one failed renewal lost the lock, with a second left"
     );
 }
 
@@ -470,7 +470,7 @@ async fn no_wait_beside_acquire_of_keys_ends_at_once() {
     sleep(Duration::from_micros(500)).await;
     let start = Instant::now();
     let outcome = timeout(3000 * SECOND, locks.acquire("k").no_wait()).await;
-    drop(outcome.expect("an answer"));
+    drop(outcome.expect("an outcome"));
     assert!(start.elapsed() < SECOND);
     old.await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! An acquire of several keys is one acquire: its longest hold and its deadline are of the whole.
+//! An acquire of several keys has one longest hold and one deadline.
 
 use std::time::Duration;
 

@@ -17,22 +17,22 @@ pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
 /// The poll interval of a waiter with jitter.
 pub(crate) const POLL: Duration = Duration::from_millis(1200);
-/// For a machine that is busy.
+/// The tolerance for a busy machine.
 pub(crate) const LATE: Duration = Duration::from_millis(800);
-/// Longer than every bound in this file.
+/// A duration longer than every bound in this file.
 pub(crate) const WAIT: Duration = Duration::from_secs(5);
 
-/// What a runtime does after its work.
+/// The way in which a runtime stops after its work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fate {
-    /// A `current_thread` runtime outside of `block_on`.
+    /// A `current_thread` runtime is outside `block_on`.
     Idles,
     /// A handler blocks its thread.
     Blocks,
     Ends,
 }
 
-/// A runtime on a thread of its own that has done its work and met its fate, until this is dropped.
+/// A runtime on a separate thread that stopped after its work, kept until this is dropped.
 pub(crate) struct Other {
     over: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -43,7 +43,7 @@ pub(crate) fn current_thread() -> Runtime {
 }
 
 impl Other {
-    /// Returns when the fate has begun. What the work returns is kept, and not polled.
+    /// Returns when the runtime has stopped. The output of the work is kept, and not polled.
     pub(crate) fn after<W>(fate: Fate, work: W) -> Self
     where
         W: Future<Output: 'static> + Send + 'static,
@@ -91,7 +91,7 @@ impl Drop for Other {
     }
 }
 
-/// Two processes on one store, for each kind of store.
+/// Returns two managers, as of two processes, on each kind of store.
 fn stores() -> [(&'static str, [LockManager; 2]); 2] {
     let (memory, wire) = (Memory::new(), Simulated::new(MS));
     let another = wire.another_wire();
@@ -111,7 +111,7 @@ fn built(builder: LockManagerBuilder) -> LockManager {
     builder.watchdog_timeout(LEASE).build().unwrap()
 }
 
-/// Runs the test for each fate on both kinds of store at the same time; the thread's name says which.
+/// Runs the test for each fate on both kinds of store concurrently. The thread name contains both.
 pub(crate) fn in_each_case(test: impl Fn(Fate, &LockManager, &LockManager) + Sync) {
     thread::scope(|scope| {
         for fate in [Fate::Idles, Fate::Blocks, Fate::Ends] {
@@ -125,7 +125,7 @@ pub(crate) fn in_each_case(test: impl Fn(Fate, &LockManager, &LockManager) + Syn
     });
 }
 
-/// The key is granted, or would be, within the limit.
+/// Asserts that the key is granted within the limit.
 pub(crate) fn is_served(locks: &LockManager, key: &str, limit: Duration) {
     let acquire = locks.acquire(key).wait(WAIT).into_future();
     is_served_by(limit, acquire);
@@ -140,7 +140,7 @@ pub(crate) fn is_served_by(limit: Duration, acquire: AcquireFuture) {
     assert!(waited <= limit + LATE, "served after {waited:?}");
 }
 
-/// An acquire that is pending.
+/// A pending acquire.
 pub(crate) struct Waiting(pub(crate) Pin<Box<AcquireFuture>>);
 
 pub(crate) async fn polled(acquire: Acquire, times: usize) -> Waiting {

@@ -1,4 +1,4 @@
-//! A nested acquire lengthens the lease while it lives; then the terms of the others apply again.
+//! A nested acquire extends the lease until its release; then the terms of the other holds apply.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::simulated::{Fault, Simulated};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// The watchdog renews leases of this length.
+/// The length of a renewed lease.
 const WATCHDOG: Duration = Duration::from_secs(3);
 
 fn managers() -> [LockManager; 2] {
@@ -27,7 +27,7 @@ async fn nested_lease(locks: &LockManager, outer: &LockGuard, lease: Duration) -
     acquire.await.unwrap()
 }
 
-/// The guard is lost now, and the key is free for others.
+/// Asserts that the guard is lost and the key is free.
 async fn is_lost_now(locks: &LockManager, guard: &LockGuard) {
     assert!(!guard.is_held());
     let reported = timeout(10 * MS, guard.lost()).await;
@@ -196,7 +196,7 @@ async fn shorter_nested_lease_keeps_outer_end() {
     }
 }
 
-/// The store holds the lease for as long as the outer acquire asked, whatever the nested one asks.
+/// The store holds the lease for the TTL of the outer acquire, whatever TTL the nested one requests.
 #[tokio::test(start_paused = true)]
 async fn release_is_retried_to_end_of_longest_lease() {
     let wire = Simulated::new(MS);

@@ -1,4 +1,4 @@
-//! A runtime without timers cannot keep a lock: the acquire says so.
+//! An acquire in a runtime without timers returns an error.
 
 use std::error::Error as _;
 

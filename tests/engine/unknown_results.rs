@@ -1,4 +1,4 @@
-//! Acquires with unknown results on a backend of a third party: cleaned up without a storm.
+//! Acquires with unknown results on a third-party backend are released without a retry storm.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};
@@ -16,14 +16,15 @@ use tower_lock::{Backend, ErrorKind, LockKey, LockManager};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const ACQUIRES: usize = 10_000;
-/// For how long the store stays out of reach.
+/// The length of the store's outage.
 const OUTAGE: Duration = Duration::from_secs(10);
-/// The backoff steps of an outage: 50 ms, doubled up to 1 s, each with jitter; and some room.
+/// The maximum number of backoff steps in an outage: 50 ms, doubled up to 1 s, with jitter.
 const STEPS: usize = 20;
-/// The tasks and the commands that may be in flight at a time, however many results are unknown.
+/// The maximum number of tasks and commands in flight, however many results are unknown.
 const AT_A_TIME: usize = 64;
 
-/// Loses the reply of each acquire at once, and those of releases after 1 ms until it recovers.
+/// A backend that loses the reply of each acquire at once, and those of releases after 1 ms until it
+/// recovers.
 #[derive(Clone, Default)]
 struct Unanswering(Arc<Mutex<Seen>>);
 
@@ -93,7 +94,7 @@ impl Backend for Unanswering {
     }
 }
 
-/// Makes the acquires, each with an unknown result, and lives through the outage and its end.
+/// Makes acquires with unknown results, and waits for the end of the outage.
 async fn clean_up_is_bounded(key: impl Fn(usize) -> String) {
     let store = Unanswering::default();
     let locks = LockManager::builder(store.clone()).build().unwrap();
@@ -117,7 +118,7 @@ async fn clean_up_is_bounded(key: impl Fn(usize) -> String) {
     });
     assert!(most_tasks <= AT_A_TIME, "{most_tasks} tasks");
     assert!(locks.snapshot().unreleased > 0);
-    // One backoff step with jitter, and the commands.
+    // Leaves time for one backoff step with jitter and the commands.
     sleep(2 * SECOND).await;
     store.seen(|seen| assert!(seen.released == seen.acquired));
     assert!(locks.snapshot().is_idle());

@@ -1,4 +1,4 @@
-//! An acquire that is polled and then left alone delays other callers only until its own deadline.
+//! An acquire that is no longer polled delays other callers at most until its own deadline.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const RESPONSE: Duration = Duration::from_millis(500);
 /// The time after which an unpolled command continues in a task.
 const TAKE_OVER: Duration = Duration::from_millis(10);
-/// A few commands over the simulated wire, and the timers of the engine.
+/// The time for a few commands over the simulated wire and the timers of the engine.
 const ROUND_TRIPS: Duration = Duration::from_millis(15);
 
 fn manager(wire: &Simulated) -> LockManager {
@@ -45,7 +45,7 @@ async fn unpolled_first_attempt_frees_key_at_deadline() {
 async fn unpolled_first_attempt_frees_key_elsewhere() {
     let wire = Simulated::new(MS);
     let (here, there) = (manager(&wire), manager(&wire.another_wire()));
-    // Its command takes effect, and its reply is not read by the caller.
+    // The command takes effect, but the caller does not read its reply.
     let mut unpolled = polled_once(here.acquire("k").wait(SECOND)).await;
     let start = Instant::now();
     sleep(2 * MS).await;
@@ -69,7 +69,7 @@ async fn unpolled_failed_attempt_is_taken_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unpolled_refused_attempt_is_taken_over() {
+async fn unpolled_rejected_attempt_is_taken_over() {
     let wire = Simulated::new(MS);
     let (here, there) = (manager(&wire), manager(&wire.another_wire()));
     let held = there.acquire("k").await.unwrap();
@@ -83,7 +83,7 @@ async fn unpolled_refused_attempt_is_taken_over() {
     assert!(next.is_held());
 }
 
-/// A task takes the first attempt over, and its outcome is the outcome of the caller behind it.
+/// A task takes over the first attempt, whose outcome also applies to the caller behind it.
 #[tokio::test(start_paused = true)]
 async fn no_wait_behind_unpolled_attempt_ends_in_time() {
     let wire = Simulated::new(MS);
@@ -112,7 +112,7 @@ async fn unpolled_no_wait_blocks_one_response_time() {
         let start = Instant::now();
         let _unpolled = polled_once(locks.acquire("k").no_wait()).await;
         let next = locks.acquire("k").wait(30 * SECOND).await.unwrap();
-        // After a lost command the first backoff step follows, 50 ms with jitter.
+        // A lost command is followed by the first backoff step, 50 ms with jitter.
         let limit = RESPONSE + TAKE_OVER + 75 * MS + ROUND_TRIPS;
         assert!(start.elapsed() <= limit, "{fault:?}: {:?}", start.elapsed());
         next.release().await.unwrap();

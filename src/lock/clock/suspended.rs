@@ -1,6 +1,6 @@
 //! The time for which this machine has been suspended.
 //!
-//! Tokio's clock pauses while the machine is suspended; leases in the backend do not. A suspend
+//! Tokio's clock pauses while the machine is suspended, but leases in the backend do not. A suspend
 //! shows in the difference between a clock that counts suspends and one that does not:
 //!
 //! | system | counts suspends | does not |
@@ -8,30 +8,30 @@
 //! | Linux, Android | `CLOCK_BOOTTIME` | `CLOCK_MONOTONIC` (std, tokio) |
 //! | Apple | `CLOCK_MONOTONIC` | `CLOCK_UPTIME_RAW` (std, tokio) |
 //! | Windows | `QueryPerformanceCounter` (std, tokio) | |
-//! | others | whatever std reads, if it does | |
+//! | others | std's clock, if it counts them | |
 //!
 //! On Apple systems, `CLOCK_MONOTONIC` follows time adjustments and the other clock does not. A
-//! suspend counts there minus the time by which the first clock has fallen behind. A virtual machine
-//! whose hypervisor stops both clocks looks the same as one that has run on: no reading shows it.
+//! suspend counts there minus the time by which the first clock has fallen behind. If the hypervisor of
+//! a virtual machine stops both clocks, the suspend is not detected.
 
-// Paused time must not reach it: a paused clock is no suspended machine.
+// Uses the std clock, because a paused tokio clock does not mean a suspended machine.
 #![allow(clippy::disallowed_types)]
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
-/// The largest suspend that goes unnoticed, in total and not each time, in nanoseconds.
+/// The largest total of undetected suspends, in nanoseconds.
 ///
-/// Half of the fixed part of a lease's drift, so it never reaches past `valid_until`. Two readings
-/// in a row are some 50 ns apart, so a difference above it is a suspend, a preemption between the
-/// readings, or a tokio clock that a test has paused.
+/// Half of the fixed part of a lease's drift, so an undetected suspend never extends past `valid_until`.
+/// Two adjacent readings are about 50 ns apart, so a larger difference is a suspend, a preemption
+/// between the readings, or a tokio clock that a test has paused.
 const TOLERANCE: i64 = 1_000_000;
 
-/// A preemption between two readings makes one comparison worse, and hardly all of them.
+/// The number of comparisons. A preemption between two readings spoils one of them.
 const READINGS: usize = 3;
 
-/// The clocks of this process. Zero of the clock that runs; the other one has a zero of its own.
+/// The clocks of this process, each with its own zero.
 struct Clocks {
     start: Instant,
     counter: Counter,
@@ -45,19 +45,19 @@ static CLOCKS: LazyLock<Clocks> = LazyLock::new(|| {
     }
 });
 
-/// The moment from which the engine counts.
+/// Returns the moment from which the engine counts.
 pub(super) fn start() -> Instant {
     CLOCKS.start
 }
 
-/// Returns the suspended nanoseconds, up to date at the reading `ticked` of tokio's clock, which
-/// was taken just before this call.
+/// Returns the suspended nanoseconds as of the reading `ticked` of tokio's clock, taken just before this
+/// call.
 pub(super) fn total(ticked: i64) -> i64 {
     let Clocks { start, counter } = &*CLOCKS;
     counter.total(ticked, counting, || running(*start))
 }
 
-/// Returns the suspended nanoseconds that [`total`] has noticed, without a look at any clock.
+/// Returns the suspended nanoseconds that [`total`] has detected, without reading a clock.
 pub(super) fn noticed() -> i64 {
     CLOCKS.counter.noticed()
 }
@@ -75,29 +75,30 @@ fn counting() -> i64 {
     #[cfg(target_vendor = "apple")]
     const COUNTS: ClockId = ClockId::Monotonic;
     let now = clock_gettime(COUNTS);
-    // Narrower on some systems.
+    // The fields are narrower on some systems.
     #[allow(clippy::useless_conversion)]
     let nanos = i64::from(now.tv_nsec);
     now.tv_sec * 1_000_000_000 + nanos
 }
 
-/// No clock counts suspends besides tokio's, if that one does: this one never gets ahead of it.
+/// Returns 0, which is never ahead of tokio's clock, so no suspend is added. Tokio's clock may count
+/// suspends itself.
 #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
 fn counting() -> i64 {
     0
 }
 
-/// Counts suspends by readings of two clocks: one that counts them, one that only runs.
+/// A counter of suspends that compares a clock that counts them with one that does not.
 #[derive(Debug)]
 struct Counter {
-    /// What the counting clock was ahead when this began: at least so much.
+    /// A lower bound of the lead of the counting clock at the start.
     ahead: i64,
     total: AtomicI64,
 }
 
 impl Counter {
     fn new(mut counting: impl FnMut() -> i64, mut running: impl FnMut() -> i64) -> Self {
-        // Running first: what passes between the two readings makes this larger, and totals smaller.
+        // Reads the running clock first: a delay between the readings enlarges this value, so totals shrink.
         let ahead = std::iter::repeat_with(|| {
             let running = running();
             counting() - running
@@ -112,7 +113,7 @@ impl Counter {
         self.total.load(Ordering::SeqCst)
     }
 
-    /// Returns the total. Never decreases, and never exceeds the time suspended.
+    /// Returns the total, which never decreases and never exceeds the time suspended.
     fn total(
         &self,
         ticked: i64,
@@ -130,8 +131,8 @@ impl Counter {
 
     #[cold]
     fn count(&self, mut counting: impl FnMut() -> i64, mut running: impl FnMut() -> i64) -> i64 {
-        // Running last: what passes between the two readings makes this smaller, and the largest
-        // is nearest.
+        // Reads the running clock last: a delay between the readings reduces the value, so the largest
+        // value is the most accurate.
         let suspended = std::iter::repeat_with(|| {
             let counting = counting();
             counting - running() - self.ahead
@@ -151,13 +152,13 @@ mod tests {
 
     const SECOND: i64 = 1_000_000_000;
 
-    /// A machine with invented clocks, one of them ahead by a constant.
+    /// A machine with simulated clocks, one of them ahead by a constant.
     #[derive(Default)]
     struct Machine {
         running: Cell<i64>,
         suspended: Cell<i64>,
         readings: Cell<usize>,
-        /// The process is preempted for a second before each of these readings.
+        /// The readings before which the process is preempted for a second.
         preempted: &'static [usize],
     }
 

@@ -67,7 +67,7 @@ fn attempt_of_running_task_is_not_replaced() {
     for thread in both {
         thread.join().expect("both have their turn");
     }
-    // One for the first, and at most one for the second.
+    // One attempt for the first acquire, and at most one for the second.
     let attempts = attempts.load(Ordering::SeqCst);
     assert!(attempts <= 2, "{attempts} attempts");
 }

@@ -18,7 +18,7 @@ fn id(runtime: &runtime::Runtime) -> RuntimeId {
     RuntimeId::Tokio(runtime.handle().id())
 }
 
-/// All runtimes that are known.
+/// Returns the ids of all known runtimes.
 fn ids(homes: &Homes) -> Vec<RuntimeId> {
     homes.all().iter().map(|home| home.id).collect()
 }
@@ -42,7 +42,7 @@ fn ended_runtime_is_pruned_when_another_begins() {
     drop(one);
     let new = runtime();
     current(&homes, &new);
-    // One that is not driven has not ended.
+    // A runtime that is not driven has not ended.
     assert_eq!(ids(&homes), [id(&idle), id(&new)]);
     assert_eq!(homes.any().map(|home| home.id), Some(id(&new)));
 }
@@ -53,13 +53,13 @@ fn ended_runtime_is_not_known() {
     current(&homes, &one);
     homes.end(id(&one));
     assert!(homes.get(id(&one)).is_none() && homes.any().is_none());
-    // It was reported by mistake: it works still.
+    // The runtime was reported as ended by mistake, and still works.
     assert!(matches!(current(&homes, &one), Current::New(_)));
     assert!(homes.get(id(&one)).is_some());
 }
 
 #[test]
-fn two_managers_on_one_thread_know_their_own_runtimes() {
+fn managers_on_one_thread_have_own_runtimes() {
     let (one, two, runtime) = (Homes::new(None), Homes::new(None), runtime());
     for homes in [&one, &two] {
         assert!(matches!(current(homes, &runtime), Current::New(_)));
@@ -68,7 +68,7 @@ fn two_managers_on_one_thread_know_their_own_runtimes() {
         assert!(matches!(current(homes, &runtime), Current::Known(_)));
         assert_eq!(ids(homes), [id(&runtime)]);
     }
-    // What ends for one is still there for the other.
+    // A runtime that ended for one manager stays known to the other.
     one.end(id(&runtime));
     assert!(matches!(current(&two, &runtime), Current::Known(_)));
     assert!(matches!(current(&one, &runtime), Current::New(_)));

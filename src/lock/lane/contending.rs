@@ -1,4 +1,4 @@
-//! The events of the acquire that drives its own first attempt, and of the task that contends.
+//! The events of the inline acquire, which drives its own first attempt, and of the acquire loop.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::lock::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::task::RuntimeId;
 
-/// An attempt that a task finishes for its acquire, which queues as `waiter`.
+/// An attempt that a task finishes for its acquire, which becomes `waiter`.
 #[derive(Debug)]
 pub(in crate::lock) struct TakeOver {
     pub(in crate::lock) in_flight: (LeaseNumber, Span),
@@ -24,16 +24,16 @@ pub(in crate::lock) struct TakeOver {
     /// The runtime of the task.
     pub(in crate::lock) home: RuntimeId,
     pub(in crate::lock) now: Moment,
-    /// When the reply is there, or an error in its place.
+    /// When the attempt has a reply or an error.
     pub(in crate::lock) due: Moment,
 }
 
-/// How long a task that contends waits.
+/// The pause of an acquire loop.
 #[derive(Debug)]
 pub(in crate::lock) struct Pause {
     /// The deadline of the first waiter.
     pub(in crate::lock) deadline: Option<Moment>,
-    /// A waiter asks for an attempt now.
+    /// Whether a waiter needs an attempt now.
     pub(in crate::lock) at_once: bool,
 }
 
@@ -52,7 +52,7 @@ impl Contending {
 impl Lane {
     // ---- the inline acquire -----------------------------------------------------------------
 
-    /// The lane was idle: the acquire drives its first attempt.
+    /// Begins to contend in an idle lane, by an acquire that drives its first attempt.
     pub(in crate::lock) fn contend_inline(
         &mut self,
         attempt: &Arc<InlineAttempt>,
@@ -72,7 +72,7 @@ impl Lane {
         });
     }
 
-    /// The first attempt succeeded. Waiters for a single attempt, now behind a holder, are rejected.
+    /// Applies a granted first attempt. Waiters for a single attempt, now behind a holder, are rejected.
     pub(in crate::lock) fn granted_inline(
         &mut self,
         key: &LockKey,
@@ -92,7 +92,7 @@ impl Lane {
         grant
     }
 
-    /// The first attempt was refused: the acquire queues, and a task goes on contending.
+    /// Queues the acquire after a rejected first attempt, and starts a task that contends.
     pub(in crate::lock) fn inline_queues(
         &mut self,
         waiter: Waiter,
@@ -105,8 +105,8 @@ impl Lane {
         self.contend(seen, Yielded::ToNobody, home, now, effects);
     }
 
-    /// The inline acquire leaves after its attempt, or with it in flight: a task finishes the attempt, and
-    /// goes on for those who queue. Returns the wakeup of a task that the caller has to start.
+    /// Ends the inline acquire after its attempt, or with it in flight. A task then finishes the attempt
+    /// and contends for the queue. Returns the wakeup of a task that the caller has to start.
     pub(in crate::lock) fn inline_leaves(
         &mut self,
         in_flight: Option<(LeaseNumber, Span)>,
@@ -138,7 +138,7 @@ impl Lane {
         Some(wakeup)
     }
 
-    /// The inline acquire is not polled: it queues, and a task finishes its attempt. Gives the waiter back
+    /// Queues an inline acquire that is not polled, and lets a task finish its attempt. Returns the waiter
     /// if the attempt is over.
     pub(in crate::lock) fn take_over_inline(
         &mut self,
@@ -170,7 +170,7 @@ impl Lane {
 
     // ---- the task ---------------------------------------------------------------------------
 
-    /// Starts to contend by a task in `home`.
+    /// Begins to contend by a task in `home`.
     pub(super) fn contend(
         &mut self,
         seen: Seen,
@@ -213,12 +213,12 @@ impl Lane {
         wakeup
     }
 
-    /// Nothing is held here any more: the next in the queue contends.
+    /// Begins to contend for the next waiter, or becomes idle. The lane holds no lease any more.
     pub(super) fn contend_or_idle(&mut self, yielded: Yielded, now: Moment, effects: &mut Effects) {
         match self.first(now, effects) {
             None => self.phase = Phase::Idle,
             Some(claim) => {
-                // The runtime of this event runs; that of the waiter may not.
+                // The runtime of this event runs, but that of the waiter may not.
                 let home = self.home.unwrap_or(claim.home);
                 self.contend(Seen::Busy(now), yielded, home, now, effects);
             }
@@ -232,8 +232,8 @@ impl Lane {
         }
     }
 
-    /// The task sends an attempt under `lease`, for which a reply comes by `due`. Returns the terms of the
-    /// first waiter; `None` ends the task: nobody waits, or another task has taken its place.
+    /// Begins an attempt of the task under `lease`, whose reply is due by `due`. Returns the terms of the
+    /// first waiter. Returns `None`, which ends the task, if no waiter is left or another task replaced it.
     pub(in crate::lock) fn begin_attempt(
         &mut self,
         wakeup: &Wakeup,
@@ -247,7 +247,7 @@ impl Lane {
         Some(terms)
     }
 
-    /// The task waits, until `until` at the latest. `None` ends the task, as above.
+    /// Begins a pause of the task until `until`. Returns `None` as [`begin_attempt`](Self::begin_attempt).
     pub(in crate::lock) fn pause(
         &mut self,
         wakeup: &Wakeup,
@@ -277,7 +277,7 @@ impl Lane {
         first
     }
 
-    /// The task does its next step by `due`.
+    /// Records the next step of the task, which ends by `due`.
     fn next_step(&mut self, own: &Wakeup, in_flight: Option<(LeaseNumber, Span)>, due: Moment) {
         if let Some(contending) = self.driven_by(own) {
             contending.due = due + TAKE_OVER;
@@ -287,7 +287,7 @@ impl Lane {
         }
     }
 
-    /// The task's attempt succeeded.
+    /// Applies a granted attempt of the task.
     pub(in crate::lock) fn granted(
         &mut self,
         key: &LockKey,
@@ -298,7 +298,7 @@ impl Lane {
         effects: &mut Effects,
     ) {
         let Some(contending) = self.driven_by(wakeup) else {
-            // Another task contends in its place: this lease belongs to nobody.
+            // Another task has replaced this one, so its lease is released.
             let ttl = Span::new(lease.longest(now));
             let lease = lease.number();
             effects.work.push(Work::Resolve { lease, ttl, home });
@@ -314,13 +314,13 @@ impl Lane {
                 self.hand_to_first(now, effects, |claim| Tenure::begin(key, lease, claim, now));
                 self.reject_if(now, effects, |claim| claim.deadline.is_one_attempt());
             }
-            // The waiter it was for is gone, and no other can use it as it is.
+            // The waiter has left, and the terms of the next one differ.
             _ => self.surrender(lease, None, home, now, effects),
         }
     }
 
-    /// The backend refused the task's attempt. Waiters for a single attempt are rejected, unless it was
-    /// sent before they came and says that the key is busy: that may be over.
+    /// Applies a rejected attempt of the task. Waiters for a single attempt are rejected, except those that
+    /// came after a busy attempt was sent: the key may be free by now.
     pub(in crate::lock) fn refused(
         &mut self,
         wakeup: &Wakeup,
@@ -336,14 +336,14 @@ impl Lane {
         contending.others_wait |= busy;
         contending.seen = seen;
         contending.suspect = false;
-        // Tickets and leases are numbered in one order.
+        // Tickets and leases share one sequence of numbers.
         let came_before = |ticket: Ticket| ticket < attempt.get();
         self.reject_if(now, effects, |claim| {
             claim.deadline.is_one_attempt() && (!busy || came_before(claim.ticket))
         });
     }
 
-    /// No attempt will ever succeed: all waiters are rejected and the task ends.
+    /// Applies an error after which no attempt can succeed: rejects all waiters and ends the task.
     pub(in crate::lock) fn refused_for_good(
         &mut self,
         wakeup: &Wakeup,
@@ -356,7 +356,7 @@ impl Lane {
         }
     }
 
-    /// All waiters are rejected.
+    /// Rejects all waiters.
     pub(in crate::lock) fn dismiss(&mut self, error: &Error, effects: &mut Effects) {
         if let Phase::Contending(contending) = &self.phase {
             contending.wake();
@@ -367,8 +367,8 @@ impl Lane {
         self.elsewhere = Elsewhere::Nobody;
     }
 
-    /// The task of this wakeup was dropped with its runtime, which has ended. Waiters in other runtimes go
-    /// on; the others are rejected.
+    /// Applies the drop of the task with its runtime, which has ended. Rejects the waiters of that runtime,
+    /// and contends for the others.
     pub(in crate::lock) fn abandon(
         &mut self,
         wakeup: &Wakeup,
@@ -393,7 +393,7 @@ impl Lane {
         self.contend_or_idle(Yielded::ToNobody, now, effects);
     }
 
-    /// A task that does not run is replaced by one in `home`.
+    /// Replaces a task that does not run by one in `home`.
     pub(super) fn replace_task(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
         self.home = Some(home);
         self.resolve_attempt(effects);
@@ -404,7 +404,7 @@ impl Lane {
         self.contend(seen, Yielded::ToNobody, home, now, effects);
     }
 
-    /// The attempt in flight of a task that is given up may have got the lease.
+    /// Releases the lease that the attempt in flight of a replaced task may have acquired.
     fn resolve_attempt(&mut self, effects: &mut Effects) {
         let Some(home) = self.home else { return };
         if let Phase::Contending(contending) = &mut self.phase

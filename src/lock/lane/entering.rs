@@ -1,4 +1,4 @@
-//! How an acquire enters a lane.
+//! The entry of an acquire into a lane.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use crate::lock::options::MAX_HOLD_COUNT;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
-/// How an acquire enters the lane.
+/// The result of an acquire's entry.
 #[derive(Debug)]
 pub(in crate::lock) enum Entered {
     Granted(Arc<Grant>),
-    /// The owner holds it once more.
+    /// The owner has one more hold.
     Nested(Arc<Grant>),
-    /// The lane is idle: the acquire makes the first attempt.
+    /// The lane is idle, so the acquire makes the first attempt.
     Idle,
-    /// Others are before it. Nothing has changed.
+    /// Other acquires are ahead. The lane is unchanged.
     Occupied,
     Rejected(Error),
 }
 
 impl Lane {
-    /// An acquire asks for the key.
+    /// Enters an acquire, or returns why it has to wait.
     pub(in crate::lock) fn enter(
         &mut self,
         key: &LockKey,
@@ -61,21 +61,21 @@ impl Lane {
                 Entered::Granted(self.take_back(key, *claim, now, effects))
             }
             _ if !claim.deadline.is_one_attempt() => Entered::Occupied,
-            // Its reply is the answer to this one, too, unless it was sent before and says busy.
+            // The reply in flight serves this acquire too, unless the attempt was sent earlier and is busy.
             Phase::Contending(Contending {
                 seen: Seen::Nothing,
                 ..
             }) => Entered::Occupied,
-            // Nobody is before it: a task of those that have left makes the attempt.
+            // No waiter is ahead: a task started for earlier waiters makes the attempt.
             Phase::Contending(_) | Phase::Returning(_) if !has_patient_waiters => Entered::Occupied,
-            // Others hold it, or are before it.
+            // Another owner holds the key or is ahead.
             Phase::Held(_) | Phase::Contending(_) | Phase::Returning(_) => {
                 Entered::Rejected(self.why_not(now))
             }
         }
     }
 
-    /// The lease of which nobody waits for the return goes on with this acquire.
+    /// Grants a surrendered lease to this acquire. No caller awaits a later report of its release.
     fn take_back(
         &mut self,
         key: &LockKey,
@@ -90,8 +90,8 @@ impl Lane {
         self.hand_on(key, returning.lease, claim, now)
     }
 
-    /// Ends what the clock has ended, before an event looks at the phase: the watchdog may not have come
-    /// by, and may never come.
+    /// Ends an expired grant or return before an event reads the phase. The watchdog may be late or may
+    /// have stopped.
     pub(super) fn expire(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
         if let Phase::Held(tenure) = &self.phase
             && now >= tenure.grant.valid_until()

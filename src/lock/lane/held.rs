@@ -1,4 +1,4 @@
-//! The events of a lease that is held: hand-off, release, loss.
+//! The events of a held lease: hand-off, release and loss.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{Error, ErrorKind, LockKey};
 pub(in crate::lock) struct Release {
     pub(in crate::lock) hold: HoldId,
     pub(in crate::lock) report: Option<Report>,
-    /// Where the lease is returned, if the caller runs in a runtime.
+    /// The runtime that returns the lease: that of the caller, if it has one.
     pub(in crate::lock) home: Option<RuntimeId>,
     pub(in crate::lock) now: Moment,
 }
@@ -37,7 +37,7 @@ impl Lane {
         }
     }
 
-    /// One hold of `grant` ends. Returns when the lease must have expired in the backend.
+    /// Ends one hold of `grant`. Returns when the lease must have expired in the backend.
     pub(in crate::lock) fn release(
         &mut self,
         key: &LockKey,
@@ -51,7 +51,7 @@ impl Lane {
             home,
             now,
         } = release;
-        // None is left where the grant was withdrawn.
+        // A withdrawn grant has no holds left.
         let holds = grant.holds().saturating_sub(1);
         let own = self.home;
         let Some(tenure) = self.held_under(grant) else {
@@ -65,10 +65,10 @@ impl Lane {
         }
         let until = tenure.lease.expires_at();
         let Some(home) = home.or(own) else {
-            unreachable!("BUG: what is held has a runtime");
+            unreachable!("BUG: a held lease has a runtime");
         };
         if now >= grant.valid_until() {
-            // The watchdog has not come by yet.
+            // The watchdog has not reported the loss yet.
             self.lose_by_clock(home, now, effects);
             grant.set_holds(holds);
             effects.report(report, Err(Error::new(ErrorKind::Lost)));
@@ -98,7 +98,7 @@ impl Lane {
         until
     }
 
-    /// The lease goes on with another owner of this process.
+    /// Hands the lease off to another owner of this process.
     pub(super) fn hand_on(
         &mut self,
         key: &LockKey,
@@ -110,7 +110,7 @@ impl Lane {
         self.hold(Tenure::handed_on(key, lease, claim, now))
     }
 
-    /// The first in the queue holds the lease.
+    /// Grants the lease to the first waiter.
     pub(super) fn hand_to_first(
         &mut self,
         now: Moment,
@@ -133,7 +133,7 @@ impl Lane {
             },
         });
         self.grant_companions(claim.owner, &grant, now, effects);
-        // A waiter for a single attempt that queued as the first and was overtaken.
+        // A waiter for a single attempt queued as the first, and another acquire overtook it.
         while let Some(next) = self.queue.first_entry()
             && next.get().claim.deadline.is_one_attempt()
         {
@@ -149,8 +149,8 @@ impl Lane {
         }
     }
 
-    /// Until a waiter picks up its grant, the runtime of this event looks after it: that of the waiter may
-    /// not run.
+    /// Returns how the waiter confirms its grant. Until then the runtime of this event is its home, because
+    /// the runtime of the waiter may not run.
     fn pick_up_by_flag(&self, claim: &Claim) -> PickUp {
         if self.home == Some(claim.home) {
             PickUp::Flag
@@ -159,7 +159,7 @@ impl Lane {
         }
     }
 
-    /// The waiter picks up its hold, in its own runtime. Returns `false` if it has ended.
+    /// Gives a hold to its waiter, in the waiter's runtime. Returns `false` if the hold has ended.
     pub(in crate::lock) fn picked_up(&mut self, grant: &Arc<Grant>, claim: &Claim) -> bool {
         let Some(tenure) = self.held_under(grant) else {
             return false;
@@ -171,7 +171,7 @@ impl Lane {
         picked_up
     }
 
-    /// Returns the lease if the next in the queue would have to wait for the backend soon.
+    /// Returns the lease if an extension should be sent for the next waiters.
     fn asks_ahead(&mut self, now: Moment) -> Option<LeaseNumber> {
         let next = self.queue.values().next()?.claim.terms;
         let Phase::Held(Tenure { lease, .. }) = &mut self.phase else {
@@ -181,7 +181,7 @@ impl Lane {
         asks.then(|| lease.number())
     }
 
-    /// Nobody here holds the lease any more: it is returned to the backend by a task in `home`.
+    /// Begins the return of a lease without holds, by a task in `home`.
     pub(super) fn surrender(
         &mut self,
         lease: Lease,
@@ -191,7 +191,7 @@ impl Lane {
         effects: &mut Effects,
     ) {
         self.move_to(home);
-        // No renewal may be sent after the release: the reply to one in flight comes first.
+        // The release must follow the reply to a renewal in flight, so that it takes effect last.
         if !lease.is_in_flight() {
             effects.work.push(Work::Return(home));
         }
@@ -206,9 +206,10 @@ impl Lane {
         });
     }
 
-    /// Several locks are held as one from now on: the longest hold counts from here, and the next
-    /// hand-off of this one takes a fresh counter, so that the largest token of the group separates the
-    /// holders of each. Returns `false` if the hold has ended.
+    /// Joins this lock to a group. Returns `false` if the hold has ended.
+    ///
+    /// The longest hold counts from here. The next hand-off needs a fresh counter, which exceeds the largest
+    /// token of the group.
     pub(in crate::lock) fn join_group(
         &mut self,
         grant: &Arc<Grant>,
@@ -227,7 +228,7 @@ impl Lane {
 
     // ---- losing ---------------------------------------------------------------------------
 
-    /// The backend may have lost what is held, or what an attempt in flight has got.
+    /// Marks a lease that is held, or that an attempt in flight acquires, as possibly lost.
     pub(in crate::lock) fn mark_suspect(&mut self, now: Moment) {
         match &mut self.phase {
             Phase::Held(tenure) => tenure.lease.mark_suspect(now),
@@ -236,8 +237,7 @@ impl Lane {
         }
     }
 
-    /// The key was released by force in the backend, by a command that went out when the lease `seen` was
-    /// here.
+    /// Applies a forced release of the key. `seen` is the lease of this lane when the command was sent.
     pub(in crate::lock) fn released_by_force(
         &mut self,
         seen: Option<LeaseNumber>,
@@ -245,15 +245,15 @@ impl Lane {
         effects: &mut Effects,
     ) {
         match &self.phase {
-            // The lease came since; or before, and its reply since: a renewal shows which.
+            // The lease was granted before or after the command took effect: a renewal shows which.
             Phase::Held(tenure) if seen != Some(tenure.lease.number()) => self.mark_suspect(now),
             Phase::Contending(_) => self.mark_suspect(now),
-            // The lease is gone, also where it was handed to another owner since.
+            // The lease is gone, even if it was handed off to another owner since.
             _ => self.lose(now, effects),
         }
     }
 
-    /// The backend does not hold the lease any more.
+    /// Applies the loss of the lease in the backend.
     pub(super) fn lose(&mut self, now: Moment, effects: &mut Effects) {
         match &mut self.phase {
             Phase::Held(tenure) => {
@@ -261,7 +261,7 @@ impl Lane {
                 self.contend_or_idle(Yielded::ToNobody, now, effects);
             }
             Phase::Returning(returning) if !returning.sent => returning.lease.retire(),
-            // A reply that it was kept is from before.
+            // A later reply that the lease was kept predates the loss.
             Phase::Returning(returning) => {
                 let report = returning.report.take();
                 effects.report(report, Err(Error::new(ErrorKind::Lost)));
@@ -271,17 +271,17 @@ impl Lane {
         }
     }
 
-    /// The guard's deadline has passed. The lease is returned all the same: the backend may hold it a
-    /// little longer.
+    /// Marks the guard lost after its deadline, and returns the lease, which the backend may hold a little
+    /// longer.
     pub(super) fn lose_by_clock(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
         let Phase::Held(Tenure { lease, grant, .. }) = std::mem::take(&mut self.phase) else {
-            unreachable!("BUG: only what is held is lost");
+            unreachable!("BUG: only a held lease is lost");
         };
         mark_lost(&grant, effects);
         self.surrender(lease, None, home, now, effects);
     }
 
-    /// No acquire has picked it up by its deadline: the lease is returned.
+    /// Returns the lease of a grant that its acquire did not pick up by its deadline.
     pub(super) fn withdraw(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
         let Phase::Held(Tenure { lease, grant, .. }) = std::mem::take(&mut self.phase) else {
             unreachable!("BUG: only a grant is withdrawn");

@@ -1,4 +1,4 @@
-//! The events of the watchdogs: what is due, and what is overdue.
+//! The events of the watchdogs: due and overdue work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use crate::lock::effect::{Effects, Work};
 use crate::lock::lease::LeaseNumber;
 use crate::task::RuntimeId;
 
-/// A watchdog that looks at a lane.
+/// One check of a lane by a watchdog.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::lock) struct Look {
     /// The runtime of the watchdog.
     pub(in crate::lock) home: RuntimeId,
     pub(in crate::lock) now: Moment,
-    /// How long a command of the backend takes at most.
+    /// The longest time that one command of the backend takes.
     pub(in crate::lock) response_timeout: Duration,
 }
 
 impl Lane {
-    /// Returns when the watchdog of the lane's own runtime has to look at it.
+    /// Returns when the watchdog of the lane's home has to check it.
     pub(in crate::lock) fn next_look(&self) -> Option<(RuntimeId, Moment)> {
         let at = match &self.phase {
             Phase::Idle => return None,
@@ -35,14 +35,14 @@ impl Lane {
                 Some(deadline) => *deadline.max(due),
                 None => return None,
             },
-            // The task lives in the same runtime.
+            // The loop runs in the same runtime, so a check from there cannot help.
             Phase::Contending(_) => return None,
         };
         self.home.map(|home| (home, at))
     }
 
-    /// Returns when the watchdogs of other runtimes, in which somebody waits, have to look at it, unless
-    /// they were told before.
+    /// Returns when the watchdogs of the waiters' other runtimes have to check the lane, unless they were
+    /// last notified of the same time.
     pub(in crate::lock) fn looks_from_elsewhere(
         &mut self,
         response_timeout: Duration,
@@ -70,7 +70,7 @@ impl Lane {
         Some((at, self.other_homes()))
     }
 
-    /// Returns `true` if the watchdogs of other runtimes were last told of this deadline.
+    /// Returns `true` if the watchdogs of other runtimes were last notified of this time.
     pub(in crate::lock) fn is_announced(&self, at: Moment) -> bool {
         matches!(self.elsewhere, Elsewhere::Waits { announced, .. } if announced == Some(at))
     }
@@ -80,7 +80,7 @@ impl Lane {
         matches!(&self.phase, Phase::Held(tenure) if tenure.lease.renews_early(now))
     }
 
-    /// A watchdog looks at the lane. Returns the lease to renew, and for how long.
+    /// Checks the lane. Returns the lease to renew and its TTL.
     pub(in crate::lock) fn look(
         &mut self,
         look: Look,
@@ -137,13 +137,12 @@ impl Lane {
         }
     }
 
-    /// The machine was suspended: timers are late by that time. Waiters whose deadline has passed are
-    /// rejected.
+    /// Rejects waiters whose deadline has passed. After a suspend of the machine, their own timers are late.
     pub(in crate::lock) fn reject_late(&mut self, now: Moment, effects: &mut Effects) {
         self.reject_if(now, effects, |claim| claim.deadline.has_passed(now));
     }
 
-    /// The runtime `ended` is gone: `home` takes over its background work.
+    /// Moves the background work of the ended runtime `ended` to `home`.
     pub(in crate::lock) fn adopt(
         &mut self,
         ended: RuntimeId,
@@ -156,7 +155,7 @@ impl Lane {
         }
         self.home = Some(home);
         match &mut self.phase {
-            // The acquire that it is offered to runs elsewhere.
+            // The acquire that has yet to pick up the grant runs in another runtime.
             Phase::Held(tenure) if tenure.grant.is_offered() => tenure.lease.give_up_renewal(now),
             Phase::Held(tenure) => match tenure.homes().iter().find(|other| **other != ended) {
                 Some(other) => {
@@ -184,7 +183,7 @@ impl Lane {
 }
 
 impl Returning {
-    /// Returns when the task that returns the lease is taken to be stuck.
+    /// Returns when the task that returns the lease counts as stuck.
     fn overdue(&self, response_timeout: Duration) -> Moment {
         match self.lease.in_flight_since() {
             // A release waits for the reply to a renewal.

@@ -1,4 +1,4 @@
-//! The queue of a lane, in the order of the tickets.
+//! The queue of a lane, ordered by ticket.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::task::RuntimeId;
 use crate::{Error, ErrorKind};
 
 impl Lane {
-    /// A waiter joins the queue. `seen`: what the backend replied to an attempt of its own just now.
+    /// Adds a waiter. `seen` is the reply to its own last attempt.
     pub(in crate::lock) fn enqueue(
         &mut self,
         waiter: Waiter,
@@ -28,13 +28,13 @@ impl Lane {
         self.queue.insert(waiter.claim.ticket, Box::new(waiter));
         match &mut self.phase {
             Phase::Idle => self.contend(seen, Yielded::ToNobody, home, now, effects),
-            // Nobody waited for it before: it may not be polled any more.
+            // The first waiter sets a deadline for the inline acquire, which may not be polled any more.
             Phase::Contending(Contending {
                 driver: Driver::Inline { .. },
                 due,
                 ..
             }) if self.queue.len() == 1 => *due = now + TAKE_OVER,
-            // The attempt is made at once, also where the task backs off or was left by all waiters.
+            // Wakes the task for an immediate attempt, even if it backs off or has lost its waiters.
             Phase::Contending(contending) if one_attempt || self.queue.len() == 1 => {
                 contending.wake();
                 if let Driver::Task { attempt: None, .. } = &contending.driver {
@@ -45,7 +45,7 @@ impl Lane {
         }
     }
 
-    /// A waiter leaves. Returns `false` if it was granted or rejected before.
+    /// Removes a waiter. Returns `false` if it was already granted or rejected.
     pub(in crate::lock) fn leave(&mut self, ticket: Ticket) -> bool {
         let was_first = self.queue.first_key_value().map(|(first, _)| *first) == Some(ticket);
         let left = self.queue.remove(&ticket).is_some();
@@ -58,7 +58,7 @@ impl Lane {
         left
     }
 
-    /// Returns the claim of the first waiter whose wait is not over. Those before it are rejected: their
+    /// Returns the claim of the first waiter whose deadline has not passed. Rejects earlier ones, whose
     /// futures are not polled.
     pub(super) fn first(&mut self, now: Moment, effects: &mut Effects) -> Option<Claim> {
         while let Some(first) = self.queue.first_entry() {
@@ -72,12 +72,12 @@ impl Lane {
         None
     }
 
-    /// Returns `true` if somebody waits in the queue for longer than one attempt.
+    /// Returns `true` if a waiter waits for more than one attempt.
     pub(super) fn has_patient_waiters(&self) -> bool {
         (self.queue.values()).any(|waiter| !waiter.claim.deadline.is_one_attempt())
     }
 
-    /// Returns `true` if a waiter asks for an attempt now, whenever the next one is due.
+    /// Returns `true` if a waiter needs an attempt now, during any backoff.
     pub(super) fn wants_attempt_now(&self) -> bool {
         (self.queue.values()).any(|waiter| waiter.claim.deadline.is_one_attempt())
     }
@@ -98,7 +98,7 @@ impl Lane {
                 effects.reject(waiter.reply, self.why_not(now));
             }
         }
-        // The task ends where nobody is left.
+        // A task without waiters ends.
         if self.queue.is_empty()
             && let Phase::Contending(contending) = &self.phase
         {
@@ -106,8 +106,8 @@ impl Lane {
         }
     }
 
-    /// Every acquire of the owner that is queued gets a hold of its grant: the owner would wait for
-    /// itself otherwise. A fresh owner has no other acquire.
+    /// Grants a hold to each queued acquire of the owner, which would otherwise wait for itself. A fresh
+    /// owner has no other acquire.
     pub(super) fn grant_companions(
         &mut self,
         owner: ClaimOwner,
@@ -151,7 +151,7 @@ impl Lane {
         }
     }
 
-    /// Returns the runtimes other than `home` in which somebody waits.
+    /// Returns the runtimes of waiters and holders other than `home`.
     pub(super) fn other_homes(&self) -> Vec<RuntimeId> {
         let mut homes = Vec::new();
         for waiter in self.queue.values() {
@@ -164,7 +164,7 @@ impl Lane {
         homes
     }
 
-    /// Returns the runtimes of nested holds that were acquired in another one than the first.
+    /// Returns the runtimes of nested holds other than that of the first hold.
     pub(super) fn holder_homes(&self) -> &[RuntimeId] {
         match &self.phase {
             Phase::Held(tenure) => tenure.homes(),

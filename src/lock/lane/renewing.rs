@@ -1,4 +1,4 @@
-//! How a lease is made to last: the replies to renewals, and to what is asked ahead of need.
+//! The replies to renewals and extensions.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::lock::lease::{Lease, LeaseNumber};
 use crate::task::RuntimeId;
 
 impl Lane {
-    /// Returns `true` if a renewal that was due is still to be sent.
+    /// Returns `true` if a planned renewal is still needed.
     pub(in crate::lock) fn wants_renewal(&self, renewal: &Renewal, now: Moment) -> bool {
         matches!(&self.phase, Phase::Held(tenure)
             if tenure.lease.is(renewal.lease) && now < tenure.grant.valid_until())
     }
 
-    /// The backend replied to a renewal.
+    /// Applies the reply to a renewal.
     pub(in crate::lock) fn renewed(
         &mut self,
         renewal: &Renewal,
@@ -36,7 +36,7 @@ impl Lane {
         });
     }
 
-    /// The backend replied to an extension.
+    /// Applies the reply to an extension.
     pub(in crate::lock) fn extended(
         &mut self,
         extension: &Renewal,
@@ -57,7 +57,7 @@ impl Lane {
         });
     }
 
-    /// `update` changes the lease, given the number of those who wait here.
+    /// Applies a reply by `update`, which receives the lease and the number of waiters.
     fn replied(
         &mut self,
         renewal: &Renewal,
@@ -74,7 +74,7 @@ impl Lane {
         };
         let lease = lease.filter(|lease| lease.is(renewal.lease) && lease.is_in_flight());
         let Some(lease) = lease else {
-            // The lane went on without it: this renewal may just have lengthened it.
+            // The lane no longer waits for this reply, but the renewal may have extended the lease.
             if effective == Effective::Yes
                 && self.lease_number() != Some(LeaseNumber::of(renewal.lease))
             {
@@ -89,18 +89,17 @@ impl Lane {
         update(lease, waiting);
         match &mut self.phase {
             Phase::Held(_) if effective == Effective::LeaseGone => self.lose(now, effects),
-            // A caller that looked has seen that it is lost: it stays so.
+            // A caller may have observed the loss, so it must not be undone.
             Phase::Held(tenure) if !tenure.grant.is_held(now) => {
                 self.lose_by_clock(home, now, effects);
             }
             Phase::Held(tenure) => tenure.grant.extend(tenure.lease.valid_until()),
-            // The release was waiting for this reply.
+            // The release waits for this reply.
             _ => self.resume_return(&renewal.key, now, effects),
         }
     }
 
-    /// Begins to ask the backend ahead of need, and returns for how long. `None` if that has become
-    /// needless.
+    /// Begins an extension, and returns the TTL to request. Returns `None` if it is no longer needed.
     pub(in crate::lock) fn start_extension(
         &mut self,
         number: LeaseNumber,
@@ -118,15 +117,15 @@ impl Lane {
     }
 }
 
-/// The task that hands a reply to the lane.
+/// The circumstances of a reply.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::lock) struct Replied {
-    /// The runtime of the task.
+    /// The runtime of the task that received it.
     pub(in crate::lock) home: RuntimeId,
     pub(in crate::lock) now: Moment,
 }
 
-/// Whether the backend holds the lease for longer by a command.
+/// Whether a command may have extended the lease in the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effective {
     Yes,

@@ -1,4 +1,4 @@
-//! The way of a lease back to the backend: the events of the releaser.
+//! The events of a lease that is returned to the backend by the releaser.
 
 use super::state::{Lane, Phase, Returning, Yielded};
 use super::tenure::Tenure;
@@ -8,11 +8,11 @@ use crate::lock::lease::LeaseNumber;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
-/// What the releaser sends for a lane.
+/// A command that the releaser sends for a lane.
 #[derive(Debug)]
 pub(in crate::lock) enum Order {
     Release(Outgoing),
-    /// The hand-off budget has ended with waiters here: release it only if others wait.
+    /// Release the lease only if other processes wait: the budget has ended, but the lane has waiters.
     ReleaseOrKeep(Outgoing, Span),
 }
 
@@ -27,8 +27,8 @@ pub(in crate::lock) struct Kept {
 }
 
 impl Lane {
-    /// The releaser comes for the lease; its command ends by `due`. `None` if the lease was taken back, or
-    /// a renewal of it is in flight.
+    /// Begins the command that returns the lease, which ends by `due`. Returns `None` if the lease was taken
+    /// back, or if a renewal of it is in flight.
     pub(in crate::lock) fn take_return(
         &mut self,
         home: RuntimeId,
@@ -67,13 +67,13 @@ impl Lane {
         }
     }
 
-    /// Returns `true` if the lease that is being returned has not expired yet.
+    /// Returns `true` if this lease is being returned and has not expired.
     pub(in crate::lock) fn returns_in_time(&mut self, number: LeaseNumber, now: Moment) -> bool {
         self.returns(number)
             .is_some_and(|returning| now < returning.lease.valid_until())
     }
 
-    /// The backend has the lease, or its reply failed: the next in the queue contends.
+    /// Ends the return, whether it succeeded or failed, and contends for the next waiter.
     pub(in crate::lock) fn returned(
         &mut self,
         number: LeaseNumber,
@@ -89,8 +89,8 @@ impl Lane {
         }
     }
 
-    /// The backend kept the lease, since no other process wants it: it goes on here under a fresh counter,
-    /// or is released if nobody here wants it any more.
+    /// Continues a kept lease under a fresh counter, or releases it if no waiter is left. The backend keeps
+    /// a lease if no other process waits for the key.
     pub(in crate::lock) fn kept(
         &mut self,
         key: &LockKey,
@@ -106,10 +106,10 @@ impl Lane {
             home,
         } = kept;
         match self.returns(number) {
-            // The release that was sent beside it frees the key, and its reply is still to come.
+            // The second release frees the key, and its reply is still to come.
             Some(returning) if returning.sent_again => return,
             Some(_) => {}
-            // The lane went on without it.
+            // The lane no longer waits for this reply.
             None => {
                 let lease = number;
                 effects.work.push(Work::Resolve { lease, ttl, home });
@@ -132,8 +132,8 @@ impl Lane {
         }
     }
 
-    /// The lease must have expired before anybody returned it: the task died with its runtime, or does not
-    /// run.
+    /// Ends the return of a lease that must have expired, because its task ended with its runtime or does
+    /// not run.
     pub(super) fn forget_return(&mut self, now: Moment, effects: &mut Effects) {
         if let Phase::Returning(returning) = &mut self.phase {
             let report = returning.report.take();
@@ -142,7 +142,7 @@ impl Lane {
         }
     }
 
-    /// As [`forget_return`](Self::forget_return), where the lease must have expired.
+    /// Calls [`forget_return`](Self::forget_return) if the lease must have expired.
     pub(in crate::lock) fn forget_if_expired(&mut self, now: Moment, effects: &mut Effects) {
         if let Phase::Returning(returning) = &self.phase
             && now >= returning.forget_at
@@ -151,14 +151,14 @@ impl Lane {
         }
     }
 
-    /// The lease may be returned now, unless the next in the queue can have it.
+    /// Continues the return after the reply to a renewal, or hands the lease off to the next waiter.
     pub(super) fn resume_return(&mut self, key: &LockKey, now: Moment, effects: &mut Effects) {
         let next = self.first(now, effects);
         let Phase::Returning(returning) = std::mem::take(&mut self.phase) else {
-            unreachable!("BUG: only what is returned resumes");
+            unreachable!("BUG: only a return resumes");
         };
         let Some(home) = self.home else {
-            unreachable!("BUG: a lease was returned from a runtime");
+            unreachable!("BUG: a return has a runtime");
         };
         let Returning { lease, report, .. } = returning;
         if next.is_some_and(|next| lease.may_pass_to(next.terms, now)) {
@@ -171,8 +171,7 @@ impl Lane {
         }
     }
 
-    /// Somebody waits for a release of which nothing was heard: it is sent from `home`, too. A release
-    /// may be sent twice.
+    /// Sends an overdue release from `home` as well, for a waiter there. The release may take effect twice.
     pub(super) fn send_return_again(
         &mut self,
         home: RuntimeId,
@@ -182,7 +181,7 @@ impl Lane {
     ) {
         self.home = Some(home);
         let Phase::Returning(returning) = &mut self.phase else {
-            unreachable!("BUG: only what is returned is sent again");
+            unreachable!("BUG: only a return is resent");
         };
         returning.due = due;
         if returning.sent {
@@ -194,7 +193,7 @@ impl Lane {
         }
     }
 
-    /// Drops the claim that a renewal is in flight: the task that sent it does not run.
+    /// Ignores a renewal in flight whose task does not run.
     pub(super) fn give_up_renewal(&mut self, now: Moment) {
         if let Phase::Returning(Returning { lease, .. }) = &mut self.phase {
             lease.give_up_renewal(now);

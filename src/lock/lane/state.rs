@@ -1,4 +1,4 @@
-//! The state of a lane, and what every event reads of it.
+//! The state of a lane, and the queries that all events share.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -19,29 +19,28 @@ use crate::{Error, ErrorKind};
 
 use super::tenure::Tenure;
 
-/// How long a task may take to begin, and an acquire to be polled, before others stop waiting for it.
+/// The time after which a task that has not begun, or an acquire that is not polled, counts as stuck.
 pub(in crate::lock) const TAKE_OVER: Duration = Duration::from_millis(10);
 
-/// How long a lease that must have expired is tried to be released: the clock of the backend may have been
-/// set back.
+/// The time for which a release is still sent after the lease must have expired, in case the backend's
+/// clock was set back.
 pub(super) const LATE_RELEASE: Duration = Duration::from_millis(500);
 
-/// How long one holder takes, as far as can be estimated: the basis of `retry_after` for a queue.
+/// The assumed duration of one hold, on which `retry_after` of a queue is based.
 pub(super) const A_TURN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(in crate::lock) struct Lane {
     pub(super) phase: Phase,
-    /// Boxed: a node of the tree has room for more than it mostly holds.
+    /// Boxed because a tree node reserves space for more waiters than it mostly holds.
     pub(super) queue: BTreeMap<Ticket, Box<Waiter>>,
-    /// The runtime that does the background work of the present phase.
+    /// The runtime of the background work of the present phase.
     pub(super) home: Option<RuntimeId>,
     pub(super) elsewhere: Elsewhere,
 }
 
-/// Whether somebody waits in another runtime than the home of the lane.
 impl Elsewhere {
-    /// Somebody waits there who was not announced yet.
+    /// A waiter or holder in another runtime whose watchdog has not been notified yet.
     pub(super) const NEW: Self = Self::Waits {
         announced: None,
         not_before: Moment::FIRST,
@@ -52,8 +51,8 @@ impl Elsewhere {
 pub(super) enum Elsewhere {
     #[default]
     Nobody,
-    /// `announced`: when the watchdogs there are to look at the lane, as they were last told.
-    /// `not_before`: a watchdog that has just looked is not told to look again at once.
+    /// `announced`: the time of the check of which the watchdogs there were last notified. `not_before`: the
+    /// earliest next check, so that a watchdog does not repeat one at once.
     Waits {
         announced: Option<Moment>,
         not_before: Moment,
@@ -62,7 +61,7 @@ pub(super) enum Elsewhere {
 
 #[derive(Debug, Default)]
 pub(super) enum Phase {
-    /// Nothing here; the lane is about to leave the table.
+    /// The lane holds nothing and is about to leave the table.
     #[default]
     Idle,
     Contending(Contending),
@@ -70,17 +69,17 @@ pub(super) enum Phase {
     Returning(Returning),
 }
 
-/// Somebody talks to the backend about this key: the acquire that came first, which drives its own
-/// first attempt, or a task.
+/// The lane contends for the key: by the acquire that came first, which drives its own first attempt, or
+/// by an acquire loop.
 #[derive(Debug)]
 pub(super) struct Contending {
     pub(super) driver: Driver,
     pub(super) seen: Seen,
-    /// Another process has the key, or waited when it was released here.
+    /// Whether another process holds the key, or waited when it was released here.
     pub(super) others_wait: bool,
-    /// What the attempt in flight has got may be lost already.
+    /// Whether the lease that the attempt in flight acquires may already be lost.
     pub(super) suspect: bool,
-    /// When the driver is taken to be stuck.
+    /// When the driver counts as stuck.
     pub(super) due: Moment,
 }
 
@@ -97,19 +96,19 @@ pub(super) enum Driver {
     },
 }
 
-/// A lease that nobody here holds any more. Before its command is sent, it is *surrendered*: it may be
-/// taken back.
+/// A lease without holds that is being returned. Until its command is sent it is *surrendered*, and can
+/// be taken back.
 #[derive(Debug)]
 pub(super) struct Returning {
     pub(super) lease: Lease,
-    /// Resolves the call that waits for the release.
+    /// Resolves the `release` future.
     pub(super) report: Option<Report>,
     pub(super) sent: bool,
-    /// A release was sent beside the first command: the lease cannot be kept any more.
+    /// Whether a second release was sent, after which the lease cannot be kept.
     pub(super) sent_again: bool,
-    /// When the task that returns it is taken to be stuck.
+    /// When the task that returns the lease counts as stuck.
     pub(super) due: Moment,
-    /// When it is forgotten: it must have expired, and there was time to send its release all the same.
+    /// When the return ends without a reply: the lease must have expired, and there was time for a release.
     pub(super) forget_at: Moment,
 }
 
@@ -117,11 +116,11 @@ pub(super) struct Returning {
 pub(in crate::lock) struct Waiter {
     pub(in crate::lock) claim: Claim,
     pub(in crate::lock) reply: Reply,
-    /// Its place among all waiters of the manager, returned when the waiter leaves the queue.
+    /// The waiter's permit among all waiters of the manager.
     pub(in crate::lock) _seat: OwnedSemaphorePermit,
 }
 
-/// What the backend said last.
+/// The last reply of the backend.
 #[derive(Debug)]
 pub(in crate::lock) enum Seen {
     Nothing,
@@ -130,12 +129,12 @@ pub(in crate::lock) enum Seen {
     Trouble(BackendError),
 }
 
-/// For how many other processes a lease was released.
+/// The other processes for which a lease was released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::lock) enum Yielded {
     ToNobody,
     To(NonZeroU32),
-    /// Others may wait, and cannot be counted.
+    /// Other processes may wait, but cannot be counted.
     ToUnknown,
 }
 
@@ -154,7 +153,7 @@ impl Lane {
         self.queue.len()
     }
 
-    /// Returns the waiters, and the inline acquire that may become one.
+    /// Returns the number of waiters, including the inline acquire, which may become one.
     pub(in crate::lock) fn seats_taken(&self) -> usize {
         let inline = matches!(
             &self.phase,
@@ -177,7 +176,7 @@ impl Lane {
         matches!(self.phase, Phase::Returning(_))
     }
 
-    /// The lease that is held, or is being returned.
+    /// Returns the lease that is held or being returned.
     pub(in crate::lock) fn lease_number(&self) -> Option<LeaseNumber> {
         match &self.phase {
             Phase::Held(tenure) => Some(tenure.lease.number()),
@@ -207,7 +206,7 @@ impl Lane {
                 seen: Seen::Busy(until),
                 ..
             }) => (*until, Duration::ZERO),
-            // Another acquire of this process is in the way, whose first reply is still to come.
+            // Another acquire of this process is ahead and awaits its first reply.
             Phase::Contending(Contending {
                 driver: Driver::Inline { .. },
                 seen: Seen::Nothing,

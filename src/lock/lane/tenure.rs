@@ -1,4 +1,4 @@
-//! A lease that is held: its grant, and what each hold of it asks for.
+//! A held lease: its grant, and the terms of each hold.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::lock::grant::Grant;
 use crate::lock::lease::{Lease, valid_until};
 use crate::task::RuntimeId;
 
-/// How long a runtime may take to send a renewal that is due, before another one does.
+/// The time after which another runtime sends an overdue renewal.
 const TAKE_OVER: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -21,31 +21,31 @@ pub(super) struct Tenure {
     holds: Holds,
     /// The hold of the acquire that the grant was made for.
     first: HoldId,
-    /// When that hold ends unless its acquire has picked it up.
+    /// The deadline by which the acquire of the first hold has to pick it up.
     pick_up_by: Option<Moment>,
-    /// Boxed: it is rare.
+    /// Boxed because it is rare.
     others: Option<Box<Others>>,
-    /// When the grant ends however often the lease was renewed: the limit of the oldest hold.
+    /// When the grant ends despite renewals: the limit of the oldest hold.
     limit: Moment,
 }
 
-/// Holds beside the first one that their acquires may not pick up.
+/// The holds other than the first, as far as their acquires have yet to pick them up.
 #[derive(Debug, Default)]
 struct Others {
-    /// With the moment at which each ends unless it is picked up.
+    /// Each hold with the deadline by which its acquire has to pick it up.
     unclaimed: Vec<(HoldId, Moment)>,
     ended: Vec<HoldId>,
-    /// The runtimes of holds that were acquired in another one than the first.
+    /// The runtimes of holds other than that of the first hold.
     homes: Vec<RuntimeId>,
 }
 
-/// The holds of one owner. The lease lasts as long as the longest of them asks, and the limit of the
-/// oldest one ends it.
+/// The holds of one owner. The lease lasts as long as the longest of them requires, but at most until
+/// the limit of the oldest one.
 #[derive(Debug)]
 enum Holds {
-    /// One, or several without a limit that ask for the same renewals.
+    /// One hold, or several without a limit that require the same renewals.
     Alike(End),
-    /// By age.
+    /// The holds, oldest first.
     Mixed(Vec<Hold>),
 }
 
@@ -56,7 +56,7 @@ struct Hold {
     limit: Moment,
 }
 
-/// Until when a hold lasts.
+/// The end of a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// Renewed by leases of this length until it is released.
@@ -64,11 +64,11 @@ enum End {
     At(Moment),
 }
 
-/// The name of the holds that were alike when another came.
+/// The id of the holds that were alike before another kind was added.
 const FIRST: HoldId = 0;
 
 impl Tenure {
-    /// Begins the tenure of the first holder of a lease, or the first one under a fresh counter.
+    /// Begins the tenure of a holder under a fresh counter.
     pub(super) fn begin(key: &LockKey, lease: Lease, claim: Claim, now: Moment) -> Self {
         let limit = now + claim.terms.max_hold.get();
         let grant = Grant::new(
@@ -95,13 +95,13 @@ impl Tenure {
         }
     }
 
-    /// Begins the tenure of the next holder in this process: a fresh token, no round trip.
+    /// Begins the tenure of the next holder in this process, with a fresh token and without a command.
     pub(super) fn handed_on(key: &LockKey, mut lease: Lease, claim: Claim, now: Moment) -> Self {
         lease.hand_on();
         Self::begin(key, lease, claim, now)
     }
 
-    /// The acquire of this hold may not be polled any more.
+    /// Sets the deadline by which the acquire has to pick up its hold. It may not be polled any more.
     pub(super) fn expect_pick_up(&mut self, claim: &Claim) {
         if claim.hold == self.first {
             self.pick_up_by = claim.deadline.moment();
@@ -111,7 +111,7 @@ impl Tenure {
         }
     }
 
-    /// Returns `false` if the hold has ended, since it was not picked up in time.
+    /// Picks up a hold. Returns `false` if it has ended because the acquire was too late.
     pub(super) fn pick_up(&mut self, hold: HoldId) -> bool {
         if hold == self.first {
             return self.grant.pick_up();
@@ -123,7 +123,7 @@ impl Tenure {
         !others.ended.contains(&hold)
     }
 
-    /// Ends the holds that were not picked up in time. Returns `true` if no hold is left.
+    /// Ends the holds that were not picked up by their deadline. Returns `true` if no hold is left.
     pub(super) fn end_forgotten(&mut self, now: Moment, effects: &mut Effects) -> bool {
         let mut ended = Vec::new();
         if self.pick_up_by.is_some_and(|by| by <= now) {
@@ -155,7 +155,7 @@ impl Tenure {
         false
     }
 
-    /// A hold was acquired in this runtime: its watchdog renews the lease if the first one does not.
+    /// Adds the runtime of a hold, whose watchdog renews the lease if the first one does not.
     pub(super) fn add_home(&mut self, home: RuntimeId) {
         let others = self.others.get_or_insert_default();
         if !others.homes.contains(&home) {
@@ -167,7 +167,7 @@ impl Tenure {
         self.others.as_ref().map_or(&[], |others| &others.homes)
     }
 
-    /// Returns when a watchdog of another runtime renews the lease, where a hold was acquired there.
+    /// Returns when the watchdog of another hold's runtime has to renew the lease.
     pub(super) fn renewal_overdue(&self, response_timeout: Duration) -> Moment {
         let due = match self.lease.in_flight_since() {
             Some(since) => Some(since + response_timeout),
@@ -204,7 +204,7 @@ impl Tenure {
         self.follow_holds(now);
     }
 
-    /// Returns the holds one by one.
+    /// Converts the holds to a list, and returns it.
     fn mixed(&mut self) -> &mut Vec<Hold> {
         if let Holds::Alike(end) = self.holds {
             let (id, limit) = (FIRST, self.limit);
@@ -213,14 +213,14 @@ impl Tenure {
         }
         match &mut self.holds {
             Holds::Mixed(holds) => holds,
-            Holds::Alike(_) => unreachable!("BUG: they were made mixed"),
+            Holds::Alike(_) => unreachable!("BUG: the holds were just listed"),
         }
     }
 
-    /// Ends one hold of several: the terms of the others apply. Returns `true` if the grant may end earlier
-    /// by that.
+    /// Ends one hold of several, so the terms of the others apply. Returns `true` if the grant may end
+    /// earlier.
     pub(super) fn unnest(&mut self, hold: HoldId, now: Moment) -> bool {
-        // A group that is dropped while it waits for another key has not picked it up.
+        // A group dropped while it waits for another key has not picked up this hold.
         if hold == self.first {
             self.pick_up_by = None;
         } else if let Some(others) = &mut self.others {
@@ -238,7 +238,7 @@ impl Tenure {
         true
     }
 
-    /// `max_hold` of this hold counts from now on.
+    /// Starts `max_hold` of this hold now.
     pub(super) fn limit_hold(&mut self, hold: HoldId, max_hold: Span, now: Moment) {
         let limit = now + max_hold.get();
         match &self.holds {
@@ -253,7 +253,7 @@ impl Tenure {
         let is_first = hold == self.first;
         let mut holds = self.mixed().iter_mut();
         let unnamed = |it: &&mut Hold| it.id == hold || it.id == FIRST;
-        // The first hold is the oldest; of the others, an unnamed one is as good as the next.
+        // The first hold is the oldest. Unnamed holds are interchangeable.
         let held = if is_first {
             holds.find(unnamed)
         } else {
@@ -291,14 +291,14 @@ impl Tenure {
         self.grant.set_limit(limit.min(self.limit));
     }
 
-    /// Returns when the watchdog has to look at it.
+    /// Returns when the watchdog has to check the lease.
     pub(super) fn next_look(&self) -> Moment {
         let ends_by = self.ends_by();
         let renewal = self.lease.next_renewal();
         renewal.map_or(ends_by, |renewal| renewal.min(ends_by))
     }
 
-    /// Returns when one of its holds ends unless something happens before.
+    /// Returns when the first of its holds ends without further events.
     pub(super) fn ends_by(&self) -> Moment {
         let mut next = self.grant.valid_until();
         if let Some(by) = self.pick_up_by

@@ -121,7 +121,7 @@ fn suspect_lease_is_retried_at_once() {
 }
 
 #[test]
-fn want_until_fetches_later_end_once() {
+fn want_until_renews_once_for_later_end() {
     let (mut lease, now) = lease(FIXED);
     let end = lease.valid_until();
     lease.want_until(end, now);
@@ -137,7 +137,7 @@ fn want_until_fetches_later_end_once() {
 }
 
 #[test]
-fn want_until_in_flight_fetches_again() {
+fn want_until_in_flight_renews_again() {
     let (mut lease, now) = lease(FIXED);
     let end = lease.valid_until();
     lease.want_until(end + SECOND, now);
@@ -158,10 +158,10 @@ fn want_always_renews_at_once_then_each_third() {
     assert_eq!(lease.start_renewal(now), Some(TTL));
     lease.renewal_answered(TTL, now, &RENEWED_OK, now);
     assert_eq!(lease.next_renewal(), Some(now + TTL / 3));
-    // Wanted already: nothing is brought forward.
+    // A repeated request does not move the renewal.
     lease.want_always(RENEWED.ttl, now + SECOND);
     assert_eq!(lease.next_renewal(), Some(now + TTL / 3));
-    // Nothing beyond what is left.
+    // An end within the remaining TTL needs no renewal.
     lease.want_until(now + 20 * SECOND, now + SECOND);
     assert_eq!(lease.next_renewal(), None);
     assert!(!lease.may_pass_to(RENEWED, now + SECOND));
@@ -177,7 +177,7 @@ fn shorter_renewal_leaves_later_end() {
 }
 
 #[test]
-fn retired_lease_is_renewed_but_not_handed_on() {
+fn retired_lease_is_renewed_but_not_handed_off() {
     let (mut lease, now) = lease(RENEWED);
     assert!(lease.may_pass_to(RENEWED, now));
     lease.retire();
@@ -185,7 +185,7 @@ fn retired_lease_is_renewed_but_not_handed_on() {
     assert!(!lease.asks_ahead(now + 99 * MS));
     assert_eq!(lease.start_extension(now), None);
     assert_eq!(lease.start_renewal(now + TTL / 3), Some(TTL));
-    // An extension from before brings no counter.
+    // An extension sent before the retirement provides no counter.
     lease.extension_answered(TTL, now, &Ok(Extended::kept(200)), 1, now);
     assert!(!lease.may_pass_to(RENEWED, now));
     lease.keep(200, now, TTL);
@@ -194,7 +194,7 @@ fn retired_lease_is_renewed_but_not_handed_on() {
 }
 
 #[test]
-fn lease_not_held_is_not_handed_on() {
+fn lease_not_held_is_not_handed_off() {
     let (mut lease, now) = lease(RENEWED);
     lease.start_renewal(now + TTL / 3);
     lease.renewal_answered(TTL, now, &Ok(Renewed::NotHeld), now);
@@ -202,7 +202,7 @@ fn lease_not_held_is_not_handed_on() {
 }
 
 #[test]
-fn lease_near_its_end_is_not_handed_on() {
+fn lease_near_its_end_is_not_handed_off() {
     let (mut lease, now) = lease(RENEWED);
     let enough = lease.valid_until().before(TTL / 3);
     lease.keep(200, enough, Duration::ZERO);
@@ -212,7 +212,7 @@ fn lease_near_its_end_is_not_handed_on() {
 }
 
 #[test]
-fn backend_is_asked_ahead_once_per_budget() {
+fn extension_is_sent_once_per_budget() {
     let (mut lease, now) = lease(RENEWED);
     assert!(!lease.asks_ahead(now));
     let soon = now + 75 * MS;

@@ -58,7 +58,7 @@ fn several_keys_are_held_until_earliest_deadline() {
     assert_eq!(grants.valid_until(), first);
     assert_eq!(grants.standing(now), Standing::HeldUntil(first));
     assert_eq!(grants.standing(first), Standing::Lost);
-    // One that is released does not end the others.
+    // The release of one key does not end the others.
     all[1].set_holds(0);
     assert_eq!(grants.standing(first), Standing::HeldUntil(later));
     assert_eq!(grants.standing(later), Standing::Lost);

@@ -8,7 +8,7 @@ use crate::lock::clock::Span;
 use crate::lock::tests::*;
 
 #[test]
-fn failed_release_unknown_to_lane_is_resolved() {
+fn failed_release_dropped_by_lane_is_resolved() {
     let mut effects = Effects::default();
     let sent = Sent {
         outgoing: Outgoing {

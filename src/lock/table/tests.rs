@@ -25,7 +25,7 @@ fn key(nth: usize) -> LockKey {
     LockKey::new(format!("key {nth}"))
 }
 
-/// Lets an event happen. Returns the deadlines that watchdogs have to follow.
+/// Applies an event. Returns the deadlines of which watchdogs have to be notified.
 fn event<R>(
     lanes: &Lanes,
     key: &LockKey,
@@ -36,7 +36,7 @@ fn event<R>(
     (result, effects.deadlines.into_iter().collect())
 }
 
-/// Acquires a free key, as where the backend replies at once.
+/// Acquires a free key, as with a backend that replies at once.
 fn acquire(
     lanes: &Lanes,
     key: &LockKey,
@@ -75,7 +75,7 @@ fn look(lanes: &Lanes, home: RuntimeId, now: Moment) -> Round {
     })
 }
 
-/// How many entries the index of this runtime has.
+/// Returns the number of entries in the index of this runtime.
 fn entries(lanes: &Lanes, home: RuntimeId) -> usize {
     let lens = lanes
         .shards
@@ -85,7 +85,7 @@ fn entries(lanes: &Lanes, home: RuntimeId) -> usize {
 }
 
 #[test]
-fn lane_is_entered_when_held_and_gone_when_idle() {
+fn lane_is_indexed_when_held_and_removed_when_idle() {
     let (lanes, now) = (lanes(), Moment::now());
     let (grant, told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
     assert_eq!(told, [(here(), now + TTL / 3)]);
@@ -101,7 +101,7 @@ fn lane_moved_to_other_runtime_is_entered_there() {
     let (lanes, now) = (lanes(), Moment::now());
     let (grant, _told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
     let due = now + TTL / 3;
-    // As by nested acquires.
+    // As nested acquires do.
     let move_to = |home| {
         let again = Claim {
             hold: 2,
@@ -113,7 +113,7 @@ fn lane_moved_to_other_runtime_is_entered_there() {
         told
     };
     assert_eq!(move_to(elsewhere()), [(elsewhere(), due)]);
-    // These runtimes have the deadline in their index already.
+    // The index of these runtimes already has the deadline.
     assert!(move_to(here()).is_empty() && move_to(elsewhere()).is_empty());
     assert!(look(&lanes, here(), due).renewals.is_empty());
     assert_eq!(look(&lanes, elsewhere(), due).renewals.len(), 1);
@@ -181,7 +181,7 @@ fn compaction_keeps_lanes_that_are_held() {
     assert_eq!(round.renewals.len(), SHARDS);
 }
 
-/// Keys of one shard.
+/// Returns keys of one shard.
 fn neighbors(count: usize) -> Vec<LockKey> {
     let shard = |key: &LockKey| (key.hash_code() >> 24) as usize % SHARDS;
     let same = shard(&key(0));
@@ -223,7 +223,7 @@ fn look_joins_renewals_that_are_due_soon() {
     for (key, age) in all.iter().zip(ages) {
         acquire(&lanes, key, claim(1, RENEWED), now + age);
     }
-    // None is due: none joins.
+    // Without a due renewal, none joins.
     let due = now + TTL / 3;
     assert!(look(&lanes, here(), due.before(MS)).renewals.is_empty());
     let round = look(&lanes, here(), due);
@@ -243,7 +243,7 @@ fn look_drops_lanes_that_become_idle() {
             effects,
         )
     });
-    // Its return never ends.
+    // The return never ends.
     let expired = look(&lanes, here(), now + TTL / 3)
         .next
         .expect("a deadline");
@@ -275,7 +275,7 @@ async fn emptied_completes_when_last_lane_leaves() {
     assert!(timeout(SECOND, emptied).await.is_ok());
 }
 
-/// Two runtimes hold a key by turns, under fixed leases.
+/// Two runtimes hold a key alternately, under fixed leases.
 #[test]
 fn waiters_of_two_runtimes_leave_index_bounded() {
     let (lanes, key) = (lanes(), key(1));
@@ -320,7 +320,7 @@ fn waiters_of_two_runtimes_leave_index_bounded() {
         });
         grant = effects.grants.remove(0).given.grant;
         assert!(grant.pick_up());
-        // The watchdogs come by.
+        // The watchdogs check their lanes.
         for home in [here(), elsewhere()] {
             assert!(look(&lanes, home, now).renewals.is_empty());
         }

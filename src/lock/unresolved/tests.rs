@@ -11,7 +11,7 @@ fn key(name: &'static str) -> LockKey {
     LockKey::new(name)
 }
 
-/// Leases that expire in a day, of one key.
+/// Returns the leases of one key, which expire in a day.
 fn unresolved(leases: impl IntoIterator<Item = u64>, now: Moment) -> Unresolved {
     let unresolved = Unresolved::default();
     for (nth, lease) in leases.into_iter().enumerate() {
@@ -21,7 +21,7 @@ fn unresolved(leases: impl IntoIterator<Item = u64>, now: Moment) -> Unresolved 
     unresolved
 }
 
-/// The leases that are released now.
+/// Returns the leases to release now.
 #[track_caller]
 fn released(unresolved: &Unresolved, now: Moment) -> Vec<u64> {
     match unresolved.next_step(now) {
@@ -68,7 +68,7 @@ fn failed_key_is_sent_once_per_backoff_step() {
     for step in [50, 100, 200, 400, 800, 1000, 1000] {
         assert_eq!(released(&unresolved, now), [1]);
         fail(&unresolved, now);
-        // One that joins does not bring it forward.
+        // A new lease does not move the next step.
         unresolved.add(key("a"), number(1), now + DAY);
         let Step::WaitUntil(at) = unresolved.next_step(now) else {
             panic!("a pause");
@@ -104,14 +104,14 @@ fn failed_key_delays_no_other() {
 }
 
 #[test]
-fn recovery_ends_all_pauses() {
+fn recovery_ends_all_backoffs() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
     fail(&unresolved, now);
     unresolved.retry_now();
     assert_eq!(released(&unresolved, now), [1]);
-    // The failure of the command in flight may be from before.
+    // The failure of the command in flight may predate the recovery.
     unresolved.retry_now();
     assert!(matches!(unresolved.next_step(now), Step::Wait));
     fail(&unresolved, now);

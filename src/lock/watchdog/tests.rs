@@ -1,4 +1,4 @@
-//! What a task that ends leaves to the next one.
+//! The start and the end of the watchdog's task.
 
 use tokio::runtime::Handle;
 use tokio::time::sleep;
@@ -10,13 +10,13 @@ use crate::lock::acquire::Acquire;
 use crate::lock::options::Options;
 use crate::lock::tests::SECOND;
 
-/// An engine, and the runtime of this test in it, without a task.
+/// Returns an engine and this test's runtime in it, without a watchdog task.
 async fn engine() -> (Arc<Engine>, Arc<Home>) {
     let backend = Arc::new(Memory::new());
     let engine = Arc::new(Engine::new(backend, Options::default(), None));
     let home = engine.current_home().expect("a runtime");
     let home = engine.homes.get(home).expect("a known runtime");
-    // A new runtime begins with a look.
+    // The first use of a runtime starts a task, which ends at once.
     sleep(2 * TICK).await;
     assert!(!home.watchdog.is_running());
     (engine, home)
@@ -29,7 +29,7 @@ fn acquire(engine: &Arc<Engine>, key: &'static str) -> Acquire {
 #[tokio::test(start_paused = true)]
 async fn alarm_without_task_delays_no_renewal() {
     let (engine, home) = engine().await;
-    // It is from a lock that was released before its watchdog began.
+    // The time was set for a lock that was released before its watchdog started.
     home.watchdog.set(Moment::now() + SECOND);
     let guard = acquire(&engine, "a").await.expect("free");
     sleep(100 * SECOND).await;
@@ -63,7 +63,7 @@ async fn task_ends_when_no_lane_is_left() {
 #[tokio::test(start_paused = true)]
 async fn lock_entered_while_task_ends_is_watched() {
     let (engine, home) = engine().await;
-    // A task is about to end: it has looked, and does not look at its alarm any more.
+    // A task is about to end, and has made its last check.
     assert!(home.watchdog.start());
     let held = acquire(&engine, "a").lease(SECOND).await.expect("free");
     drop(Running {
@@ -73,7 +73,7 @@ async fn lock_entered_while_task_ends_is_watched() {
     });
     assert!(home.watchdog.is_running(), "another one");
     let _other = acquire(&engine, "b").await.expect("free");
-    // The holder exceeds its lease.
+    // The lock is held for longer than its lease.
     let next = acquire(&engine, "a").wait(2 * SECOND).await;
     assert!(next.is_ok() && !held.is_held(), "{next:?}");
 }

@@ -1,8 +1,8 @@
-//! Attempts: by the acquire itself, and by tasks.
+//! Attempts by inline acquires and by tasks.
 
 use super::*;
 
-/// An attempt in flight with one waiter behind it, when the key is released by force.
+/// Returns a lane with an attempt in flight and a waiter, after a forced release of the key.
 fn suspect_attempt() -> TestLane {
     let (mut lane, _attempt) = TestLane::attempting(claim(1, RENEWED));
     lane.queue(2, RENEWED);
@@ -59,7 +59,7 @@ fn forced_release_in_attempt_renews_grant_at_once() {
     assert_eq!(lane.next_look(), lane.now);
     lane.start_renewal();
 
-    // The attempt goes to a task, for another waiter.
+    // A task takes over the attempt, for another waiter.
     let mut lane = suspect_attempt();
     let wakeup = leave_inline(&mut lane, Some(1));
     granted(grant_by_task(&mut lane, &wakeup, 1));
@@ -68,13 +68,13 @@ fn forced_release_in_attempt_renews_grant_at_once() {
 
 #[test]
 fn suspicion_ends_with_its_attempt() {
-    // The acquire leaves with nothing in flight.
+    // The acquire ends without an attempt in flight.
     let mut lane = suspect_attempt();
     let wakeup = leave_inline(&mut lane, None);
     granted(grant_by_task(&mut lane, &wakeup, 1));
     assert!(lane.next_look() > lane.now);
 
-    // The attempt in flight is refused.
+    // The attempt in flight is rejected.
     let mut lane = suspect_attempt();
     let wakeup = leave_inline(&mut lane, Some(1));
     let busy = Seen::Busy(lane.now);

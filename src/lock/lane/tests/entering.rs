@@ -1,4 +1,4 @@
-//! How acquires enter.
+//! Acquires that enter the lane.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn owner_enters_again_while_others_queue() {
 }
 
 #[test]
-fn lost_owner_queues_like_others() {
+fn owner_of_lost_lock_queues() {
     let (mut lane, grant) = TestLane::held(FIXED);
     lane.pass(FIXED.ttl.get());
     let (entered, mut effects) =
@@ -51,7 +51,7 @@ fn returning_lease_is_taken_back_until_sent() {
 }
 
 #[test]
-fn lease_known_to_be_gone_is_not_taken_back() {
+fn lost_lease_is_not_taken_back() {
     let (mut lane, grant) = TestLane::held(SHORT);
     lane.pass(40 * MS);
     let renewal = lane.start_renewal();

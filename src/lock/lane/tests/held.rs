@@ -3,14 +3,14 @@
 use super::*;
 
 #[test]
-fn handoff_makes_larger_token_without_backend() {
+fn handoff_draws_larger_token_without_command() {
     let (mut lane, mut grant) = TestLane::held(RENEWED);
     for handoff in 1..TOKENS {
         lane.queue(1 + Ticket::from(handoff), RENEWED);
         grant = granted(lane.release(&grant));
         assert_eq!(grant.token(), FencingToken::new(100, TOKENS, handoff));
     }
-    // The counter has no number left: the backend is asked.
+    // The counter has no token left, so the lease is returned.
     lane.queue(1000, RENEWED);
     returns(&mut lane.release(&grant), here());
     assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
@@ -28,7 +28,7 @@ fn handoff_budget_ends_with_time() {
 }
 
 #[test]
-fn fixed_lease_is_not_handed_on() {
+fn fixed_lease_is_not_handed_off() {
     for (first, second) in [(FIXED, FIXED), (FIXED, RENEWED), (RENEWED, FIXED)] {
         let (mut lane, grant) = TestLane::held(first);
         lane.queue(2, second);
@@ -54,7 +54,7 @@ fn handoff_rejects_waiters_past_deadline() {
     let third = granted(effects);
     assert_eq!(third.owner(), claim(3, RENEWED).owner.get());
 
-    // All deadlines have passed: the lease is returned.
+    // All deadlines have passed, so the lease is returned.
     let (mut lane, grant) = TestLane::held(RENEWED);
     lane.enqueue(until(2, lane.now + 10 * MS));
     lane.pass(10 * MS);
@@ -101,9 +101,9 @@ fn lost_guard_changes_nothing_for_next_holder() {
 }
 
 #[test]
-fn forced_release_loses_only_the_lease_it_saw() {
+fn forced_release_loses_only_observed_lease() {
     let (mut lane, grant) = TestLane::held(RENEWED);
-    // The lease came when the command was in flight.
+    // The lease was granted while the command was in flight.
     for seen in [Some(0), None] {
         assert!(lane.forced(seen).is_empty());
         assert_eq!(lane.next_look(), lane.now);
@@ -114,8 +114,8 @@ fn forced_release_loses_only_the_lease_it_saw() {
 }
 
 #[test]
-fn forced_release_of_returning_lease_grants_nobody() {
-    // The lease was there when the command was sent, or came after it, or is unknown.
+fn forced_release_of_returning_lease_grants_none() {
+    // The command was sent before or after the lease was granted, or the order is unknown.
     for seen in [Some(1), Some(0), None] {
         let (mut lane, grant) = TestLane::held(RENEWED);
         returns(&mut lane.release(&grant), here());
@@ -126,7 +126,7 @@ fn forced_release_of_returning_lease_grants_nobody() {
         let mut effects = lane.forced(seen);
         assert!(effects.losses.is_empty());
         contends(&mut effects, here());
-        // The reply that it was kept is from before.
+        // The reply that the lease was kept predates the forced release.
         let work = work(&mut lane.kept(1, 200));
         assert!(matches!(work, Work::Resolve { lease, .. } if lease == number(1)));
         assert!(!lane.is_held());
@@ -155,7 +155,7 @@ fn lease_is_returned_from_runtime_of_release() {
     assert_eq!(lane.lane.next_look(), Some((elsewhere(), until)));
 }
 
-/// The outcome of the only report.
+/// Returns the outcome of the only report.
 fn report_of(effects: &Effects) -> Option<&Error> {
     assert_eq!(effects.reports.len(), 1);
     effects.reports[0].1.as_ref().err()

@@ -1,10 +1,10 @@
-//! What watchdogs find: what is due, and what is overdue.
+//! Checks by watchdogs: due and overdue work.
 
 use futures_util::FutureExt as _;
 
 use super::*;
 
-/// When the watchdogs of other runtimes look, which is announced once.
+/// Returns when the watchdogs of other runtimes check the lane, of which they are notified once.
 fn looks_from_elsewhere(lane: &mut TestLane) -> Option<Moment> {
     let (at, homes) = lane.lane.looks_from_elsewhere(RESPONSE_TIMEOUT)?;
     assert_eq!(homes, [elsewhere()]);
@@ -35,7 +35,7 @@ fn unpolled_attempt_is_taken_over_for_waiter() {
     for waiter_home in [here(), elsewhere()] {
         let (mut lane, attempt) = TestLane::attempting(claim(1, RENEWED));
         lane.pass(SECOND);
-        assert!(lane.look(here()).1.is_empty(), "nobody waits for it");
+        assert!(lane.look(here()).1.is_empty(), "no waiter");
         let behind = claim(2, RENEWED);
         lane.enqueue(Claim {
             home: waiter_home,
@@ -78,7 +78,7 @@ fn unpolled_attempt_is_taken_over_at_deadline() {
     });
     let wakeup = taken.expect("the attempt is not over");
     assert!(effects.is_empty());
-    // The waiter is late: what the attempt gets is returned.
+    // The waiter's deadline has passed, so the granted lease is returned.
     let lease = lane.lease(2, 100, RENEWED);
     let ((), mut effects) = lane.event(|lane, now, effects| {
         lane.granted(&key(), &wakeup, lease, here(), now, effects);
@@ -128,7 +128,7 @@ fn stuck_task_is_replaced_from_other_runtime() {
     assert_eq!((lease, home), (number(3), elsewhere()));
     let wakeup = contends(&mut effects, elsewhere());
 
-    // The former task runs again: what it got belongs to nobody, and it ends.
+    // The replaced task runs again: its lease is released, and it ends.
     let lease = lane.lease(3, 100, RENEWED);
     let ((), mut effects) = lane.event(|lane, now, effects| {
         lane.granted(&key(), &stuck, lease, here(), now, effects);
@@ -182,7 +182,7 @@ fn return_behind_stuck_renewal_starts_from_elsewhere() {
     lane.now = due;
     returns(&mut lane.look(elsewhere()).1, elsewhere());
     assert!(lane.take_return().is_some());
-    // The reply comes all the same.
+    // The reply still arrives.
     assert!(
         lane.renewed(&renewal, sent_at, Ok(Renewed::Renewed))
             .is_empty()
@@ -191,7 +191,7 @@ fn return_behind_stuck_renewal_starts_from_elsewhere() {
 }
 
 #[test]
-fn lost_lease_is_seen_from_other_runtime() {
+fn lost_lease_is_detected_from_other_runtime() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     lane.enqueue(from_elsewhere(claim(2, RENEWED)));
     let end = grant.valid_until();
@@ -204,7 +204,7 @@ fn lost_lease_is_seen_from_other_runtime() {
 }
 
 #[test]
-fn adopted_lane_goes_on_in_other_runtime() {
+fn adopted_lane_continues_in_other_runtime() {
     let adopt = |lane: &mut TestLane| {
         let ((), effects) = lane.event(|lane, now, effects| {
             lane.adopt(here(), elsewhere(), now, effects);
@@ -212,11 +212,11 @@ fn adopted_lane_goes_on_in_other_runtime() {
         assert_eq!(lane.lane.home(), Some(elsewhere()));
         effects
     };
-    // A guard that is still offered belongs to another runtime: it is renewed.
+    // A grant that is not picked up belongs to another runtime, so it is renewed.
     let (mut lane, grant) = TestLane::held(RENEWED);
     assert!(adopt(&mut lane).is_empty());
     assert!(lane.next_look() < grant.valid_until());
-    // A guard of an ended runtime is not renewed any more.
+    // A guard of an ended runtime is no longer renewed.
     let (mut lane, grant) = TestLane::held(RENEWED);
     assert!(grant.pick_up());
     assert!(adopt(&mut lane).is_empty());
@@ -237,7 +237,7 @@ fn adopted_lane_goes_on_in_other_runtime() {
 }
 
 #[test]
-fn unclaimed_grant_is_seen_from_other_runtime() {
+fn unclaimed_grant_is_detected_from_other_runtime() {
     // The guard was moved to the other runtime and is released there, while this one does not run.
     let (mut lane, first) = TestLane::held(RENEWED);
     let deadline = lane.now + SECOND;
@@ -271,7 +271,7 @@ fn sent_return_of_ended_runtime_is_sent_again() {
     lane.lane.join_group(&grant, &claim(1, RENEWED), lane.now);
     returns(&mut lane.release(&grant), here());
     assert!(lane.take_return().is_some());
-    // The task that sent it was dropped with its runtime.
+    // The task that sent the release was dropped with its runtime.
     let ((), mut effects) = lane.event(|lane, now, effects| {
         lane.adopt(here(), elsewhere(), now, effects);
     });
@@ -285,7 +285,7 @@ fn sent_return_of_ended_runtime_is_sent_again() {
 }
 
 #[test]
-fn look_that_rejects_last_waiter_wakes_task() {
+fn check_rejecting_last_waiter_wakes_task() {
     let (mut lane, _attempt) = TestLane::attempting(claim(1, RENEWED));
     let wakeup = {
         let (wakeup, _effects) = lane.event(|lane, now, effects| {

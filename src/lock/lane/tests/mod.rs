@@ -1,4 +1,4 @@
-//! The transitions of the table in `lock/mod.rs`, one by one.
+//! The transitions of the table in `lock/mod.rs`.
 
 mod contending;
 mod entering;
@@ -28,14 +28,14 @@ use crate::lock::tests::*;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, FencingToken};
 
-/// A lane with its clock, whose events happen here unless they name another runtime.
+/// A lane with its clock, whose events occur in [`here`] unless they name another runtime.
 #[derive(Debug)]
 struct TestLane {
     lane: Lane,
     now: Moment,
 }
 
-/// A claim of the owner of the first one.
+/// Returns a claim of the first claim's owner.
 fn again(hold: HoldId, terms: Terms) -> Claim {
     Claim {
         hold,
@@ -43,7 +43,7 @@ fn again(hold: HoldId, terms: Terms) -> Claim {
     }
 }
 
-/// The report of a release.
+/// The receiver of a release report.
 type Reported = oneshot::Receiver<Result<(), Error>>;
 
 impl TestLane {
@@ -54,7 +54,7 @@ impl TestLane {
         }
     }
 
-    /// The first claim drives its own attempt.
+    /// Returns a lane in which the first claim drives its own attempt.
     fn attempting(claim: Claim) -> (Self, Arc<InlineAttempt>) {
         let mut lane = Self::idle();
         assert!(matches!(lane.enter(claim), Entered::Idle));
@@ -63,7 +63,7 @@ impl TestLane {
         (lane, attempt)
     }
 
-    /// The first claim holds lease 1 with counter 100.
+    /// Returns a lane in which the first claim holds lease 1 with counter 100.
     fn held(terms: Terms) -> (Self, Arc<Grant>) {
         Self::held_by(claim(1, terms))
     }
@@ -77,7 +77,7 @@ impl TestLane {
         (lane, grant)
     }
 
-    /// An acquire loop serves the first claim.
+    /// Returns a lane in which an acquire loop serves the first claim.
     fn looping(claim: Claim) -> (Self, Wakeup, Answer) {
         let mut lane = Self::idle();
         let (waiter, answer) = waiter(claim);
@@ -88,7 +88,7 @@ impl TestLane {
         (lane, wakeup, answer)
     }
 
-    /// A lease of that number, granted now.
+    /// Returns a lease with this number, granted now.
     fn lease(&self, lease: u64, counter: u64, terms: Terms) -> Lease {
         Lease::new(number(lease), counter, TOKENS, terms, self.now)
     }
@@ -114,7 +114,7 @@ impl TestLane {
         entered
     }
 
-    /// The owner of the first claim holds the lock once more.
+    /// Adds a hold of the first claim's owner.
     #[track_caller]
     fn nest(&mut self, hold: HoldId, terms: Terms) {
         let entered = self.enter(again(hold, terms));
@@ -131,7 +131,7 @@ impl TestLane {
         answer
     }
 
-    /// One more waits without an end, whose answer is not read.
+    /// Adds a waiter without a deadline, whose reply is not read.
     #[track_caller]
     fn queue(&mut self, ticket: Ticket, terms: Terms) {
         drop(self.enqueue(claim(ticket, terms)));
@@ -193,7 +193,7 @@ impl TestLane {
         (due.map(|(lease, ttl)| renewal(lease.get(), ttl)), effects)
     }
 
-    /// The renewal that is due, which is in flight from here on.
+    /// Returns the due renewal, and puts it in flight.
     #[track_caller]
     fn start_renewal(&mut self) -> Renewal {
         let (due, effects) = self.look(here());
@@ -222,7 +222,7 @@ impl TestLane {
         effects
     }
 
-    /// When the watchdog of the lane's own runtime looks.
+    /// Returns when the watchdog of the lane's home checks it.
     #[track_caller]
     fn next_look(&self) -> Moment {
         self.lane.next_look().expect("a look").1

@@ -70,7 +70,7 @@ fn grant_for_other_runtime_moves_when_picked_up() {
     assert!(!grant.is_offered());
 }
 
-/// A grant that two acquires of one owner share, neither of which has picked it up.
+/// Returns a grant that two acquires of one owner share and have not picked up.
 fn shared_grant() -> (TestLane, Arc<Grant>, [Claim; 2]) {
     let (mut lane, first) = TestLane::held(RENEWED);
     let deadline = Deadline::At(lane.now + SECOND);
@@ -110,8 +110,8 @@ fn hold_not_picked_up_ends_beside_others() {
     }
 }
 
-/// A grant whose first hold is renewed until it is forgotten after a second, and whose other one is fixed
-/// and picked up.
+/// Returns a grant with a renewed first hold that is not picked up within a second, and a fixed one that
+/// is.
 fn half_forgotten() -> (TestLane, Arc<Grant>) {
     let (mut lane, first) = TestLane::held(RENEWED);
     let forgotten = Claim {
@@ -129,7 +129,7 @@ fn half_forgotten() -> (TestLane, Arc<Grant>) {
 }
 
 #[test]
-fn terms_of_forgotten_hold_do_not_apply() {
+fn terms_of_unclaimed_hold_do_not_apply() {
     let (mut lane, grant) = half_forgotten();
     let own_end = crate::lock::lease::valid_until(lane.now, FIXED.ttl.get());
     assert!(grant.valid_until() > own_end);
@@ -139,7 +139,7 @@ fn terms_of_forgotten_hold_do_not_apply() {
 }
 
 #[test]
-fn grant_that_nobody_picks_up_is_withdrawn_once() {
+fn unclaimed_grant_is_withdrawn_once() {
     let (mut lane, grant, claims) = shared_grant();
     lane.pass(SECOND);
     returns(&mut lane.look(here()).1, here());
@@ -149,10 +149,10 @@ fn grant_that_nobody_picks_up_is_withdrawn_once() {
 }
 
 #[test]
-fn forgotten_hold_wakes_listeners_when_end_moves() {
+fn unclaimed_hold_wakes_loss_future_when_end_moves() {
     let (mut lane, grant) = half_forgotten();
     lane.pass(SECOND);
-    // A future that reports the loss sleeps until the later end.
+    // The loss future sleeps until the later end.
     let (_, effects) = lane.look(here());
     assert!(effects.losses.iter().any(|lost| Arc::ptr_eq(lost, &grant)));
 }

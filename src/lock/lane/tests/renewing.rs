@@ -1,4 +1,4 @@
-//! Renewals, and what is asked ahead of need.
+//! Renewals and extensions.
 
 use std::ops::Range;
 
@@ -72,7 +72,7 @@ fn reply_about_other_lease_changes_nothing() {
     assert!(lane.renewed(&of(2), now, Ok(Renewed::NotHeld)).is_empty());
     assert!(lane.extended(&of(2), Extended::NotHeld).is_empty());
     assert!(lane.is_held() && grant.is_held(now));
-    // The renewal may have extended a lease that is unknown here.
+    // The renewal may have extended a lease that the lane does not hold.
     let work = work(&mut lane.renewed(&of(2), now, Ok(Renewed::Renewed)));
     assert!(matches!(work, Work::Resolve { lease, .. } if lease == number(2)));
 }
@@ -88,8 +88,8 @@ fn reply_after_deadline_loses_grant() {
     returns(&mut effects, here());
 }
 
-/// So many more queue, and the lock is handed on to all but the last. Returns the holder, and how often the
-/// backend was asked ahead of need.
+/// Queues the tickets and hands the lock off to all but the last. Returns the last holder, and the
+/// number of extensions that were due.
 fn hand_on(
     lane: &mut TestLane,
     mut grant: Arc<Grant>,
@@ -109,7 +109,7 @@ fn hand_on(
     (grant, asked)
 }
 
-/// A lease that was handed on 128 times, with one more waiter, and the extension in flight.
+/// Returns a lane with a lease that was handed off 128 times, a waiter and an extension in flight.
 fn half_spent() -> (TestLane, Arc<Grant>, Renewal) {
     let (mut lane, grant) = TestLane::held(RENEWED);
     let (grant, asked) = hand_on(&mut lane, grant, 2..131);
@@ -117,7 +117,7 @@ fn half_spent() -> (TestLane, Arc<Grant>, Renewal) {
     let now = lane.now;
     let mut ask = |lease| lane.lane.start_extension(number(lease), now);
     assert!(ask(2).is_none(), "another lease");
-    let extension = renewal(1, ask(1).expect("still held"));
+    let extension = renewal(1, ask(1).expect("held"));
     assert!(ask(1).is_none(), "it is in flight");
     (lane, grant, extension)
 }
@@ -136,7 +136,7 @@ fn extension_in_time_opens_new_budget() {
 #[test]
 fn late_extension_serves_first_waiter() {
     let (mut lane, grant, extension) = half_spent();
-    // The rest of the tokens.
+    // Uses up the tokens.
     let (grant, asked) = hand_on(&mut lane, grant, 131..259);
     let last = FencingToken::new(100, TOKENS, TOKENS - 1);
     assert_eq!((asked, grant.token()), (0, last));
@@ -147,10 +147,10 @@ fn late_extension_serves_first_waiter() {
 }
 
 #[test]
-fn wanted_extension_leaves_one_more_turn() {
+fn rejected_extension_allows_one_more_turn() {
     let (mut lane, grant, extension) = half_spent();
     assert!(lane.extended(&extension, Extended::wanted(2)).is_empty());
-    // The shortest turn.
+    // A turn has at least 16 holders.
     let (grant, asked) = hand_on(&mut lane, grant, 131..147);
     assert_eq!(asked, 0);
     lane.queue(1000, RENEWED);
@@ -158,9 +158,9 @@ fn wanted_extension_leaves_one_more_turn() {
     assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
 }
 
-/// Its counter may be older than one that the group has on another key.
+/// The extension's counter may be older than that of another key of the group.
 #[test]
-fn extension_asked_before_group_gives_no_counter() {
+fn extension_before_group_provides_no_counter() {
     let (mut lane, grant, extension) = half_spent();
     lane.lane.join_group(&grant, &claim(1, RENEWED), lane.now);
     assert!(lane.extended(&extension, Extended::kept(200)).is_empty());

@@ -1,8 +1,8 @@
-//! The way of a lease back.
+//! The return of a lease.
 
 use super::*;
 
-/// A retired lease whose hand-offs the backend is asked for, with one waiter, and the report of its release.
+/// Returns a lane with one waiter and a `release_or_keep` in flight, and the report of its release.
 pub(super) fn keeping() -> (TestLane, Reported) {
     let (mut lane, grant) = TestLane::held(RENEWED);
     lane.lane.join_group(&grant, &claim(1, RENEWED), lane.now);
@@ -28,7 +28,7 @@ fn kept_lease_without_waiter_is_released_first() {
 #[test]
 fn lease_released_twice_is_not_kept() {
     let (mut lane, _reported) = keeping();
-    // Its runtime has ended, and another one sends a release.
+    // The runtime has ended, and another one sends a release.
     let ((), effects) = lane.event(|lane, now, effects| {
         lane.adopt(here(), elsewhere(), now, effects);
     });
@@ -39,7 +39,7 @@ fn lease_released_twice_is_not_kept() {
 }
 
 #[test]
-fn release_is_reported_when_kept_lease_goes_on() {
+fn release_is_reported_when_kept_lease_continues() {
     let (mut lane, _reported) = keeping();
     let effects = lane.kept(1, 200);
     assert!(effects.reports[0].1.is_ok());
@@ -47,7 +47,7 @@ fn release_is_reported_when_kept_lease_goes_on() {
 }
 
 #[test]
-fn return_that_never_ends_is_reported_unavailable() {
+fn endless_return_is_reported_unavailable() {
     for sent in [false, true] {
         let (mut lane, grant) = TestLane::held(RENEWED);
         let (report, _reported) = oneshot::channel();
@@ -69,7 +69,7 @@ fn reply_to_earlier_return_changes_nothing() {
     assert!(lane.take_return().is_some());
     assert!(lane.returned(7).is_empty());
     assert!(lane.lane.is_returning());
-    // The backend has extended a lease that is unknown here.
+    // The backend has extended a lease that the lane does not hold.
     let work = work(&mut lane.kept(7, 200));
     assert!(matches!(work, Work::Resolve { lease, .. } if lease == number(7)));
     assert!(lane.lane.is_returning());

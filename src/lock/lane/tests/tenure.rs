@@ -3,14 +3,14 @@
 use super::*;
 use crate::lock::lease::valid_until;
 
-/// A tenure that began under `terms`, and its clock. The first hold is named 1.
+/// A tenure that began under `terms`, and its clock. The first hold has id 1.
 fn tenure(terms: Terms) -> (Tenure, Moment) {
     let now = Moment::now();
     let lease = Lease::new(number(1), 100, TOKENS, terms, now);
     (Tenure::begin(&key(), lease, claim(1, terms), now), now)
 }
 
-/// Renews the lease if that is wanted by `now`. Returns whether it was.
+/// Renews the lease if that is due by `now`. Returns `true` if it was due.
 fn renew(tenure: &mut Tenure, now: Moment) -> bool {
     let Some(ttl) = tenure.lease.start_renewal(now) else {
         return false;
@@ -40,7 +40,7 @@ fn renewed_hold_in_fixed_one_lasts_until_dropped() {
 }
 
 #[test]
-fn longer_fixed_hold_in_shorter_one_is_fetched_once() {
+fn longer_fixed_hold_in_shorter_one_renews_once() {
     let (mut tenure, now) = tenure(FIXED);
     let own_end = tenure.grant.valid_until();
     tenure.nest(&again(2, fixed(60)), now);
@@ -104,7 +104,7 @@ fn max_hold_counts_from_limit_hold() {
     let third = now + RENEWED.ttl.get() / 3;
     assert!(renew(&mut tenure, third));
     assert_eq!(tenure.grant.valid_until(), now + 15 * SECOND);
-    // A nested hold neither shortens nor lifts the limit of the first one.
+    // A nested hold neither shortens nor removes the limit of the first one.
     tenure.nest(&again(2, RENEWED), third);
     tenure.limit_hold(2, Span::new(SECOND), third);
     assert_eq!(tenure.grant.valid_until(), now + 15 * SECOND);
