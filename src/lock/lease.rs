@@ -14,7 +14,11 @@
 //! For a fixed lease nothing is sent, and it ends at its deadline. All rows need the watchdog of the
 //! holder's runtime; an extension needs a separate task.
 
+mod upkeep;
+
 use std::time::Duration;
+
+use upkeep::Upkeep;
 
 use super::claim::Terms;
 use super::clock::{Moment, Span};
@@ -75,18 +79,6 @@ enum Wanted {
     Once,
     /// Renewals while the lease is held.
     Always,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Upkeep {
-    Due(Moment),
-    /// The last renewal failed, so the next one is not sent early.
-    RetryDue(Moment),
-    /// A renewal or an extension was sent at `since`. `again`: another one is due after its reply.
-    InFlight {
-        since: Moment,
-        again: bool,
-    },
 }
 
 /// The fencing tokens of this lease.
@@ -203,10 +195,7 @@ impl Lease {
 
     /// Returns when the renewal or extension in flight was sent.
     pub(super) fn in_flight_since(&self) -> Option<Moment> {
-        match self.upkeep {
-            Upkeep::InFlight { since, .. } => Some(since),
-            Upkeep::Due(_) | Upkeep::RetryDue(_) => None,
-        }
+        self.upkeep.in_flight_since()
     }
 
     pub(super) fn is_in_flight(&self) -> bool {
@@ -280,10 +269,7 @@ impl Lease {
         if self.is_in_flight() || self.budget == Budget::Retired {
             return None;
         }
-        self.upkeep = Upkeep::InFlight {
-            since: now,
-            again: false,
-        };
+        self.upkeep = Upkeep::sent(now);
         Some(self.ttl())
     }
 
@@ -309,7 +295,7 @@ impl Lease {
                     self.take_turns(waiting);
                 }
                 // The lease is unchanged: the renewal is due a third after the last grant or renewal.
-                self.upkeep = if self.is_wanted_again() {
+                self.upkeep = if self.upkeep.is_due_again(now) {
                     Upkeep::Due(now)
                 } else {
                     Upkeep::Due(
@@ -373,31 +359,27 @@ impl Lease {
 
     /// Makes a renewal due now: the backend may have lost the lease, or the holds need a longer one.
     pub(super) fn mark_suspect(&mut self, now: Moment) {
-        match &mut self.upkeep {
-            Upkeep::Due(at) | Upkeep::RetryDue(at) => *at = (*at).min(now),
-            Upkeep::InFlight { again, .. } => *again = true,
-        }
+        self.upkeep.hasten(now);
     }
 
-    /// Returns `true` if another renewal became due while one was in flight.
-    fn is_wanted_again(&self) -> bool {
-        matches!(self.upkeep, Upkeep::InFlight { again: true, .. })
+    /// Makes a renewal due if the reply to a command in flight has not come within this time: another
+    /// runtime sent it, and may not run.
+    pub(super) fn expect_reply_within(&mut self, time: Duration, now: Moment) {
+        self.upkeep.expect_reply_within(time, now);
     }
 
-    /// Returns when the watchdog has to renew the lease, or `None` if it is not renewed or a command is in
-    /// flight.
+    /// Returns when the watchdog has to renew the lease, or `None` if it is not renewed or the reply to a
+    /// command comes first.
     pub(super) fn next_renewal(&self) -> Option<Moment> {
-        match self.upkeep {
-            Upkeep::Due(at) | Upkeep::RetryDue(at) if self.wanted != Wanted::Nothing => Some(at),
-            _ => None,
-        }
+        let due = self.upkeep.due();
+        due.filter(|_| self.wanted != Wanted::Nothing)
     }
 
     /// Returns `true` if a renewal is due, or may join a round that is sent now.
     pub(super) fn renews_early(&self, now: Moment) -> bool {
         let early = match self.upkeep {
-            Upkeep::RetryDue(_) => Duration::ZERO,
-            _ => self.ttl() / RENEW_EARLY,
+            Upkeep::Due(_) => self.ttl() / RENEW_EARLY,
+            Upkeep::RetryDue(_) | Upkeep::InFlight { .. } => Duration::ZERO,
         };
         self.next_renewal().is_some_and(|due| due <= now + early)
     }
@@ -407,10 +389,7 @@ impl Lease {
         if !self.renews_early(now) {
             return None;
         }
-        self.upkeep = Upkeep::InFlight {
-            since: now,
-            again: false,
-        };
+        self.upkeep = Upkeep::sent(now);
         Some(self.ttl())
     }
 
@@ -437,7 +416,7 @@ impl Lease {
     ) {
         match outcome {
             Ok(Renewed::Renewed) => {
-                let again = self.is_wanted_again();
+                let again = self.upkeep.is_due_again(now);
                 self.prolong(sent_at, ttl);
                 if again || self.ttl() != ttl {
                     self.upkeep = Upkeep::Due(now);

@@ -105,7 +105,10 @@ fn pick_up(engine: &Arc<Engine>, claim: Claim, given: Given) -> Option<Hold> {
     let picked_up = match pick_up {
         _ if claim.grouped => true,
         PickUp::Flag => grant.pick_up(),
-        PickUp::Event => engine.event(grant.key(), |lane, _| lane.picked_up(&grant, &claim)),
+        PickUp::Event => {
+            let now = Moment::now();
+            engine.event(grant.key(), |lane, _| lane.picked_up(&grant, &claim, now))
+        }
     };
     picked_up.then(|| Hold::new(Arc::clone(engine), grant, claim.hold))
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Seen, TAKE_OVER, Waiter, Yielded};
-use super::tenure::Tenure;
+use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Seen, Waiter, Yielded};
+use super::tenure::{TAKE_OVER, Tenure};
 use crate::Error;
 use crate::LockKey;
 use crate::lock::attempt::InlineAttempt;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::state::{Elsewhere, LATE_RELEASE, Lane, Phase, Returning, TAKE_OVER, Yielded};
-use super::tenure::Tenure;
+use super::state::{Elsewhere, LATE_RELEASE, Lane, Phase, Returning, Yielded};
+use super::tenure::{TAKE_OVER, Tenure};
 use crate::lock::claim::{Claim, HoldId};
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Given, Granted, PickUp, Report, Work};
@@ -102,10 +102,13 @@ impl Lane {
     pub(super) fn hand_on(
         &mut self,
         key: &LockKey,
-        lease: Lease,
+        mut lease: Lease,
         claim: Claim,
         now: Moment,
     ) -> Arc<Grant> {
+        if self.home != Some(claim.home) {
+            lease.expect_reply_within(TAKE_OVER, now);
+        }
         self.move_to(claim.home);
         self.hold(Tenure::handed_on(key, lease, claim, now))
     }
@@ -160,12 +163,19 @@ impl Lane {
     }
 
     /// Gives a hold to its waiter, in the waiter's runtime. Returns `false` if the hold has ended.
-    pub(in crate::lock) fn picked_up(&mut self, grant: &Arc<Grant>, claim: &Claim) -> bool {
+    pub(in crate::lock) fn picked_up(
+        &mut self,
+        grant: &Arc<Grant>,
+        claim: &Claim,
+        now: Moment,
+    ) -> bool {
+        let moves = self.home != Some(claim.home);
         let Some(tenure) = self.held_under(grant) else {
             return false;
         };
         let picked_up = tenure.pick_up(claim.hold);
-        if picked_up {
+        if picked_up && moves {
+            tenure.lease.expect_reply_within(TAKE_OVER, now);
             self.move_to(claim.home);
         }
         picked_up
@@ -216,7 +226,7 @@ impl Lane {
         claim: &Claim,
         now: Moment,
     ) -> bool {
-        if !self.picked_up(grant, claim) {
+        if !self.picked_up(grant, claim, now) {
             return false;
         }
         if let Some(tenure) = self.held_under(grant) {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Returning, TAKE_OVER};
+use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Returning};
+use super::tenure::TAKE_OVER;
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Work};
 use crate::lock::lease::LeaseNumber;

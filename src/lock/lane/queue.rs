@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Seen, TAKE_OVER, Waiter, Yielded};
+use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Seen, Waiter, Yielded};
+use super::tenure::TAKE_OVER;
 use crate::lock::claim::{Claim, ClaimOwner, Ticket};
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Given, Granted, PickUp};

@@ -19,9 +19,6 @@ use crate::{Error, ErrorKind};
 
 use super::tenure::Tenure;
 
-/// The time after which a task that has not begun, or an acquire that is not polled, counts as stuck.
-pub(in crate::lock) const TAKE_OVER: Duration = Duration::from_millis(10);
-
 /// The time for which a release is still sent after the lease must have expired, in case the backend's
 /// clock was set back.
 pub(super) const LATE_RELEASE: Duration = Duration::from_millis(500);

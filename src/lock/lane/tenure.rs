@@ -11,8 +11,9 @@ use crate::lock::grant::Grant;
 use crate::lock::lease::{Lease, valid_until};
 use crate::task::RuntimeId;
 
-/// The time after which another runtime sends an overdue renewal.
-const TAKE_OVER: Duration = Duration::from_millis(10);
+/// The time after which a task that has not begun, an acquire that is not polled, or a renewal that another
+/// runtime should have sent counts as stuck.
+pub(in crate::lock) const TAKE_OVER: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct Tenure {

@@ -108,7 +108,9 @@ fn lane_moved_to_other_runtime_is_entered_there() {
             home,
             ..claim(1, RENEWED)
         };
-        let (moved, told) = event(&lanes, &key(1), |lane, _| lane.picked_up(&grant, &again));
+        let (moved, told) = event(&lanes, &key(1), |lane, _| {
+            lane.picked_up(&grant, &again, now)
+        });
         assert!(moved);
         told
     };

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::state::*;
-use super::tenure::Tenure;
+use super::tenure::{TAKE_OVER, Tenure};
 use super::*;
 use crate::backend::{BackendError, Extended, Renewal, Renewed};
 use crate::lock::attempt::{Answer, InlineAttempt};

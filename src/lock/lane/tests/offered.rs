@@ -64,7 +64,7 @@ fn grant_for_other_runtime_moves_when_picked_up() {
     assert_eq!(lane.lane.home(), Some(here()));
     assert!(
         lane.lane
-            .picked_up(&grant, &from_elsewhere(claim(2, RENEWED)))
+            .picked_up(&grant, &from_elsewhere(claim(2, RENEWED)), lane.now)
     );
     assert_eq!(lane.lane.home(), Some(elsewhere()));
     assert!(!grant.is_offered());
@@ -95,13 +95,16 @@ fn shared_grant() -> (TestLane, Arc<Grant>, [Claim; 2]) {
 fn hold_not_picked_up_ends_beside_others() {
     for (picked_up, forgotten) in [(0, 1), (1, 0)] {
         let (mut lane, grant, claims) = shared_grant();
-        assert!(lane.lane.picked_up(&grant, &claims[picked_up]));
+        assert!(lane.lane.picked_up(&grant, &claims[picked_up], lane.now));
         lane.pass(SECOND);
         assert_eq!(lane.next_look(), lane.now);
         assert!(lane.look(here()).1.work.is_empty());
         assert!(grant.is_held(lane.now));
         assert_eq!(grant.holds(), 1);
-        assert!(!lane.lane.picked_up(&grant, &claims[forgotten]), "too late");
+        assert!(
+            !lane.lane.picked_up(&grant, &claims[forgotten], lane.now),
+            "too late"
+        );
         let (report, _reported) = oneshot::channel();
         let effects = lane.release_hold(&grant, claims[forgotten].hold, Some(report));
         assert!(effects.reports[0].1.is_err() && lane.is_held());
@@ -124,7 +127,7 @@ fn half_forgotten() -> (TestLane, Arc<Grant>) {
     };
     let _answers = [lane.enqueue(forgotten), lane.enqueue(claimed)];
     let grant = Arc::clone(&lane.release(&first).grants[0].given.grant);
-    assert!(lane.lane.picked_up(&grant, &claimed));
+    assert!(lane.lane.picked_up(&grant, &claimed, lane.now));
     (lane, grant)
 }
 
@@ -144,7 +147,7 @@ fn unclaimed_grant_is_withdrawn_once() {
     lane.pass(SECOND);
     returns(&mut lane.look(here()).1, here());
     for claim in &claims {
-        assert!(!lane.lane.picked_up(&grant, claim));
+        assert!(!lane.lane.picked_up(&grant, claim, lane.now));
     }
 }
 

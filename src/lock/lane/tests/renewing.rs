@@ -184,3 +184,38 @@ fn extension_that_finds_no_lease_loses_grant() {
     assert!(Arc::ptr_eq(&effects.losses[0], &grant));
     contends(&mut effects, here());
 }
+
+#[test]
+fn renewal_in_flight_elsewhere_is_sent_again() {
+    let (mut lane, first) = TestLane::held(RENEWED);
+    lane.lane.mark_suspect(lane.now);
+    let stuck = lane.start_renewal();
+    let claim = from_elsewhere(claim(2, RENEWED));
+    let _answer = lane.enqueue(claim);
+    let grant = granted(lane.release(&first));
+    assert!(lane.lane.picked_up(&grant, &claim, lane.now));
+    assert_eq!(lane.next_look(), lane.now + TAKE_OVER);
+    assert!(lane.look(elsewhere()).0.is_none(), "its reply may come");
+    lane.pass(TAKE_OVER);
+    assert!(lane.look(elsewhere()).0.is_some());
+    // The earlier reply is as good.
+    let sent_at = lane.now;
+    assert!(
+        lane.renewed(&stuck, sent_at, Ok(Renewed::Renewed))
+            .is_empty()
+    );
+    assert_eq!(lane.next_look(), sent_at + RENEWED.ttl.get() / 3);
+}
+
+#[test]
+fn renewal_wanted_after_stuck_reply_is_sent_at_once() {
+    let (mut lane, first) = TestLane::held(RENEWED);
+    lane.lane.mark_suspect(lane.now);
+    lane.start_renewal();
+    lane.lane.mark_suspect(lane.now);
+    let claim = from_elsewhere(claim(2, RENEWED));
+    let _answer = lane.enqueue(claim);
+    let grant = granted(lane.release(&first));
+    assert!(lane.lane.picked_up(&grant, &claim, lane.now));
+    assert!(lane.look(elsewhere()).0.is_some());
+}

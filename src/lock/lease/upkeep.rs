@@ -1,0 +1,88 @@
+//! When a lease is renewed, and what is in flight for it.
+
+use std::time::Duration;
+
+use crate::lock::clock::Moment;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Upkeep {
+    Due(Moment),
+    /// The last renewal failed, so the next one is not sent early.
+    RetryDue(Moment),
+    /// A renewal or an extension was sent at `since`.
+    InFlight {
+        since: Moment,
+        next: Next,
+    },
+}
+
+/// When a renewal is due while a command is in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// A third of the lease after the command.
+    Later,
+    AfterReply,
+    /// Without waiting for the reply: the runtime that sent the command may not run.
+    At(Moment),
+}
+
+impl Upkeep {
+    pub(super) fn sent(now: Moment) -> Self {
+        Self::InFlight {
+            since: now,
+            next: Next::Later,
+        }
+    }
+
+    pub(super) fn in_flight_since(self) -> Option<Moment> {
+        match self {
+            Self::InFlight { since, .. } => Some(since),
+            Self::Due(_) | Self::RetryDue(_) => None,
+        }
+    }
+
+    /// Returns when the next renewal is due, or `None` if the reply to a command comes first.
+    pub(super) fn due(self) -> Option<Moment> {
+        match self {
+            Self::Due(at) | Self::RetryDue(at) => Some(at),
+            Self::InFlight { next, .. } => match next {
+                Next::At(at) => Some(at),
+                Next::Later | Next::AfterReply => None,
+            },
+        }
+    }
+
+    /// Makes a renewal due now, or after the reply to the command in flight.
+    pub(super) fn hasten(&mut self, now: Moment) {
+        match self {
+            Self::Due(at) | Self::RetryDue(at) => *at = (*at).min(now),
+            Self::InFlight { next, .. } => match next {
+                Next::Later | Next::AfterReply => *next = Next::AfterReply,
+                Next::At(at) => *at = (*at).min(now),
+            },
+        }
+    }
+
+    /// Returns `true` if a renewal became due while a command was in flight.
+    pub(super) fn is_due_again(self, now: Moment) -> bool {
+        match self {
+            Self::InFlight { next, .. } => match next {
+                Next::Later => false,
+                Next::AfterReply => true,
+                Next::At(at) => at <= now,
+            },
+            Self::Due(_) | Self::RetryDue(_) => false,
+        }
+    }
+
+    /// Makes a renewal due if the reply to a command in flight has not come within this time.
+    pub(super) fn expect_reply_within(&mut self, time: Duration, now: Moment) {
+        if let Self::InFlight { next, .. } = self {
+            *next = match *next {
+                Next::Later => Next::At(now + time),
+                Next::AfterReply => Next::At(now),
+                Next::At(at) => Next::At(at),
+            };
+        }
+    }
+}
