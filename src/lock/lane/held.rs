@@ -169,12 +169,13 @@ impl Lane {
         claim: &Claim,
         now: Moment,
     ) -> bool {
-        let moves = self.home != Some(claim.home);
+        let elsewhere = self.home != Some(claim.home);
         let Some(tenure) = self.held_under(grant) else {
             return false;
         };
         let picked_up = tenure.pick_up(claim.hold);
-        if picked_up && moves {
+        // The runtime of any other hold renews the lease if this one does not.
+        if picked_up && elsewhere && tenure.is_first(claim.hold) {
             tenure.lease.expect_reply_within(TAKE_OVER, now);
             self.move_to(claim.home);
         }

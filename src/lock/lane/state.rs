@@ -187,7 +187,7 @@ impl Lane {
     }
 
     /// Moves the background work of the lane to another runtime.
-    pub(super) fn move_to(&mut self, home: RuntimeId) {
+    pub(in crate::lock) fn move_to(&mut self, home: RuntimeId) {
         if self.home != Some(home) {
             self.home = Some(home);
             if !self.queue.is_empty() {

@@ -178,6 +178,10 @@ impl Tenure {
         due.map_or(valid_until, |due| valid_until.min(due + TAKE_OVER))
     }
 
+    pub(super) fn is_first(&self, hold: HoldId) -> bool {
+        hold == self.first
+    }
+
     /// Returns `true` if the hold has ended before its release.
     pub(super) fn has_ended(&self, hold: HoldId) -> bool {
         let others = self.others.as_ref();

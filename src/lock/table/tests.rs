@@ -99,21 +99,9 @@ fn lane_is_indexed_when_held_and_removed_when_idle() {
 #[test]
 fn lane_moved_to_other_runtime_is_entered_there() {
     let (lanes, now) = (lanes(), Moment::now());
-    let (grant, _told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
+    acquire(&lanes, &key(1), claim(1, RENEWED), now);
     let due = now + TTL / 3;
-    // As nested acquires do.
-    let move_to = |home| {
-        let again = Claim {
-            hold: 2,
-            home,
-            ..claim(1, RENEWED)
-        };
-        let (moved, told) = event(&lanes, &key(1), |lane, _| {
-            lane.picked_up(&grant, &again, now)
-        });
-        assert!(moved);
-        told
-    };
+    let move_to = |home| event(&lanes, &key(1), |lane, _| lane.move_to(home)).1;
     assert_eq!(move_to(elsewhere()), [(elsewhere(), due)]);
     // The index of these runtimes already has the deadline.
     assert!(move_to(here()).is_empty() && move_to(elsewhere()).is_empty());

@@ -113,6 +113,20 @@ fn hold_not_picked_up_ends_beside_others() {
     }
 }
 
+#[test]
+fn companion_leaves_lane_in_home_of_first_hold() {
+    let (mut lane, first) = TestLane::held(RENEWED);
+    let one = claim(2, RENEWED);
+    let other = Claim {
+        owner: one.owner,
+        ..from_elsewhere(claim(3, RENEWED))
+    };
+    let _answers = [lane.enqueue(one), lane.enqueue(other)];
+    let grant = Arc::clone(&lane.release(&first).grants[0].given.grant);
+    assert!(grant.pick_up() && lane.lane.picked_up(&grant, &other, lane.now));
+    assert_eq!(lane.lane.home(), Some(here()));
+}
+
 /// Returns a grant with a renewed first hold that is not picked up within a second, and a fixed one that
 /// is.
 fn half_forgotten() -> (TestLane, Arc<Grant>) {
