@@ -304,8 +304,12 @@ impl World {
             let holder = self.store.lock().unwrap().holder(key, now);
             let Some((lease, _)) = holder else {
                 seen.unowned.remove(&key);
-                // The store has lost a lease, and its guard does not know.
-                if (seen.guards.iter()).any(|it| it.keys.contains(&key) && it.held.is_held()) {
+                // The store has lost a lease, and its guard does not know. A fixed lease is not renewed.
+                let holds =
+                    (seen.guards.iter()).any(|it| it.keys.contains(&key) && it.held.is_held());
+                let unpolled = (seen.waiters.iter().filter(|it| !it.renewed))
+                    .any(|it| self.may_hold_unpolled(seen, it, key, now));
+                if holds || unpolled {
                     seen.free_since.remove(&key);
                     continue;
                 }
@@ -320,16 +324,9 @@ impl World {
             let Some(record) = self.store.lock().unwrap().records.get(&lease).cloned() else {
                 continue;
             };
-            // A waiter that is not polled may have been served, until its deadline.
-            let suspended = now - self.awake();
-            let unpolled = seen.waiters.iter().any(|waiter| {
-                let running = self.running_since(seen, waiter.manager, waiter.runtime);
-                let polled = waiter.attentive.is_some() && running.is_some();
-                waiter.manager == record.manager
-                    && waiter.keys.contains(&key)
-                    && (!polled || waiter.keys.len() > 1)
-                    && waiter.deadline.is_none_or(|at| now <= at + suspended)
-            });
+            let waiters = &seen.waiters;
+            let unpolled = (waiters.iter().filter(|it| it.manager == record.manager))
+                .any(|waiter| self.may_hold_unpolled(seen, waiter, key, now));
             if owned || unpolled || seen.killed[record.manager] {
                 seen.unowned.remove(&key);
                 continue;
@@ -350,6 +347,16 @@ impl World {
                 });
             }
         }
+    }
+
+    /// A waiter that is not polled may have been served, until its deadline.
+    fn may_hold_unpolled(&self, seen: &Seen, waiter: &Waiter, key: usize, now: Time) -> bool {
+        let suspended = now - self.awake();
+        let running = self.running_since(seen, waiter.manager, waiter.runtime);
+        let polled = waiter.attentive.is_some() && running.is_some();
+        waiter.keys.contains(&key)
+            && (!polled || waiter.keys.len() > 1)
+            && waiter.deadline.is_none_or(|at| now <= at + suspended)
     }
 
     fn check_progress(

@@ -134,21 +134,23 @@ impl Lane {
 
     /// Ends the return of a lease that must have expired, because its task ended with its runtime or does
     /// not run.
-    pub(super) fn forget_return(&mut self, now: Moment, effects: &mut Effects) {
-        if let Phase::Returning(returning) = &mut self.phase {
-            let report = returning.report.take();
-            effects.report(report, Err(Error::new(ErrorKind::Unavailable)));
-            self.contend_or_idle(Yielded::ToNobody, now, effects);
-        }
-    }
-
-    /// Calls [`forget_return`](Self::forget_return) if the lease must have expired.
     pub(in crate::lock) fn forget_if_expired(&mut self, now: Moment, effects: &mut Effects) {
-        if let Phase::Returning(returning) = &self.phase
-            && now >= returning.forget_at
-        {
-            self.forget_return(now, effects);
+        let Phase::Returning(returning) = &mut self.phase else {
+            return;
+        };
+        if now < returning.forget_at {
+            return;
         }
+        let report = returning.report.take();
+        effects.report(report, Err(Error::new(ErrorKind::Unavailable)));
+        // The backend still holds the lease if its clock was set back.
+        if !returning.sent
+            && let Some(home) = self.home
+        {
+            let Outgoing { lease, ttl } = returning.outgoing(now);
+            effects.work.push(Work::Resolve { lease, ttl, home });
+        }
+        self.contend_or_idle(Yielded::ToNobody, now, effects);
     }
 
     /// Continues the return after the reply to a renewal, or hands the lease off to the next waiter.

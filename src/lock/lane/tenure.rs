@@ -171,7 +171,8 @@ impl Tenure {
     /// Returns when the watchdog of another hold's runtime has to renew the lease.
     pub(super) fn renewal_overdue(&self, response_timeout: Duration) -> Moment {
         let due = match self.lease.in_flight_since() {
-            Some(since) => Some(since + response_timeout),
+            // A short lease cannot wait for the reply.
+            Some(since) => Some(since + response_timeout.min(self.lease.ttl() / 6)),
             None => self.lease.next_renewal(),
         };
         let valid_until = self.grant.valid_until();

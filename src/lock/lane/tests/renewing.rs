@@ -219,3 +219,17 @@ fn renewal_wanted_after_stuck_reply_is_sent_at_once() {
     assert!(lane.lane.picked_up(&grant, &claim, lane.now));
     assert!(lane.look(elsewhere()).0.is_some());
 }
+
+#[test]
+fn stuck_renewal_of_nested_hold_leaves_time_to_take_over() {
+    let (mut lane, _grant) = TestLane::held(SHORT);
+    let nested = Claim {
+        owner: claim(1, SHORT).owner,
+        ..from_elsewhere(claim(2, SHORT))
+    };
+    assert!(matches!(lane.enter(nested), Entered::Nested(_)));
+    lane.pass(40 * MS);
+    lane.start_renewal();
+    lane.pass(20 * MS + TAKE_OVER);
+    assert!(lane.look(elsewhere()).0.is_some());
+}

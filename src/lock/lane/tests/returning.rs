@@ -59,6 +59,12 @@ fn endless_return_is_reported_unavailable() {
         let outcome = effects.reports[0].1.as_ref().map_err(Error::kind);
         assert_eq!(outcome, Err(ErrorKind::Unavailable));
         assert!(lane.lane.is_idle());
+        let resolves =
+            |work: &Work| matches!(work, Work::Resolve { lease, .. } if *lease == number(1));
+        assert_eq!(
+            effects.work.iter().filter(|it| resolves(it)).count(),
+            usize::from(!sent)
+        );
     }
 }
 
