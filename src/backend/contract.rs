@@ -214,6 +214,9 @@ pub trait Backend: Send + Sync + 'static {
 /// The commands of a store in this process that complete without waiting and without reading the clock.
 ///
 /// `now` is a time before the call. It may be earlier than the `now` of a previous call.
+///
+/// The engine calls these methods while it holds a mutex that covers the key. They must be short, and must
+/// not call a method of the manager: that would deadlock.
 pub trait Immediate {
     /// Acquires a key like [`Backend::try_acquire`].
     ///

@@ -31,6 +31,8 @@
 //! - No command that failed is taken for done or for not done. An acquire without an answer is given
 //!   back by itself.
 //! - Nothing runs unlocked: what cannot be reached is 503.
+//!
+//! Where the background work of a manager runs is on the page [`runtimes`].
 
 #[cfg(feature = "redis")]
 pub mod cluster;
@@ -39,5 +41,6 @@ pub mod one_server;
 pub mod quorum;
 #[cfg(feature = "redis")]
 pub mod redisson;
+pub mod runtimes;
 #[cfg(feature = "redis")]
 pub mod sentinel;

@@ -1,0 +1,67 @@
+//! Runtimes: where a manager does its background work.
+//!
+//! A manager renews locks, releases them, and makes attempts for waiters in tasks. By default these
+//! tasks run in the Tokio runtime of the acquire that needs them, so a program can use one manager in
+//! several runtimes.
+//!
+//! | situation | consequence |
+//! |---|---|
+//! | a runtime idles, blocks or ends | guards and waiters of other runtimes are not affected |
+//! | a runtime blocks for longer than a lease | the guards that it acquired are lost |
+//! | a runtime ends with guards | its guards expire with their leases, and other runtimes finish its releases |
+//! | an acquire outside any runtime | fails with [`Misconfigured`](crate::ErrorKind::Misconfigured) |
+//! | a runtime without timers | fails with [`Misconfigured`](crate::ErrorKind::Misconfigured), and the error names `enable_time` |
+//!
+//! # A thread for the locks
+//!
+//! A `current_thread` runtime does not run the watchdog while a handler computes or blocks. If handlers
+//! can block for longer than a third of the lease, give the manager a runtime with a thread of its own:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use tower_lock::{LockManager, Memory};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let background = tokio::runtime::Builder::new_multi_thread()
+//!     .worker_threads(1)
+//!     .thread_name("locks")
+//!     .enable_all()
+//!     .build()?;
+//! let locks = LockManager::builder(Memory::new())
+//!     .watchdog_timeout(Duration::from_millis(60))
+//!     .runtime(background.handle().clone())
+//!     .build()?;
+//!
+//! let handlers = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+//! handlers.block_on(async {
+//!     let guard = locks.acquire("order:42").await?;
+//!     // Blocks the only thread of the handlers for several leases.
+//!     std::thread::sleep(Duration::from_millis(200));
+//!     assert!(guard.is_held());
+//!     guard.release().await
+//! })?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Keep `background` for as long as the manager is used. When that runtime ends, its locks are no longer
+//! renewed. It needs timers, and I/O for Redis; `enable_all` enables both.
+//!
+//! # Synchronous code
+//!
+//! A program that calls `block_on` for each acquire drives its runtime only during the call. The guard
+//! is then not renewed between two calls. Name a runtime as above; the acquire can run anywhere:
+//!
+//! ```
+//! # use tower_lock::{LockManager, Memory};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let background = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+//! let locks = LockManager::builder(Memory::new()).runtime(background.handle().clone()).build()?;
+//! let guard = background.block_on(async { locks.acquire("report").no_wait().await })?;
+//! assert!(guard.is_held());
+//! // Dropped outside any runtime: the release runs in `background`.
+//! drop(guard);
+//! # Ok(())
+//! # }
+//! ```
