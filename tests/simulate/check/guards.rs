@@ -1,0 +1,208 @@
+//! What a guard promises: exclusion, validity, its loss and its count.
+
+use std::collections::BTreeMap;
+
+use super::SLACK;
+use crate::seen::{Guard, Seen};
+use crate::time::{MS, Time, time};
+use crate::violation::Invariant;
+use crate::world::World;
+
+impl World {
+    pub(super) fn check_guards(&self, seen: &mut Seen, now: Time) {
+        let mut lost = Vec::new();
+        let mut guards = std::mem::take(&mut seen.guards);
+        for (at, guard) in guards.iter_mut().enumerate() {
+            if guard.held.is_held() {
+                self.check_held(seen, guard, now);
+            } else if guard.lost.is_none() {
+                guard.lost = Some(now);
+                self.trace(|| format!("g{} is not held any more", guard.id));
+                lost.push(at);
+            }
+            self.check_report(seen, guard, now);
+        }
+        seen.guards = guards;
+        for at in lost {
+            self.check_lost_early(seen, &seen.guards[at], now);
+        }
+    }
+
+    /// I2, and the terms.
+    fn check_held(&self, seen: &Seen, guard: &mut Guard, now: Time) {
+        let id = guard.id;
+        if let Some(lost) = guard.lost {
+            let lost = lost / MS;
+            self.violate(Invariant::Loss, || {
+                format!("g{id} is held, and was not at {lost} ms")
+            });
+        }
+        guard.valid_until = now + time(guard.held.remaining());
+        let store = self.store.lock().unwrap();
+        for (key, lease) in guard.keys.iter().zip(&guard.leases) {
+            let record = &store.records[lease];
+            if guard.valid_until > record.valid_until {
+                let (is, may) = (guard.valid_until, record.valid_until);
+                self.violate(Invariant::Validity, || {
+                    format!("g{id} is valid until {is} µs, its lease of k{key} until {may} µs")
+                });
+            }
+            let holds = (store.holder(*key, now)).is_some_and(|(holder, _)| holder == *lease);
+            if !holds && !record.broken {
+                self.violate(Invariant::Validity, || {
+                    format!("g{id} is held, and the store does not hold its lease of k{key}")
+                });
+            }
+        }
+        if let Some(max_hold) = guard.max_hold
+            && !guard.reentrant
+            && !guard.shares_owner
+            && now > guard.granted + max_hold + SLACK
+        {
+            self.violate(Invariant::HeldTooLong, || {
+                format!("g{id} is held for longer than its max_hold")
+            });
+        }
+        for key in guard.group_keys() {
+            let group = &seen.groups[&key];
+            let troubled = seen.troubled[guard.manager] > guard.granted;
+            let pending = seen.waiters.iter().any(|it| it.owner == Some(guard.owner));
+            if group.renewed == 0 && !troubled && !pending && now > group.until + SLACK {
+                self.violate(Invariant::HeldTooLong, || {
+                    format!("g{id} is held for longer than the leases that were asked for")
+                });
+            }
+        }
+    }
+
+    fn check_lost_early(&self, seen: &Seen, guard: &Guard, now: Time) {
+        let store = self.store.lock().unwrap();
+        let broken = guard.leases.iter().any(|it| store.records[it].broken);
+        drop(store);
+        let suspended = seen.resumed > guard.granted - self.round_trip();
+        if seen.closing[guard.manager] || broken || suspended {
+            return;
+        }
+        let id = guard.id;
+        let Some(lease) = guard.lease else {
+            let mut members = seen.guards.iter().filter(|it| it.shares_grant(guard));
+            let running = members
+                .clone()
+                .map(|member| self.running_since(seen, member.manager, member.runtime))
+                .all(|since| since.is_some_and(|since| since <= guard.granted));
+            let calm = running && seen.troubled[guard.manager] <= guard.granted;
+            let watchdog = self.watchdog(guard.manager);
+            let quick = self.round_trip() * 6 <= watchdog && guard.granted_for >= watchdog / 4;
+            // The limit of the oldest hold applies, which a waiter may have without a poll.
+            let pending = seen.waiters.iter().any(|it| it.owner == Some(guard.owner));
+            let endless = !pending && members.all(|member| member.max_hold.is_none());
+            let early = match guard.max_hold {
+                Some(max_hold) if !guard.reentrant => now < guard.started + max_hold - SLACK,
+                _ => !guard.reentrant && !guard.shares_owner || endless,
+            };
+            if calm && quick && early {
+                self.violate(Invariant::LostEarly, || {
+                    format!("g{id} is lost, although its runtime runs and the store is well")
+                });
+            }
+            return;
+        };
+        // More is left where it entered a longer hold, which may end before. I2 allows for the drift.
+        let own = lease - lease / 100 - 2 * MS;
+        let promised = guard.granted + guard.granted_for.min(own) - MS;
+        let troubled = seen.troubled[guard.manager] > guard.granted;
+        let calm = !troubled && guard.keys.len() == 1 && !guard.reentrant;
+        let running = self
+            .running_since(seen, guard.manager, guard.runtime)
+            .is_some_and(|since| since <= guard.granted - self.round_trip());
+        let max_hold = guard.max_hold.unwrap_or(Time::MAX / 4);
+        if calm && running && now < promised.min(guard.started + max_hold - SLACK) {
+            self.violate(Invariant::LostEarly, || {
+                format!("g{id} is lost before the end of its lease")
+            });
+        }
+    }
+
+    /// I3.
+    fn check_report(&self, seen: &Seen, guard: &Guard, now: Time) {
+        let Some(lost) = guard.lost else { return };
+        let Some(since) = self.running_since(seen, guard.manager, guard.runtime) else {
+            return;
+        };
+        let due = lost.min(guard.valid_until).max(since).max(guard.granted) + SLACK;
+        let at = guard.reported.unwrap_or(now);
+        // What was reported before the runtime was paused is no concern of its resumption.
+        if at > due {
+            self.violate(Invariant::Loss, || {
+                let (id, due) = (guard.id, due / MS);
+                format!("the loss of g{id} was not reported by {due} ms")
+            });
+        }
+    }
+
+    /// I1. Called after each step, so that no overlap goes unseen: what is held changes in steps,
+    /// and ends between them.
+    pub fn check_exclusion(&self, seen: &Seen) {
+        let store = self.store.lock().unwrap();
+        let mut holders = BTreeMap::<usize, &Guard>::new();
+        for guard in seen.guards.iter().filter(|guard| guard.held.is_held()) {
+            for key in &guard.keys {
+                let Some(other) = holders.insert(*key, guard) else {
+                    continue;
+                };
+                let same =
+                    other.owner == guard.owner && other.token_of(*key) == guard.token_of(*key);
+                let mut leases = [other, guard]
+                    .into_iter()
+                    .filter_map(|it| it.lease_of(*key));
+                let broken = leases.any(|lease| store.records[&lease].broken);
+                if !same && !broken {
+                    let (one, two) = (other.id, guard.id);
+                    self.violate(Invariant::Exclusion, || {
+                        format!("g{one} and g{two} hold k{key} at the same time")
+                    });
+                }
+            }
+        }
+    }
+
+    /// I5.
+    pub(super) fn check_hold_counts(&self, seen: &Seen) {
+        for guard in seen.guards.iter().filter(|guard| guard.held.is_held()) {
+            let live = |key| seen.groups[&key].live;
+            let fewest = guard.group_keys().map(live).min().unwrap_or(0);
+            let pending = seen.waiters.iter().filter(|waiter| {
+                waiter.owner == Some(guard.owner)
+                    && waiter.keys.iter().any(|key| guard.keys.contains(key))
+            });
+            let most = fewest + pending.count();
+            let count = guard.held.hold_count() as usize;
+            if count < fewest || count > most && guard.keys.len() == 1 {
+                let id = guard.id;
+                self.violate(Invariant::HoldCount, || {
+                    format!("g{id} counts {count} holds, and there are {fewest} to {most}")
+                });
+            }
+        }
+    }
+}
+
+impl Guard {
+    pub fn lease_of(&self, key: usize) -> Option<tower_lock::backend::LeaseId> {
+        let at = self.keys.iter().position(|of| *of == key)?;
+        self.leases.get(at).copied()
+    }
+
+    pub fn token_of(&self, key: usize) -> Option<i64> {
+        let at = self.keys.iter().position(|of| *of == key)?;
+        self.tokens.get(at).copied()
+    }
+
+    fn shares_grant(&self, other: &Self) -> bool {
+        (self.group_keys()).any(|group| other.group_keys().any(|of| of == group))
+    }
+
+    pub(super) fn is_lost_by(&self, now: Time) -> bool {
+        self.keys.len() == 1 && !self.held.is_held() && self.valid_until <= now
+    }
+}

@@ -1,0 +1,99 @@
+//! A free key is granted, and a key that no guard holds becomes free.
+
+use crate::seen::{Seen, Waiter};
+use crate::time::{MS, Time};
+use crate::violation::Invariant;
+use crate::world::{World, number};
+
+/// How long a lost notification may delay a waiter, jitter included.
+const BACKSTOP: Time = 1_100 * MS;
+
+impl World {
+    /// I6, I7, I13.
+    pub(super) fn check_keys(&self, seen: &mut Seen, now: Time) {
+        let limit = BACKSTOP + 2 * self.round_trip() + 150 * MS;
+        for key in 0..self.plan.keys {
+            let holder = self.store.lock().unwrap().holder(key, now);
+            let Some((lease, _)) = holder else {
+                seen.unowned.remove(&key);
+                // The store has lost a lease, and its guard does not know. A fixed lease is not renewed.
+                let holds =
+                    (seen.guards.iter()).any(|it| it.keys.contains(&key) && it.held.is_held());
+                let unpolled = (seen.waiters.iter().filter(|it| !it.renewed))
+                    .any(|it| self.may_hold_unpolled(seen, it, key, now));
+                if holds || unpolled {
+                    seen.free_since.remove(&key);
+                    continue;
+                }
+                let free_since = *seen.free_since.entry(key).or_insert(now);
+                for waiter in &seen.waiters {
+                    self.check_progress(seen, waiter, key, free_since, now, limit);
+                }
+                continue;
+            };
+            seen.free_since.remove(&key);
+            let owned = (seen.guards.iter()).any(|guard| guard.lease_of(key) == Some(lease));
+            let Some(record) = self.store.lock().unwrap().records.get(&lease).cloned() else {
+                continue;
+            };
+            let waiters = &seen.waiters;
+            let unpolled = (waiters.iter().filter(|it| it.manager == record.manager))
+                .any(|waiter| self.may_hold_unpolled(seen, waiter, key, now));
+            if owned || unpolled || seen.killed[record.manager] {
+                seen.unowned.remove(&key);
+                continue;
+            }
+            let (unowned, since) = *seen.unowned.entry(key).or_insert((lease, now));
+            if unowned != lease {
+                seen.unowned.insert(key, (lease, now));
+                continue;
+            }
+            let home = record.home;
+            let running = home.and_then(|home| self.running_since(seen, record.manager, home));
+            let Some(running) = running else { continue };
+            let since = since.max(running).max(seen.troubled[record.manager]);
+            if now > since + limit {
+                let (lease, manager) = (number(lease), record.manager);
+                self.violate(Invariant::CleanUp, || {
+                    format!("lease {lease} of m{manager} holds k{key}, and no guard does")
+                });
+            }
+        }
+    }
+
+    /// A waiter that is not polled may have been served, until its deadline.
+    fn may_hold_unpolled(&self, seen: &Seen, waiter: &Waiter, key: usize, now: Time) -> bool {
+        let suspended = now - self.awake();
+        let running = self.running_since(seen, waiter.manager, waiter.runtime);
+        let polled = waiter.attentive.is_some() && running.is_some();
+        waiter.keys.contains(&key)
+            && (!polled || waiter.keys.len() > 1)
+            && waiter.deadline.is_none_or(|at| now <= at + suspended)
+    }
+
+    fn check_progress(
+        &self,
+        seen: &Seen,
+        waiter: &Waiter,
+        key: usize,
+        free_since: Time,
+        now: Time,
+        limit: Time,
+    ) {
+        let manager = waiter.manager;
+        if waiter.keys != [key] || waiter.single_try || seen.closing[manager] {
+            return;
+        }
+        let running = self.running_since(seen, manager, waiter.runtime);
+        let (Some(running), Some(attentive)) = (running, waiter.attentive) else {
+            return;
+        };
+        let since = free_since.max(running).max(attentive);
+        if now > since.max(seen.troubled[manager]) + limit {
+            let (id, since) = (waiter.id, since / MS);
+            self.violate(Invariant::Progress, || {
+                format!("w{id} waits, and k{key} is free since {since} ms")
+            });
+        }
+    }
+}

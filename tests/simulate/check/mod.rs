@@ -1,0 +1,63 @@
+//! Checks the invariants against what has been seen, after each step of a simulation.
+
+mod commands;
+mod guards;
+mod keys;
+mod waiters;
+
+use crate::plan::Step;
+use crate::seen::Seen;
+use crate::time::{MS, Time};
+use crate::world::{Managers, World};
+
+/// For timers, which fire at whole milliseconds, and for the order of tasks.
+const SLACK: Time = 10 * MS;
+
+/// For the first timers after a suspend, which do not follow its clock.
+const AFTER_SUSPEND: Time = 100 * MS;
+
+impl World {
+    /// Looks at everything once.
+    pub fn observe(&self, managers: &Managers) {
+        let now = self.now();
+        let mut seen = self.seen.lock().unwrap();
+        let seen = &mut *seen;
+        self.check_guards(seen, now);
+        self.check_exclusion(seen);
+        self.check_hold_counts(seen);
+        self.check_deadlines(seen, now);
+        self.check_keys(seen, now);
+        self.check_bounds(seen, managers);
+    }
+
+    /// Since when the runtime of `manager` is polled, and timers are right.
+    fn running_since(&self, seen: &Seen, manager: usize, runtime: usize) -> Option<Time> {
+        let since = self.runtime(manager, runtime).running_since()?;
+        let resumed = if seen.resumed == 0 {
+            0
+        } else {
+            seen.resumed + AFTER_SUSPEND
+        };
+        Some(since.max(resumed))
+    }
+
+    /// The longest round trip of a command without trouble.
+    fn round_trip(&self) -> Time {
+        2 * MS * i64::try_from(self.plan.delay.1).unwrap()
+    }
+
+    fn shortest_lease(&self) -> Time {
+        let managers = self.plan.managers.iter().map(|manager| manager.watchdog);
+        let steps = self.plan.actors.iter().flat_map(|actor| &actor.steps);
+        let leases = steps.filter_map(|step| match step {
+            Step::Acquire(acquire) => acquire.lease,
+            _ => None,
+        });
+        let shortest = managers.chain(leases).min().unwrap_or(1);
+        MS * i64::try_from(shortest).unwrap()
+    }
+
+    fn watchdog(&self, manager: usize) -> Time {
+        MS * i64::try_from(self.plan.managers[manager].watchdog).unwrap()
+    }
+}

@@ -1,0 +1,117 @@
+//! What a waiter can expect: its deadline, its turn, and the locks of its owner.
+
+use super::SLACK;
+use crate::seen::{LONGEST_LEASE, Seen, Waiter};
+use crate::time::{MS, RESPONSE_TIMEOUT, Time};
+use crate::violation::Invariant;
+use crate::world::{Managers, World};
+
+impl World {
+    pub(super) fn check_deadlines(&self, seen: &Seen, now: Time) {
+        for waiter in &seen.waiters {
+            let since = self.running_since(seen, waiter.manager, waiter.runtime);
+            let (Some(since), Some(attentive), Some(deadline)) =
+                (since, waiter.attentive, waiter.deadline)
+            else {
+                continue;
+            };
+            let deadline = deadline + now - self.awake();
+            if now > deadline.max(since).max(attentive) + SLACK + MS {
+                let id = waiter.id;
+                self.violate(Invariant::Deadline, || {
+                    format!("w{id} waits beyond its deadline at {} ms", deadline / MS)
+                });
+            }
+        }
+        self.check_reentry(seen, now);
+        for release in &seen.releases {
+            let Some(since) = self.running_since(seen, release.manager, release.runtime) else {
+                continue;
+            };
+            let due = release.until.max(release.started) + RESPONSE_TIMEOUT + 200 * MS;
+            if now > due.max(since + SLACK) {
+                let id = release.id;
+                self.violate(Invariant::ReleaseEnds, || {
+                    format!("release r{id} goes on after the end of its lease")
+                });
+            }
+        }
+    }
+
+    /// An owner that waits beside its own guard.
+    fn check_reentry(&self, seen: &Seen, now: Time) {
+        for waiter in &seen.waiters {
+            let since = self.running_since(seen, waiter.manager, waiter.runtime);
+            let (Some(since), Some(attentive), Some(owner)) =
+                (since, waiter.attentive, waiter.owner)
+            else {
+                continue;
+            };
+            let own = seen.guards.iter().find(|guard| {
+                guard.owner == owner
+                    && waiter.keys.iter().all(|key| guard.keys.contains(key))
+                    && guard.held.is_held()
+                    && now > guard.granted.max(since).max(attentive) + SLACK + MS
+            });
+            if let Some(guard) = own {
+                let (guard, waiter) = (guard.id, waiter.id);
+                self.violate(Invariant::Reentry, || {
+                    format!("w{waiter} waits, and its owner holds all its keys as g{guard}")
+                });
+            }
+        }
+    }
+
+    /// I11: those that came before and could have been served.
+    pub fn check_order(&self, seen: &Seen, granted: &Waiter, now: Time) {
+        let plain = |waiter: &Waiter| {
+            waiter.keys.len() == 1 && waiter.owner.is_none() && waiter.renewed && !waiter.single_try
+        };
+        if !plain(granted) {
+            return;
+        }
+        // A waiter that was handed a broken lease queues again.
+        let broken_at = |key| self.store.lock().unwrap().broken_at.get(key).copied();
+        let broken_at = granted
+            .keys
+            .iter()
+            .filter_map(broken_at)
+            .max()
+            .unwrap_or(-LONGEST_LEASE - 1);
+        let passed_over = seen.waiters.iter().find(|waiter| {
+            let running = self.running_since(seen, waiter.manager, waiter.runtime);
+            let suspended = now - self.awake();
+            plain(waiter)
+                && waiter.manager == granted.manager
+                && waiter.keys == granted.keys
+                && waiter.id < granted.id
+                && waiter.started > broken_at + LONGEST_LEASE
+                && waiter.attentive == Some(waiter.started)
+                && running.is_some_and(|since| since <= waiter.started)
+                && (waiter.deadline).is_none_or(|deadline| deadline + suspended > now)
+        });
+        if let Some(waiter) = passed_over {
+            let (one, two) = (waiter.id, granted.id);
+            self.violate(Invariant::Order, || {
+                format!("w{two} is served before w{one}, which came first")
+            });
+        }
+    }
+
+    /// I15.
+    pub(super) fn check_bounds(&self, seen: &Seen, managers: &Managers) {
+        for (manager, locks) in managers.iter().enumerate() {
+            let limit = self.plan.managers[manager].max_waiters;
+            // Most plans have room for all actors.
+            if seen.killed[manager] || limit > self.plan.actors.len() {
+                continue;
+            }
+            let waiting = locks.snapshot().waiting;
+            if waiting > limit {
+                self.violate(Invariant::Bounds, || {
+                    format!("{waiting} wait in m{manager}, and {limit} may")
+                });
+            }
+        }
+    }
+}
