@@ -16,18 +16,22 @@ ROWS ?=
 ROUNDS ?= 5
 SCENARIOS ?=
 
+# Which part of the mutants `make mutants` tests.
+SHARD ?= 0/1
+
 # How many seeds `make simulate` runs, from which one on, and one alone: with its trace.
 SEEDS ?= 100000
 FIRST ?= 0
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test faults simulate server lint features bench instructions interop
+.PHONY: help test faults simulate mutants server lint features bench instructions interop
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
 	@echo 'make faults    every fault $(RUNS) times under load, as one table (RUNS=n, ROWS="words of names"; 100 000 locks once, or by name)'
 	@echo 'make simulate  the engine under simulated faults, in virtual time (SEEDS=n, FIRST=n; SEED=n: one, with its trace)'
+	@echo 'make mutants   changes of the engine and the middleware that no test catches (SHARD=k/n, JOBS=n)'
 	@echo 'make lint      format, clippy and documentation, warnings are errors'
 	@echo 'make features  each feature alone, and none'
 	@echo 'make bench     beside other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot")'
@@ -50,6 +54,10 @@ faults: server
 simulate:
 	SEEDS=$(SEEDS) FIRST=$(FIRST) SEED=$(SEED) \
 		$(CARGO) test --release --all-features --test simulate -- seeds_keep_invariants --nocapture
+
+# Each mutant is built and tested: the whole takes hours. A shard is counted from 0.
+mutants:
+	.ci/mutants $(SHARD)
 
 server:
 	@.ci/server

@@ -9,6 +9,7 @@ use super::contender::{AcquireLoop, take_over};
 use super::effect::{Effects, Granted, Work};
 use super::engine::Engine;
 use super::extend_ahead::extend_ahead;
+use super::home::Home;
 use super::lane::Lane;
 use super::lease::LeaseNumber;
 use super::{releaser, resolver, watchdog};
@@ -97,15 +98,40 @@ impl Engine {
         ttl: Span,
         home: RuntimeId,
     ) {
-        if let Some(home) = self.home(home) {
-            let until = Moment::now() + ttl.get();
-            resolver::add(self, &home, key, lease, until);
+        self.resolve_until(key, lease, Moment::now() + ttl.get(), home);
+    }
+
+    /// As [`resolve`](Self::resolve), for a lease that must have expired at `until`.
+    pub(super) fn resolve_until(
+        self: &Arc<Self>,
+        key: &LockKey,
+        lease: LeaseNumber,
+        until: Moment,
+        home: RuntimeId,
+    ) {
+        match self.home(home) {
+            Some(home) => resolver::add(self, &home, key, lease, until),
+            None => {
+                self.homes.unresolved.keep(key.clone(), lease, until);
+                // A runtime that came since has not seen it.
+                if let Some(home) = self.homes.any() {
+                    self.resolve_kept(&home);
+                }
+            }
+        }
+    }
+
+    /// Resolves in `home` what was kept while no runtime was left.
+    pub(super) fn resolve_kept(self: &Arc<Self>, home: &Arc<Home>) {
+        for (key, lease, until) in self.homes.unresolved.abandon() {
+            resolver::add(self, home, &key, lease, until);
         }
     }
 
     /// Drops the expired leases that no runtime is left to return.
     pub(super) fn forget_expired(self: &Arc<Self>) {
         let now = Moment::now();
+        self.homes.unresolved.forget_expired(now);
         let all = self
             .lanes
             .for_each(|_, lane, effects| lane.forget_if_expired(now, effects));

@@ -13,6 +13,7 @@ use super::home::{Home, Homes};
 use super::lease::LeaseNumber;
 use super::options::Options;
 use super::table::Lanes;
+use super::unresolved::Unresolved;
 use crate::backend::{ErasedBackend, LeaseId};
 use crate::task::{Runtime, RuntimeId};
 use crate::{Error, ErrorKind, LockKey, Owner};
@@ -138,7 +139,9 @@ impl Engine {
     /// Returns the number of releases that continue without their lanes.
     pub(super) fn unresolved(&self) -> usize {
         let homes = self.homes.all();
-        homes.iter().map(|home| home.unresolved.len()).sum()
+        let unresolved = homes.iter().map(|home| &home.unresolved);
+        let unresolved = unresolved.chain([&self.homes.unresolved]);
+        unresolved.map(Unresolved::len).sum()
     }
 
     pub(super) fn lease_span(&self, lease: Option<Duration>) -> Span {

@@ -33,6 +33,8 @@ pub(super) struct Homes {
     known: Mutex<Vec<Arc<Home>>>,
     /// The number of runtimes that have ended.
     ended: AtomicU64,
+    /// Leases of unknown fate for which no runtime was left. The next runtime resolves them.
+    pub(super) unresolved: Unresolved,
 }
 
 /// The runtime for work that begins now.
@@ -106,6 +108,7 @@ impl Homes {
             known: Mutex::new(fixed.iter().cloned().collect()),
             fixed,
             ended: AtomicU64::new(0),
+            unresolved: Unresolved::default(),
         }
     }
 

@@ -46,10 +46,7 @@ impl Drop for Running {
         }
         engine.homes.end(home.id);
         for (key, lease, until) in home.unresolved.abandon() {
-            // If no runtime is left, the leases expire in the backend.
-            if let Some(other) = engine.homes.any() {
-                add(engine, &other, &key, lease, until);
-            }
+            engine.resolve_until(&key, lease, until, home.id);
         }
     }
 }

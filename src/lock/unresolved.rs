@@ -108,6 +108,18 @@ impl Unresolved {
         start
     }
 
+    /// Keeps a lease that the backend may hold until `until` while there is no task.
+    pub(super) fn keep(&self, key: LockKey, lease: LeaseNumber, until: Moment) {
+        self.add(key, lease, until);
+    }
+
+    pub(super) fn forget_expired(&self, now: Moment) {
+        self.state().keys.retain(|_, unknown| {
+            unknown.leases.retain(|(_, until)| *until > now);
+            !unknown.leases.is_empty()
+        });
+    }
+
     /// Returns what the task does next.
     pub(super) fn next_step(&self, now: Moment) -> Step {
         let mut state = self.state();

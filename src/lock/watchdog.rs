@@ -72,6 +72,7 @@ pub(super) fn adopt_all(engine: &Arc<Engine>, home: RuntimeId) {
             adopt(engine, ended, &home);
         }
     }
+    engine.resolve_kept(&home);
     home.watchdog.set(Moment::now());
     start(engine, &home);
 }

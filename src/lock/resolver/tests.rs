@@ -31,3 +31,39 @@ fn leases_of_ended_runtime_are_resolved_in_another() {
     drop(ends);
     assert_eq!(engine.unresolved(), 1, "in the other runtime");
 }
+
+#[test]
+fn leases_of_last_runtime_are_resolved_in_next_one() {
+    let backend = Arc::new(Memory::new());
+    let engine = Arc::new(Engine::new(backend, Options::default(), None));
+    let home = |runtime: &runtime::Runtime| {
+        let _entered = runtime.enter();
+        engine.current_home().expect("a runtime with timers")
+    };
+    let ends = runtime();
+    let ttl = Span::new(Duration::from_secs(30));
+    let ended = home(&ends);
+    engine.resolve(&key(), number(1), ttl, ended);
+    drop(ends);
+    engine.resolve(&key(), number(2), ttl, ended);
+    assert_eq!(engine.unresolved(), 2, "kept");
+    let next = runtime();
+    let next_home = engine.homes.get(home(&next)).expect("a known runtime");
+    assert_eq!(next_home.unresolved.len(), 2);
+    next.block_on(next_home.unresolved.finished());
+    assert_eq!(engine.unresolved(), 0);
+}
+
+#[test]
+fn leases_without_runtime_are_dropped_when_expired() {
+    let backend = Arc::new(Memory::new());
+    let engine = Arc::new(Engine::new(backend, Options::default(), None));
+    let ends = runtime();
+    let entered = ends.enter();
+    let home = engine.current_home().expect("a runtime with timers");
+    drop(entered);
+    drop(ends);
+    engine.resolve(&key(), number(1), Span::new(Duration::ZERO), home);
+    engine.forget_expired();
+    assert_eq!(engine.unresolved(), 0);
+}
