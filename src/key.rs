@@ -427,6 +427,13 @@ impl LockKeys {
         }
     }
 
+    /// Moves the keys out and leaves none.
+    pub(crate) fn take(&mut self) -> Self {
+        let none = Keys::Many(Vec::new());
+        let keys = std::mem::replace(&mut self.keys, none);
+        Self { keys }
+    }
+
     /// Whether every key can be locked and their number is within bounds.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::claim::{Claim, ClaimOwner, Deadline, Terms};
 use super::clock::{Moment, Span};
 use super::engine::Engine;
-use super::guard::{Held, Hold, LockGuard};
+use super::guard::{Held, LockGuard};
 use super::options::{valid_lease, valid_wait};
 use super::pending::{PendingAcquire, Step, enter};
 use crate::backend::BoxFuture;
@@ -193,7 +193,7 @@ impl Acquire {
     }
 
     /// Proceeds as far as possible without waiting. The wait counts from `now`.
-    fn start(self, now: Moment) -> Started {
+    fn start(&mut self, now: Moment) -> Started {
         let terms = match self.keys.validate() {
             Err(invalid) => return Started::refused(ErrorKind::InvalidKey, invalid),
             Ok(()) => match self.terms() {
@@ -223,16 +223,17 @@ impl Acquire {
             home,
         };
         if let [key] = self.keys.as_slice() {
-            match enter(&self.engine, key, claim, now) {
+            match enter(&self.engine, key, &claim, now) {
                 Step::Done(outcome) => Started::Done(outcome.map(LockGuard::one)),
                 Step::Slow(stage) => {
                     let key = key.clone();
-                    let pending = PendingAcquire::new(self.engine, key, claim, stage);
+                    let engine = Arc::clone(&self.engine);
+                    let pending = PendingAcquire::new(engine, key, claim, stage, now);
                     Started::Slow(Slow::One(Box::pin(pending)))
                 }
             }
         } else {
-            let all = acquire_all(self.engine, self.keys, claim);
+            let all = acquire_all(Arc::clone(&self.engine), self.keys.take(), claim, now);
             Started::Slow(Slow::Many(Box::pin(all)))
         }
     }
@@ -299,13 +300,12 @@ impl Future for AcquireFuture {
     type Output = Result<LockGuard, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if matches!(self.state, State::Unpolled(_))
-            && let State::Unpolled(acquire) = std::mem::replace(&mut self.state, State::Done)
-        {
+        if let State::Unpolled(acquire) = &mut self.state {
             let since = Moment::now();
             match acquire.start(since) {
                 Started::Done(outcome) => {
-                    observe::acquired(outcome.as_ref().map(|_| ()), Duration::ZERO);
+                    self.state = State::Done;
+                    observe::acquired(outcome.as_ref().map(|_| ()), || Duration::ZERO);
                     return Poll::Ready(outcome);
                 }
                 Started::Slow(rest) => self.state = State::Slow { since, rest },
@@ -317,7 +317,7 @@ impl Future for AcquireFuture {
                     Slow::One(pending) => ready!(pending.as_mut().poll(cx)).map(LockGuard::one),
                     Slow::Many(all) => ready!(all.as_mut().poll(cx)),
                 };
-                let waited = Moment::now().since(*since);
+                let waited = || Moment::now().since(*since);
                 observe::acquired(outcome.as_ref().map(|_| ()), waited);
                 self.state = State::Done;
                 Poll::Ready(outcome)
@@ -337,6 +337,7 @@ async fn acquire_all(
     engine: Arc<Engine>,
     keys: LockKeys,
     claim: Claim,
+    mut now: Moment,
 ) -> Result<LockGuard, Error> {
     // The longest hold counts from the grant of the last key.
     let mut one = claim;
@@ -346,17 +347,19 @@ async fn acquire_all(
     for key in keys.as_slice() {
         // A ticket orders by arrival, and the acquire arrives at each key at another time.
         one.ticket = engine.next_number();
-        holds.push(match enter(&engine, key, one, Moment::now()) {
+        holds.push(match enter(&engine, key, &one, now) {
             Step::Done(outcome) => outcome?,
             Step::Slow(stage) => {
                 let engine = Arc::clone(&engine);
-                PendingAcquire::new(engine, key.clone(), one, stage).await?
+                let hold = PendingAcquire::new(engine, key.clone(), one, stage, now).await?;
+                now = Moment::now();
+                hold
             }
         });
     }
     // A fixed lease may have expired during the wait for another key.
-    if !holds.iter().all(Hold::is_held) {
+    if !holds.iter().all(|hold| hold.is_held(now)) {
         return Err(Error::new(ErrorKind::Lost));
     }
-    LockGuard::many(&engine, holds, &claim).ok_or_else(|| Error::new(ErrorKind::Lost))
+    LockGuard::many(&engine, holds, &claim, now).ok_or_else(|| Error::new(ErrorKind::Lost))
 }

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use suspended::Clocks;
+
 /// Nanoseconds since the first use of the clock, for up to 292 years. Negative if tokio's clock was
 /// paused before that use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,14 +28,19 @@ impl Moment {
 
     /// Returns the present moment. Reads two clocks, about 20 ns each.
     pub(super) fn now() -> Self {
-        let ticked = ticked(Instant::now());
-        Self(ticked + suspended::total(ticked) + simulated())
+        let clocks = suspended::clocks();
+        let ticked = ticked(Instant::now(), clocks);
+        Self(ticked + clocks.total(ticked) + simulated())
     }
 
     /// Returns the time since `earlier`, or zero if `earlier` is later.
     pub(super) fn since(self, earlier: Self) -> Duration {
-        let nanos = self.0.saturating_sub(earlier.0);
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+        self.span_since(earlier).get()
+    }
+
+    /// Returns the same as [`since`](Self::since).
+    pub(super) fn span_since(self, earlier: Self) -> Span {
+        Span(self.0.saturating_sub(earlier.0).max(0))
     }
 
     pub(super) fn before(self, span: Duration) -> Self {
@@ -44,7 +51,7 @@ impl Moment {
 /// Returns the total suspended time that [`Moment::now`] has noticed. An increase between two calls
 /// shows a resume.
 pub(super) fn suspended() -> Duration {
-    Duration::from_nanos((suspended::noticed() + simulated()).unsigned_abs())
+    Duration::from_nanos((suspended::clocks().noticed() + simulated()).unsigned_abs())
 }
 
 /// Returns the nanoseconds for which a test has suspended this thread.
@@ -56,8 +63,8 @@ fn simulated() -> i64 {
 }
 
 /// Returns the reading of tokio's clock at `at`.
-fn ticked(at: Instant) -> i64 {
-    let start = Instant::from_std(suspended::start());
+fn ticked(at: Instant, clocks: &Clocks) -> i64 {
+    let start = Instant::from_std(clocks.start);
     match at.checked_duration_since(start) {
         Some(after) => nanos(after),
         None => -nanos(start.saturating_duration_since(at)),
@@ -69,6 +76,14 @@ impl Add<Duration> for Moment {
 
     fn add(self, span: Duration) -> Self {
         Self(self.0.saturating_add(nanos(span)))
+    }
+}
+
+impl Add<Span> for Moment {
+    type Output = Self;
+
+    fn add(self, Span(nanos): Span) -> Self {
+        Self(self.0.saturating_add(nanos))
     }
 }
 
@@ -103,7 +118,7 @@ impl AtomicMoment {
 /// Adds the suspends noticed so far.
 impl From<Instant> for Moment {
     fn from(at: Instant) -> Self {
-        Self(ticked(at)) + suspended()
+        Self(ticked(at, suspended::clocks())) + suspended()
     }
 }
 
@@ -111,7 +126,7 @@ impl From<Instant> for Moment {
 /// clock before a conversion.
 impl From<Moment> for Instant {
     fn from(at: Moment) -> Self {
-        let start = Self::from_std(suspended::start());
+        let start = Self::from_std(suspended::clocks().start);
         let Moment(ticked) = at.before(suspended());
         let span = Duration::from_nanos(ticked.unsigned_abs());
         if ticked < 0 {

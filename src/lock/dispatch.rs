@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::clock::{Moment, Span};
 use super::contender::{AcquireLoop, take_over};
-use super::effect::{Effects, Granted, Work};
+use super::effect::{Effects, Few, Granted, Work};
 use super::engine::Engine;
 use super::extend_ahead::extend_ahead;
 use super::home::Home;
@@ -41,29 +41,23 @@ impl Engine {
             deadlines,
             work,
         } = effects;
-        for (reply, error) in rejections {
+        each(rejections, |(reply, error)| {
             // The acquire may have been dropped.
             drop(reply.send(Err(error)));
-        }
-        for grant in losses {
-            grant.wake_listeners();
-        }
-        for Granted { reply, hold, given } in grants {
+        });
+        each(losses, |grant| grant.wake_listeners());
+        each(grants, |Granted { reply, hold, given }| {
             // The acquire was dropped concurrently.
             if let Err(Ok(given)) = reply.send(Ok(given)) {
-                self.release(&given.grant, hold, None);
+                self.release(&given.grant, hold, None, Moment::now());
             }
-        }
-        for (report, outcome) in reports {
+        });
+        each(reports, |(report, outcome)| {
             // The `release` future may have been dropped.
             drop(report.send(outcome));
-        }
-        for (home, at) in deadlines {
-            watchdog::set(self, home, at);
-        }
-        for work in work {
-            self.start(key, work);
-        }
+        });
+        each(deadlines, |(home, at)| watchdog::set(self, home, at));
+        each(work, |work| self.start(key, work));
     }
 
     fn start(self: &Arc<Self>, key: &LockKey, work: Work) {
@@ -98,7 +92,7 @@ impl Engine {
         ttl: Span,
         home: RuntimeId,
     ) {
-        self.resolve_until(key, lease, Moment::now() + ttl.get(), home);
+        self.resolve_until(key, lease, Moment::now() + ttl, home);
     }
 
     /// As [`resolve`](Self::resolve), for a lease that must have expired at `until`.
@@ -153,5 +147,12 @@ impl Engine {
         for (key, effects) in all {
             self.carry_out(&key, effects);
         }
+    }
+}
+
+/// Carries out the effects of one kind. Most lists are empty, and an iterator costs more than the test.
+fn each<T>(effects: Few<T>, carry_out: impl FnMut(T)) {
+    if !effects.is_empty() {
+        effects.into_iter().for_each(carry_out);
     }
 }

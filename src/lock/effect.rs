@@ -40,7 +40,7 @@ pub(super) type Report = oneshot::Sender<Result<(), Error>>;
 pub(super) type Wakeup = Arc<Notify>;
 
 /// A list for events that mostly have at most one of each effect.
-type Few<T> = SmallVec<[T; 1]>;
+pub(super) type Few<T> = SmallVec<[T; 1]>;
 
 /// The effects of one event.
 #[must_use]

@@ -26,6 +26,8 @@ pub(super) struct Engine {
     pub(super) options: Options,
     /// The longest time that one command of the backend takes.
     pub(super) response_timeout: Duration,
+    /// The length of a lease without one of its own.
+    renewed_lease: Span,
     pub(super) lanes: Lanes,
     pub(super) homes: Homes,
     /// One permit per waiter of this manager.
@@ -47,6 +49,7 @@ impl Engine {
         let response_timeout = backend.response_timeout();
         Self {
             backend,
+            renewed_lease: Span::new(options.watchdog_timeout),
             lanes: Lanes::new(response_timeout),
             seats: Arc::new(Semaphore::new(options.max_waiters)),
             options,
@@ -145,6 +148,6 @@ impl Engine {
     }
 
     pub(super) fn lease_span(&self, lease: Option<Duration>) -> Span {
-        Span::new(lease.unwrap_or(self.options.watchdog_timeout))
+        lease.map_or(self.renewed_lease, Span::new)
     }
 }

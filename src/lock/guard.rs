@@ -56,14 +56,15 @@ impl Hold {
         self.held.grants.as_slice()
     }
 
-    pub(super) fn is_held(&self) -> bool {
-        self.held.grants.are_held(Moment::now())
+    pub(super) fn is_held(&self, now: Moment) -> bool {
+        self.held.grants.are_held(now)
     }
 
     /// Starts the releases at once, and returns a future that only awaits them.
     fn release(mut self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         let engine = self.engine.take();
-        let release = |grant| Some(release(engine.as_ref()?, grant, self.id));
+        let now = Moment::now();
+        let release = |grant| Some(release(engine.as_ref()?, grant, self.id, now));
         // All releases start before the first is awaited. A single key allocates nothing.
         let mut grants = self.grants().iter();
         let first = grants.next().and_then(release);
@@ -83,9 +84,10 @@ fn release(
     engine: &Arc<Engine>,
     grant: &Arc<Grant>,
     hold: HoldId,
+    now: Moment,
 ) -> impl Future<Output = Result<(), Error>> + Send + use<> {
     let (report, reported) = oneshot::channel();
-    let until = engine.release(grant, hold, Some(report));
+    let until = engine.release(grant, hold, Some(report), now);
     async move {
         // No report arrives in time if the runtime of the releaser has stopped.
         let unavailable = || Err(Error::new(ErrorKind::Unavailable));
@@ -99,9 +101,10 @@ fn release(
 impl Drop for Hold {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.take() {
+            let now = Moment::now();
             for grant in self.grants() {
                 // Completes at once or goes to the releaser; a lost lock needs neither.
-                engine.release(grant, self.id, None);
+                engine.release(grant, self.id, None, now);
             }
         }
     }
@@ -144,8 +147,12 @@ impl LockGuard {
     ///
     /// The longest hold counts from here. The next holder of each key gets a fresh counter, which exceeds
     /// the largest token of this group.
-    pub(super) fn many(engine: &Arc<Engine>, mut holds: Vec<Hold>, claim: &Claim) -> Option<Self> {
-        let now = Moment::now();
+    pub(super) fn many(
+        engine: &Arc<Engine>,
+        mut holds: Vec<Hold>,
+        claim: &Claim,
+        now: Moment,
+    ) -> Option<Self> {
         let mut all = true;
         for hold in &mut holds {
             let grant = hold.held.grants.first();

@@ -125,24 +125,34 @@ impl Homes {
         if let Some(fixed) = &self.fixed {
             return Ok(Current::Known(fixed.id));
         }
-        let error = Error::new(ErrorKind::Misconfigured);
         let Some(runtime) = Runtime::current() else {
-            return Err(error.with_source(NoRuntime));
+            return Err(Error::new(ErrorKind::Misconfigured).with_source(NoRuntime));
         };
         let id = runtime.id();
         let last = Some((self.manager, self.ended.load(Ordering::Acquire), id));
-        if LAST.get() != last {
-            LAST.set(last);
-            if self.get(id).is_none() {
-                if !timers_work() {
-                    LAST.set(None);
-                    return Err(error.with_source(NoTimers));
-                }
-                self.register(runtime);
-                return Ok(Current::New(id));
-            }
+        if LAST.get() == last {
+            return Ok(Current::Known(id));
         }
-        Ok(Current::Known(id))
+        LAST.set(last);
+        let current = self.look_up(runtime);
+        if current.is_err() {
+            LAST.set(None);
+        }
+        current
+    }
+
+    /// Returns the same for a runtime that was not the last one of this thread.
+    #[inline(never)]
+    fn look_up(&self, runtime: Runtime) -> Result<Current, Error> {
+        let id = runtime.id();
+        if self.get(id).is_some() {
+            return Ok(Current::Known(id));
+        }
+        if !timers_work() {
+            return Err(Error::new(ErrorKind::Misconfigured).with_source(NoTimers));
+        }
+        self.register(runtime);
+        Ok(Current::New(id))
     }
 
     fn register(&self, runtime: Runtime) {

@@ -172,8 +172,8 @@ impl Lease {
 
     /// Returns the longest remaining TTL that the backend may have, whatever the fate of the last renewal.
     /// It can exceed the TTL if a nested acquire needed less than the remaining time.
-    pub(super) fn longest(&self, now: Moment) -> Duration {
-        self.expires_at.since(now).max(self.ttl())
+    pub(super) fn longest(&self, now: Moment) -> Span {
+        self.expires_at.span_since(now).max(self.ttl)
     }
 
     pub(super) fn valid_until(&self) -> Moment {
@@ -371,8 +371,10 @@ impl Lease {
     /// Returns when the watchdog has to renew the lease, or `None` if it is not renewed or the reply to a
     /// command comes first.
     pub(super) fn next_renewal(&self) -> Option<Moment> {
-        let due = self.upkeep.due();
-        due.filter(|_| self.wanted != Wanted::Nothing)
+        match self.wanted {
+            Wanted::Nothing => None,
+            Wanted::Once | Wanted::Always => self.upkeep.due(),
+        }
     }
 
     /// Returns `true` if a renewal is due, or may join a round that is sent now.

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep_until};
 
 use super::attempt::{Answer, Attempt, InFlight, Inline, InlineAttempt, Replied};
-use super::claim::Claim;
+use super::claim::{Claim, Deadline};
 use super::clock::Moment;
 use super::contender::{AcquireLoop, Outcome, attempt_now, judge, send};
 use super::effect::{Effects, Given, PickUp, Work};
@@ -32,8 +32,6 @@ pub(super) enum Step {
 pub(super) enum Stage {
     /// The reply to its first attempt, which is in flight.
     Attempting(Arc<InlineAttempt>),
-    /// None: other acquires are ahead, and it has yet to join the queue.
-    Occupied(Option<Seen>),
     /// A grant or a rejection as a waiter.
     Queued(Answer),
     Over,
@@ -41,39 +39,30 @@ pub(super) enum Stage {
 
 /// The result of the first event of an acquire.
 enum Start {
-    Entered(Entered),
-    /// The lane was idle, and the backend replied at once.
-    Replied(Outcome),
+    Granted(Arc<Grant>),
+    Nested(Arc<Grant>),
+    Queued(Answer),
+    Rejected(Error),
     /// The lane was idle, and the caller has to send the attempt.
     Send(Arc<InlineAttempt>),
 }
 
-/// Enters the lane if that is possible without queueing. All steps without waiting share one reading
-/// of the clock, `now`.
-pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: Claim, now: Moment) -> Step {
-    let start = engine.event(key, |lane, effects| {
-        start(engine, lane, key, &claim, now, effects)
+/// Enters the lane or joins its queue. All steps without waiting share one reading of the clock, `now`.
+pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Moment) -> Step {
+    let start = engine.event(key, move |lane, effects| {
+        start(engine, lane, key, claim, now, effects)
     });
     match start {
-        Start::Entered(Entered::Granted(grant)) => Step::Done(Ok(hold(engine, claim, grant))),
-        Start::Entered(Entered::Nested(grant)) => Step::Done(Ok(nested(engine, claim, grant))),
-        Start::Entered(Entered::Rejected(error)) => Step::Done(Err(error)),
-        Start::Entered(Entered::Occupied) => Step::Slow(Stage::Occupied(None)),
-        Start::Entered(Entered::Idle) => unreachable!("BUG: an idle lane is attempted"),
-        Start::Replied(Outcome::Never(error)) => Step::Done(Err(error)),
-        Start::Replied(Outcome::NotYet(seen)) if claim.deadline.is_one_attempt() => {
-            Step::Done(Err(seen.error(now)))
-        }
-        Start::Replied(Outcome::NotYet(seen)) => Step::Slow(Stage::Occupied(Some(seen))),
-        Start::Replied(Outcome::Granted(_)) => {
-            unreachable!("BUG: the lane holds a granted lease")
-        }
+        Start::Granted(grant) => Step::Done(Ok(hold(engine, claim, grant))),
+        Start::Nested(grant) => Step::Done(Ok(nested(engine, claim, grant))),
+        Start::Queued(answer) => Step::Slow(Stage::Queued(answer)),
+        Start::Rejected(error) => Step::Done(Err(error)),
         Start::Send(inline) => match engine.seat() {
             Ok(seat) => {
                 let attempt = send(engine, key, engine.new_lease_id(), claim.terms);
                 *inline.state() = Inline::InFlight(Box::new(InFlight {
                     attempt,
-                    claim,
+                    claim: *claim,
                     seat,
                     waker: Waker::noop().clone(),
                 }));
@@ -88,26 +77,26 @@ pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: Claim, now: Mome
 }
 
 /// Creates the hold of an immediate grant. A grouped grant is picked up later, with the others.
-fn hold(engine: &Arc<Engine>, claim: Claim, grant: Arc<Grant>) -> Hold {
+fn hold(engine: &Arc<Engine>, claim: &Claim, grant: Arc<Grant>) -> Hold {
     if !claim.grouped {
         grant.pick_up();
     }
     Hold::new(Arc::clone(engine), grant, claim.hold)
 }
 
-fn nested(engine: &Arc<Engine>, claim: Claim, grant: Arc<Grant>) -> Hold {
+fn nested(engine: &Arc<Engine>, claim: &Claim, grant: Arc<Grant>) -> Hold {
     Hold::new(Arc::clone(engine), grant, claim.hold)
 }
 
 /// Creates the hold of a waiter. Returns `None` if the grant was withdrawn.
-fn pick_up(engine: &Arc<Engine>, claim: Claim, given: Given) -> Option<Hold> {
+fn pick_up(engine: &Arc<Engine>, claim: &Claim, given: Given) -> Option<Hold> {
     let Given { grant, pick_up } = given;
     let picked_up = match pick_up {
         _ if claim.grouped => true,
         PickUp::Flag => grant.pick_up(),
         PickUp::Event => {
             let now = Moment::now();
-            engine.event(grant.key(), |lane, _| lane.picked_up(&grant, &claim, now))
+            engine.event(grant.key(), |lane, _| lane.picked_up(&grant, claim, now))
         }
     };
     picked_up.then(|| Hold::new(Arc::clone(engine), grant, claim.hold))
@@ -122,9 +111,23 @@ fn start(
     effects: &mut Effects,
 ) -> Start {
     match admit(engine, lane, key, claim, now, effects) {
-        Entered::Idle => {}
-        entered => return Start::Entered(entered),
+        Entered::Granted(grant) => Start::Granted(grant),
+        Entered::Nested(grant) => Start::Nested(grant),
+        Entered::Idle => attempt(engine, lane, key, claim, now, effects),
+        Entered::Occupied => queue(engine, lane, claim, Seen::Nothing, now, effects),
+        Entered::Rejected(error) => Start::Rejected(error),
     }
+}
+
+/// Makes the first attempt, in an idle lane.
+fn attempt(
+    engine: &Arc<Engine>,
+    lane: &mut Lane,
+    key: &LockKey,
+    claim: &Claim,
+    now: Moment,
+    effects: &mut Effects,
+) -> Start {
     let lease = engine.new_lease_id();
     // A backend in this process replies under the mutex of the lane, so no other event intervenes.
     let Some(replied) = attempt_now(engine, key, lease, claim.terms, now) else {
@@ -139,10 +142,42 @@ fn start(
     }
     match outcome {
         Outcome::Granted(lease) => {
-            let grant = lane.granted_inline(key, *claim, lease, now, effects);
-            Start::Entered(Entered::Granted(grant))
+            Start::Granted(lane.granted_inline(key, claim, lease, now, effects))
         }
-        outcome => Start::Replied(outcome),
+        Outcome::NotYet(seen) if claim.deadline.is_one_attempt() => {
+            Start::Rejected(seen.error(now))
+        }
+        Outcome::NotYet(seen) => queue(engine, lane, claim, seen, now, effects),
+        Outcome::Never(error) => Start::Rejected(error),
+    }
+}
+
+/// Joins the queue. `seen` is the reply to the acquire's own last attempt.
+fn queue(
+    engine: &Engine,
+    lane: &mut Lane,
+    claim: &Claim,
+    seen: Seen,
+    now: Moment,
+    effects: &mut Effects,
+) -> Start {
+    // If both bounds are reached, this error is more precise.
+    if lane.seats_taken() >= engine.options.max_waiters_per_key {
+        let error = lane.why_not(now).into_kind(ErrorKind::TooManyWaiters);
+        return Start::Rejected(error);
+    }
+    match engine.seat() {
+        Ok(seat) => {
+            let (reply, answer) = oneshot::channel();
+            let waiter = Waiter {
+                claim: *claim,
+                reply,
+                _seat: seat,
+            };
+            lane.enqueue(waiter, seen, now, effects);
+            Start::Queued(answer)
+        }
+        Err(overloaded) => Start::Rejected(overloaded),
     }
 }
 
@@ -155,54 +190,13 @@ fn admit(
     effects: &mut Effects,
 ) -> Entered {
     // During a shutdown, an owner may re-enter its lock to finish its work.
-    let holds = lane
-        .holder()
-        .is_some_and(|held| held.owner() == claim.owner.get() && held.is_held(now));
-    if engine.is_closing() && !holds {
+    let holds = || {
+        (lane.holder()).is_some_and(|held| held.owner() == claim.owner.get() && held.is_held(now))
+    };
+    if engine.is_closing() && !holds() {
         return Entered::Rejected(Error::new(ErrorKind::ShuttingDown));
     }
     lane.enter(key, claim, now, effects)
-}
-
-/// Enters the lane or joins its queue. `seen` is the reply to the acquire's own last attempt.
-fn join(engine: &Arc<Engine>, key: &LockKey, claim: Claim, seen: Option<Seen>) -> Step {
-    let now = Moment::now();
-    let max_waiters = engine.options.max_waiters_per_key;
-    let (reply, answer) = oneshot::channel();
-    let joined = engine.event(key, |lane, effects| {
-        let entered = match admit(engine, lane, key, &claim, now, effects) {
-            // Another process held the key a moment ago, so a task contends.
-            Entered::Idle => Entered::Occupied,
-            entered => entered,
-        };
-        let Entered::Occupied = entered else {
-            return entered;
-        };
-        // If both bounds are reached, this error is more precise.
-        if lane.seats_taken() >= max_waiters {
-            let error = lane.why_not(now).into_kind(ErrorKind::TooManyWaiters);
-            return Entered::Rejected(error);
-        }
-        match engine.seat() {
-            Ok(seat) => {
-                let waiter = Waiter {
-                    claim,
-                    reply,
-                    _seat: seat,
-                };
-                lane.enqueue(waiter, seen.unwrap_or(Seen::Nothing), now, effects);
-                Entered::Occupied
-            }
-            Err(overloaded) => Entered::Rejected(overloaded),
-        }
-    });
-    match joined {
-        Entered::Occupied => Step::Slow(Stage::Queued(answer)),
-        Entered::Granted(grant) => Step::Done(Ok(hold(engine, claim, grant))),
-        Entered::Nested(grant) => Step::Done(Ok(nested(engine, claim, grant))),
-        Entered::Rejected(error) => Step::Done(Err(error)),
-        Entered::Idle => unreachable!("BUG: an idle lane is joined"),
-    }
 }
 
 /// Applies the reply to the first attempt.
@@ -221,13 +215,13 @@ fn attempted(
     match outcome {
         Outcome::Granted(lease) => {
             let grant = engine.event(key, |lane, effects| {
-                lane.granted_inline(key, claim, lease, now, effects)
+                lane.granted_inline(key, &claim, lease, now, effects)
             });
-            Step::Done(Ok(hold(engine, claim, grant)))
+            Step::Done(Ok(hold(engine, &claim, grant)))
         }
         Outcome::NotYet(seen) if claim.deadline.is_one_attempt() => {
             let error = seen.error(now);
-            leave_inline(engine, key, claim, None, seen);
+            leave_inline(engine, key, &claim, None, seen);
             Step::Done(Err(error))
         }
         Outcome::NotYet(seen) => {
@@ -248,7 +242,7 @@ fn attempted(
         }
         // A task makes another attempt for the waiters.
         Outcome::Never(error) => {
-            leave_inline(engine, key, claim, None, Seen::Nothing);
+            leave_inline(engine, key, &claim, None, Seen::Nothing);
             Step::Done(Err(error))
         }
     }
@@ -258,7 +252,7 @@ fn attempted(
 fn leave_inline(
     engine: &Arc<Engine>,
     key: &LockKey,
-    claim: Claim,
+    claim: &Claim,
     attempt: Option<Attempt>,
     seen: Seen,
 ) {
@@ -295,7 +289,7 @@ pin_project! {
     impl PinnedDrop for PendingAcquire {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            let (engine, key, claim) = (&*this.engine, &*this.key, *this.claim);
+            let (engine, key, claim) = (&*this.engine, &*this.key, &*this.claim);
             match std::mem::replace(this.stage, Stage::Over) {
                 Stage::Attempting(inline) => {
                     let state = std::mem::take(&mut *inline.state());
@@ -309,14 +303,14 @@ pin_project! {
                     }
                 }
                 Stage::Queued(answer) => leave_queue(engine, key, claim, answer),
-                Stage::Occupied(_) | Stage::Over => {}
+                Stage::Over => {}
             }
         }
     }
 }
 
 /// Leaves the queue. A hold that was granted concurrently is released.
-fn leave_queue(engine: &Arc<Engine>, key: &LockKey, claim: Claim, mut answer: Answer) {
+fn leave_queue(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, mut answer: Answer) {
     engine.event(key, |lane, _| lane.leave(claim.ticket));
     answer.close();
     if let Ok(Ok(given)) = answer.try_recv() {
@@ -325,12 +319,23 @@ fn leave_queue(engine: &Arc<Engine>, key: &LockKey, claim: Claim, mut answer: An
 }
 
 impl PendingAcquire {
-    pub(super) fn new(engine: Arc<Engine>, key: LockKey, claim: Claim, stage: Stage) -> Self {
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        key: LockKey,
+        claim: Claim,
+        stage: Stage,
+        now: Moment,
+    ) -> Self {
+        // An attempt may be over before it needs a timer.
+        let until = match stage {
+            Stage::Queued(_) => claim.deadline.moment(),
+            Stage::Attempting(_) | Stage::Over => None,
+        };
         Self {
             engine,
             key,
             claim,
-            timer: None,
+            timer: until.map(|until| sleep_until(next_wake(until, now).into())),
             stage,
         }
     }
@@ -341,7 +346,7 @@ impl Future for PendingAcquire {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let (engine, key, claim) = (&*this.engine, &*this.key, *this.claim);
+        let (engine, key, claim) = (&*this.engine, &*this.key, &*this.claim);
         loop {
             let step = match this.stage {
                 Stage::Attempting(inline) => {
@@ -357,7 +362,7 @@ impl Future for PendingAcquire {
                                 attempted(engine, key, in_flight, replied)
                             } else {
                                 drop(state);
-                                ready!(wait_over(this.timer.as_mut(), claim, cx));
+                                ready!(wait_over(this.timer.as_mut(), claim.deadline, cx));
                                 let mut state = inline.state();
                                 if !matches!(&*state, Inline::InFlight(_)) {
                                     continue;
@@ -383,23 +388,20 @@ impl Future for PendingAcquire {
                         Inline::Empty => unreachable!("BUG: an attempt ends once"),
                     }
                 }
-                Stage::Occupied(seen) => {
-                    let seen = seen.take();
-                    join(engine, key, claim, seen)
-                }
                 Stage::Queued(answer) => match Pin::new(&mut *answer).poll(cx) {
                     Poll::Ready(Ok(Ok(given))) => {
                         *this.stage = Stage::Over;
-                        match pick_up(engine, claim, given) {
-                            Some(hold) if hold.is_held() => Step::Done(Ok(hold)),
+                        let picked_up = pick_up(engine, claim, given);
+                        let now = Moment::now();
+                        match picked_up {
+                            Some(hold) if hold.is_held(now) => Step::Done(Ok(hold)),
                             // This future was not polled before its deadline.
-                            None if claim.deadline.has_passed(Moment::now()) => {
-                                let error =
-                                    engine.event(key, |lane, _| lane.why_not(Moment::now()));
+                            None if claim.deadline.has_passed(now) => {
+                                let error = engine.event(key, |lane, _| lane.why_not(now));
                                 Step::Done(Err(error))
                             }
                             // The process was paused after the grant.
-                            Some(_) | None => Step::Slow(Stage::Occupied(None)),
+                            Some(_) | None => enter(engine, key, claim, now),
                         }
                     }
                     Poll::Ready(Ok(Err(error))) => Step::Done(Err(error)),
@@ -407,7 +409,7 @@ impl Future for PendingAcquire {
                         unreachable!("BUG: a waiter was dropped unresolved")
                     }
                     Poll::Pending => {
-                        ready!(wait_over(this.timer.as_mut(), claim, cx));
+                        ready!(wait_over(this.timer.as_mut(), claim.deadline, cx));
                         let now = Moment::now();
                         let left = engine.event(key, |lane, _| {
                             let error = lane.why_not(now);
@@ -436,9 +438,13 @@ impl Future for PendingAcquire {
     }
 }
 
-/// Completes at the deadline of the claim.
-fn wait_over(mut timer: Pin<&mut Option<Sleep>>, claim: Claim, cx: &mut Context<'_>) -> Poll<()> {
-    let Some(until) = claim.deadline.moment() else {
+/// Completes at the deadline.
+fn wait_over(
+    mut timer: Pin<&mut Option<Sleep>>,
+    deadline: Deadline,
+    cx: &mut Context<'_>,
+) -> Poll<()> {
+    let Some(until) = deadline.moment() else {
         return Poll::Pending;
     };
     loop {

@@ -15,9 +15,7 @@ use super::engine::Engine;
 use super::grant::Grant;
 use super::home::Home;
 use super::lane::{self, Kept, Lane, Order, Yielded};
-use crate::backend::{
-    BackendError, Immediate as _, KeepRequest, Release, Released, ReleasedOrKept,
-};
+use crate::backend::{BackendError, Immediate, KeepRequest, Release, Released, ReleasedOrKept};
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
@@ -40,17 +38,16 @@ impl Engine {
         grant: &Arc<Grant>,
         hold: HoldId,
         report: Option<Report>,
+        now: Moment,
     ) -> Moment {
         let key = grant.key();
-        let now = Moment::now();
-        let immediate = self.backend.immediate().is_some();
+        let immediate = self.backend.immediate();
         // A backend that replies at once needs no task.
-        let home = if immediate {
-            None
-        } else {
-            self.current_home().ok()
+        let home = match immediate {
+            Some(_) => None,
+            None => self.current_home().ok(),
         };
-        let (until, keep) = self.event(key, |lane, effects| {
+        let (until, keep) = self.event(key, move |lane, effects| {
             let release = lane::Release {
                 hold,
                 report,
@@ -58,8 +55,13 @@ impl Engine {
                 now,
             };
             let until = lane.release(key, grant, release, effects);
-            let keep = return_now(self, key, lane, now, effects);
-            (until, keep.zip(lane.home()))
+            let keep = match &immediate {
+                Some(backend) if lane.is_returning() => {
+                    return_now(self, backend, key, lane, now, effects).zip(lane.home())
+                }
+                _ => None,
+            };
+            (until, keep)
         });
         if let Some(((outgoing, ttl), home)) = keep {
             start_release_or_keep(self, key.clone(), outgoing, ttl, home);
@@ -72,12 +74,12 @@ impl Engine {
 /// command to the caller instead.
 fn return_now(
     engine: &Engine,
+    backend: &impl Immediate,
     key: &LockKey,
     lane: &mut Lane,
     now: Moment,
     effects: &mut Effects,
 ) -> Option<(Outgoing, Span)> {
-    let backend = engine.backend.immediate()?;
     let home = lane.home()?;
     let order = lane.take_return(home, now, engine.stuck_at(now))?;
     // The return is done here, so it needs no task.
@@ -100,10 +102,10 @@ fn return_now(
 
 /// Schedules the return of the lease of `key`, by a task in `home`. Never blocks.
 pub(super) fn enqueue(engine: &Arc<Engine>, key: &LockKey, home: RuntimeId) {
-    if engine.backend.immediate().is_some() {
+    if let Some(backend) = engine.backend.immediate() {
         let now = Moment::now();
         let keep = engine.event(key, |lane, effects| {
-            return_now(engine, key, lane, now, effects)
+            return_now(engine, &backend, key, lane, now, effects)
         });
         if let Some((outgoing, ttl)) = keep {
             start_release_or_keep(engine, key.clone(), outgoing, ttl, home);

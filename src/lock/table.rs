@@ -5,7 +5,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashbrown::HashTable;
-use hashbrown::hash_table::Entry as TableEntry;
 use tokio::sync::Notify;
 
 use super::clock::Moment;
@@ -84,40 +83,63 @@ impl Lanes {
         // The hash table uses the high and the low bits.
         let mut guard = lock(&self.shards[(hash >> 24) as usize % SHARDS]);
         let shard = &mut *guard;
-        match (shard.lanes).entry(hash, |slot| slot.key == *key, |slot| slot.key.hash_code()) {
-            TableEntry::Vacant(vacant) => {
-                let mut lane = Lane::default();
-                let result = event(&mut lane, effects);
-                if !lane.is_idle() {
-                    let mut slot = Slot {
-                        key: key.clone(),
-                        lane,
-                        scheduled: None,
-                    };
-                    let entered = self.schedule(&mut slot, hash, &mut shard.deadlines, effects);
-                    vacant.insert(slot);
-                    shard.drop_stale(entered);
-                }
-                result
+        let mut found = shard.lanes.find_entry(hash, |slot| slot.key == *key);
+        let mut fresh = None;
+        let lane = match &mut found {
+            Ok(slot) => &mut slot.get_mut().lane,
+            Err(_) => fresh.get_or_insert_default(),
+        };
+        let result = event(lane, effects);
+        let is_idle = lane.is_idle();
+        let entered = match found {
+            Ok(slot) if is_idle => {
+                slot.remove();
+                self.have_left(guard);
+                return result;
             }
-            TableEntry::Occupied(mut occupied) => {
-                let slot = occupied.get_mut();
-                let result = event(&mut slot.lane, effects);
-                if slot.lane.is_idle() {
-                    occupied.remove();
-                    self.have_left(guard);
-                } else {
-                    let entered = self.schedule(slot, hash, &mut shard.deadlines, effects);
-                    shard.drop_stale(entered);
-                }
-                result
+            Ok(mut slot) => self.schedule(slot.get_mut(), hash, &mut shard.deadlines, effects),
+            Err(_) if is_idle => None,
+            Err(absent) => {
+                let lane = fresh.unwrap_or_default();
+                let mut slot = Slot {
+                    key: key.clone(),
+                    lane,
+                    scheduled: None,
+                };
+                let entered = self.schedule(&mut slot, hash, &mut shard.deadlines, effects);
+                (absent.into_table()).insert_unique(hash, slot, |slot| slot.key.hash_code());
+                entered
             }
+        };
+        if let Some(home) = entered {
+            shard.drop_stale(home);
         }
+        result
     }
 
     /// Adds the next deadlines of a lane to the index. Returns a runtime whose heap has grown.
+    ///
+    /// Most events change no deadline, so only that comparison is inline.
+    #[inline]
     fn schedule(
         &self,
+        slot: &mut Slot,
+        hash: u64,
+        deadlines: &mut Deadlines,
+        effects: &mut Effects,
+    ) -> Option<RuntimeId> {
+        let own = match slot.lane.next_look() {
+            Some(own) if !slot.covers(own) => Some(own),
+            _ if slot.lane.is_awaited_elsewhere() => None,
+            _ => return None,
+        };
+        self.enter(own, slot, hash, deadlines, effects)
+    }
+
+    #[inline(never)]
+    fn enter(
+        &self,
+        own: Option<(RuntimeId, Moment)>,
         slot: &mut Slot,
         hash: u64,
         deadlines: &mut Deadlines,
@@ -130,12 +152,9 @@ impl Lanes {
                 effects.deadlines.push((home, at));
             }
         };
-        if let Some((home, at)) = slot.lane.next_look() {
-            let covered = slot.scheduled;
-            if covered.is_none_or(|(known, earlier)| known != home || at < earlier) {
-                slot.scheduled = Some((home, at));
-                enter(home, at);
-            }
+        if let Some((home, at)) = own {
+            slot.scheduled = own;
+            enter(home, at);
         }
         if let Some((at, homes)) = slot.lane.looks_from_elsewhere(self.response_timeout) {
             homes.into_iter().for_each(|home| enter(home, at));
@@ -322,9 +341,16 @@ impl Lanes {
     }
 }
 
+impl Slot {
+    /// Returns `true` if the index has an entry for this runtime at `at` or earlier.
+    fn covers(&self, (home, at): (RuntimeId, Moment)) -> bool {
+        let scheduled = self.scheduled;
+        scheduled.is_some_and(|(known, earlier)| known == home && earlier <= at)
+    }
+}
+
 impl Shard {
-    fn drop_stale(&mut self, home: Option<RuntimeId>) {
-        let Some(home) = home else { return };
+    fn drop_stale(&mut self, home: RuntimeId) {
         let lanes = &self.lanes;
         let is_live = |entry: &Entry| {
             let mut lanes = lanes.iter_hash(entry.hash);

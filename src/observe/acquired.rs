@@ -3,11 +3,11 @@ use std::time::Duration;
 use crate::Error;
 
 /// Reports the end of an acquire, and the time it waited.
-pub(crate) fn acquired(outcome: Result<(), &Error>, waited: Duration) {
+pub(crate) fn acquired(outcome: Result<(), &Error>, waited: impl FnOnce() -> Duration) {
     #[cfg(feature = "metrics")]
     {
         metrics::counter!("tower_lock_acquires_total", "outcome" => name(outcome)).increment(1);
-        metrics::histogram!("tower_lock_wait_seconds").record(waited.as_secs_f64());
+        metrics::histogram!("tower_lock_wait_seconds").record(waited().as_secs_f64());
     }
     #[cfg(feature = "tracing")]
     if let Err(error) = outcome {
@@ -19,6 +19,7 @@ pub(crate) fn acquired(outcome: Result<(), &Error>, waited: Duration) {
             "lock not acquired"
         );
     }
+    #[cfg(not(feature = "metrics"))]
     let _unused_without_features = (outcome, waited);
 }
 

@@ -32,8 +32,9 @@ const TOLERANCE: i64 = 1_000_000;
 const READINGS: usize = 3;
 
 /// The clocks of this process, each with its own zero.
-struct Clocks {
-    start: Instant,
+pub(super) struct Clocks {
+    /// The moment from which the engine counts.
+    pub(super) start: Instant,
     counter: Counter,
 }
 
@@ -45,21 +46,23 @@ static CLOCKS: LazyLock<Clocks> = LazyLock::new(|| {
     }
 });
 
-/// Returns the moment from which the engine counts.
-pub(super) fn start() -> Instant {
-    CLOCKS.start
+/// Returns the clocks, which start with the first call.
+pub(super) fn clocks() -> &'static Clocks {
+    &CLOCKS
 }
 
-/// Returns the suspended nanoseconds as of the reading `ticked` of tokio's clock, taken just before this
-/// call.
-pub(super) fn total(ticked: i64) -> i64 {
-    let Clocks { start, counter } = &*CLOCKS;
-    counter.total(ticked, counting, || running(*start))
-}
+impl Clocks {
+    /// Returns the suspended nanoseconds as of the reading `ticked` of tokio's clock, taken just before
+    /// this call.
+    pub(super) fn total(&self, ticked: i64) -> i64 {
+        self.counter.total(ticked, counting, || running(self.start))
+    }
 
-/// Returns the suspended nanoseconds that [`total`] has detected, without reading a clock.
-pub(super) fn noticed() -> i64 {
-    CLOCKS.counter.noticed()
+    /// Returns the suspended nanoseconds that [`total`](Self::total) has detected, without reading a
+    /// clock.
+    pub(super) fn noticed(&self) -> i64 {
+        self.counter.noticed()
+    }
 }
 
 fn running(start: Instant) -> i64 {
@@ -297,8 +300,8 @@ mod tests {
 
     #[test]
     fn this_machine_has_not_been_suspended() {
-        let ticked = running(start());
-        assert!(total(ticked) <= noticed());
+        let clocks = clocks();
+        assert!(clocks.total(running(clocks.start)) <= clocks.noticed());
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Lane {
     pub(in crate::lock) fn granted_inline(
         &mut self,
         key: &LockKey,
-        claim: Claim,
+        claim: &Claim,
         mut lease: Lease,
         now: Moment,
         effects: &mut Effects,
@@ -215,11 +215,12 @@ impl Lane {
 
     /// Begins to contend for the next waiter, or becomes idle. The lane holds no lease any more.
     pub(super) fn contend_or_idle(&mut self, yielded: Yielded, now: Moment, effects: &mut Effects) {
+        let own = self.home;
         match self.first(now, effects) {
             None => self.phase = Phase::Idle,
             Some(claim) => {
                 // The runtime of this event runs, but that of the waiter may not.
-                let home = self.home.unwrap_or(claim.home);
+                let home = own.unwrap_or(claim.home);
                 self.contend(Seen::Busy(now), yielded, home, now, effects);
             }
         }
@@ -270,7 +271,7 @@ impl Lane {
         effects: &mut Effects,
     ) -> Option<Claim> {
         self.driven_by(wakeup)?;
-        let first = self.first(now, effects);
+        let first = self.first(now, effects).copied();
         if first.is_none() {
             self.phase = Phase::Idle;
         }
@@ -299,7 +300,7 @@ impl Lane {
     ) {
         let Some(contending) = self.driven_by(wakeup) else {
             // Another task has replaced this one, so its lease is released.
-            let ttl = Span::new(lease.longest(now));
+            let ttl = lease.longest(now);
             let lease = lease.number();
             effects.work.push(Work::Resolve { lease, ttl, home });
             return;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::queue::has_patient_waiters;
 use super::state::{Contending, Elsewhere, Lane, Phase, Seen};
 use crate::lock::claim::Claim;
 use crate::lock::clock::Moment;
@@ -34,12 +35,9 @@ impl Lane {
         effects: &mut Effects,
     ) -> Entered {
         self.expire(claim.home, now, effects);
-        let has_patient_waiters = self.has_patient_waiters();
         match &mut self.phase {
             Phase::Idle => Entered::Idle,
-            Phase::Held(tenure)
-                if tenure.grant.owner() == claim.owner.get() && tenure.grant.is_held(now) =>
-            {
+            Phase::Held(tenure) if tenure.grant.owner() == claim.owner.get() => {
                 if tenure.grant.holds() >= MAX_HOLD_COUNT {
                     return Entered::Rejected(Error::new(ErrorKind::ReentrancyLimit));
                 }
@@ -58,7 +56,7 @@ impl Lane {
                     && self.queue.is_empty()
                     && returning.lease.may_pass_to(claim.terms, now) =>
             {
-                Entered::Granted(self.take_back(key, *claim, now, effects))
+                Entered::Granted(self.take_back(key, claim, now, effects))
             }
             _ if !claim.deadline.is_one_attempt() => Entered::Occupied,
             // The reply in flight serves this acquire too, unless the attempt was sent earlier and is busy.
@@ -67,7 +65,9 @@ impl Lane {
                 ..
             }) => Entered::Occupied,
             // No waiter is ahead: a task started for earlier waiters makes the attempt.
-            Phase::Contending(_) | Phase::Returning(_) if !has_patient_waiters => Entered::Occupied,
+            Phase::Contending(_) | Phase::Returning(_) if !has_patient_waiters(&self.queue) => {
+                Entered::Occupied
+            }
             // Another owner holds the key or is ahead.
             Phase::Held(_) | Phase::Contending(_) | Phase::Returning(_) => {
                 Entered::Rejected(self.why_not(now))
@@ -79,7 +79,7 @@ impl Lane {
     fn take_back(
         &mut self,
         key: &LockKey,
-        claim: Claim,
+        claim: &Claim,
         now: Moment,
         effects: &mut Effects,
     ) -> Arc<Grant> {
@@ -93,11 +93,12 @@ impl Lane {
     /// Ends an expired grant or return before an event reads the phase. The watchdog may be late or may
     /// have stopped.
     pub(super) fn expire(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
-        if let Phase::Held(tenure) = &self.phase
-            && now >= tenure.grant.valid_until()
-        {
-            self.lose_by_clock(home, now, effects);
+        if let Phase::Held(tenure) = &self.phase {
+            if now >= tenure.grant.valid_until() {
+                self.lose_by_clock(home, now, effects);
+            }
+        } else {
+            self.forget_if_expired(now, effects);
         }
-        self.forget_if_expired(now, effects);
     }
 }

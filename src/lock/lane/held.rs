@@ -103,7 +103,7 @@ impl Lane {
         &mut self,
         key: &LockKey,
         mut lease: Lease,
-        claim: Claim,
+        claim: &Claim,
         now: Moment,
     ) -> Arc<Grant> {
         if self.home != Some(claim.home) {
@@ -118,21 +118,21 @@ impl Lane {
         &mut self,
         now: Moment,
         effects: &mut Effects,
-        begin: impl FnOnce(Claim) -> Tenure,
+        begin: impl FnOnce(&Claim) -> Tenure,
     ) {
         let Some((_, waiter)) = self.queue.pop_first() else {
             unreachable!("BUG: the first waiter was just found");
         };
-        let claim = waiter.claim;
+        let claim = &waiter.claim;
         let mut tenure = begin(claim);
-        tenure.expect_pick_up(&claim);
+        tenure.expect_pick_up(claim);
         let grant = self.hold(tenure);
         effects.grants.push(Granted {
             reply: waiter.reply,
             hold: claim.hold,
             given: Given {
                 grant: Arc::clone(&grant),
-                pick_up: self.pick_up_by_flag(&claim),
+                pick_up: self.pick_up_by_flag(claim),
             },
         });
         self.grant_companions(claim.owner, &grant, now, effects);

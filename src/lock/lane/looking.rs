@@ -42,6 +42,11 @@ impl Lane {
         self.home.map(|home| (home, at))
     }
 
+    /// Returns `true` if a waiter, or a nested hold, is in another runtime than the lane's own.
+    pub(in crate::lock) fn is_awaited_elsewhere(&self) -> bool {
+        matches!(self.elsewhere, Elsewhere::Waits { .. })
+    }
+
     /// Returns when the watchdogs of the waiters' other runtimes have to check the lane, unless they were
     /// last notified of the same time.
     pub(in crate::lock) fn looks_from_elsewhere(

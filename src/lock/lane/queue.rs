@@ -1,5 +1,6 @@
 //! The queue of a lane, ordered by ticket.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Seen, Waiter, Yielded};
@@ -61,21 +62,14 @@ impl Lane {
 
     /// Returns the claim of the first waiter whose deadline has not passed. Rejects earlier ones, whose
     /// futures are not polled.
-    pub(super) fn first(&mut self, now: Moment, effects: &mut Effects) -> Option<Claim> {
-        while let Some(first) = self.queue.first_entry() {
-            let claim = first.get().claim;
-            if !claim.deadline.has_passed(now) {
-                return Some(claim);
-            }
-            let waiter = first.remove();
+    pub(super) fn first(&mut self, now: Moment, effects: &mut Effects) -> Option<&Claim> {
+        while let Some((_, first)) = self.queue.first_key_value()
+            && first.claim.deadline.has_passed(now)
+            && let Some((_, waiter)) = self.queue.pop_first()
+        {
             effects.reject(waiter.reply, self.why_not(now));
         }
-        None
-    }
-
-    /// Returns `true` if a waiter waits for more than one attempt.
-    pub(super) fn has_patient_waiters(&self) -> bool {
-        (self.queue.values()).any(|waiter| !waiter.claim.deadline.is_one_attempt())
+        self.queue.values().next().map(|first| &first.claim)
     }
 
     /// Returns `true` if a waiter needs an attempt now, during any backoff.
@@ -172,4 +166,9 @@ impl Lane {
             _ => &[],
         }
     }
+}
+
+/// Returns `true` if a waiter waits for more than one attempt.
+pub(super) fn has_patient_waiters(queue: &BTreeMap<Ticket, Box<Waiter>>) -> bool {
+    (queue.values()).any(|waiter| !waiter.claim.deadline.is_one_attempt())
 }

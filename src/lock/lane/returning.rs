@@ -2,6 +2,7 @@
 
 use super::state::{Lane, Phase, Returning, Yielded};
 use super::tenure::Tenure;
+use crate::lock::claim::Claim;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Effects, Outgoing, Work};
 use crate::lock::lease::LeaseNumber;
@@ -35,7 +36,6 @@ impl Lane {
         now: Moment,
         due: Moment,
     ) -> Option<Order> {
-        let first = self.queue.values().next().map(|first| first.claim);
         let Phase::Returning(returning) = &mut self.phase else {
             return None;
         };
@@ -46,8 +46,11 @@ impl Lane {
         returning.due = due;
         let lease = &returning.lease;
         let outgoing = returning.outgoing(now);
-        let keep = first.is_some_and(|first| {
-            lease.is_renewed_for(first.terms, now) && !first.deadline.has_passed(now)
+        let keep = (self.queue.values().next()).is_some_and(|first| {
+            let Claim {
+                terms, deadline, ..
+            } = first.claim;
+            lease.is_renewed_for(terms, now) && !deadline.has_passed(now)
         });
         let ttl = Span::new(lease.ttl());
         self.move_to(home);
@@ -155,7 +158,7 @@ impl Lane {
 
     /// Continues the return after the reply to a renewal, or hands the lease off to the next waiter.
     pub(super) fn resume_return(&mut self, key: &LockKey, now: Moment, effects: &mut Effects) {
-        let next = self.first(now, effects);
+        let next = self.first(now, effects).map(|first| first.terms);
         let Phase::Returning(returning) = std::mem::take(&mut self.phase) else {
             unreachable!("BUG: only a return resumes");
         };
@@ -163,7 +166,7 @@ impl Lane {
             unreachable!("BUG: a return has a runtime");
         };
         let Returning { lease, report, .. } = returning;
-        if next.is_some_and(|next| lease.may_pass_to(next.terms, now)) {
+        if next.is_some_and(|terms| lease.may_pass_to(terms, now)) {
             effects.report(report, Ok(()));
             self.hand_to_first(now, effects, |claim| {
                 Tenure::handed_on(key, lease, claim, now)
@@ -207,7 +210,7 @@ impl Returning {
     pub(super) fn outgoing(&self, now: Moment) -> Outgoing {
         Outgoing {
             lease: self.lease.number(),
-            ttl: Span::new(self.lease.longest(now)),
+            ttl: self.lease.longest(now),
         }
     }
 }

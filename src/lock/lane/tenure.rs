@@ -70,8 +70,8 @@ const FIRST: HoldId = 0;
 
 impl Tenure {
     /// Begins the tenure of a holder under a fresh counter.
-    pub(super) fn begin(key: &LockKey, lease: Lease, claim: Claim, now: Moment) -> Self {
-        let limit = now + claim.terms.max_hold.get();
+    pub(super) fn begin(key: &LockKey, lease: Lease, claim: &Claim, now: Moment) -> Self {
+        let limit = now + claim.terms.max_hold;
         let grant = Grant::new(
             key.clone(),
             claim.owner.get(),
@@ -97,7 +97,7 @@ impl Tenure {
     }
 
     /// Begins the tenure of the next holder in this process, with a fresh token and without a command.
-    pub(super) fn handed_on(key: &LockKey, mut lease: Lease, claim: Claim, now: Moment) -> Self {
+    pub(super) fn handed_on(key: &LockKey, mut lease: Lease, claim: &Claim, now: Moment) -> Self {
         lease.hand_on();
         Self::begin(key, lease, claim, now)
     }
@@ -197,7 +197,7 @@ impl Tenure {
         } else {
             End::At(valid_until(now, terms.ttl.get()))
         };
-        let limit = now + terms.max_hold.get();
+        let limit = now + terms.max_hold;
         let is_alike = match &self.holds {
             Holds::Alike(first) => *first == end && terms.renewed && self.limit == limit,
             Holds::Mixed(_) => false,
@@ -205,9 +205,9 @@ impl Tenure {
         if !is_alike {
             let id = hold;
             self.mixed().push(Hold { id, end, limit });
+            self.follow_holds(now);
         }
         self.grant.set_holds(self.grant.holds() + 1);
-        self.follow_holds(now);
     }
 
     /// Converts the holds to a list, and returns it.
@@ -246,7 +246,7 @@ impl Tenure {
 
     /// Starts `max_hold` of this hold now.
     pub(super) fn limit_hold(&mut self, hold: HoldId, max_hold: Span, now: Moment) {
-        let limit = now + max_hold.get();
+        let limit = now + max_hold;
         match &self.holds {
             Holds::Alike(_) if self.grant.holds() == 1 => {
                 self.limit = limit;

@@ -46,7 +46,7 @@ fn acquire(
     event(lanes, key, |lane, effects| {
         lane.contend_inline(&Arc::<InlineAttempt>::default(), &claim, now);
         let lease = Lease::new(number(1), 100, TOKENS, claim.terms, now);
-        lane.granted_inline(key, claim, lease, now, effects)
+        lane.granted_inline(key, &claim, lease, now, effects)
     })
 }
 

@@ -54,7 +54,7 @@ fn forced_release_in_attempt_renews_grant_at_once() {
     assert!(lane.forced(None).is_empty());
     let lease = lane.lease(1, 100, RENEWED);
     let (_grant, _) = lane.event(|lane, now, effects| {
-        lane.granted_inline(&key(), claim(1, RENEWED), lease, now, effects)
+        lane.granted_inline(&key(), &claim(1, RENEWED), lease, now, effects)
     });
     assert_eq!(lane.next_look(), lane.now);
     lane.start_renewal();

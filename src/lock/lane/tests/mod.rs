@@ -72,7 +72,7 @@ impl TestLane {
         let (mut lane, _attempt) = Self::attempting(claim);
         let lease = lane.lease(1, 100, claim.terms);
         let (grant, effects) = lane
-            .event(|lane, now, effects| lane.granted_inline(&key(), claim, lease, now, effects));
+            .event(|lane, now, effects| lane.granted_inline(&key(), &claim, lease, now, effects));
         assert!(effects.is_empty());
         (lane, grant)
     }

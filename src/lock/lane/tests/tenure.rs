@@ -7,7 +7,7 @@ use crate::lock::lease::valid_until;
 fn tenure(terms: Terms) -> (Tenure, Moment) {
     let now = Moment::now();
     let lease = Lease::new(number(1), 100, TOKENS, terms, now);
-    (Tenure::begin(&key(), lease, claim(1, terms), now), now)
+    (Tenure::begin(&key(), lease, &claim(1, terms), now), now)
 }
 
 /// Renews the lease if that is due by `now`. Returns `true` if it was due.
