@@ -1,12 +1,18 @@
-//! Many tasks on few keys, on all cores, with random calls at random times.
+//! Many tasks on few keys, on all cores, with random calls at random times: in one runtime, and in several
+//! that block and end.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::{Backend, LockKey, LockManager, Memory};
+use tower_lock::{Backend, LockGuard, LockKey, LockManager, Memory};
+
+use crate::simulated::Simulated;
+use crate::stopped_runtime::current_thread;
+use crate::support::MS;
 
 const KEYS: usize = 4;
 
@@ -17,16 +23,27 @@ struct Protected {
     last_token: AtomicI64,
 }
 
+/// Leaves the protected state when dropped, which must happen before the guard is released.
+struct Inside<'a>(&'a Protected);
+
 impl Protected {
-    fn enter(&self, token: i64) {
+    fn enter(&self, guard: &LockGuard) -> Inside<'_> {
         assert!(!self.inside.swap(true, Ordering::SeqCst), "two holders");
+        let token = guard.fencing_token().get();
         let last = self.last_token.swap(token, Ordering::SeqCst);
         assert!(token > last, "token {token} after {last}");
+        Inside(self)
     }
+}
 
-    fn leave(&self) {
-        assert!(self.inside.swap(false, Ordering::SeqCst));
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.inside.store(false, Ordering::SeqCst);
     }
+}
+
+fn protected() -> Arc<Vec<Protected>> {
+    Arc::new((0..KEYS).map(|_| Protected::default()).collect())
 }
 
 fn random(bound: u64) -> u64 {
@@ -46,7 +63,7 @@ async fn one_round(locks: &LockManager, protected: &[Protected]) {
     let Ok(Ok(guard)) = timeout(patience, acquire).await else {
         return;
     };
-    protected[n].enter(guard.fencing_token().get());
+    let inside = protected[n].enter(&guard);
     assert!(guard.is_held());
     match random(4) {
         0 => tokio::task::yield_now().await,
@@ -57,7 +74,7 @@ async fn one_round(locks: &LockManager, protected: &[Protected]) {
         2 => sleep(Duration::from_micros(random(200))).await,
         _ => {}
     }
-    protected[n].leave();
+    drop(inside);
     match random(3) {
         0 => drop(timeout(Duration::from_micros(random(50)), guard.release()).await),
         _ => drop(guard),
@@ -70,8 +87,7 @@ async fn random_load_never_overlaps_and_leaves_nothing() {
     let managers: Vec<_> = (0..3)
         .map(|_| LockManager::builder(memory.clone()).build().unwrap())
         .collect();
-    let protected: Arc<Vec<Protected>> =
-        Arc::new((0..KEYS).map(|_| Protected::default()).collect());
+    let protected = protected();
     let end = Instant::now() + Duration::from_secs(3);
     let tasks: Vec<_> = (0..60)
         .map(|n| {
@@ -96,4 +112,71 @@ async fn random_load_never_overlaps_and_leaves_nothing() {
         let holder = memory.inspect(&LockKey::new(format!("key:{n}"))).await;
         assert_eq!(holder.unwrap(), None);
     }
+}
+
+/// Drives runtimes of this thread, one after the other, until `end`.
+fn drive_runtimes(locks: &LockManager, protected: &Arc<Vec<Protected>>, end: Instant) {
+    let mut runtime = current_thread();
+    while Instant::now() < end {
+        match random(8) {
+            0 => thread::sleep(Duration::from_micros(random(5_000))),
+            // A runtime ends with acquires, guards and releases in its tasks.
+            1 => {
+                for _ in 0..8 {
+                    let (locks, protected) = (locks.clone(), Arc::clone(protected));
+                    runtime.spawn(async move { one_round(&locks, &protected).await });
+                }
+                let time = Duration::from_micros(random(2_000));
+                runtime.block_on(async { sleep(time).await });
+                runtime = current_thread();
+            }
+            // A guard is dropped outside any runtime.
+            2 => {
+                let acquire = locks.acquire("key:0").no_wait().into_future();
+                if let Ok(guard) = runtime.block_on(acquire) {
+                    drop(protected[0].enter(&guard));
+                }
+            }
+            _ => runtime.block_on(one_round(locks, protected)),
+        }
+    }
+}
+
+#[test]
+fn random_load_in_ending_runtimes_never_overlaps() {
+    let (memory, wire) = (Memory::new(), Simulated::new(MS));
+    let in_memory = LockManager::builder(memory).build().unwrap();
+    let [one, other] =
+        [wire.another_wire(), wire].map(|it| LockManager::builder(it).build().unwrap());
+    let stores = [
+        ([&in_memory, &in_memory], protected()),
+        ([&one, &other], protected()),
+    ];
+    let end = Instant::now() + Duration::from_secs(3);
+    thread::scope(|scope| {
+        for (managers, protected) in &stores {
+            for locks in managers.iter().cycle().take(4) {
+                scope.spawn(move || drive_runtimes(locks, protected, end));
+            }
+        }
+    });
+    // What the last runtimes have left is released in the next one that a manager is used in.
+    current_thread().block_on(async {
+        for locks in [&in_memory, &one, &other] {
+            drop(locks.acquire("another").await.unwrap());
+        }
+        for locks in [&in_memory, &one, &other] {
+            for n in 0..KEYS {
+                drop(locks.acquire(format!("key:{n}")).await.unwrap());
+            }
+        }
+        let start = Instant::now();
+        while ![&in_memory, &one, &other]
+            .iter()
+            .all(|it| it.snapshot().is_idle())
+        {
+            assert!(start.elapsed() < Duration::from_secs(2));
+            sleep(MS).await;
+        }
+    });
 }
