@@ -169,14 +169,22 @@ impl Lane {
         claim: &Claim,
         now: Moment,
     ) -> bool {
-        let elsewhere = self.home != Some(claim.home);
+        let left = self.home.filter(|home| *home != claim.home);
         let Some(tenure) = self.held_under(grant) else {
             return false;
         };
         let picked_up = tenure.pick_up(claim.hold);
         // The runtime of any other hold renews the lease if this one does not.
-        if picked_up && elsewhere && tenure.is_first(claim.hold) {
+        if picked_up
+            && let Some(left) = left
+            && tenure.is_first(claim.hold)
+        {
             tenure.lease.expect_reply_within(TAKE_OVER, now);
+            // A companion may have been granted there.
+            if tenure.grant.holds() > 1 {
+                tenure.add_home(left);
+                self.elsewhere = Elsewhere::NEW;
+            }
             self.move_to(claim.home);
         }
         picked_up

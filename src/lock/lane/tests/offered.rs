@@ -127,6 +127,25 @@ fn companion_leaves_lane_in_home_of_first_hold() {
     assert_eq!(lane.lane.home(), Some(here()));
 }
 
+#[test]
+fn companion_renews_after_first_hold_moved_lane() {
+    let (mut lane, first) = TestLane::held(RENEWED);
+    let one = from_elsewhere(claim(2, RENEWED));
+    let other = Claim {
+        owner: one.owner,
+        ..claim(3, RENEWED)
+    };
+    let _answers = [lane.enqueue(one), lane.enqueue(other)];
+    let grant = Arc::clone(&lane.release(&first).grants[0].given.grant);
+    assert!(lane.lane.picked_up(&grant, &one, lane.now));
+    assert!(lane.lane.picked_up(&grant, &other, lane.now));
+    assert_eq!(lane.lane.home(), Some(elsewhere()));
+    // The runtime of the first hold is blocked.
+    lane.lane.mark_suspect(lane.now);
+    lane.pass(TAKE_OVER);
+    assert!(lane.look(here()).0.is_some());
+}
+
 /// Returns a grant with a renewed first hold that is not picked up within a second, and a fixed one that
 /// is.
 fn half_forgotten() -> (TestLane, Arc<Grant>) {
