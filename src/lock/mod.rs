@@ -91,6 +91,7 @@ mod deadlines;
 mod dispatch;
 mod effect;
 mod engine;
+mod entry;
 mod extend_ahead;
 mod grant;
 mod guard;
