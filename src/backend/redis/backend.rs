@@ -7,15 +7,11 @@ use std::time::Duration;
 use deadpool_redis::Pool;
 
 use super::RedisBackendBuilder;
-use super::connect::Network;
-use super::fault::Trouble;
-use super::gather;
-use super::names::Names;
-use super::place::{Place, Topology};
-use super::quarantine;
-use super::script::{At, Scripts};
-use super::sentinel::Sentinels;
 use crate::LockKey;
+use crate::backend::redis::command::{self as command, spread_quarantine};
+use crate::backend::redis::command::{At, Names, Scripts, Trouble};
+use crate::backend::redis::connection::Network;
+use crate::backend::redis::topology::{Place, Sentinels, Topology};
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Extended, Fence,
     ForceReleased, Hints, Holder, KeepRequest, Node, Release, Released, ReleasedOrKept, Renewal,
@@ -75,18 +71,18 @@ pub struct RedisBackend {
     inner: Arc<Inner>,
 }
 
-pub(super) struct Inner {
-    pub(super) names: Names,
-    pub(super) scripts: Scripts,
-    pub(super) topology: Topology,
+pub(crate) struct Inner {
+    pub(crate) names: Names,
+    pub(crate) scripts: Scripts,
+    pub(crate) topology: Topology,
     /// Those who say which server it is.
-    pub(super) sentinels: Option<Arc<Sentinels>>,
-    pub(super) network: Arc<Network>,
+    pub(crate) sentinels: Option<Arc<Sentinels>>,
+    pub(crate) network: Arc<Network>,
     /// Acquires that are wanted at the same moment go in one call: not in a cluster, where few share
     /// a slot, nor where each has to be acknowledged or may be in a quarantine.
-    pub(super) gathers: bool,
-    pub(super) address: String,
-    pub(super) warnings: Vec<String>,
+    pub(crate) gathers: bool,
+    pub(crate) address: String,
+    pub(crate) warnings: Vec<String>,
 }
 
 impl RedisBackend {
@@ -116,7 +112,7 @@ impl RedisBackend {
         RedisBackendBuilder::from_pool(pool)
     }
 
-    pub(super) fn new(inner: Inner) -> Self {
+    pub(crate) fn new(inner: Inner) -> Self {
         Self {
             inner: Arc::new(inner),
         }
@@ -132,14 +128,14 @@ impl RedisBackend {
 }
 
 impl Inner {
-    pub(super) fn place(&self, key: &LockKey) -> Result<Place, BackendError> {
+    pub(crate) fn place(&self, key: &LockKey) -> Result<Place, BackendError> {
         match &self.topology {
             Topology::Single(node) => Ok(Place::alone(node.shard(key))),
             Topology::Cluster(cluster) => cluster.place(key, self.names.slot(key)),
         }
     }
 
-    pub(super) fn at<'a>(&'a self, place: &'a Place, key: &'a LockKey) -> At<'a> {
+    pub(crate) fn at<'a>(&'a self, place: &'a Place, key: &'a LockKey) -> At<'a> {
         At {
             place,
             names: &self.names,
@@ -179,12 +175,12 @@ impl Backend for RedisBackend {
         }
         let place = inner.place(key)?;
         if inner.gathers {
-            return gather::acquire(&self.inner, place.shard(), request).await;
+            return command::acquire(&self.inner, place.shard(), request).await;
         }
         let at = inner.at(&place, key);
         let outcome = inner.scripts.acquire(at, *lease, *ttl).await;
         if let Err(refusal) = &outcome {
-            quarantine::spread(&self.inner, key, refusal);
+            spread_quarantine(&self.inner, key, refusal);
         }
         outcome
     }
@@ -294,7 +290,7 @@ impl Node for RedisBackend {
         let at = inner.at(&place, key);
         let outcome = inner.scripts.vote(at, *lease, *ttl, fence).await;
         if let Err(refusal) = &outcome {
-            quarantine::spread(&self.inner, key, refusal);
+            spread_quarantine(&self.inner, key, refusal);
         }
         outcome
     }

@@ -8,11 +8,11 @@ use deadpool_redis::Pool;
 use redis::RedisConnectionInfo;
 
 use super::RedisBackend;
-use super::replicas::MinReplicas;
-use super::script::Publish;
 use super::self_test::self_test;
+use crate::backend::redis::command::Publish;
 #[cfg(feature = "redis-tls")]
-use super::tls::Certificates;
+use crate::backend::redis::connection::Certificates;
+use crate::backend::redis::topology::MinReplicas;
 use crate::error::with_causes;
 use crate::{ConfigError, ConnectError};
 
@@ -28,32 +28,32 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// Nothing is checked and nothing is opened before [`connect`](Self::connect).
 #[must_use = "does nothing until `connect` is called"]
 pub struct RedisBackendBuilder {
-    pub(super) source: Source,
-    pub(super) notify: Option<String>,
-    pub(super) prefix: String,
-    pub(super) connections: NonZeroUsize,
-    pub(super) connect_timeout: Duration,
-    pub(super) response_timeout: Duration,
-    pub(super) publish: Publish,
-    pub(super) sentinel_auth: Option<RedisConnectionInfo>,
+    pub(crate) source: Source,
+    pub(crate) notify: Option<String>,
+    pub(crate) prefix: String,
+    pub(crate) connections: NonZeroUsize,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+    pub(crate) publish: Publish,
+    pub(crate) sentinel_auth: Option<RedisConnectionInfo>,
     #[cfg(feature = "redis-tls")]
-    pub(super) certificates: Certificates,
-    pub(super) min_replicas: Option<MinReplicas>,
-    pub(super) quarantine: Option<Duration>,
-    pub(super) redisson_tokens: bool,
+    pub(crate) certificates: Certificates,
+    pub(crate) min_replicas: Option<MinReplicas>,
+    pub(crate) quarantine: Option<Duration>,
+    pub(crate) redisson_tokens: bool,
 }
 
-pub(super) enum Source {
+pub(crate) enum Source {
     Url(String),
     Pool(Pool),
 }
 
 impl RedisBackendBuilder {
-    pub(super) fn from_url(url: String) -> Self {
+    pub(crate) fn from_url(url: String) -> Self {
         Self::new(Source::Url(url))
     }
 
-    pub(super) fn from_pool(pool: Pool) -> Self {
+    pub(crate) fn from_pool(pool: Pool) -> Self {
         Self::new(Source::Pool(pool))
     }
 
@@ -292,7 +292,7 @@ impl RedisBackendBuilder {
 
 impl RedisBackendBuilder {
     /// What can be told from a setting alone.
-    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         let for_replicas = self.min_replicas.map(|it| it.timeout);
         for (field, time, max) in [
             ("connect_timeout", Some(self.connect_timeout), MAX_TIMEOUT),

@@ -25,34 +25,15 @@
 //! `Endpoint` (`notify`). A new script stands in `scripts/` and `script`, is tried in `self_test`, and what
 //! it calls is in the permissions of [`RedisBackend`].
 
-mod assemble;
 mod backend;
-mod backoff;
-mod batches;
 mod builder;
-mod checkout;
-mod cluster;
-mod connect;
-mod fault;
-mod gather;
-mod link;
-mod names;
-mod node;
+mod command;
+mod connection;
 mod notify;
-mod outage;
-mod place;
-mod quarantine;
-mod recovery;
-mod replicas;
-mod script;
 mod self_test;
-mod sentinel;
-mod shard;
-mod target;
-#[cfg(feature = "redis-tls")]
-mod tls;
+mod topology;
 
 pub use backend::RedisBackend;
 pub use builder::RedisBackendBuilder;
+pub use command::Publish;
 pub use deadpool_redis;
-pub use script::Publish;

@@ -8,13 +8,9 @@ use redis::Value;
 use uuid::Uuid;
 
 use super::backend::Inner;
-use super::cluster::Cluster;
-use super::fault::Trouble;
-use super::node::Node;
-use super::place::{Place, Topology};
-use super::quarantine::prepare;
-use super::script::{self, At};
-use super::shard::Shard;
+use crate::backend::redis::command::{At, Trouble, plain, prepare};
+use crate::backend::redis::connection::Shard;
+use crate::backend::redis::topology::{Cluster, Node, Place, Topology};
 use crate::backend::{AcquireRequest, BackendError, BackendErrorKind, LeaseId, Release, Renewal};
 use crate::error::with_causes;
 use crate::{ConfigError, ConnectError, LockKey};
@@ -27,7 +23,7 @@ const TRIAL_TTL: Duration = Duration::from_secs(1);
 /// Bounded by its parts: the connect timeout for the connections and again for the trial of the
 /// subscription, the response timeout for each command. One deadline for all of it would take a
 /// server far away for one that is down.
-pub(super) async fn self_test(inner: &Inner) -> Result<Vec<String>, ConnectError> {
+pub(crate) async fn self_test(inner: &Inner) -> Result<Vec<String>, ConnectError> {
     let trials = match &inner.topology {
         Topology::Single(node) => vec![test_node(inner, node, None).await?],
         Topology::Cluster(cluster) => {
@@ -62,7 +58,7 @@ async fn test_node(
 
     let shard = &node.shards[0];
     // Says the role to those, too, who may not ask for `INFO`.
-    let hello = script::plain(shard, &redis::cmd("HELLO")).await.ok();
+    let hello = plain(shard, &redis::cmd("HELLO")).await.ok();
     if let Some(trouble) = mistaken(hello.as_ref(), cluster.is_some()) {
         let error = BackendError::refused(BackendErrorKind::Misconfigured, trouble);
         return Err(failed(error));
@@ -85,7 +81,7 @@ async fn test_node(
         if at.names.of_redisson {
             // It would stay for ever. What the trial ran into says more than what this does.
             let mut forget = redis::cmd("DEL");
-            let forgotten = script::plain(shard, forget.arg(at.fence())).await;
+            let forgotten = plain(shard, forget.arg(at.fence())).await;
             return outcome.and(forgotten.map(|_| left));
         }
         outcome.map(|()| left)
@@ -170,9 +166,9 @@ async fn try_scripts(inner: &Inner, node: &Node, at: At<'_>) -> Result<(), Backe
     // Scripts get over a message that may not be sent, and `EVAL` is for bad times only: what they
     // need is asked for by itself.
     let shard = node.shard(at.key);
-    script::plain(shard, &scripts.undo(at, lease)).await?;
+    plain(shard, &scripts.undo(at, lease)).await?;
     for message in scripts.messages(at) {
-        script::plain(shard, &message).await?;
+        plain(shard, &message).await?;
     }
     scripts.force_release(at).await?;
     granted
@@ -206,12 +202,12 @@ fn replica(hello: Option<&Value>) -> Option<String> {
 async fn eviction(shard: &Arc<Shard>) -> Option<String> {
     let mut config = redis::cmd("CONFIG");
     config.arg("GET").arg("maxmemory-policy");
-    let policy = match script::plain(shard, &config).await {
+    let policy = match plain(shard, &config).await {
         Ok(answer) => entry(&answer, "maxmemory-policy")?,
         Err(_denied) => {
             let mut info = redis::cmd("INFO");
             info.arg("memory");
-            let answer = script::plain(shard, &info).await.ok()?;
+            let answer = plain(shard, &info).await.ok()?;
             let text = text(&answer)?;
             let lines = text.lines();
             let mut policies = lines.filter_map(|line| line.strip_prefix("maxmemory_policy:"));
@@ -224,7 +220,7 @@ async fn eviction(shard: &Arc<Shard>) -> Option<String> {
 }
 
 /// An entry of a map, in the form of either protocol version.
-pub(super) fn entry(answer: &Value, name: &str) -> Option<String> {
+pub(crate) fn entry(answer: &Value, name: &str) -> Option<String> {
     let is_it = |key: &Value| text(key).is_some_and(|key| key == name);
     match answer {
         Value::Array(flat) => {
@@ -239,7 +235,7 @@ pub(super) fn entry(answer: &Value, name: &str) -> Option<String> {
     }
 }
 
-pub(super) fn text(value: &Value) -> Option<String> {
+pub(crate) fn text(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
         Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
@@ -247,7 +243,7 @@ pub(super) fn text(value: &Value) -> Option<String> {
     }
 }
 
-pub(super) fn connect_error(address: &str, error: BackendError) -> ConnectError {
+pub(crate) fn connect_error(address: &str, error: BackendError) -> ConnectError {
     let address = address.to_owned();
     let source = Arc::new(error);
     match source.kind() {

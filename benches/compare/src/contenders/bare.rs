@@ -20,8 +20,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// The acquire script of tower-lock.
 const ACQUIRE_WITH_TOKEN: &str = concat!(
-    include_str!("../../../../src/backend/redis/scripts/fence.lua"),
-    include_str!("../../../../src/backend/redis/scripts/acquire.lua"),
+    include_str!("../../../../src/backend/redis/command/lua/fence.lua"),
+    include_str!("../../../../src/backend/redis/command/lua/acquire.lua"),
 );
 pub(super) const COUNTER: &str = "lock:{fencing-token}%";
 

@@ -16,12 +16,12 @@ use crate::serving::{PerRequest, fail};
 use crate::work::Failure;
 
 const ACQUIRE: &str = concat!(
-    include_str!("../../../../src/backend/redis/scripts/fence.lua"),
-    include_str!("../../../../src/backend/redis/scripts/acquire_all.lua"),
+    include_str!("../../../../src/backend/redis/command/lua/fence.lua"),
+    include_str!("../../../../src/backend/redis/command/lua/acquire_all.lua"),
 );
 const RELEASE: &str = concat!(
-    include_str!("../../../../src/backend/redis/scripts/tell.lua"),
-    include_str!("../../../../src/backend/redis/scripts/release.lua"),
+    include_str!("../../../../src/backend/redis/command/lua/tell.lua"),
+    include_str!("../../../../src/backend/redis/command/lua/release.lua"),
 );
 
 /// Answered by `acquire_all.lua` for a lock that is granted, and by `release.lua` for one given back.
@@ -29,7 +29,7 @@ const GRANTED: Value = Value::Int(-3);
 const RELEASED: Value = Value::Int(1);
 
 /// How many calls are under way, and for how many acquires there is a second one: as in
-/// `src/backend/redis/gather.rs`.
+/// `src/backend/redis/command/acquire_batch.rs`.
 const SENDERS: usize = 2;
 const WORTH_A_CALL: usize = 16;
 

@@ -12,5 +12,5 @@ mod pub_sub;
 mod task;
 mod topics;
 
-pub(in crate::backend::redis) use notifier::{Endpoint, Notifier};
-pub(in crate::backend::redis) use pub_sub::PubSub;
+pub(crate) use notifier::{Endpoint, Notifier};
+pub(crate) use pub_sub::PubSub;

@@ -12,22 +12,19 @@ use tokio::sync::Notify;
 use super::pub_sub::{PubSub, ask, ping};
 use super::task::Task;
 use super::topics::Topics;
-use crate::backend::redis::cluster::Cluster;
-use crate::backend::redis::connect::{Messages, Network, listen, within};
-use crate::backend::redis::fault::{Fault, Trouble};
-use crate::backend::redis::outage::Outage;
-use crate::backend::redis::sentinel::{Sentinels, require_primary};
-use crate::backend::redis::target::Target;
+use crate::backend::redis::command::{Fault, Trouble};
+use crate::backend::redis::connection::{Messages, Network, Outage, Target, listen, within};
+use crate::backend::redis::topology::{Cluster, Sentinels, require_primary};
 use crate::backend::{BackendError, HintSender, Hints};
 
 /// Tells watchers when to try. Dropping it ends the task, whoever still watches.
-pub(in crate::backend::redis) struct Notifier {
+pub(crate) struct Notifier {
     shared: Arc<Shared>,
 }
 
 /// Where releases are heard.
 #[derive(Clone)]
-pub(in crate::backend::redis) enum Endpoint {
+pub(crate) enum Endpoint {
     Server(Target),
     /// At the primary of the moment.
     Sentinel(Arc<Sentinels>),
@@ -53,7 +50,7 @@ pub(super) struct Shared {
 }
 
 impl Notifier {
-    pub(in crate::backend::redis) fn new(
+    pub(crate) fn new(
         network: Arc<Network>,
         endpoint: Option<Endpoint>,
         kinds: &'static [PubSub],
@@ -83,7 +80,7 @@ impl Notifier {
     }
 
     /// Watches a channel.
-    pub(in crate::backend::redis) fn watch(&self, channel: String, watchers: Vec<HintSender>) {
+    pub(crate) fn watch(&self, channel: String, watchers: Vec<HintSender>) {
         let mut topics = self.shared.topics();
         topics.watch(channel, watchers);
         let start = !std::mem::replace(&mut topics.running, true);
@@ -100,7 +97,7 @@ impl Notifier {
 
     /// Takes away the watchers of all channels that do not live here, unsubscribes from those, and
     /// wants those again that do and have been refused.
-    pub(in crate::backend::redis) fn evict(
+    pub(crate) fn evict(
         &self,
         lives_here: impl Fn(&str) -> bool,
     ) -> Vec<(String, Vec<HintSender>)> {
@@ -113,7 +110,7 @@ impl Notifier {
 
     /// How many of the channel's subscribers the server counts wait for nothing: our own, unless another
     /// manager over this backend waits. `None` if the server cannot know who watches.
-    pub(in crate::backend::redis) fn own_subscribers(&self, channel: &str) -> Option<u8> {
+    pub(crate) fn own_subscribers(&self, channel: &str) -> Option<u8> {
         let kinds = self.shared.kinds;
         match self.shared.endpoint.as_ref()? {
             // Others may hear plain messages at another node, which is not asked.
@@ -124,16 +121,13 @@ impl Notifier {
     }
 
     /// Where it subscribes.
-    pub(in crate::backend::redis) fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.shared.address
     }
 
     /// Opens a connection, sends once whatever will be sent over such a one and closes it, within the
     /// connect timeout: what a self-test can learn.
-    pub(in crate::backend::redis) async fn try_out(
-        &self,
-        channel: &str,
-    ) -> Result<(), BackendError> {
+    pub(crate) async fn try_out(&self, channel: &str) -> Result<(), BackendError> {
         if self.shared.endpoint.is_none() {
             return Ok(());
         }

@@ -4,12 +4,12 @@ use redis::aio::MultiplexedConnection;
 use redis::{Arg, Cmd, Value};
 
 use crate::backend::redis::Publish;
-use crate::backend::redis::fault::{Fault, Trouble, check, kind_of_connecting};
+use crate::backend::redis::command::{Fault, Trouble, check, kind_of_connecting};
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// Which kind of channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::backend::redis) enum PubSub {
+pub(crate) enum PubSub {
     Plain,
     /// Messages stay in the part of a cluster that has the channel's slot. Since Redis 7.0.
     Sharded,
@@ -17,7 +17,7 @@ pub(in crate::backend::redis) enum PubSub {
 
 impl PubSub {
     /// Those by which releases are heard that are told in this way.
-    pub(in crate::backend::redis) fn kinds(publish: Publish) -> &'static [Self] {
+    pub(crate) fn kinds(publish: Publish) -> &'static [Self] {
         match publish {
             Publish::Auto | Publish::Plain => &[Self::Plain],
             Publish::Sharded => &[Self::Sharded],

@@ -12,9 +12,8 @@ use tokio::time::{Instant, sleep_until};
 use super::notifier::Shared;
 use super::pub_sub::{PubSub, ask, ping};
 use super::topics::MAX_BATCH;
-use crate::backend::redis::backoff::backoff;
-use crate::backend::redis::connect::Messages;
-use crate::backend::redis::fault::{Fault, Trouble};
+use crate::backend::redis::command::{Fault, Trouble};
+use crate::backend::redis::connection::{Messages, backoff};
 use crate::backend::{BackendError, BackendErrorKind, Hints};
 use crate::jitter::jittered;
 

@@ -7,10 +7,10 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
 
 /// A connection out of the pool. It closes when the last handle is dropped.
-pub(super) struct Link {
+pub(crate) struct Link {
     connection: MultiplexedConnection,
     /// The server it leads to.
-    pub(super) address: String,
+    pub(crate) address: String,
     /// A command ran out of time here and nothing has been answered since.
     suspect: AtomicBool,
     /// Somebody already waits for a sign of life.
@@ -18,7 +18,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(connection: MultiplexedConnection, address: String) -> Self {
+    pub(crate) fn new(connection: MultiplexedConnection, address: String) -> Self {
         Self {
             connection,
             address,
@@ -28,7 +28,7 @@ impl Link {
     }
 
     /// Sends a command, directly behind an `ASKING` where it must be, and waits for its answer.
-    pub(super) async fn send(&self, command: &Cmd, asking: bool) -> Result<Value, RedisError> {
+    pub(crate) async fn send(&self, command: &Cmd, asking: bool) -> Result<Value, RedisError> {
         let mut connection = self.connection.clone();
         if !asking {
             return connection.send_packed_command(command).await;
@@ -39,26 +39,26 @@ impl Link {
         Ok(answers.pop().unwrap_or(Value::Nil))
     }
 
-    pub(super) fn is_suspect(&self) -> bool {
+    pub(crate) fn is_suspect(&self) -> bool {
         self.suspect.load(Ordering::Relaxed)
     }
 
-    pub(super) fn distrust(&self) {
+    pub(crate) fn distrust(&self) {
         self.suspect.store(true, Ordering::Relaxed);
     }
 
     /// Takes an answer for what it is; says whether that was in doubt.
-    pub(super) fn trust(&self) -> bool {
+    pub(crate) fn trust(&self) -> bool {
         // The load keeps the usual case free of writes to a cache line all commands share.
         self.is_suspect() && self.suspect.swap(false, Ordering::Relaxed)
     }
 
     /// Whether the caller is the one to ask for a sign of life.
-    pub(super) fn start_probe(&self) -> bool {
+    pub(crate) fn start_probe(&self) -> bool {
         !self.probed.swap(true, Ordering::Relaxed)
     }
 
-    pub(super) fn end_probe(&self) {
+    pub(crate) fn end_probe(&self) {
         self.probed.store(false, Ordering::Relaxed);
     }
 }

@@ -19,17 +19,12 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::map::{Map, Range, parse};
-use super::slot::slot_of;
 use crate::LockKey;
-use crate::backend::redis::connect::{Connector, Network, Origin};
-use crate::backend::redis::fault::{Fault, Trouble, unexpected};
-use crate::backend::redis::node::Node;
+use crate::backend::redis::command::{Fault, Trouble, plain, slot_of, unexpected};
+use crate::backend::redis::connection::{Connector, Network, Origin, Shard, Target};
 use crate::backend::redis::notify::{Endpoint, Notifier, PubSub};
-use crate::backend::redis::place::Place;
-use crate::backend::redis::script::plain;
 use crate::backend::redis::self_test::entry;
-use crate::backend::redis::shard::Shard;
-use crate::backend::redis::target::Target;
+use crate::backend::redis::topology::{Node, Place};
 use crate::backend::{BackendError, HintSender};
 use crate::jitter::jittered;
 
@@ -42,13 +37,13 @@ const DOUBT: Duration = Duration::from_secs(2);
 const ASKED: usize = 3;
 
 /// How to reach a node.
-pub(in super::super) struct Settings {
+pub(crate) struct Settings {
     /// Where to ask first, and again when all known nodes are gone. Never empty.
-    pub(in super::super) seeds: Vec<Target>,
-    pub(in super::super) connections: usize,
-    pub(in super::super) network: Arc<Network>,
+    pub(crate) seeds: Vec<Target>,
+    pub(crate) connections: usize,
+    pub(crate) network: Arc<Network>,
     /// By which messages releases are heard.
-    pub(in super::super) kinds: &'static [PubSub],
+    pub(crate) kinds: &'static [PubSub],
 }
 
 impl Settings {
@@ -60,7 +55,7 @@ impl Settings {
     }
 
     /// Whether the nodes have sharded messages: since 7.0. As the first of the seeds says that answers.
-    pub(in super::super) async fn have_sharded_messages(&self) -> Result<bool, BackendError> {
+    pub(crate) async fn have_sharded_messages(&self) -> Result<bool, BackendError> {
         let asked = self.seeds.iter().map(|seed| {
             let shard = Arc::new(Shard::quiet(self.connector(seed).into()));
             async move { plain(&shard, &redis::cmd("HELLO")).await }.boxed()
@@ -72,7 +67,7 @@ impl Settings {
     }
 }
 
-pub(in super::super) struct Cluster {
+pub(crate) struct Cluster {
     settings: Settings,
     myself: Weak<Cluster>,
     map: RwLock<Arc<Map>>,
@@ -83,7 +78,7 @@ pub(in super::super) struct Cluster {
 }
 
 impl Cluster {
-    pub(in super::super) fn new(settings: Settings) -> Arc<Self> {
+    pub(crate) fn new(settings: Settings) -> Arc<Self> {
         Arc::new_cyclic(|myself| Self {
             settings,
             myself: Weak::clone(myself),
@@ -103,30 +98,26 @@ impl Cluster {
     }
 
     /// The nodes that serve slots.
-    pub(in super::super) fn nodes(&self) -> Vec<Arc<Node>> {
+    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         self.map().nodes.clone()
     }
 
-    pub(in super::super) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
+    pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
         self.map().owner(slot).cloned()
     }
 
-    pub(in super::super) fn slots_of(&self, node: &Node) -> Vec<u16> {
+    pub(crate) fn slots_of(&self, node: &Node) -> Vec<u16> {
         self.map().slots_of(node)
     }
 
-    pub(in super::super) fn serves(&self, node: &Node, slot: u16) -> bool {
+    pub(crate) fn serves(&self, node: &Node, slot: u16) -> bool {
         let map = self.map();
         map.owner(slot)
             .is_some_and(|owner| std::ptr::eq(&**owner, node))
     }
 
     /// Where the commands for a key go.
-    pub(in super::super) fn place(
-        self: &Arc<Self>,
-        key: &LockKey,
-        slot: u16,
-    ) -> Result<Place, BackendError> {
+    pub(crate) fn place(self: &Arc<Self>, key: &LockKey, slot: u16) -> Result<Place, BackendError> {
         match self.map().owner(slot) {
             Some(node) => Ok(Place::in_cluster(node.shard(key), self, key, slot)),
             None => {
@@ -137,7 +128,7 @@ impl Cluster {
     }
 
     /// The node at the address that an answer named. `moved`: it has the slot from now on.
-    pub(in super::super) fn redirected(
+    pub(crate) fn redirected(
         &self,
         address: &str,
         asked: &str,
@@ -166,7 +157,7 @@ impl Cluster {
     }
 
     /// The map may be wrong: asks for a new one, for as long as there is doubt.
-    pub(in super::super) fn doubt(&self) {
+    pub(crate) fn doubt(&self) {
         *self.doubted() = Some(Instant::now());
         self.start();
     }
@@ -183,7 +174,7 @@ impl Cluster {
     }
 
     /// Asks for the map, until two say the same, the rest had their time, or nobody answers.
-    pub(in super::super) async fn refresh(&self) -> Result<(), BackendError> {
+    pub(crate) async fn refresh(&self) -> Result<(), BackendError> {
         let now = self.map();
         let known = now.nodes.iter().map(|node| &node.shards[0]);
         let mut shards: Vec<_> = known.map(Arc::clone).collect();
@@ -272,7 +263,7 @@ impl Cluster {
     }
 
     /// Watches a channel at the node that serves its slot, now and after each change.
-    pub(in super::super) fn watch(&self, channel: String, watchers: Vec<HintSender>) {
+    pub(crate) fn watch(&self, channel: String, watchers: Vec<HintSender>) {
         // Under the map's lock: whoever replaces the map moves the watchers of before, all of them.
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = map.owner(slot_of(&channel)) {
@@ -285,7 +276,7 @@ impl Cluster {
     }
 
     /// As [`Notifier::own_subscribers`].
-    pub(in super::super) fn own_subscribers(&self, channel: &str) -> Option<u8> {
+    pub(crate) fn own_subscribers(&self, channel: &str) -> Option<u8> {
         let map = self.map();
         map.owner(slot_of(channel))?
             .notifier

@@ -6,8 +6,8 @@ use std::time::Duration;
 use redis::{RedisWrite, ToRedisArgs};
 use uuid::fmt::Hyphenated;
 
-use super::cluster::{fence_of, slot_of};
 use crate::backend::LeaseId;
+use crate::backend::redis::command::{fence_of, slot_of};
 use crate::{ConfigError, LockKey};
 
 /// No encoded key ends in a bare `%`, so no lock can stand in the counter's place. In a cluster
@@ -19,14 +19,14 @@ const MAX_TTL_MILLIS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
 
 /// The names under one prefix.
 #[derive(Debug, Clone)]
-pub(super) struct Names {
+pub(crate) struct Names {
     prefix: String,
     /// Whether fencing tokens come from the counters of Redisson's fenced locks, one for each lock.
-    pub(super) of_redisson: bool,
+    pub(crate) of_redisson: bool,
 }
 
 impl Names {
-    pub(super) fn new(prefix: String, of_redisson: bool) -> Result<Self, ConfigError> {
+    pub(crate) fn new(prefix: String, of_redisson: bool) -> Result<Self, ConfigError> {
         let problem = if prefix.len() > MAX_PREFIX_LEN {
             format!("longer than {MAX_PREFIX_LEN} bytes")
         } else if prefix.contains(['{', '}']) {
@@ -43,22 +43,22 @@ impl Names {
         Err(ConfigError::new("prefix", problem))
     }
 
-    pub(super) fn prefix(&self) -> &str {
+    pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
     /// The key of the fencing counter: one for all locks; in a cluster, one for each slot.
-    pub(super) fn fence(&self, slot: Option<u16>) -> Name<'_> {
+    pub(crate) fn fence(&self, slot: Option<u16>) -> Name<'_> {
         Name([&self.prefix, slot.map_or(FENCE, fence_of), "", ""])
     }
 
     /// The key of the quarantine after a loss of the counter: no encoded key has a bare `%`.
-    pub(super) fn quarantine(&self, slot: Option<u16>) -> Name<'_> {
+    pub(crate) fn quarantine(&self, slot: Option<u16>) -> Name<'_> {
         Name([&self.prefix, slot.map_or(FENCE, fence_of), "quarantine", ""])
     }
 
     /// The slot of a lock, of its channel and of its fencing counter.
-    pub(super) fn slot(&self, key: &LockKey) -> u16 {
+    pub(crate) fn slot(&self, key: &LockKey) -> u16 {
         // The prefix holds no braces: a key with a tag has the slot of the tag.
         if key.as_str().contains('{') {
             slot_of(key.as_str())
@@ -69,22 +69,22 @@ impl Names {
 
     /// The key of the counter that the nodes of a quorum agree on. Apart from the other, which a trial
     /// at start-up moves: a node that lost its data must be seen not to know it.
-    pub(super) fn quorum_fence(&self, slot: Option<u16>) -> Name<'_> {
+    pub(crate) fn quorum_fence(&self, slot: Option<u16>) -> Name<'_> {
         Name([&self.prefix, slot.map_or(FENCE, fence_of), "quorum", ""])
     }
 
     /// The key of the lock's hash.
-    pub(super) fn body<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
+    pub(crate) fn body<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
         Name([&self.prefix, key.as_str(), "", ""])
     }
 
     /// The channel of its releases, as Redisson spells it.
-    pub(super) fn channel<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
+    pub(crate) fn channel<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
         self.beside(key, ["redisson_lock__channel:", "redisson_lock__channel:{"])
     }
 
     /// The counter of a fenced lock, as Redisson spells it.
-    pub(super) fn token<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
+    pub(crate) fn token<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
         self.beside(key, ["redisson_lock_token:", "redisson_lock_token:{"])
     }
 
@@ -101,14 +101,14 @@ impl Names {
 
 /// A name in its pieces: becomes one argument without an allocation of its own.
 #[derive(Clone, Copy)]
-pub(super) struct Name<'a>([&'a str; 4]);
+pub(crate) struct Name<'a>([&'a str; 4]);
 
 impl Name<'_> {
-    pub(super) fn to_text(self) -> String {
+    pub(crate) fn to_text(self) -> String {
         self.0.concat()
     }
 
-    pub(super) fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         self.0.iter().map(|piece| piece.len()).sum()
     }
 }
@@ -124,11 +124,11 @@ impl ToRedisArgs for Name<'_> {
 }
 
 /// A lease id as an argument.
-pub(super) struct Lease(pub(super) LeaseId);
+pub(crate) struct Lease(pub(crate) LeaseId);
 
 impl Lease {
     /// A UUID, a colon and the digits of a `u64`.
-    pub(super) const MAX_LEN: usize = Hyphenated::LENGTH + 1 + 20;
+    pub(crate) const MAX_LEN: usize = Hyphenated::LENGTH + 1 + 20;
 }
 
 impl ToRedisArgs for Lease {
@@ -146,7 +146,7 @@ impl ToRedisArgs for Lease {
 
 /// A time to live in whole milliseconds: rounded up, since a lease must not end early, and never 0,
 /// which would delete the key.
-pub(super) fn millis(ttl: Duration) -> u64 {
+pub(crate) fn millis(ttl: Duration) -> u64 {
     let millis = ttl.as_nanos().div_ceil(1_000_000);
     u64::try_from(millis).map_or(MAX_TTL_MILLIS, |millis| millis.clamp(1, MAX_TTL_MILLIS))
 }

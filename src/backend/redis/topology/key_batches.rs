@@ -2,17 +2,16 @@
 
 use futures_util::future::join_all;
 
-use super::backend::Inner;
-use super::fault::Fault;
-use super::place::{Place, Topology};
-use super::script::{Answers, MAX_BATCH};
 use crate::LockKey;
 use crate::backend::BackendError;
+use crate::backend::redis::backend::Inner;
+use crate::backend::redis::command::{Answers, Fault, MAX_BATCH};
+use crate::backend::redis::topology::{Place, Topology};
 
 impl Inner {
     /// Sorts items by connection and slot, calls for up to [`MAX_BATCH`] at once, all calls side by
     /// side, and puts the answers into the order asked.
-    pub(super) async fn in_batches<'a, T, O, F>(
+    pub(crate) async fn in_batches<'a, T, O, F>(
         &'a self,
         items: &'a [T],
         key: fn(&T) -> &LockKey,
@@ -88,7 +87,7 @@ impl Inner {
 }
 
 /// A failure of the whole call is the failure of each of its keys.
-pub(super) fn spread<O>(answers: Answers<O>, items: usize) -> Vec<Result<O, BackendError>> {
+pub(crate) fn spread<O>(answers: Answers<O>, items: usize) -> Vec<Result<O, BackendError>> {
     answers.unwrap_or_else(|fault| {
         let error = BackendError::from(fault);
         (0..items).map(|_| Err(error.clone())).collect()

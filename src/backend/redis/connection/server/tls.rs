@@ -18,14 +18,14 @@ const CLIENT: &str = "client_certificate";
 
 /// What the builder was given, as PEM. Holds a private key: no `Debug`.
 #[derive(Default)]
-pub(super) struct Certificates {
-    pub(super) ca: Option<Vec<u8>>,
-    pub(super) client: Option<(Vec<u8>, Vec<u8>)>,
+pub(crate) struct Certificates {
+    pub(crate) ca: Option<Vec<u8>>,
+    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Certificates {
     /// Makes the connection of the URL in `field` one of these certificates, where it is one of TLS.
-    pub(super) fn apply(
+    pub(crate) fn apply(
         &self,
         field: &'static str,
         info: ConnectionInfo,
@@ -53,7 +53,7 @@ impl Certificates {
     }
 
     /// Certificates that nothing would look at are a mistake: who gives them relies on them.
-    pub(super) fn refuse(&self, problem: &str) -> Result<(), ConfigError> {
+    pub(crate) fn refuse(&self, problem: &str) -> Result<(), ConfigError> {
         self.given()
             .map_or(Ok(()), |field| Err(ConfigError::new(field, problem)))
     }
@@ -111,7 +111,7 @@ fn provider() -> Arc<CryptoProvider> {
 
 /// Whether client and server do not agree on TLS: a certificate that is not trusted, not for this
 /// name, expired or missing, or no TLS at all. That is mended by a person, not by a retry.
-pub(super) fn is_disagreement(error: &RedisError) -> bool {
+pub(crate) fn is_disagreement(error: &RedisError) -> bool {
     // An I/O error does not count what it wraps among its sources, and the redis crate gives the
     // I/O error in its `Arc`.
     let source = error.source();

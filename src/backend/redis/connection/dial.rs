@@ -9,13 +9,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, RedisError};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::fault::{Fault, Trouble, kind_of_connecting};
-use super::link::Link;
-use super::outage::Outage;
-use super::recovery::Recovery;
-use super::replicas::{MinReplicas, Replicas};
-use super::sentinel::{Sentinels, require_primary};
-use super::target::Target;
+use crate::backend::redis::command::{Fault, Trouble, kind_of_connecting};
+use crate::backend::redis::connection::{Link, Outage, Recovery, Target};
+use crate::backend::redis::topology::{MinReplicas, Replicas, Sentinels, require_primary};
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::task::Spawner;
 
@@ -29,16 +25,16 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What all connections of a backend have in common.
 #[derive(Debug)]
-pub(super) struct Network {
-    pub(super) connect_timeout: Duration,
-    pub(super) response_timeout: Duration,
-    pub(super) spawner: Spawner,
-    pub(super) recovery: Recovery,
-    pub(super) min_replicas: Option<MinReplicas>,
+pub(crate) struct Network {
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+    pub(crate) spawner: Spawner,
+    pub(crate) recovery: Recovery,
+    pub(crate) min_replicas: Option<MinReplicas>,
 }
 
 /// What a connection leads to.
-pub(super) enum Origin {
+pub(crate) enum Origin {
     /// Whatever the pool of somebody else leads to.
     Given(Pool),
     Server(Box<Target>),
@@ -47,23 +43,23 @@ pub(super) enum Origin {
 }
 
 /// Everything that is needed to open, and to give up on, a connection for commands.
-pub(super) struct Connector {
+pub(crate) struct Connector {
     origin: Origin,
     /// Where the last connection came from, and the pool for it.
     pool: Mutex<Option<(String, Pool)>>,
     /// For errors and logs.
-    pub(super) address: String,
+    pub(crate) address: String,
     /// How many are taken out of the pool for good.
     connections: usize,
     /// Where grants wait for replicas.
-    pub(super) replicas: Option<Replicas>,
+    pub(crate) replicas: Option<Replicas>,
     /// That it grants nothing, over any of its connections.
-    pub(super) outage: Outage,
-    pub(super) network: Arc<Network>,
+    pub(crate) outage: Outage,
+    pub(crate) network: Arc<Network>,
 }
 
 impl Connector {
-    pub(super) fn new(
+    pub(crate) fn new(
         origin: Origin,
         address: String,
         connections: usize,
@@ -98,7 +94,7 @@ impl Connector {
     /// # Cancel safety
     ///
     /// A connection that was about to open is closed.
-    pub(super) async fn connect(&self) -> Result<Link, BackendError> {
+    pub(crate) async fn connect(&self) -> Result<Link, BackendError> {
         let link = async {
             let connection = match &self.origin {
                 Origin::Given(pool) => without_timeout(taken(pool).await?),
@@ -119,7 +115,7 @@ impl Connector {
     }
 
     /// Whether the locks are at another server by now than the one that the connection leads to.
-    pub(super) fn is_left_behind(&self, link: &Link) -> bool {
+    pub(crate) fn is_left_behind(&self, link: &Link) -> bool {
         match &self.origin {
             Origin::Given(_) | Origin::Server(_) => false,
             Origin::Sentinel(sentinels) => sentinels.have_left(&link.address),
@@ -132,7 +128,7 @@ impl Connector {
     /// # Cancel safety
     ///
     /// A connection that was about to open is closed.
-    pub(super) async fn checkout(&self, shared: &Link) -> Result<Connection, BackendError> {
+    pub(crate) async fn checkout(&self, shared: &Link) -> Result<Connection, BackendError> {
         match &self.origin {
             Origin::Given(pool) => checkout(pool).await,
             Origin::Server(target) => checkout(&self.pool(target)?).await,
@@ -175,7 +171,7 @@ async fn taken(pool: &Pool) -> Result<MultiplexedConnection, BackendError> {
 }
 
 /// Those of our own pools have none. Our own timers have to keep the connection.
-pub(super) fn without_timeout(mut connection: MultiplexedConnection) -> MultiplexedConnection {
+pub(crate) fn without_timeout(mut connection: MultiplexedConnection) -> MultiplexedConnection {
     connection.set_response_timeout(NO_TIMEOUT);
     connection
 }
@@ -192,15 +188,15 @@ async fn checkout(pool: &Pool) -> Result<Connection, BackendError> {
 }
 
 /// A connection for subscriptions, and what is pushed through it. Its end is pushed, too.
-pub(super) struct Messages {
-    pub(super) connection: MultiplexedConnection,
+pub(crate) struct Messages {
+    pub(crate) connection: MultiplexedConnection,
     /// The server it leads to.
-    pub(super) address: String,
-    pub(super) pushed: UnboundedReceiver<PushInfo>,
+    pub(crate) address: String,
+    pub(crate) pushed: UnboundedReceiver<PushInfo>,
 }
 
 /// Opens a connection for subscriptions. Bounded by the caller.
-pub(super) async fn listen(target: &Target) -> Result<Messages, BackendError> {
+pub(crate) async fn listen(target: &Target) -> Result<Messages, BackendError> {
     // Opening a client connects nothing.
     let client = Client::open(target.for_messages()).map_err(not_connected)?;
     let (sender, pushed) = unbounded_channel();
@@ -225,7 +221,7 @@ fn not_connected(error: RedisError) -> BackendError {
 }
 
 /// The outcome, or that there was no connection in time.
-pub(super) async fn within<T>(
+pub(crate) async fn within<T>(
     limit: Duration,
     outcome: impl Future<Output = Result<T, BackendError>>,
 ) -> Result<T, BackendError> {

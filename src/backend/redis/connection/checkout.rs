@@ -9,18 +9,16 @@ use redis::{Cmd, RedisError, Value};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use super::connect::without_timeout;
-use super::fault::{Fault, Trouble};
-use super::link::Link;
-use super::replicas::Acquire;
-use super::shard::Shard;
 use crate::backend::BackendError;
+use crate::backend::redis::command::{Fault, Trouble};
+use crate::backend::redis::connection::{Link, Shard, without_timeout};
+use crate::backend::redis::topology::Acquire;
 
 /// Nobody else's meanwhile. Closed when it is dropped without being given back.
-pub(super) struct Checkout {
-    pub(super) link: Arc<Link>,
+pub(crate) struct Checkout {
+    pub(crate) link: Arc<Link>,
     /// The shared connection of the moment.
-    pub(super) shared: Arc<Link>,
+    pub(crate) shared: Arc<Link>,
     shard: Arc<Shard>,
     /// Goes back to its pool when dropped.
     connection: Option<Connection>,
@@ -29,7 +27,7 @@ pub(super) struct Checkout {
 }
 
 impl Checkout {
-    pub(super) fn new(
+    pub(crate) fn new(
         connection: Connection,
         shard: &Arc<Shard>,
         shared: Arc<Link>,
@@ -47,13 +45,13 @@ impl Checkout {
     }
 
     /// Everything is answered: the next may have it.
-    pub(super) fn give_back(mut self) {
+    pub(crate) fn give_back(mut self) {
         self.connection = None;
     }
 
     /// Sends one command behind all that is under way. Then the connection goes back; if there is
     /// no answer within `patience` it is closed, and the command goes over a new one.
-    pub(super) fn settle(self, last: Cmd, asking: bool, patience: Duration) {
+    pub(crate) fn settle(self, last: Cmd, asking: bool, patience: Duration) {
         let shard = Arc::clone(&self.shard);
         shard.connector.network.spawner.spawn(async move {
             match timeout(patience, self.link.send(&last, asking)).await {
@@ -71,23 +69,23 @@ impl Checkout {
     /// Closes it with what it may still carry, and the shared connection for new commands: the server
     /// may have read an acquire here and not executed it yet. A release on a connection that exists
     /// by now could overtake it; one on a connection to come cannot.
-    pub(super) fn close(self) {
+    pub(crate) fn close(self) {
         self.shard.discard(&self.shared);
     }
 
     /// It leads to a server that was replaced, which grants nothing any more.
-    pub(super) fn left_behind(self) -> Fault {
+    pub(crate) fn left_behind(self) -> Fault {
         self.close();
         Fault::Died(BackendError::unknown(Trouble::NotPrimary))
     }
 
-    pub(super) fn died(self, error: RedisError) -> Fault {
+    pub(crate) fn died(self, error: RedisError) -> Fault {
         self.close();
         Fault::Died(BackendError::unknown(error))
     }
 
     /// No answer in time: gives back what the acquire got, or may still get.
-    pub(super) fn silent(self, acquire: Acquire<'_>, asking: bool, waited: Duration) -> Fault {
+    pub(crate) fn silent(self, acquire: Acquire<'_>, asking: bool, waited: Duration) -> Fault {
         self.shard.doubt(&self.shared);
         self.settle((acquire.undo)(), asking, acquire.ttl + waited);
         Fault::Died(BackendError::unknown(Trouble::NoAnswer(waited)))

@@ -7,7 +7,5 @@
 
 mod map;
 mod nodes;
-mod slot;
 
-pub(super) use nodes::{Cluster, Settings};
-pub(super) use slot::{fence_of, slot_of};
+pub(crate) use nodes::{Cluster, Settings};

@@ -5,27 +5,25 @@ use std::time::Duration;
 
 use redis::{Arg, Cmd, Value};
 
-use super::fault::{Fault, no_end, refusal, unexpected};
-use super::names::{Lease, Name, Names, millis};
-use super::outage::Outage;
-use super::place::Place;
-use super::quarantine::Quarantine;
-use super::replicas::Acquire;
-use super::shard::Shard;
 use crate::LockKey;
+use crate::backend::redis::command::{
+    Fault, Lease, Name, Names, Quarantine, millis, no_end, refusal, unexpected,
+};
+use crate::backend::redis::connection::{Outage, Shard};
+use crate::backend::redis::topology::{Acquire, Place};
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased,
     Holder, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 
 /// How many keys one call renews or releases: Redis does nothing else during a script.
-pub(super) const MAX_BATCH: usize = 100;
+pub(crate) const MAX_BATCH: usize = 100;
 /// What `acquire_all` answers in place of a counter.
 const GRANTED: i64 = -3;
 /// Room for `*n`, `$n` and line ends of an argument, and for a number.
 const OVERHEAD: usize = 16;
 
-pub(super) struct Script {
+pub(crate) struct Script {
     source: String,
     sha: String,
 }
@@ -51,7 +49,7 @@ pub enum Publish {
 }
 
 /// The scripts, made for one way to publish.
-pub(super) struct Scripts {
+pub(crate) struct Scripts {
     acquire: Script,
     acquire_all: Script,
     vote: Script,
@@ -60,23 +58,23 @@ pub(super) struct Scripts {
     pass: Script,
     inspect: Script,
     force_release: Script,
-    pub(super) quarantine: Option<Quarantine>,
+    pub(crate) quarantine: Option<Quarantine>,
     /// `PUBLISH`, `SPUBLISH`: what a release is told by.
     publish: &'static [&'static str],
 }
 
 impl Scripts {
     /// `of_redisson`: the counters are those of its fenced locks.
-    pub(super) fn new(publish: Publish, quarantine: Option<Duration>, of_redisson: bool) -> Self {
+    pub(crate) fn new(publish: Publish, quarantine: Option<Duration>, of_redisson: bool) -> Self {
         let fence = if of_redisson {
-            include_str!("scripts/fence_of_redisson.lua")
+            include_str!("lua/fence_of_redisson.lua")
         } else {
-            include_str!("scripts/fence.lua")
+            include_str!("lua/fence.lua")
         };
-        const NOTICE: &str = include_str!("scripts/quarantine.lua");
-        const ACQUIRE: &str = include_str!("scripts/acquire.lua");
-        const VOTE: &str = include_str!("scripts/vote.lua");
-        const GUARD: &str = include_str!("scripts/guard.lua");
+        const NOTICE: &str = include_str!("lua/quarantine.lua");
+        const ACQUIRE: &str = include_str!("lua/acquire.lua");
+        const VOTE: &str = include_str!("lua/vote.lua");
+        const GUARD: &str = include_str!("lua/guard.lua");
         let (acquire, vote): (&[_], &[_]) = match quarantine {
             None => (&[fence, ACQUIRE], &[VOTE]),
             Some(_) => (
@@ -84,29 +82,26 @@ impl Scripts {
                 &[fence, NOTICE, GUARD, VOTE],
             ),
         };
-        let prepare = || Script::new(&[fence, NOTICE, include_str!("scripts/prepare.lua")]);
+        let prepare = || Script::new(&[fence, NOTICE, include_str!("lua/prepare.lua")]);
         let quarantine = quarantine.map(|period| Quarantine {
             period,
             prepare: prepare(),
         });
         let (tell, publish): (_, &[_]) = match publish {
-            Publish::Auto | Publish::Plain => (include_str!("scripts/tell.lua"), &["PUBLISH"]),
-            Publish::Sharded => (include_str!("scripts/tell_sharded.lua"), &["SPUBLISH"]),
-            Publish::Both => (
-                include_str!("scripts/tell_both.lua"),
-                &["PUBLISH", "SPUBLISH"],
-            ),
+            Publish::Auto | Publish::Plain => (include_str!("lua/tell.lua"), &["PUBLISH"]),
+            Publish::Sharded => (include_str!("lua/tell_sharded.lua"), &["SPUBLISH"]),
+            Publish::Both => (include_str!("lua/tell_both.lua"), &["PUBLISH", "SPUBLISH"]),
         };
         Self {
             acquire: Script::new(acquire),
-            acquire_all: Script::new(&[fence, include_str!("scripts/acquire_all.lua")]),
+            acquire_all: Script::new(&[fence, include_str!("lua/acquire_all.lua")]),
             vote: Script::new(vote),
             quarantine,
-            renew: Script::new(&[include_str!("scripts/renew.lua")]),
-            release: Script::new(&[tell, include_str!("scripts/release.lua")]),
-            pass: Script::new(&[fence, tell, include_str!("scripts/pass.lua")]),
-            inspect: Script::new(&[include_str!("scripts/inspect.lua")]),
-            force_release: Script::new(&[tell, include_str!("scripts/force_release.lua")]),
+            renew: Script::new(&[include_str!("lua/renew.lua")]),
+            release: Script::new(&[tell, include_str!("lua/release.lua")]),
+            pass: Script::new(&[fence, tell, include_str!("lua/pass.lua")]),
+            inspect: Script::new(&[include_str!("lua/inspect.lua")]),
+            force_release: Script::new(&[tell, include_str!("lua/force_release.lua")]),
             publish,
         }
     }
@@ -120,7 +115,7 @@ impl Script {
     }
 
     /// The head of a call with `keys` keys; `size` bytes of arguments will follow.
-    pub(super) fn evalsha(&self, keys: usize, args: usize, size: usize) -> Cmd {
+    pub(crate) fn evalsha(&self, keys: usize, args: usize, size: usize) -> Cmd {
         let mut command = Cmd::with_capacity(3 + keys + args, size + 64);
         command.arg("EVALSHA").arg(&self.sha).arg(keys);
         command
@@ -144,7 +139,7 @@ impl Script {
     /// # Cancel safety
     ///
     /// As [`Place::send`].
-    pub(super) async fn call(&self, place: &Place, command: &Cmd) -> Result<Value, Fault> {
+    pub(crate) async fn call(&self, place: &Place, command: &Cmd) -> Result<Value, Fault> {
         match place.send(command).await {
             Err(Fault::NoScript { resent }) => {
                 let outcome = place.send(&self.eval(command)).await;
@@ -157,10 +152,10 @@ impl Script {
 
 /// A key and where it is: what all calls for it need.
 #[derive(Clone, Copy)]
-pub(super) struct At<'a> {
-    pub(super) place: &'a Place,
-    pub(super) names: &'a Names,
-    pub(super) key: &'a LockKey,
+pub(crate) struct At<'a> {
+    pub(crate) place: &'a Place,
+    pub(crate) names: &'a Names,
+    pub(crate) key: &'a LockKey,
 }
 
 impl<'a> At<'a> {
@@ -172,7 +167,7 @@ impl<'a> At<'a> {
         self.names.channel(self.key)
     }
 
-    pub(super) fn fence(self) -> Name<'a> {
+    pub(crate) fn fence(self) -> Name<'a> {
         if self.names.of_redisson {
             self.names.token(self.key)
         } else {
@@ -186,7 +181,7 @@ impl<'a> At<'a> {
 }
 
 impl Scripts {
-    pub(super) async fn acquire(
+    pub(crate) async fn acquire(
         &self,
         at: At<'_>,
         lease: LeaseId,
@@ -200,7 +195,7 @@ impl Scripts {
     }
 
     /// The same for a key of a trial, also in a quarantine.
-    pub(super) async fn try_out(
+    pub(crate) async fn try_out(
         &self,
         at: At<'_>,
         lease: LeaseId,
@@ -241,7 +236,7 @@ impl Scripts {
     }
 
     /// As a node of a quorum.
-    pub(super) async fn vote(
+    pub(crate) async fn vote(
         &self,
         at: At<'_>,
         lease: LeaseId,
@@ -298,13 +293,13 @@ impl Scripts {
     }
 
     /// A release with the script's source in it, for a server that may not know the script.
-    pub(super) fn undo(&self, at: At<'_>, lease: LeaseId) -> Cmd {
+    pub(crate) fn undo(&self, at: At<'_>, lease: LeaseId) -> Cmd {
         self.release
             .eval(&self.release(at.names, &[&Release::new(at.key.clone(), lease)]))
     }
 
     /// The messages of a release, by themselves.
-    pub(super) fn messages(&self, at: At<'_>) -> impl Iterator<Item = Cmd> {
+    pub(crate) fn messages(&self, at: At<'_>) -> impl Iterator<Item = Cmd> {
         self.publish.iter().map(move |name| {
             let mut publish = redis::cmd(name);
             publish.arg(at.channel()).arg("0");
@@ -313,7 +308,7 @@ impl Scripts {
     }
 
     /// Several at once, of one slot, where there is no quarantine.
-    pub(super) async fn acquire_all(
+    pub(crate) async fn acquire_all(
         &self,
         place: &Place,
         names: &Names,
@@ -347,7 +342,7 @@ impl Scripts {
         Ok(outcomes)
     }
 
-    pub(super) async fn renew_all(
+    pub(crate) async fn renew_all(
         &self,
         place: &Place,
         names: &Names,
@@ -363,7 +358,7 @@ impl Scripts {
         Ok(each(list(answered(answer)?, renewals.len())?, outcome))
     }
 
-    pub(super) async fn release_all(
+    pub(crate) async fn release_all(
         &self,
         place: &Place,
         names: &Names,
@@ -390,7 +385,7 @@ impl Scripts {
 
     /// `own_subscribers` of the channel do not count; with `None` there is always somebody else.
     /// `release`: to do so if there is.
-    pub(super) async fn pass(
+    pub(crate) async fn pass(
         &self,
         at: At<'_>,
         lease: LeaseId,
@@ -414,7 +409,7 @@ impl Scripts {
         }
     }
 
-    pub(super) async fn inspect(&self, at: At<'_>) -> Result<Option<Holder>, BackendError> {
+    pub(crate) async fn inspect(&self, at: At<'_>) -> Result<Option<Holder>, BackendError> {
         let mut command = self.inspect.evalsha(1, 0, 128);
         command.arg(at.body());
         let fields = match answered(self.inspect.call(at.place, &command).await)? {
@@ -435,7 +430,7 @@ impl Scripts {
         Ok(Some(Holder::new(text(1), left, hold_count)))
     }
 
-    pub(super) async fn force_release(&self, at: At<'_>) -> Result<ForceReleased, BackendError> {
+    pub(crate) async fn force_release(&self, at: At<'_>) -> Result<ForceReleased, BackendError> {
         let mut command = self.force_release.evalsha(1, 1, 256);
         command.arg(at.body()).arg(at.channel());
         match answered(self.force_release.call(at.place, &command).await)? {
@@ -458,7 +453,7 @@ fn note(outage: &Outage, outcome: Result<&Acquired, &BackendError>) {
 }
 
 /// One answer for each key of a call, or none for the call as a whole.
-pub(super) type Answers<T> = Result<Vec<Result<T, BackendError>>, Fault>;
+pub(crate) type Answers<T> = Result<Vec<Result<T, BackendError>>, Fault>;
 
 /// A call over many keys; `extra` is how long the arguments of one of them get.
 fn batch<'a>(script: &Script, bodies: impl Iterator<Item = Name<'a>> + Clone, extra: usize) -> Cmd {
@@ -472,7 +467,7 @@ fn batch<'a>(script: &Script, bodies: impl Iterator<Item = Name<'a>> + Clone, ex
 }
 
 /// For commands that need no undoing: after a missing answer, a sign of life is asked for.
-pub(super) fn answered(outcome: Result<Value, Fault>) -> Result<Value, Fault> {
+pub(crate) fn answered(outcome: Result<Value, Fault>) -> Result<Value, Fault> {
     if let Err(Fault::NoAnswer(silence)) = &outcome {
         silence.probe();
     }
@@ -528,7 +523,7 @@ fn held<T>(answer: Value, held: T, not_held: T) -> Result<T, BackendError> {
 }
 
 /// The counter of a fresh grant.
-pub(super) fn granted(answer: &Value) -> Option<u64> {
+pub(crate) fn granted(answer: &Value) -> Option<u64> {
     match answer {
         // Below all that PTTL says.
         Value::Int(granted @ ..-2) => Some(granted.abs_diff(-2)),
@@ -551,11 +546,11 @@ fn acquired(answer: Value) -> Result<Acquired, BackendError> {
         .ok_or_else(|| unexpected(&answer))
 }
 
-pub(super) fn remaining(millis: i64) -> Duration {
+pub(crate) fn remaining(millis: i64) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(0))
 }
 
 /// Sends a command that is no script.
-pub(super) async fn plain(shard: &Arc<Shard>, command: &Cmd) -> Result<Value, BackendError> {
+pub(crate) async fn plain(shard: &Arc<Shard>, command: &Cmd) -> Result<Value, BackendError> {
     answered(shard.send(command, false).await).map_err(Into::into)
 }

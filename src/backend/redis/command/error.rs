@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use redis::{RedisError, ServerError, Value};
 
-use super::shard::Silence;
+use crate::backend::redis::connection::Silence;
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// Why a command has no answer that can be used.
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// It was refused, and did not take effect.
     Refused(BackendError),
     /// There was no connection for it.
@@ -31,7 +31,7 @@ pub(super) enum Fault {
 
 /// A refusal of our own, without a server behind it.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     #[error("no answer within {0:?}")]
     NoAnswer(Duration),
     #[error("no connection within {0:?}")]
@@ -79,7 +79,7 @@ pub(super) enum Trouble {
 
 impl Trouble {
     /// An answer by its kind alone: it may hold keys, owners, or what belongs to somebody else.
-    pub(super) fn answer(answer: &Value) -> Self {
+    pub(crate) fn answer(answer: &Value) -> Self {
         Self::Answer(match answer {
             Value::Nil => "nothing",
             Value::Int(_) => "a number",
@@ -94,7 +94,7 @@ impl Trouble {
 impl Fault {
     /// What it means for a command that was sent before, over a connection that broke (`resent`):
     /// what is refused now may have been done then.
-    pub(super) fn after(self, resent: bool) -> Self {
+    pub(crate) fn after(self, resent: bool) -> Self {
         match self {
             fault if !resent => fault,
             Self::Refused(error) | Self::Unsent(error) | Self::Scattered(error) => {
@@ -112,14 +112,14 @@ impl Fault {
         }
     }
 
-    pub(super) fn unavailable(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub(crate) fn unavailable(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Refused(BackendError::refused(BackendErrorKind::Unavailable, source))
     }
 }
 
 impl Trouble {
     /// The trouble behind an error, if it is one of ours.
-    pub(super) fn behind(error: &BackendError) -> Option<&Self> {
+    pub(crate) fn behind(error: &BackendError) -> Option<&Self> {
         std::error::Error::source(error)?.downcast_ref()
     }
 }
@@ -143,17 +143,17 @@ impl From<Fault> for BackendError {
 }
 
 /// An answer this crate's scripts do not give: a proxy, or somebody else's script under the hash.
-pub(super) fn unexpected(answer: &Value) -> BackendError {
+pub(crate) fn unexpected(answer: &Value) -> BackendError {
     // What was done is anybody's guess.
     BackendError::unknown(Trouble::answer(answer))
 }
 
-pub(super) fn no_end() -> BackendError {
+pub(crate) fn no_end() -> BackendError {
     BackendError::refused(BackendErrorKind::Conflict, Trouble::NoEnd)
 }
 
 /// Takes the server's errors out of an answer.
-pub(super) fn check(answer: Value) -> Result<Value, Fault> {
+pub(crate) fn check(answer: Value) -> Result<Value, Fault> {
     match answer {
         Value::ServerError(error) => Err(match error.code() {
             "NOSCRIPT" => Fault::NoScript { resent: false },
@@ -179,7 +179,7 @@ fn elsewhere(error: &ServerError) -> Option<String> {
 }
 
 /// Whether the server says that it may not be written to, since it became a replica.
-pub(super) fn is_demoted(answer: &Value) -> bool {
+pub(crate) fn is_demoted(answer: &Value) -> bool {
     let error = match answer {
         // Each key of a call has an answer of its own.
         Value::Array(answers) => return answers.iter().any(is_demoted),
@@ -193,7 +193,7 @@ pub(super) fn is_demoted(answer: &Value) -> bool {
 }
 
 /// An error the server answered with: the command did not take effect.
-pub(super) fn refusal(error: ServerError) -> BackendError {
+pub(crate) fn refusal(error: ServerError) -> BackendError {
     if error.code() == "QUARANTINE" {
         let left = error.details().and_then(|left| left.trim().parse().ok());
         let left = Duration::from_millis(left.unwrap_or(0));
@@ -206,14 +206,16 @@ pub(super) fn refusal(error: ServerError) -> BackendError {
 }
 
 /// The kind of an error of the connection's handshake or of a server.
-pub(super) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
+pub(crate) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
     use redis::ErrorKind;
     match error.kind() {
         ErrorKind::AuthenticationFailed
         | ErrorKind::InvalidClientConfig
         | ErrorKind::RESP3NotSupported => BackendErrorKind::Misconfigured,
         #[cfg(feature = "redis-tls")]
-        ErrorKind::Io if super::tls::is_disagreement(error) => BackendErrorKind::Misconfigured,
+        ErrorKind::Io if crate::backend::redis::connection::is_disagreement(error) => {
+            BackendErrorKind::Misconfigured
+        }
         ErrorKind::Io | ErrorKind::Parse => BackendErrorKind::Unavailable,
         _ => kind_of(
             error.code().unwrap_or_default(),

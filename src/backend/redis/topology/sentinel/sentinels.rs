@@ -18,27 +18,23 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, RedisConnectionInfo, RedisError};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::connect::Network;
-use super::fault::{Trouble, check, kind_of_connecting};
-use super::outage::Outage;
-use super::self_test::entry;
-use super::target::Target;
+use crate::backend::redis::command::{Trouble, check, kind_of_connecting};
+use crate::backend::redis::connection::{Network, Outage, Target};
+use crate::backend::redis::self_test::entry;
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::jitter::jittered;
 
-mod votes;
-
-use votes::{Named, Votes};
+use super::votes::{Named, Votes};
 
 /// How often the sentinels are asked while a connection does not come about, as with a primary that
 /// stands still: it accepts connections and says nothing. And how often while anybody holds or waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-pub(super) struct Sentinels {
+pub(crate) struct Sentinels {
     sentinels: Vec<Sentinel>,
     service: String,
     /// What to call the service in errors and logs.
-    pub(super) address: String,
+    pub(crate) address: String,
     /// The login of the primary, wherever that is.
     login: Target,
     network: Arc<Network>,
@@ -57,7 +53,7 @@ struct Sentinel {
 impl Sentinels {
     /// `targets` name the sentinels and hold the login of the primary, which is none of theirs:
     /// they have their own, or none.
-    pub(super) fn new(
+    pub(crate) fn new(
         targets: Vec<Target>,
         service: String,
         login: RedisConnectionInfo,
@@ -94,7 +90,7 @@ impl Sentinels {
     /// # Cancel safety
     ///
     /// A connection that was about to open is closed.
-    pub(super) async fn primary<T, F>(&self, open: impl Fn(Target) -> F) -> Result<T, BackendError>
+    pub(crate) async fn primary<T, F>(&self, open: impl Fn(Target) -> F) -> Result<T, BackendError>
     where
         F: Future<Output = Result<T, BackendError>>,
     {
@@ -126,7 +122,7 @@ impl Sentinels {
     }
 
     /// Whether more than half of the sentinels named another server last.
-    pub(super) fn have_left(&self, address: &str) -> bool {
+    pub(crate) fn have_left(&self, address: &str) -> bool {
         self.last_primary()
             .as_ref()
             .is_some_and(|primary| primary != address)
@@ -137,7 +133,7 @@ impl Sentinels {
     }
 
     /// Keeps asking for as long as anybody holds or waits, who must be listening already.
-    pub(super) fn look_out(self: &Arc<Self>) {
+    pub(crate) fn look_out(self: &Arc<Self>) {
         if !self.looking.swap(true, Ordering::SeqCst) {
             let lookout = Lookout(Arc::clone(self));
             self.network.spawner.spawn(lookout.run());
@@ -278,7 +274,7 @@ fn not_primary() -> BackendError {
 }
 
 /// A server that does not say that it is a primary is none: it was one a moment ago, or will be.
-pub(super) async fn require_primary(
+pub(crate) async fn require_primary(
     mut connection: MultiplexedConnection,
 ) -> Result<MultiplexedConnection, BackendError> {
     let hello = redis::cmd("HELLO");

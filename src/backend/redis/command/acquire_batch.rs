@@ -11,12 +11,10 @@ use futures_util::future::join_all;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use super::backend::Inner;
-use super::batches::spread;
-use super::fault::Trouble;
-use super::place::Place;
-use super::script::MAX_BATCH;
-use super::shard::Shard;
+use crate::backend::redis::backend::Inner;
+use crate::backend::redis::command::{MAX_BATCH, Trouble};
+use crate::backend::redis::connection::Shard;
+use crate::backend::redis::topology::{Place, spread};
 use crate::backend::{AcquireRequest, Acquired, BackendError};
 
 /// How many tasks send, on one connection.
@@ -27,7 +25,7 @@ const WORTH_A_CALL: usize = 16;
 
 /// The acquires of one connection.
 #[derive(Default)]
-pub(super) struct Gather {
+pub(crate) struct Gather {
     state: Mutex<State>,
 }
 
@@ -87,7 +85,7 @@ impl Gather {
 /// # Cancel safety
 ///
 /// As [`Backend::try_acquire`](crate::backend::Backend::try_acquire), it must not be dropped.
-pub(super) async fn acquire(
+pub(crate) async fn acquire(
     inner: &Arc<Inner>,
     shard: &Arc<Shard>,
     request: &AcquireRequest,

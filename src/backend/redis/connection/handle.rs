@@ -20,12 +20,8 @@ use redis::{Cmd, Value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::backoff::backoff;
-use super::connect::Connector;
-use super::fault::{Fault, Trouble, check, is_demoted};
-use super::gather::Gather;
-use super::link::Link;
-use super::outage::Outage;
+use crate::backend::redis::command::{Fault, Gather, Trouble, check, is_demoted};
+use crate::backend::redis::connection::{Connector, Link, Outage, backoff};
 use crate::backend::{BackendError, BackendErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -38,10 +34,10 @@ const STEADY: Duration = Duration::from_secs(2);
 /// timeouts, also if nothing could replace it.
 const PROBE_PATIENCE: u32 = 10;
 
-pub(super) struct Shard {
-    pub(super) connector: Arc<Connector>,
+pub(crate) struct Shard {
+    pub(crate) connector: Arc<Connector>,
     /// Acquires that wait for a call.
-    pub(super) gather: Gather,
+    pub(crate) gather: Gather,
     state: Mutex<State>,
     /// A connection came, failed, or answered again.
     changed: Notify,
@@ -72,7 +68,7 @@ enum Demand {
 }
 
 impl Shard {
-    pub(super) fn new(connector: Arc<Connector>) -> Self {
+    pub(crate) fn new(connector: Arc<Connector>) -> Self {
         let outage = Outage::new(
             "lock store unreachable",
             "lock store reachable again",
@@ -85,7 +81,7 @@ impl Shard {
     }
 
     /// To a server that is asked in passing, again and again, and tells no outage each time.
-    pub(super) fn quiet(connector: Arc<Connector>) -> Self {
+    pub(crate) fn quiet(connector: Arc<Connector>) -> Self {
         Self {
             connector,
             gather: Gather::default(),
@@ -96,12 +92,12 @@ impl Shard {
         }
     }
 
-    pub(super) fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.connector.address
     }
 
     /// Which connection it is.
-    pub(super) fn id(self: &Arc<Self>) -> u64 {
+    pub(crate) fn id(self: &Arc<Self>) -> u64 {
         Arc::as_ptr(self) as u64
     }
 
@@ -121,7 +117,7 @@ impl Shard {
     /// behind; it must not be dropped for a command that would have to be undone.
     ///
     /// `asking`: the slot is on its way to this node of a cluster, and the command may go ahead of it.
-    pub(super) async fn send(
+    pub(crate) async fn send(
         self: &Arc<Self>,
         command: &Cmd,
         asking: bool,
@@ -177,7 +173,7 @@ impl Shard {
     }
 
     /// Waits for a connection that answers. What comes back as an error was not sent.
-    pub(super) async fn await_link(self: &Arc<Self>) -> Result<Arc<Link>, BackendError> {
+    pub(crate) async fn await_link(self: &Arc<Self>) -> Result<Arc<Link>, BackendError> {
         let patience = if self.state().link.is_some() {
             self.connector.network.response_timeout
         } else {
@@ -254,7 +250,7 @@ impl Shard {
 
     /// Something went wrong beside the connection: asks it for a sign of life, and until that comes
     /// looks for another.
-    pub(super) fn doubt(self: &Arc<Self>, link: &Arc<Link>) {
+    pub(crate) fn doubt(self: &Arc<Self>, link: &Arc<Link>) {
         link.distrust();
         self.probe(link);
     }
@@ -278,12 +274,12 @@ impl Shard {
         });
     }
 
-    pub(super) fn discard(&self, link: &Arc<Link>) {
+    pub(crate) fn discard(&self, link: &Arc<Link>) {
         self.state().discard(link);
     }
 
     /// What was the primary is a replica now; the way to the new one begins with a new connection.
-    pub(super) fn demoted(&self, link: &Arc<Link>) {
+    pub(crate) fn demoted(&self, link: &Arc<Link>) {
         let mut state = self.state();
         // Of all commands that were on it, the first one tells.
         if state.discard(link) {
@@ -402,7 +398,7 @@ impl Drop for Connecting {
 }
 
 /// A command without an answer: it, or its answer, may still be on the way.
-pub(super) struct Silence {
+pub(crate) struct Silence {
     shard: Arc<Shard>,
     link: Arc<Link>,
     asking: bool,
@@ -410,13 +406,13 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    pub(super) fn waited(&self) -> Duration {
+    pub(crate) fn waited(&self) -> Duration {
         self.waited
     }
 
     /// Sends what undoes the command behind it, on its connection, which is kept for as long as
     /// that takes, at most for `patience`.
-    pub(super) fn settle(&self, undo: Cmd, patience: Duration) {
+    pub(crate) fn settle(&self, undo: Cmd, patience: Duration) {
         let (shard, link, asking) = (Arc::clone(&self.shard), Arc::clone(&self.link), self.asking);
         self.shard.connector.network.spawner.spawn(async move {
             match timeout(patience, link.send(&undo, asking)).await {
@@ -428,7 +424,7 @@ impl Silence {
     }
 
     /// Asks the connection for a sign of life, where no one else does.
-    pub(super) fn probe(&self) {
+    pub(crate) fn probe(&self) {
         self.shard.probe(&self.link);
     }
 }

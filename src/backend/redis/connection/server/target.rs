@@ -10,14 +10,14 @@ use crate::ConfigError;
 
 /// One server, and how to log in there. Holds the password: no `Debug`.
 #[derive(Clone)]
-pub(super) struct Target {
-    pub(super) info: ConnectionInfo,
+pub(crate) struct Target {
+    pub(crate) info: ConnectionInfo,
     /// Host and port, or the path of the socket.
-    pub(super) address: String,
+    pub(crate) address: String,
 }
 
 /// What a URL names.
-pub(super) enum Targets {
+pub(crate) enum Targets {
     Server(Box<Target>),
     /// The primary of a service, at an address that the sentinels know.
     Sentinel {
@@ -32,16 +32,16 @@ pub(super) enum Targets {
 
 /// What holds for every connection, whatever the URL says. Holds a private key: no `Debug`.
 #[derive(Default)]
-pub(super) struct Transport {
+pub(crate) struct Transport {
     /// How long sent bytes may stay unacknowledged.
-    pub(super) user_timeout: Duration,
+    pub(crate) user_timeout: Duration,
     #[cfg(feature = "redis-tls")]
-    pub(super) certificates: super::tls::Certificates,
+    pub(crate) certificates: super::Certificates,
 }
 
 impl Targets {
     /// Reads the URL of the setting `field`. No error repeats any part of it.
-    pub(super) fn parse(
+    pub(crate) fn parse(
         field: &'static str,
         url: &str,
         transport: &Transport,
@@ -137,7 +137,7 @@ const SENTINEL_PORT: &str = ":26379";
 
 impl Target {
     /// Reads the URL of one server.
-    pub(super) fn parse(
+    pub(crate) fn parse(
         field: &'static str,
         url: &str,
         transport: &Transport,
@@ -194,7 +194,7 @@ impl Target {
     }
 
     /// Another server, with the same login and the same kind of connection.
-    pub(super) fn at(&self, host: &str, port: u16) -> Self {
+    pub(crate) fn at(&self, host: &str, port: u16) -> Self {
         let host = host.to_owned();
         let addr = match self.info.addr() {
             ConnectionAddr::TcpTls {
@@ -216,7 +216,7 @@ impl Target {
     }
 
     /// The same for a connection that subscribes: only RESP3 has messages between answers.
-    pub(super) fn for_messages(&self) -> ConnectionInfo {
+    pub(crate) fn for_messages(&self) -> ConnectionInfo {
         let settings = self.info.redis_settings().clone();
         let settings = settings.set_protocol(ProtocolVersion::RESP3);
         self.info.clone().set_redis_settings(settings)

@@ -4,25 +4,25 @@ use std::sync::Arc;
 
 use redis::Value;
 
-use super::super::node::Node;
-use super::super::self_test::text;
-use super::slot::SLOTS;
+use crate::backend::redis::command::SLOTS;
+use crate::backend::redis::self_test::text;
+use crate::backend::redis::topology::Node;
 
 /// One moment's view of a cluster. Replaced as a whole.
 #[derive(Clone, Default)]
-pub(super) struct Map {
-    pub(super) nodes: Vec<Arc<Node>>,
+pub(crate) struct Map {
+    pub(crate) nodes: Vec<Arc<Node>>,
     /// For each slot one more than the place of its node in `nodes`; 0 where there is none.
     slots: Vec<u16>,
 }
 
 impl Map {
-    pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
+    pub(crate) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
         let place = *self.slots.get(usize::from(slot))?;
         self.nodes.get(usize::from(place.checked_sub(1)?))
     }
 
-    pub(super) fn slots_of(&self, node: &Node) -> Vec<u16> {
+    pub(crate) fn slots_of(&self, node: &Node) -> Vec<u16> {
         let owns = |slot: &u16| {
             self.owner(*slot)
                 .is_some_and(|it| std::ptr::eq(&**it, node))
@@ -30,12 +30,12 @@ impl Map {
         (0..SLOTS).filter(owns).collect()
     }
 
-    pub(super) fn node_at(&self, address: &str) -> Option<&Arc<Node>> {
+    pub(crate) fn node_at(&self, address: &str) -> Option<&Arc<Node>> {
         self.nodes.iter().find(|node| node.address() == address)
     }
 
     /// Gives slots to a node.
-    pub(super) fn assign(&mut self, slots: impl IntoIterator<Item = u16>, node: &Arc<Node>) {
+    pub(crate) fn assign(&mut self, slots: impl IntoIterator<Item = u16>, node: &Arc<Node>) {
         let known = self.nodes.iter().position(|it| Arc::ptr_eq(it, node));
         let place = known.unwrap_or_else(|| {
             self.nodes.push(Arc::clone(node));
@@ -52,7 +52,7 @@ impl Map {
     }
 
     /// Whether both say the same.
-    pub(super) fn agrees_with(&self, other: &Self) -> bool {
+    pub(crate) fn agrees_with(&self, other: &Self) -> bool {
         self.slots.len() == other.slots.len()
             && (0..SLOTS).all(|slot| match (self.owner(slot), other.owner(slot)) {
                 (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -64,16 +64,16 @@ impl Map {
 
 /// Slots `first..=last` are served at `host` and `port`.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Range {
-    pub(super) first: u16,
-    pub(super) last: u16,
-    pub(super) host: String,
-    pub(super) port: u16,
+pub(crate) struct Range {
+    pub(crate) first: u16,
+    pub(crate) last: u16,
+    pub(crate) host: String,
+    pub(crate) port: u16,
 }
 
 /// The answer to `CLUSTER SLOTS`: `[[first, last, [host, port, …], replicas…], …]`, in the order of the
 /// slots. `None` if it is something else, or names no slot. `own_host`: of the node that answered.
-pub(super) fn parse(answer: &Value, own_host: &str) -> Option<Vec<Range>> {
+pub(crate) fn parse(answer: &Value, own_host: &str) -> Option<Vec<Range>> {
     let Value::Array(ranges) = answer else {
         return None;
     };

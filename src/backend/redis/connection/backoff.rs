@@ -6,7 +6,7 @@ use crate::jitter::jittered;
 
 /// Doubles from `first` with each failure in a row, up to `most`, give or take a little: the
 /// processes of a fleet must not come back as one.
-pub(super) fn backoff(failures: u32, first: Duration, most: Duration) -> Duration {
+pub(crate) fn backoff(failures: u32, first: Duration, most: Duration) -> Duration {
     let doublings = failures.saturating_sub(1).min(16);
     jittered(first.saturating_mul(1 << doublings).min(most))
 }

@@ -7,7 +7,7 @@ use crate::backend::{HintSender, Hints};
 /// Who is to be told. While anybody is, lost connections are sought by themselves: a waiter between
 /// two tries, or a holder between two renewals, sends nothing that would.
 #[derive(Debug, Default)]
-pub(super) struct Recovery {
+pub(crate) struct Recovery {
     listeners: Mutex<Listeners>,
 }
 
@@ -26,13 +26,13 @@ impl Recovery {
     }
 
     /// Hints at every recovery from now on.
-    pub(super) fn hints(&self) -> Hints {
+    pub(crate) fn hints(&self) -> Hints {
         let (sender, hints) = Hints::channel();
         self.listen(sender);
         hints
     }
 
-    pub(super) fn listen(&self, sender: HintSender) {
+    pub(crate) fn listen(&self, sender: HintSender) {
         let mut listeners = self.listeners();
         if listeners.senders.len() >= listeners.sweep_at {
             listeners.senders.retain(|sender| !sender.is_closed());
@@ -42,12 +42,12 @@ impl Recovery {
     }
 
     /// Whether anybody would hear of it.
-    pub(super) fn is_awaited(&self) -> bool {
+    pub(crate) fn is_awaited(&self) -> bool {
         let listeners = self.listeners();
         listeners.senders.iter().any(|sender| !sender.is_closed())
     }
 
-    pub(super) fn tell(&self) {
+    pub(crate) fn tell(&self) {
         let mut listeners = self.listeners();
         listeners.senders.retain(|sender| !sender.is_closed());
         listeners.senders.iter().for_each(HintSender::hint);

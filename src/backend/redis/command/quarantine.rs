@@ -13,23 +13,21 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use redis::Value;
 
-use super::backend::Inner;
-use super::cluster::Cluster;
-use super::fault::{Trouble, unexpected};
-use super::names::{Names, millis};
-use super::node::Node;
-use super::place::{Place, Topology};
-use super::script::{Script, answered, remaining};
 use crate::LockKey;
 use crate::backend::BackendError;
+use crate::backend::redis::backend::Inner;
+use crate::backend::redis::command::{
+    Names, Script, Trouble, answered, millis, remaining, unexpected,
+};
+use crate::backend::redis::topology::{Cluster, Node, Place, Topology};
 
 /// How many slots of a node are asked for at a time: its connection is shared with all others.
 const AT_A_TIME: usize = 256;
 
 /// Grants pause for so long after a loss of data.
-pub(super) struct Quarantine {
-    pub(super) period: Duration,
-    pub(super) prepare: Script,
+pub(crate) struct Quarantine {
+    pub(crate) period: Duration,
+    pub(crate) prepare: Script,
 }
 
 impl Quarantine {
@@ -59,7 +57,7 @@ impl Quarantine {
 /// # Cancel safety
 ///
 /// May be repeated.
-pub(super) async fn prepare(
+pub(crate) async fn prepare(
     inner: &Inner,
     node: &Node,
     cluster: Option<&Arc<Cluster>>,
@@ -84,7 +82,7 @@ pub(super) async fn prepare(
 }
 
 /// After a refusal for `key`: if a quarantine began with it, looks at the other slots of its node, too.
-pub(super) fn spread(inner: &Arc<Inner>, key: &LockKey, refusal: &BackendError) {
+pub(crate) fn spread(inner: &Arc<Inner>, key: &LockKey, refusal: &BackendError) {
     let Topology::Cluster(cluster) = &inner.topology else {
         return;
     };

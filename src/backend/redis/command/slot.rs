@@ -4,14 +4,14 @@ use std::sync::LazyLock;
 
 use crc::{CRC_16_XMODEM, Crc, Table};
 
-pub(in super::super) const SLOTS: u16 = 16_384;
+pub(crate) const SLOTS: u16 = 16_384;
 
 static CRC: Crc<u16, Table<1>> = Crc::<u16, Table<1>>::new(&CRC_16_XMODEM);
 
 /// The slot of a name: of what stands between its first `{` and the next `}`, if anything does.
 ///
 /// Source: Redis Cluster Specification, "Hash tags".
-pub(in super::super) fn slot_of(name: &str) -> u16 {
+pub(crate) fn slot_of(name: &str) -> u16 {
     let tag = name.split_once('{').and_then(|(_, rest)| {
         let (tag, _) = rest.split_once('}')?;
         (!tag.is_empty()).then_some(tag)
@@ -22,7 +22,7 @@ pub(in super::super) fn slot_of(name: &str) -> u16 {
 const TAG_LEN: usize = "{fencing-token:000000}%".len();
 
 /// The end of the name of a slot's fencing counter: a name that hashes to the slot.
-pub(in super::super) fn fence_of(slot: u16) -> &'static str {
+pub(crate) fn fence_of(slot: u16) -> &'static str {
     /// All of them in one text, each of the same length.
     static FENCES: LazyLock<String> = LazyLock::new(|| {
         let mut tags = vec![None; usize::from(SLOTS)];

@@ -3,22 +3,21 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::connect::Connector;
-use super::notify::Notifier;
-use super::shard::Shard;
 use crate::LockKey;
+use crate::backend::redis::connection::{Connector, Shard};
+use crate::backend::redis::notify::Notifier;
 
-pub(super) struct Node {
-    pub(super) shards: Vec<Arc<Shard>>,
+pub(crate) struct Node {
+    pub(crate) shards: Vec<Arc<Shard>>,
     /// The subscriptions at this server.
-    pub(super) notifier: Notifier,
+    pub(crate) notifier: Notifier,
     /// Somebody looks at all of its slots.
-    pub(super) preparing: AtomicBool,
+    pub(crate) preparing: AtomicBool,
     address: String,
 }
 
 impl Node {
-    pub(super) fn new(connector: Connector, connections: usize, notifier: Notifier) -> Self {
+    pub(crate) fn new(connector: Connector, connections: usize, notifier: Notifier) -> Self {
         let address = connector.address.clone();
         let connector = Arc::new(connector);
         let shards = (0..connections)
@@ -32,12 +31,12 @@ impl Node {
         }
     }
 
-    pub(super) fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
     /// The connection of a key: always the same, so a release cannot overtake its acquire.
-    pub(super) fn shard(&self, key: &LockKey) -> &Arc<Shard> {
+    pub(crate) fn shard(&self, key: &LockKey) -> &Arc<Shard> {
         let shards = self.shards.len() as u64;
         let index = usize::try_from(key.hash_code() % shards).unwrap_or(0);
         &self.shards[index]

@@ -23,12 +23,10 @@ use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::backoff::backoff;
-use super::checkout::Checkout;
-use super::fault::{Fault, Trouble, check, is_demoted, unexpected};
-use super::names::millis;
-use super::script::granted;
-use super::shard::Shard;
+use crate::backend::redis::command::{
+    Fault, Trouble, check, granted, is_demoted, millis, unexpected,
+};
+use crate::backend::redis::connection::{Checkout, Shard, backoff};
 use crate::backend::{BackendError, BackendErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -36,13 +34,13 @@ const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
 
 /// How many replicas have to acknowledge a grant, and how long they have.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct MinReplicas {
-    pub(super) replicas: usize,
-    pub(super) timeout: Duration,
+pub(crate) struct MinReplicas {
+    pub(crate) replicas: usize,
+    pub(crate) timeout: Duration,
 }
 
 /// What the acquires at one node have in common.
-pub(super) struct Replicas {
+pub(crate) struct Replicas {
     asked: MinReplicas,
     /// A permit for each connection that may be checked out at a time.
     connections: Arc<Semaphore>,
@@ -60,18 +58,18 @@ struct Shortage {
 
 /// An acquire, and what undoes it.
 #[derive(Clone, Copy)]
-pub(super) struct Acquire<'a> {
-    pub(super) command: &'a Cmd,
-    pub(super) undo: &'a (dyn Fn() -> Cmd + Send + Sync),
-    pub(super) ttl: Duration,
+pub(crate) struct Acquire<'a> {
+    pub(crate) command: &'a Cmd,
+    pub(crate) undo: &'a (dyn Fn() -> Cmd + Send + Sync),
+    pub(crate) ttl: Duration,
 }
 
 impl Replicas {
     /// How many acquires may be at it at a time, at one node.
-    pub(super) const CONNECTIONS: usize = 32;
+    pub(crate) const CONNECTIONS: usize = 32;
 
     /// `connections`: for how many there is room in the pool.
-    pub(super) fn new(asked: MinReplicas, connections: usize) -> Self {
+    pub(crate) fn new(asked: MinReplicas, connections: usize) -> Self {
         let connections = connections.clamp(1, Self::CONNECTIONS);
         Self {
             asked,
@@ -87,7 +85,7 @@ impl Replicas {
     ///
     /// Must be driven to its end. Dropped before, it closes the connection, and what it got runs
     /// out by itself.
-    pub(super) async fn acquire(
+    pub(crate) async fn acquire(
         &self,
         shard: &Arc<Shard>,
         acquire: Acquire<'_>,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What of a server may be out of order, and whether that has been told.
 #[derive(Debug)]
-pub(super) struct Outage {
+pub(crate) struct Outage {
     begins: &'static str,
     ends: &'static str,
     address: String,
@@ -14,7 +14,7 @@ pub(super) struct Outage {
 
 impl Outage {
     /// The texts for its beginning and for its end.
-    pub(super) fn new(begins: &'static str, ends: &'static str, address: &str) -> Self {
+    pub(crate) fn new(begins: &'static str, ends: &'static str, address: &str) -> Self {
         Self {
             begins,
             ends,
@@ -23,7 +23,7 @@ impl Outage {
         }
     }
 
-    pub(super) fn begin(&self, cause: &(dyn Error + 'static)) {
+    pub(crate) fn begin(&self, cause: &(dyn Error + 'static)) {
         if self.told.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -35,7 +35,7 @@ impl Outage {
         let _unused_without_the_feature = (self.begins, &self.address, cause);
     }
 
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.over(self.ends);
     }
 

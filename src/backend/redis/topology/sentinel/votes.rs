@@ -3,22 +3,22 @@
 use redis::RedisError;
 
 use crate::backend::BackendErrorKind;
-use crate::backend::redis::fault::kind_of_connecting;
+use crate::backend::redis::command::kind_of_connecting;
 
 /// What a sentinel says: nothing if it does not know the service.
-pub(super) type Named = Option<(String, u16)>;
+pub(crate) type Named = Option<(String, u16)>;
 
 /// The answers of one round.
-pub(super) struct Votes {
+pub(crate) struct Votes {
     sentinels: usize,
     named: Vec<((String, u16), usize)>,
     /// Somebody does not know the service.
-    pub(super) unknown: bool,
-    pub(super) failure: Option<RedisError>,
+    pub(crate) unknown: bool,
+    pub(crate) failure: Option<RedisError>,
 }
 
 impl Votes {
-    pub(super) fn of(sentinels: usize) -> Self {
+    pub(crate) fn of(sentinels: usize) -> Self {
         Self {
             sentinels,
             named: Vec::new(),
@@ -27,7 +27,7 @@ impl Votes {
         }
     }
 
-    pub(super) fn count(&mut self, answer: Result<Named, RedisError>) {
+    pub(crate) fn count(&mut self, answer: Result<Named, RedisError>) {
         match answer {
             Ok(Some(name)) => match self.named.iter_mut().find(|it| it.0 == name) {
                 Some((_, votes)) => *votes += 1,
@@ -46,18 +46,18 @@ impl Votes {
     }
 
     /// Whether more than half of the sentinels have named a server, the same or not.
-    pub(super) fn are_most_in(&self) -> bool {
+    pub(crate) fn are_most_in(&self) -> bool {
         let votes: usize = self.named.iter().map(|(_, votes)| votes).sum();
         2 * votes > self.sentinels
     }
 
-    pub(super) fn majority(&self) -> Option<(&str, u16)> {
+    pub(crate) fn majority(&self) -> Option<(&str, u16)> {
         let mut named = self.named.iter();
         let ((host, port), _) = named.find(|(_, votes)| 2 * votes > self.sentinels)?;
         Some((host, *port))
     }
 
-    pub(super) fn plurality(&self) -> Option<(&str, u16)> {
+    pub(crate) fn plurality(&self) -> Option<(&str, u16)> {
         let ((host, port), _) = self.named.iter().max_by_key(|(_, votes)| votes)?;
         Some((host, *port))
     }

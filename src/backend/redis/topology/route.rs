@@ -5,27 +5,24 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use redis::{Cmd, Value};
 
-use super::cluster::Cluster;
-use super::fault::{Fault, Trouble};
-use super::node::Node;
-use super::outage::Outage;
-use super::replicas::Acquire;
-use super::shard::Shard;
 use crate::LockKey;
+use crate::backend::redis::command::{Fault, Trouble};
+use crate::backend::redis::connection::{Outage, Shard};
+use crate::backend::redis::topology::{Acquire, Cluster, Node};
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// How many times one command follows the slot.
 const REDIRECTIONS: usize = 5;
 
 /// What a backend commands.
-pub(super) enum Topology {
+pub(crate) enum Topology {
     Single(Node),
     Cluster(Arc<Cluster>),
 }
 
 /// A connection, and in a cluster the way to the node that has the slot by now.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(crate) struct Place {
     shard: Arc<Shard>,
     roaming: Option<Roaming>,
 }
@@ -38,14 +35,14 @@ struct Roaming {
 }
 
 impl Place {
-    pub(super) fn alone(shard: &Arc<Shard>) -> Self {
+    pub(crate) fn alone(shard: &Arc<Shard>) -> Self {
         Self {
             shard: Arc::clone(shard),
             roaming: None,
         }
     }
 
-    pub(super) fn in_cluster(
+    pub(crate) fn in_cluster(
         shard: &Arc<Shard>,
         cluster: &Arc<Cluster>,
         key: &LockKey,
@@ -62,32 +59,32 @@ impl Place {
     }
 
     /// In a cluster.
-    pub(super) fn slot(&self) -> Option<u16> {
+    pub(crate) fn slot(&self) -> Option<u16> {
         self.roaming.as_ref().map(|roaming| roaming.slot)
     }
 
     /// What can go in one call: the same connection, and in a cluster the same slot.
-    pub(super) fn group(&self) -> (u64, u16) {
+    pub(crate) fn group(&self) -> (u64, u16) {
         (self.connection(), self.slot().unwrap_or(0))
     }
 
-    pub(super) fn shard(&self) -> &Arc<Shard> {
+    pub(crate) fn shard(&self) -> &Arc<Shard> {
         &self.shard
     }
 
     /// That the server of the place grants nothing.
-    pub(super) fn outage(&self) -> &Outage {
+    pub(crate) fn outage(&self) -> &Outage {
         &self.shard.connector.outage
     }
 
     /// Which connection it is.
-    pub(super) fn connection(&self) -> u64 {
+    pub(crate) fn connection(&self) -> u64 {
         self.shard.id()
     }
 
     /// Sends one command and waits for its answer, as [`Shard::send`] does, at each node that it
     /// is sent on to.
-    pub(super) async fn send(&self, command: &Cmd) -> Result<Value, Fault> {
+    pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, Fault> {
         let send = |shard: Arc<Shard>, asking| async move { shard.send(command, asking).await };
         self.follow(send).await
     }
@@ -139,8 +136,8 @@ impl Place {
 
 impl Place {
     /// As [`send`](Self::send), and where replicas have to acknowledge a grant, as
-    /// [`Replicas::acquire`](super::replicas::Replicas::acquire).
-    pub(super) async fn acquire(&self, acquire: Acquire<'_>) -> Result<Value, Fault> {
+    /// [`Replicas::acquire`](super::Replicas::acquire).
+    pub(crate) async fn acquire(&self, acquire: Acquire<'_>) -> Result<Value, Fault> {
         let acquire = |shard: Arc<Shard>, asking| async move {
             match &shard.connector.replicas {
                 // Boxed, so that those who wait for no replicas do not carry it along.

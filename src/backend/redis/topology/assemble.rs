@@ -5,20 +5,16 @@ use std::time::Duration;
 
 use redis::RedisConnectionInfo;
 
-use super::RedisBackendBuilder;
-use super::backend::Inner;
-use super::builder::Source;
-use super::cluster::{Cluster, Settings};
-use super::connect::{Connector, Network, Origin};
-use super::names::Names;
-use super::node::Node;
-use super::notify::{Endpoint, Notifier, PubSub};
-use super::place::Topology;
-use super::recovery::Recovery;
-use super::script::{Publish, Scripts};
-use super::self_test::connect_error;
-use super::sentinel::Sentinels;
-use super::target::{Target, Targets, Transport};
+use crate::backend::redis::RedisBackendBuilder;
+use crate::backend::redis::backend::Inner;
+use crate::backend::redis::builder::Source;
+use crate::backend::redis::command::{Names, Publish, Scripts};
+use crate::backend::redis::connection::{
+    Connector, Network, Origin, Recovery, Target, Targets, Transport,
+};
+use crate::backend::redis::notify::{Endpoint, Notifier, PubSub};
+use crate::backend::redis::self_test::connect_error;
+use crate::backend::redis::topology::{Cluster, Node, Sentinels, Settings, Topology};
 use crate::task::Spawner;
 use crate::{ConfigError, ConnectError};
 
@@ -27,7 +23,7 @@ const MIN_USER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl RedisBackendBuilder {
     /// Opens nothing but, in a cluster, a connection to ask for its nodes.
-    pub(super) async fn assemble(mut self) -> Result<Inner, ConnectError> {
+    pub(crate) async fn assemble(mut self) -> Result<Inner, ConnectError> {
         self.validate()?;
         let connections = self.connections.get();
         let names = Names::new(self.prefix, self.redisson_tokens)?;
