@@ -9,9 +9,9 @@ use deadpool_redis::Pool;
 use super::RedisBackendBuilder;
 use crate::LockKey;
 use crate::backend::redis::command::{self as command, spread_quarantine};
-use crate::backend::redis::command::{At, Names, Scripts, Trouble};
+use crate::backend::redis::command::{Cause, KeyRoute, Names, Scripts};
 use crate::backend::redis::connection::Network;
-use crate::backend::redis::topology::{Place, Sentinels, Topology};
+use crate::backend::redis::topology::{Route, Sentinels, Topology};
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Extended, Fence,
     ForceReleased, Hints, Holder, KeepRequest, Node, Release, Released, ReleasedOrKept, Renewal,
@@ -80,7 +80,7 @@ pub(crate) struct Inner {
     pub(crate) network: Arc<Network>,
     /// Acquires that are wanted at the same moment go in one call: not in a cluster, where few share
     /// a slot, nor where each has to be acknowledged or may be in a quarantine.
-    pub(crate) gathers: bool,
+    pub(crate) batches_acquires: bool,
     pub(crate) address: String,
     pub(crate) warnings: Vec<String>,
 }
@@ -128,16 +128,16 @@ impl RedisBackend {
 }
 
 impl Inner {
-    pub(crate) fn place(&self, key: &LockKey) -> Result<Place, BackendError> {
+    pub(crate) fn route(&self, key: &LockKey) -> Result<Route, BackendError> {
         match &self.topology {
-            Topology::Single(node) => Ok(Place::alone(node.shard(key))),
-            Topology::Cluster(cluster) => cluster.place(key, self.names.slot(key)),
+            Topology::Single(node) => Ok(Route::alone(node.connection(key))),
+            Topology::Cluster(cluster) => cluster.route(key, self.names.slot(key)),
         }
     }
 
-    pub(crate) fn at<'a>(&'a self, place: &'a Place, key: &'a LockKey) -> At<'a> {
-        At {
-            place,
+    pub(crate) fn at<'a>(&'a self, route: &'a Route, key: &'a LockKey) -> KeyRoute<'a> {
+        KeyRoute {
+            route,
             names: &self.names,
             key,
         }
@@ -170,14 +170,14 @@ impl Backend for RedisBackend {
             // The engine refuses it before; an empty name would be a lock that everybody shares.
             return Err(BackendError::refused(
                 BackendErrorKind::Conflict,
-                Trouble::EmptyKey,
+                Cause::EmptyKey,
             ));
         }
-        let place = inner.place(key)?;
-        if inner.gathers {
-            return command::acquire(&self.inner, place.shard(), request).await;
+        let route = inner.route(key)?;
+        if inner.batches_acquires {
+            return command::acquire(&self.inner, route.connection(), request).await;
         }
-        let at = inner.at(&place, key);
+        let at = inner.at(&route, key);
         let outcome = inner.scripts.acquire(at, *lease, *ttl).await;
         if let Err(refusal) = &outcome {
             spread_quarantine(&self.inner, key, refusal);
@@ -187,18 +187,18 @@ impl Backend for RedisBackend {
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
         let inner = &*self.inner;
-        let call = |place: Place, batch: Vec<_>| async move {
-            inner.scripts.renew_all(&place, &inner.names, &batch).await
+        let call = |route: Route, batch: Vec<_>| async move {
+            inner.scripts.renew_all(&route, &inner.names, &batch).await
         };
         inner.in_batches(renewals, |it| &it.key, call).await
     }
 
     async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
         let inner = &*self.inner;
-        let call = |place: Place, batch: Vec<_>| async move {
+        let call = |route: Route, batch: Vec<_>| async move {
             inner
                 .scripts
-                .release_all(&place, &inner.names, &batch)
+                .release_all(&route, &inner.names, &batch)
                 .await
         };
         inner.in_batches(leases, |it| &it.key, call).await
@@ -207,10 +207,14 @@ impl Backend for RedisBackend {
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
         let inner = &*self.inner;
         let KeepRequest { key, lease, ttl } = request;
-        let (place, own) = (inner.place(key)?, inner.own_subscribers(key));
-        let at = inner.at(&place, key);
+        let (route, own) = (inner.route(key)?, inner.own_subscribers(key));
+        let at = inner.at(&route, key);
         Ok(
-            match inner.scripts.pass(at, *lease, *ttl, own, true).await? {
+            match inner
+                .scripts
+                .release_or_keep(at, *lease, *ttl, own, true)
+                .await?
+            {
                 Extended::Kept { counter } => ReleasedOrKept::kept(counter),
                 Extended::Wanted { watchers } => ReleasedOrKept::released(watchers),
                 Extended::NotHeld => ReleasedOrKept::NotHeld,
@@ -224,9 +228,12 @@ impl Backend for RedisBackend {
         let Some(own) = inner.own_subscribers(key) else {
             return Ok(Extended::wanted(0));
         };
-        let place = inner.place(key)?;
-        let at = inner.at(&place, key);
-        inner.scripts.pass(at, *lease, *ttl, Some(own), false).await
+        let route = inner.route(key)?;
+        let at = inner.at(&route, key);
+        inner
+            .scripts
+            .release_or_keep(at, *lease, *ttl, Some(own), false)
+            .await
     }
 
     fn watch(&self, key: &LockKey) -> Hints {
@@ -250,9 +257,12 @@ impl Backend for RedisBackend {
 
     fn group(&self, key: &LockKey) -> u64 {
         match &self.inner.topology {
-            Topology::Single(node) => node.shard(key).id(),
-            // Where there is no place for it there is nothing to wait for, either.
-            Topology::Cluster(_) => self.inner.place(key).map_or(0, |place| place.connection()),
+            Topology::Single(node) => node.connection(key).id(),
+            // Where there is no route for it there is nothing to wait for, either.
+            Topology::Cluster(_) => self
+                .inner
+                .route(key)
+                .map_or(0, |route| route.connection_id()),
         }
     }
 
@@ -271,14 +281,14 @@ impl Backend for RedisBackend {
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
         let inner = &*self.inner;
-        let place = inner.place(key)?;
-        inner.scripts.inspect(inner.at(&place, key)).await
+        let route = inner.route(key)?;
+        inner.scripts.inspect(inner.at(&route, key)).await
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
         let inner = &*self.inner;
-        let place = inner.place(key)?;
-        inner.scripts.force_release(inner.at(&place, key)).await
+        let route = inner.route(key)?;
+        inner.scripts.force_release(inner.at(&route, key)).await
     }
 }
 
@@ -286,8 +296,8 @@ impl Node for RedisBackend {
     async fn vote(&self, request: &AcquireRequest, fence: Fence) -> Result<Acquired, BackendError> {
         let inner = &*self.inner;
         let AcquireRequest { key, lease, ttl } = request;
-        let place = inner.place(key)?;
-        let at = inner.at(&place, key);
+        let route = inner.route(key)?;
+        let at = inner.at(&route, key);
         let outcome = inner.scripts.vote(at, *lease, *ttl, fence).await;
         if let Err(refusal) = &outcome {
             spread_quarantine(&self.inner, key, refusal);

@@ -15,8 +15,8 @@
 //! | what is asked for | `target` (URLs), `builder`, `tls`; `assemble` puts it together |
 //! | where a key's commands go | `place`: one server, or the `cluster`'s node for the slot (`node`) |
 //! | what is said | `script` and `scripts/`, under the names of `names`; refusals are told apart in `fault` |
-//! | over which connection | `shard` (one place for a connection), `link` (the connection), `connect` (a new one), `sentinel` (to whom) |
-//! | how acquires share a call; releases and renewals | `gather`; `batches` |
+//! | over which connection | `connection` (one place for a connection), `link` (the connection), `connect` (a new one), `sentinel` (to whom) |
+//! | how acquires share a call; releases and renewals | `acquire_batch`; `batches` |
 //! | grants that replicas have to acknowledge | `replicas`, `checkout` |
 //! | who hears of releases, and of recoveries | `notify`, `recovery` |
 //! | before the first lock | `self_test` |

@@ -8,9 +8,9 @@ use redis::Value;
 use uuid::Uuid;
 
 use super::backend::Inner;
-use crate::backend::redis::command::{At, Trouble, plain, prepare};
-use crate::backend::redis::connection::Shard;
-use crate::backend::redis::topology::{Cluster, Node, Place, Topology};
+use crate::backend::redis::command::{Cause, KeyRoute, plain, prepare};
+use crate::backend::redis::connection::Connection;
+use crate::backend::redis::topology::{Cluster, Node, Route, Topology};
 use crate::backend::{AcquireRequest, BackendError, BackendErrorKind, LeaseId, Release, Renewal};
 use crate::error::with_causes;
 use crate::{ConfigError, ConnectError, LockKey};
@@ -52,25 +52,27 @@ async fn test_node(
     cluster: Option<&Arc<Cluster>>,
 ) -> Result<Vec<String>, ConnectError> {
     let failed = |error: BackendError| connect_error(node.address(), error);
-    try_join_all(node.shards.iter().map(Shard::await_link))
+    try_join_all(node.connections.iter().map(Connection::await_link))
         .await
         .map_err(failed)?;
 
-    let shard = &node.shards[0];
+    let connection = &node.connections[0];
     // Says the role to those, too, who may not ask for `INFO`.
-    let hello = plain(shard, &redis::cmd("HELLO")).await.ok();
+    let hello = plain(connection, &redis::cmd("HELLO")).await.ok();
     if let Some(trouble) = mistaken(hello.as_ref(), cluster.is_some()) {
         let error = BackendError::refused(BackendErrorKind::Misconfigured, trouble);
         return Err(failed(error));
     }
 
     let key = key_at(inner, node, cluster);
-    let place = match cluster {
-        Some(cluster) => Place::in_cluster(node.shard(&key), cluster, &key, inner.names.slot(&key)),
-        None => Place::alone(node.shard(&key)),
+    let route = match cluster {
+        Some(cluster) => {
+            Route::in_cluster(node.connection(&key), cluster, &key, inner.names.slot(&key))
+        }
+        None => Route::alone(node.connection(&key)),
     };
-    let at = At {
-        place: &place,
+    let at = KeyRoute {
+        route: &route,
         names: &inner.names,
         key: &key,
     };
@@ -81,7 +83,7 @@ async fn test_node(
         if at.names.of_redisson {
             // It would stay for ever. What the trial ran into says more than what this does.
             let mut forget = redis::cmd("DEL");
-            let forgotten = plain(shard, forget.arg(at.fence())).await;
+            let forgotten = plain(connection, forget.arg(at.fence())).await;
             return outcome.and(forgotten.map(|_| left));
         }
         outcome.map(|()| left)
@@ -113,15 +115,15 @@ async fn test_node(
     subscribed.map_err(|error| connect_error(node.notifier.address(), error))?;
 
     warnings.extend(replica(hello.as_ref()));
-    warnings.extend(eviction(shard).await);
+    warnings.extend(eviction(connection).await);
     Ok(warnings)
 }
 
 fn shortage(node: &Node, error: &BackendError) -> Option<String> {
-    let Trouble::TooFewReplicas {
+    let Cause::TooFewReplicas {
         acknowledged,
         asked,
-    } = Trouble::behind(error)?
+    } = Cause::behind(error)?
     else {
         return None;
     };
@@ -143,7 +145,7 @@ fn key_at(inner: &Inner, node: &Node, cluster: Option<&Arc<Cluster>>) -> LockKey
 }
 
 /// Every script once.
-async fn try_scripts(inner: &Inner, node: &Node, at: At<'_>) -> Result<(), BackendError> {
+async fn try_scripts(inner: &Inner, node: &Node, at: KeyRoute<'_>) -> Result<(), BackendError> {
     let scripts = &inner.scripts;
     let (key, lease) = (at.key.clone(), LeaseId::new(Uuid::new_v4(), 1));
     // Reads first: a permission that is missing here costs nothing yet.
@@ -153,22 +155,26 @@ async fn try_scripts(inner: &Inner, node: &Node, at: At<'_>) -> Result<(), Backe
     // Its one counter is not Redisson's.
     if !at.names.of_redisson {
         let again = [AcquireRequest::new(key.clone(), lease, TRIAL_TTL)];
-        granted = scripts.acquire_all(at.place, at.names, &again).await?;
+        granted = scripts.acquire_all(at.route, at.names, &again).await?;
     }
     let renewal = Renewal::new(key.clone(), lease, TRIAL_TTL);
-    let renewed = scripts.renew_all(at.place, at.names, &[&renewal]).await;
+    let renewed = scripts.renew_all(at.route, at.names, &[&renewal]).await;
     // Asked to keep, then asked to release: both of its branches.
-    scripts.pass(at, lease, TRIAL_TTL, Some(0), true).await?;
-    scripts.pass(at, lease, TRIAL_TTL, None, true).await?;
+    scripts
+        .release_or_keep(at, lease, TRIAL_TTL, Some(0), true)
+        .await?;
+    scripts
+        .release_or_keep(at, lease, TRIAL_TTL, None, true)
+        .await?;
     let released = scripts
-        .release_all(at.place, at.names, &[&Release::new(key, lease)])
+        .release_all(at.route, at.names, &[&Release::new(key, lease)])
         .await;
     // Scripts get over a message that may not be sent, and `EVAL` is for bad times only: what they
     // need is asked for by itself.
-    let shard = node.shard(at.key);
-    plain(shard, &scripts.undo(at, lease)).await?;
+    let connection = node.connection(at.key);
+    plain(connection, &scripts.undo(at, lease)).await?;
     for message in scripts.messages(at) {
-        plain(shard, &message).await?;
+        plain(connection, &message).await?;
     }
     scripts.force_release(at).await?;
     granted
@@ -184,10 +190,10 @@ async fn try_scripts(inner: &Inner, node: &Node, at: At<'_>) -> Result<(), Backe
 
 /// A server of another kind than the URL says answers the scripts with riddles. Whoever may not be
 /// asked is tried.
-fn mistaken(hello: Option<&Value>, in_cluster: bool) -> Option<Trouble> {
+fn mistaken(hello: Option<&Value>, in_cluster: bool) -> Option<Cause> {
     match entry(hello?, "mode")?.as_str() {
-        "cluster" if !in_cluster => Some(Trouble::ClusterNode),
-        "sentinel" => Some(Trouble::Sentinel),
+        "cluster" if !in_cluster => Some(Cause::ClusterNode),
+        "sentinel" => Some(Cause::Sentinel),
         _ => None,
     }
 }
@@ -199,15 +205,15 @@ fn replica(hello: Option<&Value>) -> Option<String> {
 }
 
 /// A server that evicts keys evicts locks. Where the ACL hides the policy there is no warning.
-async fn eviction(shard: &Arc<Shard>) -> Option<String> {
+async fn eviction(connection: &Arc<Connection>) -> Option<String> {
     let mut config = redis::cmd("CONFIG");
     config.arg("GET").arg("maxmemory-policy");
-    let policy = match plain(shard, &config).await {
+    let policy = match plain(connection, &config).await {
         Ok(answer) => entry(&answer, "maxmemory-policy")?,
         Err(_denied) => {
             let mut info = redis::cmd("INFO");
             info.arg("memory");
-            let answer = plain(shard, &info).await.ok()?;
+            let answer = plain(connection, &info).await.ok()?;
             let text = text(&answer)?;
             let lines = text.lines();
             let mut policies = lines.filter_map(|line| line.strip_prefix("maxmemory_policy:"));

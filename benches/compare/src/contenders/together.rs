@@ -20,7 +20,7 @@ const ACQUIRE: &str = concat!(
     include_str!("../../../../src/backend/redis/command/lua/acquire_all.lua"),
 );
 const RELEASE: &str = concat!(
-    include_str!("../../../../src/backend/redis/command/lua/tell.lua"),
+    include_str!("../../../../src/backend/redis/command/lua/publish.lua"),
     include_str!("../../../../src/backend/redis/command/lua/release.lua"),
 );
 

@@ -12,9 +12,9 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
 use crate::backend::redis::backend::Inner;
-use crate::backend::redis::command::{MAX_BATCH, Trouble};
-use crate::backend::redis::connection::Shard;
-use crate::backend::redis::topology::{Place, spread};
+use crate::backend::redis::command::{Cause, MAX_BATCH};
+use crate::backend::redis::connection::Connection;
+use crate::backend::redis::topology::{Route, spread};
 use crate::backend::{AcquireRequest, Acquired, BackendError};
 
 /// How many tasks send, on one connection.
@@ -25,7 +25,7 @@ const WORTH_A_CALL: usize = 16;
 
 /// The acquires of one connection.
 #[derive(Default)]
-pub(crate) struct Gather {
+pub(crate) struct AcquireBatch {
     state: Mutex<State>,
 }
 
@@ -59,7 +59,7 @@ enum Turn {
     },
 }
 
-impl Gather {
+impl AcquireBatch {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,17 +87,17 @@ impl Gather {
 /// As [`Backend::try_acquire`](crate::backend::Backend::try_acquire), it must not be dropped.
 pub(crate) async fn acquire(
     inner: &Arc<Inner>,
-    shard: &Arc<Shard>,
+    connection: &Arc<Connection>,
     request: &AcquireRequest,
 ) -> Result<Acquired, BackendError> {
     let by_itself = async || {
-        let place = Place::alone(shard);
-        let at = inner.at(&place, &request.key);
+        let route = Route::alone(connection);
+        let at = inner.at(&route, &request.key);
         inner.scripts.acquire(at, request.lease, request.ttl).await
     };
-    let (answer, send) = match shard.gather.enter(request) {
+    let (answer, send) = match connection.acquire_batch.enter(request) {
         Turn::Alone => {
-            let _alone = Alone(&shard.gather);
+            let _alone = Alone(&connection.acquire_batch);
             return by_itself().await;
         }
         Turn::Together { answer, send } => (answer, send),
@@ -105,7 +105,7 @@ pub(crate) async fn acquire(
     if send {
         let sender = Sender {
             inner: Arc::clone(inner),
-            shard: Arc::clone(shard),
+            connection: Arc::clone(connection),
             over: false,
         };
         inner.network.spawner.spawn(sender.run());
@@ -114,12 +114,12 @@ pub(crate) async fn acquire(
         Ok(Sent::Answered(outcome)) => outcome,
         Ok(Sent::Never) => by_itself().await,
         // The task went down with its runtime while it was under way.
-        Err(_) => Err(BackendError::unknown(Trouble::NoRuntime)),
+        Err(_) => Err(BackendError::unknown(Cause::NoRuntime)),
     }
 }
 
 /// Also dropped with its runtime: the next one goes by itself again.
-struct Alone<'a>(&'a Gather);
+struct Alone<'a>(&'a AcquireBatch);
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
@@ -130,7 +130,7 @@ impl Drop for Alone<'_> {
 /// A task that sends what waits until nothing does.
 struct Sender {
     inner: Arc<Inner>,
-    shard: Arc<Shard>,
+    connection: Arc<Connection>,
     over: bool,
 }
 
@@ -141,7 +141,7 @@ impl Sender {
             // Behind all tasks that can run now, and that may ask for something.
             yield_now().await;
             {
-                let mut state = self.shard.gather.state();
+                let mut state = self.connection.acquire_batch.state();
                 if state.waiting.is_empty() {
                     // Under the same mutex as the look: whoever comes now starts another.
                     state.senders -= 1;
@@ -164,9 +164,9 @@ impl Sender {
     }
 
     async fn send(&self, (acquires, answers): (Vec<AcquireRequest>, Vec<Answer>)) {
-        let place = Place::alone(&self.shard);
+        let route = Route::alone(&self.connection);
         let Inner { scripts, names, .. } = &*self.inner;
-        let outcomes = scripts.acquire_all(&place, names, &acquires).await;
+        let outcomes = scripts.acquire_all(&route, names, &acquires).await;
         for (answer, outcome) in answers.into_iter().zip(spread(outcomes, acquires.len())) {
             // Who does not listen any more is gone with its runtime.
             drop(answer.send(Sent::Answered(outcome)));
@@ -180,7 +180,7 @@ impl Drop for Sender {
         if self.over {
             return;
         }
-        let mut state = self.shard.gather.state();
+        let mut state = self.connection.acquire_batch.state();
         state.senders -= 1;
         // The other sender takes them along. Or each goes by itself, if its runtime is another.
         let forsaken = match state.senders {

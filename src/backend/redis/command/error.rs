@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use redis::{RedisError, ServerError, Value};
 
-use crate::backend::redis::connection::Silence;
+use crate::backend::redis::connection::Unanswered;
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// Why a command has no answer that can be used.
-pub(crate) enum Fault {
+pub(crate) enum CommandError {
     /// It was refused, and did not take effect.
     Refused(BackendError),
     /// There was no connection for it.
@@ -24,14 +24,14 @@ pub(crate) enum Fault {
     /// The keys of the call are partly here and partly at another node: each may go by itself.
     Scattered(BackendError),
     /// No answer in time. It may still be on its way: what undoes it must go behind it.
-    NoAnswer(Silence),
+    NoAnswer(Unanswered),
     /// The connection broke with the command on it.
     Died(BackendError),
 }
 
 /// A refusal of our own, without a server behind it.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Trouble {
+pub(crate) enum Cause {
     #[error("no answer within {0:?}")]
     NoAnswer(Duration),
     #[error("no connection within {0:?}")]
@@ -77,7 +77,7 @@ pub(crate) enum Trouble {
     Crowded,
 }
 
-impl Trouble {
+impl Cause {
     /// An answer by its kind alone: it may hold keys, owners, or what belongs to somebody else.
     pub(crate) fn answer(answer: &Value) -> Self {
         Self::Answer(match answer {
@@ -91,7 +91,7 @@ impl Trouble {
     }
 }
 
-impl Fault {
+impl CommandError {
     /// What it means for a command that was sent before, over a connection that broke (`resent`):
     /// what is refused now may have been done then.
     pub(crate) fn after(self, resent: bool) -> Self {
@@ -117,27 +117,27 @@ impl Fault {
     }
 }
 
-impl Trouble {
+impl Cause {
     /// The trouble behind an error, if it is one of ours.
     pub(crate) fn behind(error: &BackendError) -> Option<&Self> {
         std::error::Error::source(error)?.downcast_ref()
     }
 }
 
-impl From<Fault> for BackendError {
-    fn from(fault: Fault) -> Self {
+impl From<CommandError> for BackendError {
+    fn from(fault: CommandError) -> Self {
         match fault {
-            Fault::Refused(error)
-            | Fault::Unsent(error)
-            | Fault::Scattered(error)
-            | Fault::Died(error) => error,
-            Fault::NoScript { .. } => {
-                Self::refused(BackendErrorKind::Unavailable, Trouble::ScriptLost)
+            CommandError::Refused(error)
+            | CommandError::Unsent(error)
+            | CommandError::Scattered(error)
+            | CommandError::Died(error) => error,
+            CommandError::NoScript { .. } => {
+                Self::refused(BackendErrorKind::Unavailable, Cause::ScriptLost)
             }
-            Fault::Elsewhere { .. } => {
-                Self::refused(BackendErrorKind::Unavailable, Trouble::Elsewhere)
+            CommandError::Elsewhere { .. } => {
+                Self::refused(BackendErrorKind::Unavailable, Cause::Elsewhere)
             }
-            Fault::NoAnswer(silence) => Self::unknown(Trouble::NoAnswer(silence.waited())),
+            CommandError::NoAnswer(silence) => Self::unknown(Cause::NoAnswer(silence.waited())),
         }
     }
 }
@@ -145,28 +145,28 @@ impl From<Fault> for BackendError {
 /// An answer this crate's scripts do not give: a proxy, or somebody else's script under the hash.
 pub(crate) fn unexpected(answer: &Value) -> BackendError {
     // What was done is anybody's guess.
-    BackendError::unknown(Trouble::answer(answer))
+    BackendError::unknown(Cause::answer(answer))
 }
 
 pub(crate) fn no_end() -> BackendError {
-    BackendError::refused(BackendErrorKind::Conflict, Trouble::NoEnd)
+    BackendError::refused(BackendErrorKind::Conflict, Cause::NoEnd)
 }
 
 /// Takes the server's errors out of an answer.
-pub(crate) fn check(answer: Value) -> Result<Value, Fault> {
+pub(crate) fn check(answer: Value) -> Result<Value, CommandError> {
     match answer {
         Value::ServerError(error) => Err(match error.code() {
-            "NOSCRIPT" => Fault::NoScript { resent: false },
-            "TRYAGAIN" => Fault::Scattered(refusal(error)),
+            "NOSCRIPT" => CommandError::NoScript { resent: false },
+            "TRYAGAIN" => CommandError::Scattered(refusal(error)),
             code @ ("MOVED" | "ASK") => match elsewhere(&error) {
-                Some(address) => Fault::Elsewhere {
+                Some(address) => CommandError::Elsewhere {
                     address,
                     asking: code == "ASK",
                     resent: false,
                 },
-                None => Fault::Refused(refusal(error)),
+                None => CommandError::Refused(refusal(error)),
             },
-            _ => Fault::Refused(refusal(error)),
+            _ => CommandError::Refused(refusal(error)),
         }),
         answer => Ok(answer),
     }
@@ -197,7 +197,7 @@ pub(crate) fn refusal(error: ServerError) -> BackendError {
     if error.code() == "QUARANTINE" {
         let left = error.details().and_then(|left| left.trim().parse().ok());
         let left = Duration::from_millis(left.unwrap_or(0));
-        return BackendError::refused(BackendErrorKind::Unavailable, Trouble::Quarantine(left));
+        return BackendError::refused(BackendErrorKind::Unavailable, Cause::Quarantine(left));
     }
     BackendError::refused(
         kind_of(error.code(), error.details().unwrap_or_default()),

@@ -9,13 +9,13 @@ mod slot;
 
 pub use script::Publish;
 
-pub(crate) use acquire_batch::{Gather, acquire};
+pub(crate) use acquire_batch::{AcquireBatch, acquire};
 pub(crate) use error::{
-    Fault, Trouble, check, is_demoted, kind_of_connecting, no_end, refusal, unexpected,
+    Cause, CommandError, check, is_demoted, kind_of_connecting, no_end, refusal, unexpected,
 };
 pub(crate) use names::{Lease, Name, Names, millis};
 pub(crate) use quarantine::{Quarantine, prepare, spread as spread_quarantine};
 pub(crate) use script::{
-    Answers, At, MAX_BATCH, Script, Scripts, answered, granted, plain, remaining,
+    Answers, KeyRoute, MAX_BATCH, Script, Scripts, answered, granted, plain, remaining,
 };
 pub(crate) use slot::{SLOTS, fence_of, slot_of};

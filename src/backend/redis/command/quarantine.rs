@@ -17,9 +17,9 @@ use crate::LockKey;
 use crate::backend::BackendError;
 use crate::backend::redis::backend::Inner;
 use crate::backend::redis::command::{
-    Names, Script, Trouble, answered, millis, remaining, unexpected,
+    Cause, Names, Script, answered, millis, remaining, unexpected,
 };
-use crate::backend::redis::topology::{Cluster, Node, Place, Topology};
+use crate::backend::redis::topology::{Cluster, Node, Route, Topology};
 
 /// How many slots of a node are asked for at a time: its connection is shared with all others.
 const AT_A_TIME: usize = 256;
@@ -31,13 +31,13 @@ pub(crate) struct Quarantine {
 }
 
 impl Quarantine {
-    /// Begins if the data of the place is lost; what is left of it.
-    async fn prepare(&self, place: &Place, names: &Names) -> Result<Duration, BackendError> {
+    /// Begins if the data of the route is lost; what is left of it.
+    async fn prepare(&self, route: &Route, names: &Names) -> Result<Duration, BackendError> {
         let mut command = self.prepare.evalsha(2, 1, 128);
-        command.arg(names.fence(place.slot()));
-        command.arg(names.quarantine(place.slot()));
+        command.arg(names.fence(route.slot()));
+        command.arg(names.quarantine(route.slot()));
         command.arg(millis(self.period));
-        match answered(self.prepare.call(place, &command).await)? {
+        match answered(self.prepare.call(route, &command).await)? {
             Value::Int(left) => Ok(remaining(left)),
             answer => Err(unexpected(&answer)),
         }
@@ -45,7 +45,7 @@ impl Quarantine {
 
     /// Whether it began with this refusal.
     fn began_with(&self, refusal: &BackendError) -> bool {
-        let Some(Trouble::Quarantine(left)) = Trouble::behind(refusal) else {
+        let Some(Cause::Quarantine(left)) = Cause::behind(refusal) else {
             return false;
         };
         left.as_millis() >= millis(self.period).into()
@@ -67,14 +67,14 @@ pub(crate) async fn prepare(
         return Ok(Duration::ZERO);
     };
     let Some(cluster) = cluster else {
-        let place = Place::alone(&node.shards[0]);
-        return quarantine.prepare(&place, names).await;
+        let route = Route::alone(&node.connections[0]);
+        return quarantine.prepare(&route, names).await;
     };
     // Only says which connection of a node it is.
     let key = &LockKey::new("quarantine");
     let slots = cluster.slots_of(node).into_iter().map(|slot| async move {
-        let place = Place::in_cluster(node.shard(key), cluster, key, slot);
-        quarantine.prepare(&place, names).await
+        let route = Route::in_cluster(node.connection(key), cluster, key, slot);
+        quarantine.prepare(&route, names).await
     });
     let longest = |one: Duration, other| std::future::ready(Ok(one.max(other)));
     let answers = stream::iter(slots).buffer_unordered(AT_A_TIME);

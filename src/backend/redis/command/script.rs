@@ -7,10 +7,10 @@ use redis::{Arg, Cmd, Value};
 
 use crate::LockKey;
 use crate::backend::redis::command::{
-    Fault, Lease, Name, Names, Quarantine, millis, no_end, refusal, unexpected,
+    CommandError, Lease, Name, Names, Quarantine, millis, no_end, refusal, unexpected,
 };
-use crate::backend::redis::connection::{Outage, Shard};
-use crate::backend::redis::topology::{Acquire, Place};
+use crate::backend::redis::connection::{Connection, Outage};
+use crate::backend::redis::topology::{Acquire, Route};
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased,
     Holder, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
@@ -55,7 +55,7 @@ pub(crate) struct Scripts {
     vote: Script,
     renew: Script,
     release: Script,
-    pass: Script,
+    release_or_keep: Script,
     inspect: Script,
     force_release: Script,
     pub(crate) quarantine: Option<Quarantine>,
@@ -88,9 +88,12 @@ impl Scripts {
             prepare: prepare(),
         });
         let (tell, publish): (_, &[_]) = match publish {
-            Publish::Auto | Publish::Plain => (include_str!("lua/tell.lua"), &["PUBLISH"]),
-            Publish::Sharded => (include_str!("lua/tell_sharded.lua"), &["SPUBLISH"]),
-            Publish::Both => (include_str!("lua/tell_both.lua"), &["PUBLISH", "SPUBLISH"]),
+            Publish::Auto | Publish::Plain => (include_str!("lua/publish.lua"), &["PUBLISH"]),
+            Publish::Sharded => (include_str!("lua/publish_sharded.lua"), &["SPUBLISH"]),
+            Publish::Both => (
+                include_str!("lua/publish_both.lua"),
+                &["PUBLISH", "SPUBLISH"],
+            ),
         };
         Self {
             acquire: Script::new(acquire),
@@ -99,7 +102,7 @@ impl Scripts {
             quarantine,
             renew: Script::new(&[include_str!("lua/renew.lua")]),
             release: Script::new(&[tell, include_str!("lua/release.lua")]),
-            pass: Script::new(&[fence, tell, include_str!("lua/pass.lua")]),
+            release_or_keep: Script::new(&[fence, tell, include_str!("lua/release_or_keep.lua")]),
             inspect: Script::new(&[include_str!("lua/inspect.lua")]),
             force_release: Script::new(&[tell, include_str!("lua/force_release.lua")]),
             publish,
@@ -138,11 +141,11 @@ impl Script {
     ///
     /// # Cancel safety
     ///
-    /// As [`Place::send`].
-    pub(crate) async fn call(&self, place: &Place, command: &Cmd) -> Result<Value, Fault> {
-        match place.send(command).await {
-            Err(Fault::NoScript { resent }) => {
-                let outcome = place.send(&self.eval(command)).await;
+    /// As [`Route::send`].
+    pub(crate) async fn call(&self, route: &Route, command: &Cmd) -> Result<Value, CommandError> {
+        match route.send(command).await {
+            Err(CommandError::NoScript { resent }) => {
+                let outcome = route.send(&self.eval(command)).await;
                 outcome.map_err(|fault| fault.after(resent))
             }
             outcome => outcome,
@@ -152,13 +155,13 @@ impl Script {
 
 /// A key and where it is: what all calls for it need.
 #[derive(Clone, Copy)]
-pub(crate) struct At<'a> {
-    pub(crate) place: &'a Place,
+pub(crate) struct KeyRoute<'a> {
+    pub(crate) route: &'a Route,
     pub(crate) names: &'a Names,
     pub(crate) key: &'a LockKey,
 }
 
-impl<'a> At<'a> {
+impl<'a> KeyRoute<'a> {
     fn body(self) -> Name<'a> {
         self.names.body(self.key)
     }
@@ -171,19 +174,19 @@ impl<'a> At<'a> {
         if self.names.of_redisson {
             self.names.token(self.key)
         } else {
-            self.names.fence(self.place.slot())
+            self.names.fence(self.route.slot())
         }
     }
 
     fn quarantine(self) -> Name<'a> {
-        self.names.quarantine(self.place.slot())
+        self.names.quarantine(self.route.slot())
     }
 }
 
 impl Scripts {
     pub(crate) async fn acquire(
         &self,
-        at: At<'_>,
+        at: KeyRoute<'_>,
         lease: LeaseId,
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
@@ -197,7 +200,7 @@ impl Scripts {
     /// The same for a key of a trial, also in a quarantine.
     pub(crate) async fn try_out(
         &self,
-        at: At<'_>,
+        at: KeyRoute<'_>,
         lease: LeaseId,
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
@@ -209,7 +212,7 @@ impl Scripts {
     async fn acquire_outside(
         &self,
         period: Option<u64>,
-        at: At<'_>,
+        at: KeyRoute<'_>,
         lease: LeaseId,
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
@@ -223,10 +226,10 @@ impl Scripts {
         let undo = || self.undo(at, lease);
         let acquire = |command| {
             let undo = &undo;
-            at.place.acquire(Acquire { command, undo, ttl })
+            at.route.acquire(Acquire { command, undo, ttl })
         };
         let outcome = match acquire(&command).await {
-            Err(Fault::NoScript { resent }) => {
+            Err(CommandError::NoScript { resent }) => {
                 let outcome = acquire(&self.acquire.eval(&command)).await;
                 outcome.map_err(|fault| fault.after(resent))
             }
@@ -238,7 +241,7 @@ impl Scripts {
     /// As a node of a quorum.
     pub(crate) async fn vote(
         &self,
-        at: At<'_>,
+        at: KeyRoute<'_>,
         lease: LeaseId,
         ttl: Duration,
         fence: Fence,
@@ -250,7 +253,7 @@ impl Scripts {
         let period = self.quarantine.as_ref().map(|it| millis(it.period));
         // What a loss of data is seen by is not what the nodes agree on.
         let guard = period.map(|_| (at.fence(), at.quarantine()));
-        let (body, agreed) = (at.body(), at.names.quorum_fence(at.place.slot()));
+        let (body, agreed) = (at.body(), at.names.quorum_fence(at.route.slot()));
         let size = body.len() + 4 * agreed.len() + Lease::MAX_LEN + 4 * OVERHEAD;
         let more = usize::from(period.is_some());
         let mut command = self.vote.evalsha(2 + 2 * more, 4 + more, size);
@@ -260,18 +263,18 @@ impl Scripts {
         }
         command.arg(Lease(lease)).arg(millis(ttl));
         command.arg(counter).arg(confirmed).arg(period);
-        let outcome = self.vote.call(at.place, &command).await;
+        let outcome = self.vote.call(at.route, &command).await;
         self.acquired(outcome, at, lease, ttl)
     }
 
     fn acquired(
         &self,
-        outcome: Result<Value, Fault>,
-        at: At<'_>,
+        outcome: Result<Value, CommandError>,
+        at: KeyRoute<'_>,
         lease: LeaseId,
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
-        let outage = at.place.outage();
+        let outage = at.route.outage();
         match outcome {
             Ok(answer) => {
                 let outcome = acquired(answer);
@@ -283,8 +286,8 @@ impl Scripts {
                     // The acquire may still reach the server, or its answer may still be on the
                     // way. The release goes behind it on the same connection, with its source:
                     // whether the server knows the script is not known either.
-                    Fault::NoAnswer(silence) => silence.settle(self.undo(at, lease), ttl),
-                    Fault::Refused(error) => note(outage, Err(error)),
+                    CommandError::NoAnswer(silence) => silence.settle(self.undo(at, lease), ttl),
+                    CommandError::Refused(error) => note(outage, Err(error)),
                     _ => {}
                 }
                 Err(fault.into())
@@ -293,13 +296,13 @@ impl Scripts {
     }
 
     /// A release with the script's source in it, for a server that may not know the script.
-    pub(crate) fn undo(&self, at: At<'_>, lease: LeaseId) -> Cmd {
+    pub(crate) fn undo(&self, at: KeyRoute<'_>, lease: LeaseId) -> Cmd {
         self.release
             .eval(&self.release(at.names, &[&Release::new(at.key.clone(), lease)]))
     }
 
     /// The messages of a release, by themselves.
-    pub(crate) fn messages(&self, at: At<'_>) -> impl Iterator<Item = Cmd> {
+    pub(crate) fn messages(&self, at: KeyRoute<'_>) -> impl Iterator<Item = Cmd> {
         self.publish.iter().map(move |name| {
             let mut publish = redis::cmd(name);
             publish.arg(at.channel()).arg("0");
@@ -310,21 +313,21 @@ impl Scripts {
     /// Several at once, of one slot, where there is no quarantine.
     pub(crate) async fn acquire_all(
         &self,
-        place: &Place,
+        route: &Route,
         names: &Names,
         acquires: &[AcquireRequest],
     ) -> Answers<Acquired> {
-        let fence = names.fence(place.slot());
+        let fence = names.fence(route.slot());
         let bodies = std::iter::once(fence).chain(acquires.iter().map(|it| names.body(&it.key)));
         let mut command = batch(&self.acquire_all, bodies, Lease::MAX_LEN + OVERHEAD);
         for acquire in acquires {
             command.arg(Lease(acquire.lease)).arg(millis(acquire.ttl));
         }
-        let outcome = self.acquire_all.call(place, &command).await;
+        let outcome = self.acquire_all.call(route, &command).await;
         // As for one.
-        let outage = place.outage();
+        let outage = route.outage();
         match &outcome {
-            Err(Fault::NoAnswer(silence)) => {
+            Err(CommandError::NoAnswer(silence)) => {
                 let leases: Vec<_> = acquires
                     .iter()
                     .map(|it| Release::new(it.key.clone(), it.lease))
@@ -334,7 +337,7 @@ impl Scripts {
                 let undo = self.release.eval(&self.release(names, &leases));
                 silence.settle(undo, longest.unwrap_or_default());
             }
-            Err(Fault::Refused(error)) => note(outage, Err(error)),
+            Err(CommandError::Refused(error)) => note(outage, Err(error)),
             _ => {}
         }
         let outcomes = grants(outcome?, acquires.len())?;
@@ -344,7 +347,7 @@ impl Scripts {
 
     pub(crate) async fn renew_all(
         &self,
-        place: &Place,
+        route: &Route,
         names: &Names,
         renewals: &[&Renewal],
     ) -> Answers<Renewed> {
@@ -353,18 +356,18 @@ impl Scripts {
         for renewal in renewals {
             command.arg(Lease(renewal.lease)).arg(millis(renewal.ttl));
         }
-        let answer = self.renew.call(place, &command).await;
+        let answer = self.renew.call(route, &command).await;
         let outcome = |answer| held(answer, Renewed::Renewed, Renewed::NotHeld);
         Ok(each(list(answered(answer)?, renewals.len())?, outcome))
     }
 
     pub(crate) async fn release_all(
         &self,
-        place: &Place,
+        route: &Route,
         names: &Names,
         leases: &[&Release],
     ) -> Answers<Released> {
-        let answer = self.release.call(place, &self.release(names, leases)).await;
+        let answer = self.release.call(route, &self.release(names, leases)).await;
         let outcome = |answer| held(answer, Released::Released, Released::NotHeld);
         Ok(each(list(answered(answer)?, leases.len())?, outcome))
     }
@@ -385,21 +388,21 @@ impl Scripts {
 
     /// `own_subscribers` of the channel do not count; with `None` there is always somebody else.
     /// `release`: to do so if there is.
-    pub(crate) async fn pass(
+    pub(crate) async fn release_or_keep(
         &self,
-        at: At<'_>,
+        at: KeyRoute<'_>,
         lease: LeaseId,
         ttl: Duration,
         own_subscribers: Option<u8>,
         release: bool,
     ) -> Result<Extended, BackendError> {
         let own_subscribers = own_subscribers.map_or(-1, i64::from);
-        let mut command = self.pass.evalsha(2, 6, 512);
+        let mut command = self.release_or_keep.evalsha(2, 6, 512);
         command.arg(at.body()).arg(at.fence());
         command.arg(Lease(lease)).arg(millis(ttl));
         command.arg(at.channel()).arg(own_subscribers);
         command.arg(ReleasedOrKept::COUNTERS).arg(u8::from(release));
-        match answered(self.pass.call(at.place, &command).await)? {
+        match answered(self.release_or_keep.call(at.route, &command).await)? {
             Value::Int(0) => Ok(Extended::NotHeld),
             Value::Int(others @ 1..) => {
                 Ok(Extended::wanted(u32::try_from(others).unwrap_or(u32::MAX)))
@@ -409,10 +412,10 @@ impl Scripts {
         }
     }
 
-    pub(crate) async fn inspect(&self, at: At<'_>) -> Result<Option<Holder>, BackendError> {
+    pub(crate) async fn inspect(&self, at: KeyRoute<'_>) -> Result<Option<Holder>, BackendError> {
         let mut command = self.inspect.evalsha(1, 0, 128);
         command.arg(at.body());
-        let fields = match answered(self.inspect.call(at.place, &command).await)? {
+        let fields = match answered(self.inspect.call(at.route, &command).await)? {
             Value::Nil => return Ok(None),
             Value::Array(fields) => fields,
             answer => return Err(unexpected(&answer)),
@@ -430,10 +433,13 @@ impl Scripts {
         Ok(Some(Holder::new(text(1), left, hold_count)))
     }
 
-    pub(crate) async fn force_release(&self, at: At<'_>) -> Result<ForceReleased, BackendError> {
+    pub(crate) async fn force_release(
+        &self,
+        at: KeyRoute<'_>,
+    ) -> Result<ForceReleased, BackendError> {
         let mut command = self.force_release.evalsha(1, 1, 256);
         command.arg(at.body()).arg(at.channel());
-        match answered(self.force_release.call(at.place, &command).await)? {
+        match answered(self.force_release.call(at.route, &command).await)? {
             Value::Int(1) => Ok(ForceReleased::Released),
             Value::Int(0) => Ok(ForceReleased::NotHeld),
             Value::Int(-1) => Err(no_end()),
@@ -453,7 +459,7 @@ fn note(outage: &Outage, outcome: Result<&Acquired, &BackendError>) {
 }
 
 /// One answer for each key of a call, or none for the call as a whole.
-pub(crate) type Answers<T> = Result<Vec<Result<T, BackendError>>, Fault>;
+pub(crate) type Answers<T> = Result<Vec<Result<T, BackendError>>, CommandError>;
 
 /// A call over many keys; `extra` is how long the arguments of one of them get.
 fn batch<'a>(script: &Script, bodies: impl Iterator<Item = Name<'a>> + Clone, extra: usize) -> Cmd {
@@ -467,18 +473,18 @@ fn batch<'a>(script: &Script, bodies: impl Iterator<Item = Name<'a>> + Clone, ex
 }
 
 /// For commands that need no undoing: after a missing answer, a sign of life is asked for.
-pub(crate) fn answered(outcome: Result<Value, Fault>) -> Result<Value, Fault> {
-    if let Err(Fault::NoAnswer(silence)) = &outcome {
+pub(crate) fn answered(outcome: Result<Value, CommandError>) -> Result<Value, CommandError> {
+    if let Err(CommandError::NoAnswer(silence)) = &outcome {
         silence.probe();
     }
     outcome
 }
 
-fn list(answer: Value, items: usize) -> Result<Vec<Value>, Fault> {
+fn list(answer: Value, items: usize) -> Result<Vec<Value>, CommandError> {
     match answer {
         Value::Array(answers) if answers.len() == items => Ok(answers),
         answer if items == 1 => Ok(vec![answer]),
-        answer => Err(Fault::Refused(unexpected(&answer))),
+        answer => Err(CommandError::Refused(unexpected(&answer))),
     }
 }
 
@@ -500,7 +506,7 @@ fn grants(answer: Value, acquires: usize) -> Answers<Acquired> {
     let mut next = match answers.next() {
         None | Some(Value::Nil) => 0,
         Some(Value::Int(first @ 1..)) => first.unsigned_abs(),
-        Some(first) => return Err(Fault::Refused(unexpected(&first))),
+        Some(first) => return Err(CommandError::Refused(unexpected(&first))),
     };
     let mut granted = || {
         let counter = next;
@@ -551,6 +557,9 @@ pub(crate) fn remaining(millis: i64) -> Duration {
 }
 
 /// Sends a command that is no script.
-pub(crate) async fn plain(shard: &Arc<Shard>, command: &Cmd) -> Result<Value, BackendError> {
-    answered(shard.send(command, false).await).map_err(Into::into)
+pub(crate) async fn plain(
+    connection: &Arc<Connection>,
+    command: &Cmd,
+) -> Result<Value, BackendError> {
+    answered(connection.send(command, false).await).map_err(Into::into)
 }

@@ -4,12 +4,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use deadpool_redis::{Connection, Manager, Pool, PoolConfig, PoolError, Runtime, Timeouts};
+use deadpool_redis::{
+    Connection as Pooled, Manager, Pool, PoolConfig, PoolError, Runtime, Timeouts,
+};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, RedisError};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::backend::redis::command::{Fault, Trouble, kind_of_connecting};
+use crate::backend::redis::command::{Cause, CommandError, kind_of_connecting};
 use crate::backend::redis::connection::{Link, Outage, Recovery, Target};
 use crate::backend::redis::topology::{MinReplicas, Replicas, Sentinels, require_primary};
 use crate::backend::{BackendError, BackendErrorKind};
@@ -128,7 +130,7 @@ impl Connector {
     /// # Cancel safety
     ///
     /// A connection that was about to open is closed.
-    pub(crate) async fn checkout(&self, shared: &Link) -> Result<Connection, BackendError> {
+    pub(crate) async fn checkout(&self, shared: &Link) -> Result<Pooled, BackendError> {
         match &self.origin {
             Origin::Given(pool) => checkout(pool).await,
             Origin::Server(target) => checkout(&self.pool(target)?).await,
@@ -136,7 +138,7 @@ impl Connector {
             // grant would be too much.
             Origin::Sentinel(_) => match self.last_pool(&shared.address) {
                 Some(pool) => checkout(&pool).await,
-                None => Err(Fault::unavailable(Trouble::NotPrimary).into()),
+                None => Err(CommandError::unavailable(Cause::NotPrimary).into()),
             },
         }
     }
@@ -167,7 +169,7 @@ impl Connector {
 }
 
 async fn taken(pool: &Pool) -> Result<MultiplexedConnection, BackendError> {
-    Ok(Connection::take(checkout(pool).await?))
+    Ok(Pooled::take(checkout(pool).await?))
 }
 
 /// Those of our own pools have none. Our own timers have to keep the connection.
@@ -176,7 +178,7 @@ pub(crate) fn without_timeout(mut connection: MultiplexedConnection) -> Multiple
     connection
 }
 
-async fn checkout(pool: &Pool) -> Result<Connection, BackendError> {
+async fn checkout(pool: &Pool) -> Result<Pooled, BackendError> {
     match pool.get().await {
         Ok(connection) => Ok(connection),
         Err(PoolError::Backend(error)) => Err(not_connected(error)),
@@ -229,7 +231,7 @@ pub(crate) async fn within<T>(
         Ok(outcome) => outcome,
         Err(_elapsed) => Err(BackendError::refused(
             BackendErrorKind::Unavailable,
-            Trouble::NoConnection(limit),
+            Cause::NoConnection(limit),
         )),
     }
 }

@@ -20,7 +20,7 @@ use redis::{Cmd, Value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::backend::redis::command::{Fault, Gather, Trouble, check, is_demoted};
+use crate::backend::redis::command::{AcquireBatch, Cause, CommandError, check, is_demoted};
 use crate::backend::redis::connection::{Connector, Link, Outage, backoff};
 use crate::backend::{BackendError, BackendErrorKind};
 
@@ -34,10 +34,10 @@ const STEADY: Duration = Duration::from_secs(2);
 /// timeouts, also if nothing could replace it.
 const PROBE_PATIENCE: u32 = 10;
 
-pub(crate) struct Shard {
+pub(crate) struct Connection {
     pub(crate) connector: Arc<Connector>,
     /// Acquires that wait for a call.
-    pub(crate) gather: Gather,
+    pub(crate) acquire_batch: AcquireBatch,
     state: Mutex<State>,
     /// A connection came, failed, or answered again.
     changed: Notify,
@@ -67,7 +67,7 @@ enum Demand {
     Wait,
 }
 
-impl Shard {
+impl Connection {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
         let outage = Outage::new(
             "lock store unreachable",
@@ -84,7 +84,7 @@ impl Shard {
     pub(crate) fn quiet(connector: Arc<Connector>) -> Self {
         Self {
             connector,
-            gather: Gather::default(),
+            acquire_batch: AcquireBatch::default(),
             state: Mutex::default(),
             changed: Notify::new(),
             outage: None,
@@ -121,9 +121,9 @@ impl Shard {
         self: &Arc<Self>,
         command: &Cmd,
         asking: bool,
-    ) -> Result<Value, Fault> {
+    ) -> Result<Value, CommandError> {
         match self.attempt(command, asking).await {
-            Err(Fault::Died(_)) => {
+            Err(CommandError::Died(_)) => {
                 let again = self.attempt(command, asking).await;
                 again.map_err(|fault| fault.after(true))
             }
@@ -131,10 +131,10 @@ impl Shard {
         }
     }
 
-    async fn attempt(self: &Arc<Self>, command: &Cmd, asking: bool) -> Result<Value, Fault> {
+    async fn attempt(self: &Arc<Self>, command: &Cmd, asking: bool) -> Result<Value, CommandError> {
         let link = match self.sound_link() {
             Some(link) => link,
-            None => self.await_link().await.map_err(Fault::Unsent)?,
+            None => self.await_link().await.map_err(CommandError::Unsent)?,
         };
         let waited = self.connector.network.response_timeout;
         match timeout(waited, link.send(command, asking)).await {
@@ -143,7 +143,7 @@ impl Shard {
                 if self.connector.is_left_behind(&link) {
                     // It takes itself for the primary still. What it granted or renewed is void.
                     self.discard(&link);
-                    return Err(Fault::Died(BackendError::unknown(Trouble::NotPrimary)));
+                    return Err(CommandError::Died(BackendError::unknown(Cause::NotPrimary)));
                 }
                 if is_demoted(&answer) {
                     self.demoted(&link);
@@ -152,14 +152,14 @@ impl Shard {
             }
             Ok(Err(error)) => {
                 self.discard(&link);
-                Err(Fault::Died(BackendError::unknown(error)))
+                Err(CommandError::Died(BackendError::unknown(error)))
             }
             Err(_elapsed) => {
-                link.distrust();
+                link.mark_suspect();
                 self.silent.store(true, Ordering::Relaxed);
-                self.unreached(&Trouble::NoAnswer(waited));
-                Err(Fault::NoAnswer(Silence {
-                    shard: Arc::clone(self),
+                self.unreached(&Cause::NoAnswer(waited));
+                Err(CommandError::NoAnswer(Unanswered {
+                    connection: Arc::clone(self),
                     link,
                     asking,
                     waited,
@@ -193,7 +193,7 @@ impl Shard {
         };
         match timeout(patience, link).await {
             Ok(outcome) => outcome,
-            Err(_elapsed) => Err(Fault::unavailable(Trouble::NoConnection(patience)).into()),
+            Err(_elapsed) => Err(CommandError::unavailable(Cause::NoConnection(patience)).into()),
         }
     }
 
@@ -211,7 +211,7 @@ impl Shard {
             state.connecting = true;
             drop(state);
             let attempt = Connecting {
-                shard: Arc::downgrade(self),
+                connection: Arc::downgrade(self),
                 over: false,
             };
             self.connector.network.spawner.spawn(attempt.run());
@@ -239,19 +239,19 @@ impl Shard {
             self.silent.store(false, Ordering::Relaxed);
         }
         self.reached();
-        self.trust(link);
+        self.mark_healthy(link);
     }
 
-    fn trust(&self, link: &Link) {
-        if link.trust() {
+    fn mark_healthy(&self, link: &Link) {
+        if link.mark_healthy() {
             self.changed.notify_waiters();
         }
     }
 
     /// Something went wrong beside the connection: asks it for a sign of life, and until that comes
     /// looks for another.
-    pub(crate) fn doubt(self: &Arc<Self>, link: &Arc<Link>) {
-        link.distrust();
+    pub(crate) fn mark_suspect(self: &Arc<Self>, link: &Arc<Link>) {
+        link.mark_suspect();
         self.probe(link);
     }
 
@@ -259,7 +259,7 @@ impl Shard {
         if !link.start_probe() {
             return;
         }
-        let (shard, link) = (Arc::clone(self), Arc::clone(link));
+        let (connection, link) = (Arc::clone(self), Arc::clone(link));
         let network = &self.connector.network;
         let patience = network.response_timeout * PROBE_PATIENCE;
         network.spawner.spawn(async move {
@@ -267,9 +267,9 @@ impl Shard {
             match timeout(patience, link.send(&ping, false)).await {
                 Ok(Ok(_pong)) => {
                     link.end_probe();
-                    shard.trust(&link);
+                    connection.mark_healthy(&link);
                 }
-                Ok(Err(_)) | Err(_) => shard.discard(&link),
+                Ok(Err(_)) | Err(_) => connection.discard(&link),
             }
         });
     }
@@ -292,30 +292,30 @@ impl Shard {
 /// every exit, also unstarted in a runtime that shuts down, lets the next one try.
 struct Connecting {
     /// Weak, so that it gives up with the backend, or with the node of a cluster that is no more.
-    shard: Weak<Shard>,
+    connection: Weak<Connection>,
     over: bool,
 }
 
 impl Connecting {
     async fn run(mut self) {
-        while let Some(shard) = self.shard.upgrade() {
-            let network = Arc::clone(&shard.connector.network);
-            let pause = match shard.connector.connect().await {
+        while let Some(connection) = self.connection.upgrade() {
+            let network = Arc::clone(&connection.connector.network);
+            let pause = match connection.connector.connect().await {
                 Ok(link) => {
                     self.over = true;
-                    shard.reached();
-                    let again = shard.state().connected(link, &shard.connector);
+                    connection.reached();
+                    let again = connection.state().connected(link, &connection.connector);
                     drop(self);
                     if again {
                         // What happened meanwhile nobody knows: all try, all renew.
-                        network.recovery.tell();
+                        network.recovery.report();
                     }
                     return;
                 }
                 Err(error) => {
-                    shard.unreached(&error);
-                    let pause = shard.state().failed(error);
-                    shard.changed.notify_waiters();
+                    connection.unreached(&error);
+                    let pause = connection.state().failed(error);
+                    connection.changed.notify_waiters();
                     pause
                 }
             };
@@ -323,7 +323,7 @@ impl Connecting {
                 self.over = true;
                 return;
             }
-            drop(shard);
+            drop(connection);
             sleep(pause).await;
         }
     }
@@ -374,7 +374,7 @@ impl State {
         self.demoted_at = Some(now);
         if !is_first {
             let pause = backoff(self.demotions, FIRST_BACKOFF, LONGEST_BACKOFF);
-            let error = Fault::unavailable(Trouble::NotPrimary).into();
+            let error = CommandError::unavailable(Cause::NotPrimary).into();
             self.failed = Some((now + pause, error));
         }
     }
@@ -382,30 +382,30 @@ impl State {
 
 impl Drop for Connecting {
     fn drop(&mut self) {
-        let Some(shard) = self.shard.upgrade() else {
+        let Some(connection) = self.connection.upgrade() else {
             return;
         };
-        let mut state = shard.state();
+        let mut state = connection.state();
         state.connecting = false;
         if !self.over {
             // In a runtime that shuts down, the next attempt would end as this one, at once and
             // within one poll: whoever waits for it would never give its thread back.
-            state.failed(Fault::unavailable(Trouble::NoRuntime).into());
+            state.failed(CommandError::unavailable(Cause::NoRuntime).into());
         }
         drop(state);
-        shard.changed.notify_waiters();
+        connection.changed.notify_waiters();
     }
 }
 
 /// A command without an answer: it, or its answer, may still be on the way.
-pub(crate) struct Silence {
-    shard: Arc<Shard>,
+pub(crate) struct Unanswered {
+    connection: Arc<Connection>,
     link: Arc<Link>,
     asking: bool,
     waited: Duration,
 }
 
-impl Silence {
+impl Unanswered {
     pub(crate) fn waited(&self) -> Duration {
         self.waited
     }
@@ -413,18 +413,22 @@ impl Silence {
     /// Sends what undoes the command behind it, on its connection, which is kept for as long as
     /// that takes, at most for `patience`.
     pub(crate) fn settle(&self, undo: Cmd, patience: Duration) {
-        let (shard, link, asking) = (Arc::clone(&self.shard), Arc::clone(&self.link), self.asking);
-        self.shard.connector.network.spawner.spawn(async move {
+        let (connection, link, asking) = (
+            Arc::clone(&self.connection),
+            Arc::clone(&self.link),
+            self.asking,
+        );
+        self.connection.connector.network.spawner.spawn(async move {
             match timeout(patience, link.send(&undo, asking)).await {
                 // A refusal undoes nothing: what the link may still carry ends with it.
-                Ok(Ok(Value::ServerError(_)) | Err(_)) | Err(_) => shard.discard(&link),
-                Ok(Ok(_answer)) => shard.answered(&link),
+                Ok(Ok(Value::ServerError(_)) | Err(_)) | Err(_) => connection.discard(&link),
+                Ok(Ok(_answer)) => connection.answered(&link),
             }
         });
     }
 
     /// Asks the connection for a sign of life, where no one else does.
     pub(crate) fn probe(&self) {
-        self.shard.probe(&self.link);
+        self.connection.probe(&self.link);
     }
 }

@@ -43,12 +43,12 @@ impl Link {
         self.suspect.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn distrust(&self) {
+    pub(crate) fn mark_suspect(&self) {
         self.suspect.store(true, Ordering::Relaxed);
     }
 
     /// Takes an answer for what it is; says whether that was in doubt.
-    pub(crate) fn trust(&self) -> bool {
+    pub(crate) fn mark_healthy(&self) -> bool {
         // The load keeps the usual case free of writes to a cache line all commands share.
         self.is_suspect() && self.suspect.swap(false, Ordering::Relaxed)
     }

@@ -12,7 +12,7 @@ mod server;
 pub(crate) use backoff::backoff;
 pub(crate) use checkout::Checkout;
 pub(crate) use dial::{Connector, Messages, Network, Origin, listen, within, without_timeout};
-pub(crate) use handle::{Shard, Silence};
+pub(crate) use handle::{Connection, Unanswered};
 pub(crate) use link::Link;
 pub(crate) use outage::Outage;
 pub(crate) use recovery::Recovery;

@@ -47,7 +47,7 @@ impl Recovery {
         listeners.senders.iter().any(|sender| !sender.is_closed())
     }
 
-    pub(crate) fn tell(&self) {
+    pub(crate) fn report(&self) {
         let mut listeners = self.listeners();
         listeners.senders.retain(|sender| !sender.is_closed());
         listeners.senders.iter().for_each(HintSender::hint);

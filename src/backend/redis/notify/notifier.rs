@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::pub_sub::{PubSub, ask, ping};
 use super::task::Task;
 use super::topics::Topics;
-use crate::backend::redis::command::{Fault, Trouble};
+use crate::backend::redis::command::{Cause, CommandError};
 use crate::backend::redis::connection::{Messages, Network, Outage, Target, listen, within};
 use crate::backend::redis::topology::{Cluster, Sentinels, require_primary};
 use crate::backend::{BackendError, HintSender, Hints};
@@ -173,7 +173,7 @@ impl Shared {
 
     /// A new connection to where releases are heard. Bounded by the caller.
     pub(super) async fn listen(&self) -> Result<Messages, BackendError> {
-        let nowhere = || BackendError::from(Fault::unavailable(Trouble::Nowhere));
+        let nowhere = || BackendError::from(CommandError::unavailable(Cause::Nowhere));
         match self.endpoint.as_ref().ok_or_else(nowhere)? {
             Endpoint::Server(target) | Endpoint::Node(target, _) => listen(target).await,
             Endpoint::Sentinel(sentinels) => {
@@ -201,7 +201,7 @@ impl Shared {
             if let Some(Endpoint::Sentinel(sentinels)) = &self.endpoint
                 && sentinels.have_left(&address)
             {
-                return Fault::unavailable(Trouble::NotPrimary).into();
+                return CommandError::unavailable(Cause::NotPrimary).into();
             }
             let alive = within(self.network.response_timeout, ping(&connection));
             if let Err(error) = alive.await {
@@ -211,11 +211,11 @@ impl Shared {
     }
 
     /// A node says that it does not have a channel.
-    pub(super) fn doubt(&self) {
+    pub(super) fn mark_suspect(&self) {
         if let Some(Endpoint::Node(_, cluster)) = &self.endpoint
             && let Some(cluster) = cluster.upgrade()
         {
-            cluster.doubt();
+            cluster.mark_suspect();
         }
     }
 }

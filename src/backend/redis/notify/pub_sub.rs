@@ -4,7 +4,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Arg, Cmd, Value};
 
 use crate::backend::redis::Publish;
-use crate::backend::redis::command::{Fault, Trouble, check, kind_of_connecting};
+use crate::backend::redis::command::{Cause, CommandError, check, kind_of_connecting};
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// Which kind of channels.
@@ -45,19 +45,22 @@ impl PubSub {
 }
 
 /// Sends a command over a connection for subscriptions.
-pub(super) async fn ask(connection: &MultiplexedConnection, command: &Cmd) -> Result<(), Fault> {
+pub(super) async fn ask(
+    connection: &MultiplexedConnection,
+    command: &Cmd,
+) -> Result<(), CommandError> {
     let answer = connection.clone().send_packed_command(command).await;
     let answer = answer.map_err(|error| {
-        Fault::Refused(BackendError::refused(kind_of_connecting(&error), error))
+        CommandError::Refused(BackendError::refused(kind_of_connecting(&error), error))
     })?;
     let answer = check(answer)?;
     if is_answer(command, &answer) {
         return Ok(());
     }
     // A subscription that the server ended by itself was taken for the answer.
-    Err(Fault::Refused(BackendError::refused(
+    Err(CommandError::Refused(BackendError::refused(
         BackendErrorKind::Unavailable,
-        Trouble::answer(&answer),
+        Cause::answer(&answer),
     )))
 }
 

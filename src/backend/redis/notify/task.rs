@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use super::notifier::Shared;
 use super::pub_sub::{PubSub, ask, ping};
 use super::topics::MAX_BATCH;
-use crate::backend::redis::command::{Fault, Trouble};
+use crate::backend::redis::command::{Cause, CommandError};
 use crate::backend::redis::connection::{Messages, backoff};
 use crate::backend::{BackendError, BackendErrorKind, Hints};
 use crate::jitter::jittered;
@@ -92,13 +92,13 @@ impl Task {
             }
             self.shared.topics().disconnected();
             // In a cluster another node may have the channels by now.
-            self.shared.doubt();
+            self.shared.mark_suspect();
             if connected.elapsed() > STEADY {
                 failures = 0;
             }
             failures += 1;
             let error = match end {
-                Ok(_) => Fault::unavailable(Trouble::HungUp).into(),
+                Ok(_) => CommandError::unavailable(Cause::HungUp).into(),
                 Err(error) => error,
             };
             self.shared.outage.begin(&error);
@@ -208,7 +208,7 @@ impl Task {
             let kinds = self.shared.kinds.iter().map(|&kind| async move {
                 match ask(&messages.connection, &command(kind, channel)).await {
                     Ok(()) => Ok(true),
-                    Err(Fault::Elsewhere { .. }) => Ok(false),
+                    Err(CommandError::Elsewhere { .. }) => Ok(false),
                     Err(fault) => Err(BackendError::from(fault)),
                 }
             });
@@ -230,7 +230,7 @@ impl Task {
         self.shared.topics().confirm(&channels);
         if channels.len() < all {
             // They stay unconfirmed and unwanted until the cluster has a new map.
-            self.shared.doubt();
+            self.shared.mark_suspect();
         }
         Ok(())
     }
@@ -280,7 +280,7 @@ impl Task {
             // The slot of the channel has moved away. (Answers to our own are pushed, too; then
             // the topic is gone, or not confirmed.)
             PushKind::SUnsubscribe if self.shared.topics().dropped(&channel) => {
-                self.shared.doubt();
+                self.shared.mark_suspect();
             }
             PushKind::Disconnection => return false,
             _ => {}

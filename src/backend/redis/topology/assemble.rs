@@ -95,7 +95,7 @@ impl RedisBackendBuilder {
         let node = Node::new(connector, connections, notifier);
         Ok(Inner {
             scripts: Scripts::new(self.publish, self.quarantine, names.of_redisson),
-            gathers: self.quarantine.is_none()
+            batches_acquires: self.quarantine.is_none()
                 && network.min_replicas.is_none()
                 && !names.of_redisson,
             names,
@@ -151,7 +151,7 @@ async fn in_cluster(
         names,
         topology: Topology::Cluster(cluster),
         sentinels: None,
-        gathers: false,
+        batches_acquires: false,
         network,
         address,
         warnings: Vec::new(),

@@ -5,8 +5,8 @@ use futures_util::future::join_all;
 use crate::LockKey;
 use crate::backend::BackendError;
 use crate::backend::redis::backend::Inner;
-use crate::backend::redis::command::{Answers, Fault, MAX_BATCH};
-use crate::backend::redis::topology::{Place, Topology};
+use crate::backend::redis::command::{Answers, CommandError, MAX_BATCH};
+use crate::backend::redis::topology::{Route, Topology};
 
 impl Inner {
     /// Sorts items by connection and slot, calls for up to [`MAX_BATCH`] at once, all calls side by
@@ -15,28 +15,28 @@ impl Inner {
         &'a self,
         items: &'a [T],
         key: fn(&T) -> &LockKey,
-        call: impl Fn(Place, Vec<&'a T>) -> F,
+        call: impl Fn(Route, Vec<&'a T>) -> F,
     ) -> Vec<Result<O, BackendError>>
     where
         F: Future<Output = Answers<O>>,
     {
         // The usual case, with one connection or a single item.
-        if let Some(place) = self.at_once(items, key) {
-            let answers = match place {
-                Ok(place) => call(place, items.iter().collect()).await,
-                Err(error) => Err(Fault::Refused(error)),
+        if let Some(route) = self.at_once(items, key) {
+            let answers = match route {
+                Ok(route) => call(route, items.iter().collect()).await,
+                Err(error) => Err(CommandError::Refused(error)),
             };
             return spread(answers, items.len());
         }
         let mut answers = Vec::with_capacity(items.len());
         let mut placed = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
-            match self.place(key(item)) {
-                Ok(place) => placed.push((index, place)),
+            match self.route(key(item)) {
+                Ok(route) => placed.push((index, route)),
                 Err(error) => answers.push((index, Err(error))),
             }
         }
-        placed.sort_by_key(|(_, place)| place.group());
+        placed.sort_by_key(|(_, route)| route.group());
         let call = &call;
         let calls: Vec<_> = placed
             .chunk_by(|(_, one), (_, other)| one.group() == other.group())
@@ -46,9 +46,9 @@ impl Inner {
                 match call(batch[0].1.clone(), of_batch).await {
                     Ok(answers) => answers,
                     // Some keys of the slot have moved to another node already.
-                    Err(Fault::Scattered(_)) if batch.len() > 1 => {
-                        let alone = |(index, place): &(usize, Place)| {
-                            let one = call(place.clone(), vec![&items[*index]]);
+                    Err(CommandError::Scattered(_)) if batch.len() > 1 => {
+                        let alone = |(index, route): &(usize, Route)| {
+                            let one = call(route.clone(), vec![&items[*index]]);
                             async move { spread(one.await, 1) }
                         };
                         let answers = join_all(batch.iter().map(alone)).await;
@@ -71,18 +71,18 @@ impl Inner {
         &self,
         items: &[T],
         key: fn(&T) -> &LockKey,
-    ) -> Option<Result<Place, BackendError>> {
+    ) -> Option<Result<Route, BackendError>> {
         let (first, more) = items.split_first()?;
         let together = more.is_empty()
             || match &self.topology {
                 Topology::Single(node) => {
-                    let connection = node.shard(key(first)).id();
-                    let shares_it = |item| node.shard(key(item)).id() == connection;
+                    let connection = node.connection(key(first)).id();
+                    let shares_it = |item| node.connection(key(item)).id() == connection;
                     items.len() <= MAX_BATCH && more.iter().all(shares_it)
                 }
                 Topology::Cluster(_) => false,
             };
-        together.then(|| self.place(key(first)))
+        together.then(|| self.route(key(first)))
     }
 }
 

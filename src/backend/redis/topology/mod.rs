@@ -12,5 +12,5 @@ pub(crate) use cluster::{Cluster, Settings};
 pub(crate) use key_batches::spread;
 pub(crate) use node::Node;
 pub(crate) use replicas::{Acquire, MinReplicas, Replicas};
-pub(crate) use route::{Place, Topology};
+pub(crate) use route::{Route, Topology};
 pub(crate) use sentinel::{Sentinels, require_primary};

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::LockKey;
-use crate::backend::redis::connection::{Connector, Shard};
+use crate::backend::redis::connection::{Connection, Connector};
 use crate::backend::redis::notify::Notifier;
 
 pub(crate) struct Node {
-    pub(crate) shards: Vec<Arc<Shard>>,
+    pub(crate) connections: Vec<Arc<Connection>>,
     /// The subscriptions at this server.
     pub(crate) notifier: Notifier,
     /// Somebody looks at all of its slots.
@@ -20,11 +20,11 @@ impl Node {
     pub(crate) fn new(connector: Connector, connections: usize, notifier: Notifier) -> Self {
         let address = connector.address.clone();
         let connector = Arc::new(connector);
-        let shards = (0..connections)
-            .map(|_| Arc::new(Shard::new(Arc::clone(&connector))))
+        let connections = (0..connections)
+            .map(|_| Arc::new(Connection::new(Arc::clone(&connector))))
             .collect();
         Self {
-            shards,
+            connections,
             notifier,
             preparing: AtomicBool::new(false),
             address,
@@ -36,9 +36,9 @@ impl Node {
     }
 
     /// The connection of a key: always the same, so a release cannot overtake its acquire.
-    pub(crate) fn shard(&self, key: &LockKey) -> &Arc<Shard> {
-        let shards = self.shards.len() as u64;
-        let index = usize::try_from(key.hash_code() % shards).unwrap_or(0);
-        &self.shards[index]
+    pub(crate) fn connection(&self, key: &LockKey) -> &Arc<Connection> {
+        let connections = self.connections.len() as u64;
+        let index = usize::try_from(key.hash_code() % connections).unwrap_or(0);
+        &self.connections[index]
     }
 }

@@ -24,9 +24,9 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::backend::redis::command::{
-    Fault, Trouble, check, granted, is_demoted, millis, unexpected,
+    Cause, CommandError, check, granted, is_demoted, millis, unexpected,
 };
-use crate::backend::redis::connection::{Checkout, Shard, backoff};
+use crate::backend::redis::connection::{Checkout, Connection, backoff};
 use crate::backend::{BackendError, BackendErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -78,7 +78,7 @@ impl Replicas {
         }
     }
 
-    /// Runs an acquire at the node of `shard`. A grant is answered only if enough replicas have it.
+    /// Runs an acquire at the node of `connection`. A grant is answered only if enough replicas have it.
     /// If not, it has been given back; where that is not certain, the outcome is unknown.
     ///
     /// # Cancel safety
@@ -87,16 +87,16 @@ impl Replicas {
     /// out by itself.
     pub(crate) async fn acquire(
         &self,
-        shard: &Arc<Shard>,
+        connection: &Arc<Connection>,
         acquire: Acquire<'_>,
         asking: bool,
-    ) -> Result<Value, Fault> {
+    ) -> Result<Value, CommandError> {
         let MinReplicas {
             replicas: least,
             timeout: patience,
         } = self.asked;
-        let response_timeout = shard.connector.network.response_timeout;
-        let checkout = self.checkout(shard).await?;
+        let response_timeout = connection.connector.network.response_timeout;
+        let checkout = self.checkout(connection).await?;
         let link = Arc::clone(&checkout.link);
         let mut wait = redis::cmd("WAIT");
         wait.arg(least).arg(millis(patience));
@@ -121,7 +121,7 @@ impl Replicas {
             Err(error) => return Err(checkout.died(error)),
         };
         if is_demoted(&answer) {
-            shard.demoted(&checkout.shared);
+            connection.demoted(&checkout.shared);
         }
         let answer = check(answer);
         let is_first = match &answer {
@@ -148,7 +148,7 @@ impl Replicas {
         let error = match count.map(check) {
             Ok(Ok(Value::Int(count))) => {
                 if usize::try_from(count).is_ok_and(|count| count >= least) {
-                    if shard.connector.is_left_behind(&checkout.link) {
+                    if connection.connector.is_left_behind(&checkout.link) {
                         return Err(checkout.left_behind());
                     }
                     self.sufficed();
@@ -165,17 +165,17 @@ impl Replicas {
         if !is_first {
             // Not ours to take back; whoever asked twice knows whether it is to be released.
             checkout.give_back();
-            return Err(Fault::Died(BackendError::unknown(error)));
+            return Err(CommandError::Died(BackendError::unknown(error)));
         }
         let undo = (acquire.undo)();
         match timeout(response_timeout, link.send(&undo, asking)).await {
             Ok(Ok(Value::Int(_))) => {
                 checkout.give_back();
-                Err(Fault::Refused(error))
+                Err(CommandError::Refused(error))
             }
             Ok(Ok(_refused)) => {
                 checkout.close();
-                Err(Fault::Died(BackendError::unknown(error)))
+                Err(CommandError::Died(BackendError::unknown(error)))
             }
             Ok(Err(error)) => Err(checkout.died(error)),
             Err(_elapsed) => Err(checkout.silent(acquire, asking, response_timeout)),
@@ -183,26 +183,29 @@ impl Replicas {
     }
 
     /// A connection for one acquire, within the connect timeout.
-    async fn checkout(&self, shard: &Arc<Shard>) -> Result<Checkout, Fault> {
+    async fn checkout(&self, connection: &Arc<Connection>) -> Result<Checkout, CommandError> {
         self.admit()?;
         // Free of cost while the shared connection is sound. While it is not, its backoff holds
         // here, too, and so does what it finds out about where the primary is.
-        let shared = shard.await_link().await.map_err(Fault::Unsent)?;
-        let limit = shard.connector.network.connect_timeout;
+        let shared = connection
+            .await_link()
+            .await
+            .map_err(CommandError::Unsent)?;
+        let limit = connection.connector.network.connect_timeout;
         let deadline = Instant::now() + limit;
         let permit = Arc::clone(&self.connections).acquire_owned();
         let Ok(Ok(permit)) = timeout_at(deadline, permit).await else {
-            return Err(Fault::Unsent(unavailable(Trouble::Crowded)));
+            return Err(CommandError::Unsent(unavailable(Cause::Crowded)));
         };
         // Those ahead may have found that it is no use.
         self.admit()?;
-        let opened = timeout_at(deadline, shard.connector.checkout(&shared)).await;
-        let no_connection = || unavailable(Trouble::NoConnection(limit));
+        let opened = timeout_at(deadline, connection.connector.checkout(&shared)).await;
+        let no_connection = || unavailable(Cause::NoConnection(limit));
         match opened.unwrap_or_else(|_elapsed| Err(no_connection())) {
-            Ok(connection) => Ok(Checkout::new(connection, shard, shared, permit)),
+            Ok(pooled) => Ok(Checkout::new(pooled, connection, shared, permit)),
             Err(error) => {
-                shard.doubt(&shared);
-                Err(Fault::Unsent(error))
+                connection.mark_suspect(&shared);
+                Err(CommandError::Unsent(error))
             }
         }
     }
@@ -211,21 +214,21 @@ impl Replicas {
         self.shortage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn too_few(&self, acknowledged: i64) -> Trouble {
+    fn too_few(&self, acknowledged: i64) -> Cause {
         let asked = self.asked.replicas;
-        Trouble::TooFewReplicas {
+        Cause::TooFewReplicas {
             acknowledged,
             asked,
         }
     }
 
     /// Refuses while it is too early for another try.
-    fn admit(&self) -> Result<(), Fault> {
+    fn admit(&self) -> Result<(), CommandError> {
         let shortage = self.shortage();
         match shortage.until {
-            Some(until) if Instant::now() < until => {
-                Err(Fault::unavailable(self.too_few(shortage.acknowledged)))
-            }
+            Some(until) if Instant::now() < until => Err(CommandError::unavailable(
+                self.too_few(shortage.acknowledged),
+            )),
             _ => Ok(()),
         }
     }
@@ -250,6 +253,6 @@ impl Replicas {
     }
 }
 
-fn unavailable(trouble: Trouble) -> BackendError {
+fn unavailable(trouble: Cause) -> BackendError {
     BackendError::refused(BackendErrorKind::Unavailable, trouble)
 }

@@ -11,5 +11,5 @@ if redis.call('pttl', KEYS[1]) == -1 then
   return -1
 end
 redis.call('del', KEYS[1])
-tell(ARGV[1])
+publish_release(ARGV[1])
 return 1

@@ -10,7 +10,7 @@ local answers = {}
 for i = 1, #KEYS do
   local held = redis.pcall('hdel', KEYS[i], ARGV[2 * i - 1])
   if held == 1 then
-    tell(ARGV[2 * i])
+    publish_release(ARGV[2 * i])
   end
   answers[i] = held
 end

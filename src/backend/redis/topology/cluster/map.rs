@@ -18,8 +18,8 @@ pub(crate) struct Map {
 
 impl Map {
     pub(crate) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
-        let place = *self.slots.get(usize::from(slot))?;
-        self.nodes.get(usize::from(place.checked_sub(1)?))
+        let index = *self.slots.get(usize::from(slot))?;
+        self.nodes.get(usize::from(index.checked_sub(1)?))
     }
 
     pub(crate) fn slots_of(&self, node: &Node) -> Vec<u16> {
@@ -37,16 +37,16 @@ impl Map {
     /// Gives slots to a node.
     pub(crate) fn assign(&mut self, slots: impl IntoIterator<Item = u16>, node: &Arc<Node>) {
         let known = self.nodes.iter().position(|it| Arc::ptr_eq(it, node));
-        let place = known.unwrap_or_else(|| {
+        let index = known.unwrap_or_else(|| {
             self.nodes.push(Arc::clone(node));
             self.nodes.len() - 1
         });
         self.slots.resize(usize::from(SLOTS), 0);
         // At most as many nodes as slots, since one without slots is not in the map for long.
-        let place = u16::try_from(place + 1).unwrap_or(0);
+        let index = u16::try_from(index + 1).unwrap_or(0);
         for slot in slots {
             if let Some(owner) = self.slots.get_mut(usize::from(slot)) {
-                *owner = place;
+                *owner = index;
             }
         }
     }

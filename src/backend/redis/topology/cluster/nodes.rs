@@ -20,11 +20,11 @@ use uuid::Uuid;
 
 use super::map::{Map, Range, parse};
 use crate::LockKey;
-use crate::backend::redis::command::{Fault, Trouble, plain, slot_of, unexpected};
-use crate::backend::redis::connection::{Connector, Network, Origin, Shard, Target};
+use crate::backend::redis::command::{Cause, CommandError, plain, slot_of, unexpected};
+use crate::backend::redis::connection::{Connection, Connector, Network, Origin, Target};
 use crate::backend::redis::notify::{Endpoint, Notifier, PubSub};
 use crate::backend::redis::self_test::entry;
-use crate::backend::redis::topology::{Node, Place};
+use crate::backend::redis::topology::{Node, Route};
 use crate::backend::{BackendError, HintSender};
 use crate::jitter::jittered;
 
@@ -57,8 +57,8 @@ impl Settings {
     /// Whether the nodes have sharded messages: since 7.0. As the first of the seeds says that answers.
     pub(crate) async fn have_sharded_messages(&self) -> Result<bool, BackendError> {
         let asked = self.seeds.iter().map(|seed| {
-            let shard = Arc::new(Shard::quiet(self.connector(seed).into()));
-            async move { plain(&shard, &redis::cmd("HELLO")).await }.boxed()
+            let connection = Arc::new(Connection::quiet(self.connector(seed).into()));
+            async move { plain(&connection, &redis::cmd("HELLO")).await }.boxed()
         });
         let (hello, _others) = select_ok(asked).await?;
         let version = entry(&hello, "version").unwrap_or_default();
@@ -117,12 +117,12 @@ impl Cluster {
     }
 
     /// Where the commands for a key go.
-    pub(crate) fn place(self: &Arc<Self>, key: &LockKey, slot: u16) -> Result<Place, BackendError> {
+    pub(crate) fn route(self: &Arc<Self>, key: &LockKey, slot: u16) -> Result<Route, BackendError> {
         match self.map().owner(slot) {
-            Some(node) => Ok(Place::in_cluster(node.shard(key), self, key, slot)),
+            Some(node) => Ok(Route::in_cluster(node.connection(key), self, key, slot)),
             None => {
-                self.doubt();
-                Err(Fault::unavailable(Trouble::Nowhere).into())
+                self.mark_suspect();
+                Err(CommandError::unavailable(Cause::Nowhere).into())
             }
         }
     }
@@ -151,13 +151,13 @@ impl Cluster {
             changed.assign(moved, &node);
             *map = Arc::new(changed);
             drop(map);
-            self.doubt();
+            self.mark_suspect();
         }
         Some(node)
     }
 
     /// The map may be wrong: asks for a new one, for as long as there is doubt.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn mark_suspect(&self) {
         *self.doubted() = Some(Instant::now());
         self.start();
     }
@@ -176,21 +176,22 @@ impl Cluster {
     /// Asks for the map, until two say the same, the rest had their time, or nobody answers.
     pub(crate) async fn refresh(&self) -> Result<(), BackendError> {
         let now = self.map();
-        let known = now.nodes.iter().map(|node| &node.shards[0]);
-        let mut shards: Vec<_> = known.map(Arc::clone).collect();
+        let known = now.nodes.iter().map(|node| &node.connections[0]);
+        let mut connections: Vec<_> = known.map(Arc::clone).collect();
         // Another one each time: what a node says may be old.
-        let first = Uuid::new_v4().as_u128() % shards.len().max(1) as u128;
-        shards.rotate_left(usize::try_from(first).unwrap_or(0));
+        let first = Uuid::new_v4().as_u128() % connections.len().max(1) as u128;
+        connections.rotate_left(usize::try_from(first).unwrap_or(0));
         let seeds = self.settings.seeds.iter();
         // Their names may lead elsewhere by now.
         let seeds = seeds.filter(|seed| now.node_at(&seed.address).is_none());
-        shards
-            .extend(seeds.map(|seed| Arc::new(Shard::quiet(self.settings.connector(seed).into()))));
+        connections.extend(
+            seeds.map(|seed| Arc::new(Connection::quiet(self.settings.connector(seed).into()))),
+        );
 
-        let mut rest = shards.iter();
+        let mut rest = connections.iter();
         let mut answers: FuturesUnordered<_> = rest.by_ref().take(ASKED).map(ask).collect();
         let mut views: Vec<Vec<Range>> = Vec::new();
-        let mut failure = Fault::unavailable(Trouble::Nowhere).into();
+        let mut failure = CommandError::unavailable(Cause::Nowhere).into();
         // Counted from the first answer: one that hangs delays the others by so much at most.
         let mut second_opinion = pin!(pending().boxed());
         loop {
@@ -242,7 +243,7 @@ impl Cluster {
         drop(current);
         self.rehouse(&before);
         if changed {
-            self.settings.network.recovery.tell();
+            self.settings.network.recovery.report();
         }
     }
 
@@ -272,7 +273,7 @@ impl Cluster {
         }
         drop(map);
         self.homeless().push((channel, watchers));
-        self.doubt();
+        self.mark_suspect();
     }
 
     /// As [`Notifier::own_subscribers`].
@@ -310,11 +311,11 @@ impl Cluster {
     }
 }
 
-async fn ask(shard: &Arc<Shard>) -> Result<Vec<Range>, BackendError> {
+async fn ask(connection: &Arc<Connection>) -> Result<Vec<Range>, BackendError> {
     let mut question = redis::cmd("CLUSTER");
     question.arg("SLOTS");
-    let answer = plain(shard, &question).await?;
-    let told = shard.address().rsplit_once(':');
+    let answer = plain(connection, &question).await?;
+    let told = connection.address().rsplit_once(':');
     let own_host = told.map_or("", |(host, _)| host.trim_matches(['[', ']']));
     parse(&answer, own_host).ok_or_else(|| unexpected(&answer))
 }

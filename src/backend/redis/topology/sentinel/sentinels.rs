@@ -18,7 +18,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, RedisConnectionInfo, RedisError};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::backend::redis::command::{Trouble, check, kind_of_connecting};
+use crate::backend::redis::command::{Cause, check, kind_of_connecting};
 use crate::backend::redis::connection::{Network, Outage, Target};
 use crate::backend::redis::self_test::entry;
 use crate::backend::{BackendError, BackendErrorKind};
@@ -172,12 +172,12 @@ impl Sentinels {
             return Ok(self.login.at(host, port));
         }
         Err(if votes.unknown {
-            let trouble = Trouble::UnknownService(self.service.clone());
+            let trouble = Cause::UnknownService(self.service.clone());
             BackendError::refused(BackendErrorKind::Misconfigured, trouble)
         } else if let Some(error) = votes.failure {
-            BackendError::refused(kind_of_connecting(&error), Trouble::SentinelsFail(error))
+            BackendError::refused(kind_of_connecting(&error), Cause::SentinelsFail(error))
         } else {
-            let trouble = Trouble::SentinelsSilent(patience);
+            let trouble = Cause::SentinelsSilent(patience);
             BackendError::refused(BackendErrorKind::Unavailable, trouble)
         })
     }
@@ -195,7 +195,7 @@ impl Sentinels {
             tracing::info!(address = self.address, primary = address, "primary changed");
             // Who holds must know whether the new one knows of it, who waits asks there, and the
             // subscription follows.
-            self.network.recovery.tell();
+            self.network.recovery.report();
         }
     }
 }
@@ -266,11 +266,11 @@ fn address(sentinels: &[Target], service: &str) -> String {
 /// Names the server: the log knows no more than the service. No error of opening a connection may
 /// have taken effect.
 fn unusable(address: String, source: BackendError) -> BackendError {
-    BackendError::refused(source.kind(), Trouble::Primary { address, source })
+    BackendError::refused(source.kind(), Cause::Primary { address, source })
 }
 
 fn not_primary() -> BackendError {
-    BackendError::refused(BackendErrorKind::Unavailable, Trouble::NotPrimary)
+    BackendError::refused(BackendErrorKind::Unavailable, Cause::NotPrimary)
 }
 
 /// A server that does not say that it is a primary is none: it was one a moment ago, or will be.

@@ -2,7 +2,7 @@
 --
 -- A message that may not be sent fails nothing: the lock is free, and waiters poll. Redisson's
 -- subscribers parse the message as a number; '0' is the one that says "unlocked".
-local function tell(channel)
+local function publish_release(channel)
   redis.pcall('publish', channel, '0')
   redis.pcall('spublish', channel, '0')
 end

@@ -15,7 +15,7 @@ local others = listeners(ARGV[3]) - tonumber(ARGV[4])
 if others > 0 then
   if ARGV[6] == '1' then
     redis.call('del', KEYS[1])
-    tell(ARGV[3])
+    publish_release(ARGV[3])
   end
   return others
 end
