@@ -98,12 +98,6 @@ const STARTS_NONE: &[&str] = &["tokio", "task", "yield_now"];
 /// The most files in one import cycle.
 const LARGEST_CYCLE: usize = 3;
 
-/// Folders in which a cycle may be larger, and why.
-const MAY_CYCLE: &[(&[&str], &str)] = &[(
-    &["backend", "redis"],
-    "connections and topologies refer to each other until that folder is divided",
-)];
-
 fn violations(source: &Source, exports: &Exports) -> Vec<String> {
     let names = source.names(exports);
     let broken = names.iter().filter_map(|named| {
@@ -194,13 +188,9 @@ fn import_cycle_spans_at_most_three_files() {
     let sources = read_all(&src);
     let imports = Imports::of(&sources);
     let cycles = imports.cycles();
-    let is_exempt = |cycle: &Cycle<'_>| {
-        let mut folders = MAY_CYCLE.iter();
-        folders.any(|(folder, _reason)| cycle.is_within(folder))
-    };
     let too_large: Vec<_> = cycles
         .iter()
-        .filter(|cycle| cycle.files.len() > LARGEST_CYCLE && !is_exempt(cycle))
+        .filter(|cycle| cycle.files.len() > LARGEST_CYCLE)
         .map(Cycle::describe)
         .collect();
     assert!(too_large.is_empty(), "\n{}", too_large.join("\n"));

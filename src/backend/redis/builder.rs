@@ -2,50 +2,53 @@
 
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::Pool;
 use redis::RedisConnectionInfo;
 
 use super::RedisBackend;
-use super::self_test::self_test;
-use crate::backend::redis::command::Publish;
+use super::command::{Calls, Names, Scripts};
 #[cfg(feature = "redis-tls")]
-use crate::backend::redis::connection::Certificates;
-use crate::backend::redis::topology::MinReplicas;
+use super::connection::Certificates;
+use super::connection::{Network, Recovery, Transport};
+use super::inner::Inner;
+use super::notify::Publish;
+use super::self_test::self_test;
+use super::topology::{MinReplicas, NodeSettings, Open, Source, open};
 use crate::error::with_causes;
+use crate::task::Spawner;
 use crate::{ConfigError, ConnectError};
 
 const MAX_CONNECTIONS: usize = 256;
 const MAX_REPLICAS: usize = 256;
-/// As long as a lease may be.
+/// The longest lease.
 const MAX_QUARANTINE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+/// The least time for which sent bytes may remain unacknowledged. Shorter pauses are normal.
+const MIN_USER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Builds a [`RedisBackend`]; from [`RedisBackend::builder`] or [`RedisBackend::from_pool`].
+/// Builds a [`RedisBackend`].
 ///
-/// Nothing is checked and nothing is opened before [`connect`](Self::connect).
+/// [`RedisBackend::builder`] and [`RedisBackend::from_pool`] create it. [`connect`](Self::connect) checks the
+/// settings and opens the connections.
 #[must_use = "does nothing until `connect` is called"]
 pub struct RedisBackendBuilder {
-    pub(crate) source: Source,
-    pub(crate) notify: Option<String>,
-    pub(crate) prefix: String,
-    pub(crate) connections: NonZeroUsize,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) response_timeout: Duration,
-    pub(crate) publish: Publish,
-    pub(crate) sentinel_auth: Option<RedisConnectionInfo>,
+    source: Source,
+    notify: Option<String>,
+    prefix: String,
+    connections: NonZeroUsize,
+    connect_timeout: Duration,
+    response_timeout: Duration,
+    publish: Publish,
+    sentinel_auth: Option<RedisConnectionInfo>,
     #[cfg(feature = "redis-tls")]
-    pub(crate) certificates: Certificates,
-    pub(crate) min_replicas: Option<MinReplicas>,
-    pub(crate) quarantine: Option<Duration>,
-    pub(crate) redisson_tokens: bool,
-}
-
-pub(crate) enum Source {
-    Url(String),
-    Pool(Pool),
+    certificates: Certificates,
+    min_replicas: Option<MinReplicas>,
+    quarantine: Option<Duration>,
+    redisson_tokens: bool,
 }
 
 impl RedisBackendBuilder {
@@ -75,60 +78,63 @@ impl RedisBackendBuilder {
         }
     }
 
-    /// What every name in Redis starts with. Default: `lock:`. `""` shares names with Java
-    /// services, whose `getLock("a")` is the key `a`: see [sharing locks with Redisson](crate::guide::redisson).
+    /// Sets the prefix of all names in Redis. Defaults to `lock:`.
     ///
-    /// At most 256 bytes, without braces and control characters.
+    /// `""` shares names with Java services, whose `getLock("a")` is the key `a`: see
+    /// [sharing locks with Redisson](crate::guide::redisson). A prefix has at most 256 bytes, without braces and
+    /// control characters.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Over how many connections commands go. Default: 1; at most 256.
+    /// Sets the number of connections for commands. Defaults to 1, at most 256.
     ///
-    /// One carries tens of thousands of locks per second. More help where TLS or a slow core on
-    /// this side is the limit.
+    /// One carries tens of thousands of locks per second. More help if TLS or a slow core of this machine is
+    /// the limit.
     pub fn connections(mut self, connections: NonZeroUsize) -> Self {
         self.connections = connections;
         self
     }
 
-    /// How long a connection may take to open, log-in included. Default: 2 s; 1 ms to 10 min.
+    /// Sets the timeout for connecting, including authentication. Defaults to 2 s, from 1 ms to 10 min.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How long one command may take. Default: 500 ms; 1 ms to 10 min.
+    /// Sets the timeout of one command. Defaults to 500 ms, from 1 ms to 10 min.
     ///
-    /// After it the outcome is unknown, and what the command may have acquired is given back on
-    /// the same connection.
+    /// After it, the result is unknown. A lock that the command may have acquired is released over the same
+    /// connection.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
         self
     }
 
-    /// Where to subscribe to releases. Default: the URL of the backend. Not for a cluster.
+    /// Sets the URL of the server to subscribe at for releases. Defaults to the URL of the backend. Not for a
+    /// cluster.
     ///
-    /// A backend [from a pool](RedisBackend::from_pool) has no URL. Without this setting it
-    /// subscribes to nothing: its waiters try at intervals of up to half a second, and it hands
-    /// a lock on to other processes whenever it is asked to.
+    /// A backend [from a pool](RedisBackend::from_pool) has no URL. Without this setting it has no
+    /// subscription: its waiters poll at intervals of up to 500 ms, and its leases are released to other
+    /// processes at each hand-off that asks for them.
     pub fn notify(mut self, url: impl Into<String>) -> Self {
         self.notify = Some(url.into());
         self
     }
 
-    /// By which commands releases are told and heard. Default: [`Publish::Auto`]. With older clients of
-    /// Redisson in a cluster: see [sharing locks with Redisson](crate::guide::redisson).
+    /// Sets the commands that publish releases and subscribe to them. Defaults to [`Publish::Auto`].
+    ///
+    /// For older clients of Redisson in a cluster, see [sharing locks with Redisson](crate::guide::redisson).
     pub fn publish(mut self, publish: Publish) -> Self {
         self.publish = publish;
         self
     }
 
-    /// How to log in at the sentinels. Default: not at all. The user and the password in the URL are
-    /// those of the primary.
+    /// Sets the credentials for the sentinels. Defaults to none. The user and the password in the URL are for
+    /// the primary.
     ///
-    /// An empty user is the default user of the server.
+    /// An empty user means the default user of the server.
     pub fn sentinel_auth(mut self, user: impl AsRef<str>, password: impl AsRef<str>) -> Self {
         let login = RedisConnectionInfo::default().set_password(password);
         self.sentinel_auth = Some(match user.as_ref() {
@@ -138,12 +144,11 @@ impl RedisBackendBuilder {
         self
     }
 
-    /// Whom to trust with `rediss://`: the certificates of one or more authorities, as PEM. Default:
-    /// the public ones that Mozilla trusts, which these replace.
+    /// Sets the trusted authorities for `rediss://`, as one or more PEM certificates. Defaults to the public ones
+    /// that Mozilla trusts, which these replace.
     ///
-    /// For commands, subscriptions, sentinels and all nodes of a cluster. The name or the IP address
-    /// in the URL, and of the nodes that a sentinel or a cluster names, must be in the certificate
-    /// of the server.
+    /// They apply to commands, subscriptions, sentinels and all nodes of a cluster. The certificate of a server
+    /// must contain its host name or IP address, as in the URL or as a sentinel or a cluster reports it.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -163,8 +168,8 @@ impl RedisBackendBuilder {
         self
     }
 
-    /// What to show to a server that asks for it: a certificate, with those between it and the
-    /// authority behind it, and its private key, both as PEM. Default: nothing.
+    /// Sets the client certificate, followed by its intermediate ones, and its private key, both as PEM. Defaults
+    /// to none.
     #[cfg(feature = "redis-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
     pub fn client_certificate(
@@ -176,106 +181,102 @@ impl RedisBackendBuilder {
         self
     }
 
-    /// How many replicas have to acknowledge a grant before it counts, and how long they have for
-    /// that. Default: none; 1 to 256 replicas, 1 ms to 10 min. In a cluster: replicas of the node
-    /// that has the key.
+    /// Sets how many replicas must acknowledge a grant, and within which time. Defaults to none, from 1 to 256
+    /// replicas and from 1 ms to 10 min. In a cluster, the replicas are those of the key's node.
     ///
-    /// A grant that too few acknowledge in time is given back, and the caller gets *unavailable*.
-    /// Further tries at that server are then refused at once, for 50 ms at first and up to 400 ms.
-    /// Renewals are not waited for.
+    /// If too few replicas acknowledge a grant in time, it is released, and the caller receives
+    /// *unavailable*. The next attempts at that server are rejected at once, for 50 ms at first and at most
+    /// 400 ms. Renewals do not wait for replicas.
     ///
-    /// A failover to a replica that acknowledged keeps the lock. It may elect another one, which does
-    /// not know of it, unless all replicas are asked for: `WAIT` is no consensus, and what was
-    /// acknowledged is in the memory of the replicas, on no disk. So this makes a lock that is lost
-    /// unlikely, not impossible; the fencing token is for what is left.
+    /// If the failover elects a replica that acknowledged, the lock survives. If it elects another replica, the
+    /// lock is lost, unless all replicas must acknowledge: `WAIT` is no consensus. An acknowledged grant is in the
+    /// memory of the replicas, not on disk. This setting makes a lost lock unlikely. The fencing token protects
+    /// against the rest.
     ///
-    /// Each acquire takes a connection out of the pool for itself, up to 32 at a time and node, which
-    /// costs a `PING` besides the round trip to the replicas; up to 32 stay open. Renewals and
-    /// releases go over the shared connections as always. A [pool](RedisBackend::from_pool) of your
-    /// own should have room for the 32 besides the shared ones; with less, fewer acquire at a time.
+    /// Each acquire takes a connection of its own from the pool, up to 32 at a time per node, which costs a `PING`
+    /// besides the round trip to the replicas. Up to 32 connections stay open. Renewals and releases use the shared
+    /// connections. A [pool](RedisBackend::from_pool) of the program should have room for the 32 besides the shared
+    /// ones. With less room, fewer acquires are concurrent.
     ///
-    /// Connecting fails where too few replicas acknowledge. It takes more
-    /// [permissions](RedisBackend#permissions). As a node of a [`Quorum`](crate::Quorum) its votes do
-    /// not wait for replicas: there the other nodes are what a lost vote is made up by.
+    /// [`connect`](Self::connect) fails if too few replicas acknowledge. The setting requires more
+    /// [permissions](RedisBackend#permissions). The votes of a node of a [`Quorum`](crate::Quorum) do not wait for
+    /// replicas: the other nodes make up for a lost vote.
     pub fn min_replicas(mut self, replicas: NonZeroUsize, timeout: Duration) -> Self {
         let replicas = replicas.get();
         self.min_replicas = Some(MinReplicas { replicas, timeout });
         self
     }
 
-    /// After Redis came back without its data, grants no lock for so long. Default: off; 1 ms to 366
-    /// days.
+    /// Sets how long no lock is granted after Redis lost its data. Defaults to off, from 1 ms to 366 days.
     ///
-    /// Whoever held a lock before does not know at once that it is gone. `max_lease` is the longest
-    /// time that it may think so: the longest lease that any process takes there, which is the
-    /// manager's watchdog timeout or a longer fixed lease. Callers get *unavailable* meanwhile.
+    /// A holder does not notice the loss of its lock at once. `max_lease` is the longest time for which it may rely
+    /// on the lock: the longest lease of any process, which is the manager's watchdog timeout or a longer fixed
+    /// lease. Callers receive *unavailable* during this time.
     ///
-    /// The loss is noticed by the fencing counter, which is missing then: so the very first start
-    /// looks the same, and so does `FLUSHALL`. [`RedisBackend::warnings`] tells of a quarantine that
-    /// is in force when the backend connects.
+    /// A missing fencing counter shows the loss. Hence the first start looks the same, and so does `FLUSHALL`.
+    /// [`RedisBackend::warnings`] reports a quarantine that is in force when the backend connects.
     ///
-    /// All processes that share the server have to set it, to the same time. One that does not grants
-    /// locks all the same, and writes a new counter, which hides the loss from the others. A Java
-    /// service that shares the names knows nothing of it.
+    /// All processes that share the server must set the same time. A process without the setting grants locks, and
+    /// creates a counter, which hides the loss from the others. So does a Java service that shares the names.
     ///
-    /// In a cluster each slot has a counter. Connecting looks at all 16 384 of them, and creates
-    /// those that are missing, about 5 MB in all. After a loss those of its node have their
-    /// quarantine together.
+    /// In a cluster, each slot has a counter. [`connect`](Self::connect) checks all 16,384 of them and creates the
+    /// missing ones, about 5 MB in total. After a loss, the slots of a node have their quarantine together.
     pub fn quarantine(mut self, max_lease: Duration) -> Self {
         self.quarantine = Some(max_lease);
         self
     }
 
-    /// Draws fencing tokens from the counters of Redisson's `getFencedLock`, so that a Java service and
-    /// this one number their grants of a lock in one row. Default: off.
+    /// Takes fencing tokens from the counters of Redisson's `getFencedLock`, so that the tokens of a Java service and
+    /// of this process increase together. Defaults to off.
     ///
-    /// Give it the [`prefix`](Self::prefix) `""`, as for all names that are shared with Java. Redisson
-    /// keeps a counter for each lock, `redisson_lock_token:{name}`, for ever; it begins anew where it is
-    /// lost, and tokens with it. Each hand-off in this process asks Redis for its token, eight at a
-    /// time while nobody else waits. With several keys each has tokens of its own: use
-    /// [`fencing_token_for`](crate::Held::fencing_token_for). Set it in all processes that share a
-    /// name, or in none, and not where a storage remembers tokens of before: these begin at 1.
+    /// Set the [`prefix`](Self::prefix) to `""`, as for all names that are shared with Java. Redisson keeps one
+    /// counter per lock, `redisson_lock_token:{name}`, without a TTL. If the counter is lost, the tokens restart
+    /// at 1. Each hand-off in this process takes its token from Redis, eight at a time while no other process
+    /// waits. With several keys, each has tokens of its own: use
+    /// [`fencing_token_for`](crate::Held::fencing_token_for). Set it in all processes that share a name, or in none,
+    /// and not if a storage remembers earlier tokens.
     ///
-    /// It takes the keys `~redisson_lock_token:*` besides the
-    /// [permissions](RedisBackend#permissions). Not together with a [`quarantine`](Self::quarantine);
-    /// without effect on the votes of a [`Quorum`](crate::Quorum).
+    /// It requires the keys `~redisson_lock_token:*` besides the [permissions](RedisBackend#permissions). It excludes a
+    /// [`quarantine`](Self::quarantine), and does not affect the votes of a [`Quorum`](crate::Quorum).
     pub fn redisson_fencing_tokens(mut self) -> Self {
         self.redisson_tokens = true;
         self
     }
 
-    /// Opens the connections and tries out every script on a key of its own.
+    /// Opens the connections and tries every script on a key of its own.
     ///
     /// # Errors
     ///
-    /// - [`ConnectError::Config`]: a setting is out of its bounds, a URL cannot be used, or a server
-    ///   has not the replicas that [`min_replicas`](Self::min_replicas) asks for.
-    /// - [`ConnectError::Unreachable`]: nobody answered within the connect timeout, or a command
-    ///   of the trial within the response timeout.
-    /// - [`ConnectError::Refused`]: the password is wrong, the ACL lacks a permission, or one side
-    ///   does not trust the certificate of the other.
+    /// - [`ConnectError::Config`]: a setting is out of its bounds, a URL is invalid, or too few replicas
+    ///   acknowledge for [`min_replicas`](Self::min_replicas).
+    /// - [`ConnectError::Unreachable`]: no server replied within the connect timeout, or to a command of the
+    ///   trial within the response timeout.
+    /// - [`ConnectError::Refused`]: the password is wrong, the ACL lacks a permission, or client and server do
+    ///   not trust each other's certificates.
     ///
-    /// A server that is reachable and cannot take locks at the moment (memory full, still loading)
-    /// is none of these: see [`RedisBackend::warnings`].
+    /// A server that cannot grant locks at the moment (memory full, still loading) is a
+    /// [warning](RedisBackend::warnings).
     ///
     /// # Cancel safety
     ///
-    /// Connections that were opened are closed. A key of the trial may stay for a second.
+    /// If dropped, the opened connections are closed. A key of the trial may remain for 1 s.
     pub async fn connect(self) -> Result<RedisBackend, ConnectError> {
         let mut inner = self.assemble().await?;
         inner.warnings = self_test(&inner).await?;
         Ok(RedisBackend::new(inner))
     }
 
-    /// The same, but a server that cannot be reached is a [warning](RedisBackend::warnings), and is
-    /// sought from then on: for a node of a [`Quorum`](crate::Quorum), which starts without a
-    /// minority, or for a program that starts before its Redis. Nothing is tried out there; what
-    /// would have been refused is told by the first lock.
+    /// Connects as [`connect`](Self::connect), but an unreachable server is a
+    /// [warning](RedisBackend::warnings), and the backend connects to it later.
+    ///
+    /// This suits a node of a [`Quorum`](crate::Quorum), which starts without a minority, or a program that
+    /// starts before its Redis. Nothing is tried at the unreachable server, so the first lock reports what the
+    /// trial would have rejected.
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect), [`ConnectError::Unreachable`] only for a cluster of which
-    /// no node answers.
+    /// Those of [`connect`](Self::connect), but [`ConnectError::Unreachable`] only if no node of a cluster
+    /// replies.
     ///
     /// # Cancel safety
     ///
@@ -288,11 +289,57 @@ impl RedisBackendBuilder {
         };
         Ok(RedisBackend::new(inner))
     }
-}
 
-impl RedisBackendBuilder {
-    /// What can be told from a setting alone.
-    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+    /// Creates the parts of the backend. Only a cluster opens connections, to ask for its nodes.
+    async fn assemble(self) -> Result<Inner, ConnectError> {
+        self.validate()?;
+        let connections = self.connections.get();
+        let names = Names::new(self.prefix, self.redisson_tokens)?;
+        let network = Arc::new(Network {
+            connect_timeout: self.connect_timeout,
+            response_timeout: self.response_timeout,
+            spawner: Spawner::default(),
+            recovery: Recovery::default(),
+        });
+        let settings = Open {
+            source: self.source,
+            notify: self.notify,
+            sentinel_auth: self.sentinel_auth,
+            publish: self.publish,
+            transport: Transport {
+                user_timeout: self.connect_timeout.max(MIN_USER_TIMEOUT),
+                #[cfg(feature = "redis-tls")]
+                certificates: self.certificates,
+            },
+            node: NodeSettings {
+                connections,
+                min_replicas: self.min_replicas,
+                network: Arc::clone(&network),
+            },
+            names: names.clone(),
+        };
+        let (topology, address, publish) = open(settings).await?;
+        let batches_acquires = !topology.is_cluster()
+            && self.quarantine.is_none()
+            && self.min_replicas.is_none()
+            && !self.redisson_tokens;
+        let batches = if batches_acquires { connections } else { 0 };
+        Ok(Inner {
+            calls: Arc::new(Calls {
+                scripts: Scripts::new(publish, self.quarantine, self.redisson_tokens),
+                names,
+            }),
+            topology,
+            network,
+            min_replicas: self.min_replicas,
+            acquire_batches: (0..batches).map(|_| Arc::default()).collect(),
+            address,
+            warnings: Vec::new(),
+        })
+    }
+
+    /// Checks the bounds of the settings.
+    fn validate(&self) -> Result<(), ConfigError> {
         let for_replicas = self.min_replicas.map(|it| it.timeout);
         for (field, time, max) in [
             ("connect_timeout", Some(self.connect_timeout), MAX_TIMEOUT),
@@ -312,7 +359,7 @@ impl RedisBackendBuilder {
             return Err(ConfigError::new("connections", problem));
         }
         if self.redisson_tokens && self.quarantine.is_some() {
-            let problem = "it is the crate's own counter that shows a loss of data, and this one is Redisson's";
+            let problem = "a quarantine needs the counter of this crate";
             return Err(ConfigError::new("redisson_fencing_tokens", problem));
         }
         if self
@@ -328,7 +375,7 @@ impl RedisBackendBuilder {
 
 impl fmt::Debug for RedisBackendBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // URLs and pools hold passwords, and certificates come with a private key.
+        // URLs and pools contain passwords, and the certificates a private key.
         f.debug_struct("RedisBackendBuilder")
             .field("prefix", &self.prefix)
             .field("connections", &self.connections)

@@ -1,4 +1,4 @@
-//! What is asked of a server before the first lock.
+//! Checks of the servers before the first lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,38 +7,34 @@ use futures_util::future::try_join_all;
 use redis::Value;
 use uuid::Uuid;
 
-use super::backend::Inner;
-use crate::backend::redis::command::{Cause, KeyRoute, plain, prepare};
-use crate::backend::redis::connection::Connection;
-use crate::backend::redis::topology::{Cluster, Node, Route, Topology};
+use super::command::{Cause, KeyRoute, connect_error, entry, prepare, text};
+use super::connection::Connection;
+use super::inner::Inner;
+use super::topology::{Node, Route};
 use crate::backend::{AcquireRequest, BackendError, BackendErrorKind, LeaseId, Release, Renewal};
 use crate::error::with_causes;
 use crate::{ConfigError, ConnectError, LockKey};
 
-/// Long enough for the trial; a process that dies in it leaves nothing behind.
+/// The TTL of the trial's lock, which expires if the process dies.
 const TRIAL_TTL: Duration = Duration::from_secs(1);
 
-/// Opens every connection and runs every script at every node; returns what is worth a warning.
+/// Opens all connections and calls every script at every node. Returns the warnings.
 ///
-/// Bounded by its parts: the connect timeout for the connections and again for the trial of the
-/// subscription, the response timeout for each command. One deadline for all of it would take a
-/// server far away for one that is down.
+/// Each part has its own limit: the connect timeout for the connections and for the trial of the
+/// subscription, the response timeout for each command. With a single deadline, a distant server would seem
+/// unavailable.
 pub(crate) async fn self_test(inner: &Inner) -> Result<Vec<String>, ConnectError> {
-    let trials = match &inner.topology {
-        Topology::Single(node) => vec![test_node(inner, node, None).await?],
-        Topology::Cluster(cluster) => {
-            let nodes = cluster.nodes();
-            let trials = nodes.iter().map(|node| async move {
-                match test_node(inner, node, Some(cluster)).await {
-                    // The others serve their slots; this one may be on its way to be replaced.
-                    Err(error @ ConnectError::Unreachable { .. }) => Ok(vec![with_causes(&error)]),
-                    outcome => outcome,
-                }
-            });
-            try_join_all(trials).await?
+    let nodes = inner.topology.nodes();
+    let trials = nodes.iter().map(|node| async move {
+        match test_node(inner, node).await {
+            // The other nodes serve their slots. This one may be about to be replaced.
+            Err(error @ ConnectError::Unreachable { .. }) if inner.topology.is_cluster() => {
+                Ok(vec![with_causes(&error)])
+            }
+            outcome => outcome,
         }
-    };
-    let warnings = trials.concat();
+    });
+    let warnings = try_join_all(trials).await?.concat();
     #[cfg(feature = "tracing")]
     for warning in &warnings {
         tracing::warn!(address = inner.address, %warning, "lock server self-test warning");
@@ -46,44 +42,30 @@ pub(crate) async fn self_test(inner: &Inner) -> Result<Vec<String>, ConnectError
     Ok(warnings)
 }
 
-async fn test_node(
-    inner: &Inner,
-    node: &Node,
-    cluster: Option<&Arc<Cluster>>,
-) -> Result<Vec<String>, ConnectError> {
+async fn test_node(inner: &Inner, node: &Arc<Node>) -> Result<Vec<String>, ConnectError> {
     let failed = |error: BackendError| connect_error(node.address(), error);
     try_join_all(node.connections.iter().map(Connection::await_link))
         .await
         .map_err(failed)?;
 
     let connection = &node.connections[0];
-    // Says the role to those, too, who may not ask for `INFO`.
-    let hello = plain(connection, &redis::cmd("HELLO")).await.ok();
-    if let Some(trouble) = mistaken(hello.as_ref(), cluster.is_some()) {
-        let error = BackendError::refused(BackendErrorKind::Misconfigured, trouble);
+    // Unlike `INFO`, `HELLO` reports the role without a permission.
+    let hello = connection.query(&redis::cmd("HELLO")).await.ok();
+    if let Some(cause) = mistaken(hello.as_ref(), inner.topology.is_cluster()) {
+        let error = BackendError::refused(BackendErrorKind::Misconfigured, cause);
         return Err(failed(error));
     }
 
-    let key = key_at(inner, node, cluster);
-    let route = match cluster {
-        Some(cluster) => {
-            Route::in_cluster(node.connection(&key), cluster, &key, inner.names.slot(&key))
-        }
-        None => Route::alone(node.connection(&key)),
-    };
-    let at = KeyRoute {
-        route: &route,
-        names: &inner.names,
-        key: &key,
-    };
+    let (key, route) = key_at(inner, node);
+    let at = inner.calls.at(&route, &key);
     let mut warnings = Vec::new();
     let tried = async {
-        let left = prepare(inner, node, cluster).await?;
-        let outcome = try_scripts(inner, node, at).await;
-        if at.names.of_redisson {
-            // It would stay for ever. What the trial ran into says more than what this does.
+        let left = prepare(&inner.calls, inner.topology.counters(node)).await?;
+        let outcome = try_scripts(inner, at).await;
+        if inner.calls.names.of_redisson {
+            // Redisson's counter has no TTL. An error of the trial is more useful than one of this.
             let mut forget = redis::cmd("DEL");
-            let forgotten = plain(connection, forget.arg(at.fence())).await;
+            let forgotten = connection.query(forget.arg(at.fence())).await;
             return outcome.and(forgotten.map(|_| left));
         }
         outcome.map(|()| left)
@@ -95,7 +77,7 @@ async fn test_node(
     match tried {
         Ok(Duration::ZERO) => {}
         Ok(left) => warnings.push(format!(
-            "the server {} came back without its data, or is new; no lock is granted for another {left:?}",
+            "server {} lost its data or is new; no grants for another {left:?}",
             node.address()
         )),
         Err(error)
@@ -103,14 +85,14 @@ async fn test_node(
         {
             let cause = std::error::Error::source(&error).map(with_causes);
             warnings.push(format!(
-                "the server {} cannot take locks at the moment: {}",
+                "server {} cannot grant locks now: {}",
                 node.address(),
                 cause.unwrap_or_default()
             ));
         }
         Err(error) => return Err(failed(error)),
     }
-    let channel = inner.names.channel(&key).to_text();
+    let channel = inner.calls.names.channel(&key).to_text();
     let subscribed = node.notifier.try_out(&channel).await;
     subscribed.map_err(|error| connect_error(node.notifier.address(), error))?;
 
@@ -129,54 +111,52 @@ fn shortage(node: &Node, error: &BackendError) -> Option<String> {
     };
     let address = node.address();
     Some(format!(
-        "the server {address} has {acknowledged} replicas that acknowledge, {asked} are asked for"
+        "{acknowledged} of {asked} replicas of the server {address} acknowledged a grant"
     ))
 }
 
-/// A key that is nobody else's, in a slot of this node.
-fn key_at(inner: &Inner, node: &Node, cluster: Option<&Arc<Cluster>>) -> LockKey {
+/// Returns a key that no process uses and that this node serves.
+fn key_at(inner: &Inner, node: &Arc<Node>) -> (LockKey, Route) {
     loop {
         let key = LockKey::from_parts(["self-test", &Uuid::new_v4().to_string()]);
-        let serves = |cluster: &Arc<Cluster>| cluster.serves(node, inner.names.slot(&key));
-        if cluster.is_none_or(serves) {
-            return key;
+        if let Some(route) = inner.topology.route_at(node, &key) {
+            return (key, route);
         }
     }
 }
 
-/// Every script once.
-async fn try_scripts(inner: &Inner, node: &Node, at: KeyRoute<'_>) -> Result<(), BackendError> {
-    let scripts = &inner.scripts;
+/// Calls every script once.
+async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError> {
+    let calls = &*inner.calls;
     let (key, lease) = (at.key.clone(), LeaseId::new(Uuid::new_v4(), 1));
-    // Reads first: a permission that is missing here costs nothing yet.
-    scripts.inspect(at).await?;
-    scripts.try_out(at, lease, TRIAL_TTL).await?;
+    // Reads come first: a permission that is missing here leaves nothing behind.
+    calls.inspect(at).await?;
+    calls.try_out(at, lease, TRIAL_TTL).await?;
     let mut granted = Vec::new();
-    // Its one counter is not Redisson's.
-    if !at.names.of_redisson {
+    // With Redisson's counters, acquires share no call.
+    if !calls.names.of_redisson {
         let again = [AcquireRequest::new(key.clone(), lease, TRIAL_TTL)];
-        granted = scripts.acquire_all(at.route, at.names, &again).await?;
+        granted = calls.acquire_all(at.route, &again).await?;
     }
     let renewal = Renewal::new(key.clone(), lease, TRIAL_TTL);
-    let renewed = scripts.renew_all(at.route, at.names, &[&renewal]).await;
-    // Asked to keep, then asked to release: both of its branches.
-    scripts
+    let renewed = calls.renew_all(at.route, &[&renewal]).await;
+    // The first call keeps the lease and the second releases it.
+    calls
         .release_or_keep(at, lease, TRIAL_TTL, Some(0), true)
         .await?;
-    scripts
+    calls
         .release_or_keep(at, lease, TRIAL_TTL, None, true)
         .await?;
-    let released = scripts
-        .release_all(at.route, at.names, &[&Release::new(key, lease)])
-        .await;
-    // Scripts get over a message that may not be sent, and `EVAL` is for bad times only: what they
-    // need is asked for by itself.
-    let connection = node.connection(at.key);
-    plain(connection, &scripts.undo(at, lease)).await?;
-    for message in scripts.messages(at) {
-        plain(connection, &message).await?;
+    let release = Release::new(key, lease);
+    let released = calls.release_all(at.route, &[&release]).await;
+    // Scripts ignore a message that is denied, and send `EVAL` only to a server without the script. Both
+    // permissions need a command of their own.
+    let connection = at.route.connection();
+    connection.query(&calls.undo(at, lease)).await?;
+    for message in calls.messages(at) {
+        connection.query(&message).await?;
     }
-    scripts.force_release(at).await?;
+    calls.force_release(at).await?;
     granted
         .into_iter()
         .try_for_each(|outcome| outcome.map(drop))?;
@@ -188,8 +168,8 @@ async fn try_scripts(inner: &Inner, node: &Node, at: KeyRoute<'_>) -> Result<(),
         .try_for_each(|outcome| outcome.map(drop))
 }
 
-/// A server of another kind than the URL says answers the scripts with riddles. Whoever may not be
-/// asked is tried.
+/// Returns the cause if the server is of another kind than the URL says. Its replies to the scripts would
+/// not show that. Without the permission to ask, the scripts are tried.
 fn mistaken(hello: Option<&Value>, in_cluster: bool) -> Option<Cause> {
     match entry(hello?, "mode")?.as_str() {
         "cluster" if !in_cluster => Some(Cause::ClusterNode),
@@ -201,59 +181,25 @@ fn mistaken(hello: Option<&Value>, in_cluster: bool) -> Option<Cause> {
 fn replica(hello: Option<&Value>) -> Option<String> {
     let role = entry(hello?, "role")?;
     let version = entry(hello?, "version").unwrap_or_default();
-    (role != "master").then(|| format!("the server (version {version}) is a replica"))
+    (role != "master").then(|| format!("server (version {version}) is a replica"))
 }
 
-/// A server that evicts keys evicts locks. Where the ACL hides the policy there is no warning.
+/// Returns a warning if the server may evict locks. Without the permission to ask there is none.
 async fn eviction(connection: &Arc<Connection>) -> Option<String> {
     let mut config = redis::cmd("CONFIG");
     config.arg("GET").arg("maxmemory-policy");
-    let policy = match plain(connection, &config).await {
-        Ok(answer) => entry(&answer, "maxmemory-policy")?,
+    let policy = match connection.query(&config).await {
+        Ok(reply) => entry(&reply, "maxmemory-policy")?,
         Err(_denied) => {
             let mut info = redis::cmd("INFO");
             info.arg("memory");
-            let answer = plain(connection, &info).await.ok()?;
-            let text = text(&answer)?;
+            let reply = connection.query(&info).await.ok()?;
+            let text = text(&reply)?;
             let lines = text.lines();
             let mut policies = lines.filter_map(|line| line.strip_prefix("maxmemory_policy:"));
             policies.next()?.trim().to_owned()
         }
     };
-    (policy != "noeviction").then(|| {
-        format!("the server evicts keys (maxmemory-policy {policy}): locks may vanish while held")
-    })
-}
-
-/// An entry of a map, in the form of either protocol version.
-pub(crate) fn entry(answer: &Value, name: &str) -> Option<String> {
-    let is_it = |key: &Value| text(key).is_some_and(|key| key == name);
-    match answer {
-        Value::Array(flat) => {
-            let at = flat.iter().step_by(2).position(is_it)?;
-            text(flat.get(2 * at + 1)?)
-        }
-        Value::Map(pairs) => pairs
-            .iter()
-            .find(|(key, _)| is_it(key))
-            .and_then(|(_, value)| text(value)),
-        _ => None,
-    }
-}
-
-pub(crate) fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
-        _ => None,
-    }
-}
-
-pub(crate) fn connect_error(address: &str, error: BackendError) -> ConnectError {
-    let address = address.to_owned();
-    let source = Arc::new(error);
-    match source.kind() {
-        BackendErrorKind::Unavailable => ConnectError::Unreachable { address, source },
-        _ => ConnectError::Refused { address, source },
-    }
+    (policy != "noeviction")
+        .then(|| format!("server may evict held locks (maxmemory-policy {policy}): set noeviction"))
 }

@@ -1,9 +1,9 @@
-//! Acquires that are wanted at the same moment go in one call.
+//! Sends concurrent acquires in one call.
 //!
-//! A script call costs the server more than the commands in it. An acquire that finds none under way
-//! goes straight out, by itself. One that comes meanwhile goes with all others that are asked for in
-//! the same turn of the runtime. It never waits for company that is still to come; for an answer it
-//! waits only where [`SENDERS`] tasks wait for theirs, or where it would be a call for a few.
+//! A script call costs the server more than the commands in it. An acquire is sent at once if none is in
+//! flight. Otherwise it shares a call with all others that arrive in the same turn of the runtime. It never
+//! waits for acquires that may arrive later. It waits for a reply only if [`SENDERS`] tasks wait for theirs,
+//! or if its call would be small.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,16 +11,17 @@ use futures_util::future::join_all;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use crate::backend::redis::backend::Inner;
-use crate::backend::redis::command::{Cause, MAX_BATCH};
-use crate::backend::redis::connection::Connection;
-use crate::backend::redis::topology::{Route, spread};
+use super::call::Calls;
+use super::error::Cause;
+use super::reply::spread;
+use super::script::MAX_BATCH;
+use crate::backend::redis::topology::Route;
 use crate::backend::{AcquireRequest, Acquired, BackendError};
 
-/// How many tasks send, on one connection.
+/// The most sending tasks per connection.
 const SENDERS: usize = 2;
 
-/// A second one is worth it only for so many.
+/// The number of waiting acquires that justifies a second sending task.
 const WORTH_A_CALL: usize = 16;
 
 /// The acquires of one connection.
@@ -31,7 +32,7 @@ pub(crate) struct AcquireBatch {
 
 #[derive(Default)]
 struct State {
-    /// One is under way by itself.
+    /// A single acquire is in flight.
     alone: bool,
     senders: usize,
     waiting: Vec<Wanted>,
@@ -39,22 +40,22 @@ struct State {
 
 struct Wanted {
     request: AcquireRequest,
-    answer: Answer,
+    reply: Reply,
 }
 
-type Answer = oneshot::Sender<Sent>;
+type Reply = oneshot::Sender<Sent>;
 
 enum Sent {
-    Answered(Result<Acquired, BackendError>),
-    /// And the task that was to do it is gone.
+    Replied(Result<Acquired, BackendError>),
+    /// The sending task ended before it sent the acquire.
     Never,
 }
 
 enum Turn {
     Alone,
-    /// `send`: by a task that is to be started.
+    /// If `send`, the caller starts a sending task.
     Together {
-        answer: oneshot::Receiver<Sent>,
+        reply: oneshot::Receiver<Sent>,
         send: bool,
     },
 }
@@ -70,55 +71,58 @@ impl AcquireBatch {
             state.alone = true;
             return Turn::Alone;
         }
-        let (sender, answer) = oneshot::channel();
+        let (sender, reply) = oneshot::channel();
         state.waiting.push(Wanted {
             request: request.clone(),
-            answer: sender,
+            reply: sender,
         });
         let many = state.waiting.len() >= WORTH_A_CALL && state.senders < SENDERS;
         let send = state.senders == 0 || many;
         state.senders += usize::from(send);
-        Turn::Together { answer, send }
+        Turn::Together { reply, send }
     }
-}
 
-/// # Cancel safety
-///
-/// As [`Backend::try_acquire`](crate::backend::Backend::try_acquire), it must not be dropped.
-pub(crate) async fn acquire(
-    inner: &Arc<Inner>,
-    connection: &Arc<Connection>,
-    request: &AcquireRequest,
-) -> Result<Acquired, BackendError> {
-    let by_itself = async || {
-        let route = Route::alone(connection);
-        let at = inner.at(&route, &request.key);
-        inner.scripts.acquire(at, request.lease, request.ttl).await
-    };
-    let (answer, send) = match connection.acquire_batch.enter(request) {
-        Turn::Alone => {
-            let _alone = Alone(&connection.acquire_batch);
-            return by_itself().await;
-        }
-        Turn::Together { answer, send } => (answer, send),
-    };
-    if send {
-        let sender = Sender {
-            inner: Arc::clone(inner),
-            connection: Arc::clone(connection),
-            over: false,
+    /// Sends an acquire, alone or with others. All requests of a batch must have the same connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Backend::try_acquire`](crate::backend::Backend::try_acquire), it must not be dropped.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        calls: &Arc<Calls>,
+        route: Route,
+        request: &AcquireRequest,
+    ) -> Result<Acquired, BackendError> {
+        let alone = async |route: &Route| {
+            let at = calls.at(route, &request.key);
+            calls.acquire(at, request.lease, request.ttl).await
         };
-        inner.network.spawner.spawn(sender.run());
-    }
-    match answer.await {
-        Ok(Sent::Answered(outcome)) => outcome,
-        Ok(Sent::Never) => by_itself().await,
-        // The task went down with its runtime while it was under way.
-        Err(_) => Err(BackendError::unknown(Cause::NoRuntime)),
+        let (reply, send) = match self.enter(request) {
+            Turn::Alone => {
+                let _alone = Alone(self);
+                return alone(&route).await;
+            }
+            Turn::Together { reply, send } => (reply, send),
+        };
+        if send {
+            let sender = Sender {
+                calls: Arc::clone(calls),
+                batch: Arc::clone(self),
+                route: route.clone(),
+                over: false,
+            };
+            route.connection().network().spawner.spawn(sender.run());
+        }
+        match reply.await {
+            Ok(Sent::Replied(outcome)) => outcome,
+            Ok(Sent::Never) => alone(&route).await,
+            // The runtime of the task ended while the acquire was in flight.
+            Err(_) => Err(BackendError::unknown(Cause::NoRuntime)),
+        }
     }
 }
 
-/// Also dropped with its runtime: the next one goes by itself again.
+/// Also dropped with its runtime, so that the next acquire is sent at once again.
 struct Alone<'a>(&'a AcquireBatch);
 
 impl Drop for Alone<'_> {
@@ -127,10 +131,11 @@ impl Drop for Alone<'_> {
     }
 }
 
-/// A task that sends what waits until nothing does.
+/// A task that sends waiting acquires until there are none.
 struct Sender {
-    inner: Arc<Inner>,
-    connection: Arc<Connection>,
+    calls: Arc<Calls>,
+    batch: Arc<AcquireBatch>,
+    route: Route,
     over: bool,
 }
 
@@ -138,58 +143,56 @@ impl Sender {
     async fn run(mut self) {
         let mut waiting = Vec::new();
         loop {
-            // Behind all tasks that can run now, and that may ask for something.
+            // All tasks that are ready run first, and may add acquires.
             yield_now().await;
             {
-                let mut state = self.connection.acquire_batch.state();
+                let mut state = self.batch.state();
                 if state.waiting.is_empty() {
-                    // Under the same mutex as the look: whoever comes now starts another.
+                    // Under the lock of the check, so that the next acquire starts another task.
                     state.senders -= 1;
                     drop(state);
                     self.over = true;
                     return;
                 }
-                // Those who come now find the room of who went in the last call but one.
+                // The next acquires reuse the memory of the last call but one.
                 std::mem::swap(&mut state.waiting, &mut waiting);
             }
             let mut calls = Vec::with_capacity(waiting.len().div_ceil(MAX_BATCH));
             while !waiting.is_empty() {
                 let batch = waiting.drain(..waiting.len().min(MAX_BATCH));
-                calls.push(self.send(batch.map(|it| (it.request, it.answer)).unzip()));
+                calls.push(self.send(batch.map(|it| (it.request, it.reply)).unzip()));
             }
-            // Not that of a crowd.
+            // A burst must not keep its memory.
             waiting.shrink_to(MAX_BATCH);
             join_all(calls).await;
         }
     }
 
-    async fn send(&self, (acquires, answers): (Vec<AcquireRequest>, Vec<Answer>)) {
-        let route = Route::alone(&self.connection);
-        let Inner { scripts, names, .. } = &*self.inner;
-        let outcomes = scripts.acquire_all(&route, names, &acquires).await;
-        for (answer, outcome) in answers.into_iter().zip(spread(outcomes, acquires.len())) {
-            // Who does not listen any more is gone with its runtime.
-            drop(answer.send(Sent::Answered(outcome)));
+    async fn send(&self, (acquires, replies): (Vec<AcquireRequest>, Vec<Reply>)) {
+        let outcomes = self.calls.acquire_all(&self.route, &acquires).await;
+        for (reply, outcome) in replies.into_iter().zip(spread(outcomes, acquires.len())) {
+            // A dropped receiver ended with its runtime.
+            drop(reply.send(Sent::Replied(outcome)));
         }
     }
 }
 
-/// Went down with its runtime.
+/// The task may end with its runtime.
 impl Drop for Sender {
     fn drop(&mut self) {
         if self.over {
             return;
         }
-        let mut state = self.connection.acquire_batch.state();
+        let mut state = self.batch.state();
         state.senders -= 1;
-        // The other sender takes them along. Or each goes by itself, if its runtime is another.
-        let forsaken = match state.senders {
+        // Another sender sends them. Without one, each caller in another runtime sends its own.
+        let unsent = match state.senders {
             0 => std::mem::take(&mut state.waiting),
             _ => Vec::new(),
         };
         drop(state);
-        for wanted in forsaken {
-            drop(wanted.answer.send(Sent::Never));
+        for wanted in unsent {
+            drop(wanted.reply.send(Sent::Never));
         }
     }
 }

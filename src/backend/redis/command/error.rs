@@ -1,102 +1,109 @@
-//! What a command can run into, and what the engine needs to know of it.
+//! Errors of a command, classified by what the engine must know about them.
 
+use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{RedisError, ServerError, Value};
 
-use crate::backend::redis::connection::Unanswered;
+use crate::ConnectError;
 use crate::backend::{BackendError, BackendErrorKind};
 
-/// Why a command has no answer that can be used.
+/// The reason that a command has no usable reply.
 pub(crate) enum CommandError {
-    /// It was refused, and did not take effect.
+    /// The server rejected the command, which did not take effect.
     Refused(BackendError),
-    /// There was no connection for it.
+    /// No connection was available, so the command was not sent.
     Unsent(BackendError),
-    /// The server does not know the script (any more). It did not take effect.
+    /// The server does not have the script. The command did not take effect.
     NoScript { resent: bool },
-    /// Another node of the cluster has the slot, at this address, or will have it soon.
+    /// The node at this address serves the slot, or will serve it soon.
     Elsewhere {
         address: String,
         asking: bool,
         resent: bool,
     },
-    /// The keys of the call are partly here and partly at another node: each may go by itself.
+    /// Some keys of the call are at another node, so each key needs a call of its own.
     Scattered(BackendError),
-    /// No answer in time. It may still be on its way: what undoes it must go behind it.
-    NoAnswer(Unanswered),
-    /// The connection broke with the command on it.
+    /// No reply arrived within this time. The command or its reply may still be in flight.
+    Unanswered(Duration),
+    /// The connection ended while the command was in flight.
     Died(BackendError),
 }
 
-/// A refusal of our own, without a server behind it.
+/// The cause of an error that this crate detected.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Cause {
-    #[error("no answer within {0:?}")]
-    NoAnswer(Duration),
+    #[error("no reply within {0:?}")]
+    NoReply(Duration),
     #[error("no connection within {0:?}")]
     NoConnection(Duration),
-    #[error("the server closed the connection")]
+    #[error("server closed the connection")]
     HungUp,
-    #[error("the runtime was shut down")]
+    #[error("runtime was shut down")]
     NoRuntime,
-    #[error("the server lost the script while it was called")]
+    #[error("server lost the script during the call")]
     ScriptLost,
-    #[error("the server answered with {0}, which no command of this crate expects")]
-    Answer(&'static str),
-    #[error("the slot of the key is at another node of the cluster")]
+    #[error("unexpected reply from the server: {0}")]
+    Reply(&'static str),
+    #[error("another cluster node serves the key's slot")]
     Elsewhere,
-    #[error("no node of the cluster serves the slot of the key")]
+    #[error("no cluster node serves the key's slot")]
     Nowhere,
-    #[error("the key holds a hash without an end")]
-    NoEnd,
-    #[error("the key is empty")]
+    #[error("key holds a hash without a TTL")]
+    NoTtl,
+    #[error("key is empty")]
     EmptyKey,
-    #[error("the sentinels do not know the service {0:?}")]
+    #[error("sentinels do not know the service {0:?}")]
     UnknownService(String),
     #[error("no sentinel could be asked for the primary")]
     SentinelsFail(#[source] RedisError),
     #[error("no sentinel named the primary within {0:?}")]
     SentinelsSilent(Duration),
-    #[error("the server is a node of a cluster: the URL must begin with `redis+cluster`")]
+    #[error("server is a cluster node: the URL must begin with `redis+cluster`")]
     ClusterNode,
-    #[error("the server is a sentinel: the URL must begin with `redis+sentinel`")]
+    #[error("server is a sentinel: the URL must begin with `redis+sentinel`")]
     Sentinel,
-    #[error("the primary {address} cannot be used")]
+    #[error("primary {address} is unusable")]
     Primary {
         address: String,
         source: BackendError,
     },
-    #[error("the server is not the primary")]
+    #[error("server is not the primary")]
     NotPrimary,
     #[error("{acknowledged} of {asked} replicas acknowledged the grant")]
     TooFewReplicas { acknowledged: i64, asked: usize },
-    #[error("the server came back without its data; no lock is granted for another {0:?}")]
+    #[error("server lost its data; no grants for another {0:?}")]
     Quarantine(Duration),
     #[error("too many acquires wait for replicas")]
     Crowded,
 }
 
 impl Cause {
-    /// An answer by its kind alone: it may hold keys, owners, or what belongs to somebody else.
-    pub(crate) fn answer(answer: &Value) -> Self {
-        Self::Answer(match answer {
-            Value::Nil => "nothing",
-            Value::Int(_) => "a number",
-            Value::BulkString(_) | Value::SimpleString(_) => "a text",
-            Value::Array(_) => "a list",
-            Value::Push { .. } => "a message",
-            _ => "something",
+    /// Describes a reply by its type alone: its content may be a key, an owner or foreign data.
+    pub(crate) fn reply(reply: &Value) -> Self {
+        Self::Reply(match reply {
+            Value::Nil => "nil",
+            Value::Int(_) => "an integer",
+            Value::BulkString(_) | Value::SimpleString(_) => "a string",
+            Value::Array(_) => "an array",
+            Value::Push { .. } => "a push message",
+            _ => "another type",
         })
+    }
+
+    /// Returns the cause of an error that this crate detected.
+    pub(crate) fn behind(error: &BackendError) -> Option<&Self> {
+        Error::source(error)?.downcast_ref()
     }
 }
 
 impl CommandError {
-    /// What it means for a command that was sent before, over a connection that broke (`resent`):
-    /// what is refused now may have been done then.
+    /// Returns the error of a command that was sent before (`resent`), over a connection that
+    /// ended: a rejection of the second attempt does not exclude that the first took effect.
     pub(crate) fn after(self, resent: bool) -> Self {
         match self {
-            fault if !resent => fault,
+            error if !resent => error,
             Self::Refused(error) | Self::Unsent(error) | Self::Scattered(error) => {
                 Self::Died(BackendError::unknown(error))
             }
@@ -108,53 +115,48 @@ impl CommandError {
                 asking,
                 resent: true,
             },
-            Self::NoAnswer(_) | Self::Died(_) => self,
+            Self::Unanswered(_) | Self::Died(_) => self,
         }
     }
 
-    pub(crate) fn unavailable(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::Refused(BackendError::refused(BackendErrorKind::Unavailable, source))
-    }
-}
-
-impl Cause {
-    /// The trouble behind an error, if it is one of ours.
-    pub(crate) fn behind(error: &BackendError) -> Option<&Self> {
-        std::error::Error::source(error)?.downcast_ref()
+    /// Creates a rejection that a later attempt may not meet.
+    pub(crate) fn unavailable(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Refused(unavailable(source))
     }
 }
 
 impl From<CommandError> for BackendError {
-    fn from(fault: CommandError) -> Self {
-        match fault {
+    fn from(error: CommandError) -> Self {
+        match error {
             CommandError::Refused(error)
             | CommandError::Unsent(error)
             | CommandError::Scattered(error)
             | CommandError::Died(error) => error,
-            CommandError::NoScript { .. } => {
-                Self::refused(BackendErrorKind::Unavailable, Cause::ScriptLost)
-            }
-            CommandError::Elsewhere { .. } => {
-                Self::refused(BackendErrorKind::Unavailable, Cause::Elsewhere)
-            }
-            CommandError::NoAnswer(silence) => Self::unknown(Cause::NoAnswer(silence.waited())),
+            CommandError::NoScript { .. } => unavailable(Cause::ScriptLost),
+            CommandError::Elsewhere { .. } => unavailable(Cause::Elsewhere),
+            CommandError::Unanswered(waited) => Self::unknown(Cause::NoReply(waited)),
         }
     }
 }
 
-/// An answer this crate's scripts do not give: a proxy, or somebody else's script under the hash.
-pub(crate) fn unexpected(answer: &Value) -> BackendError {
-    // What was done is anybody's guess.
-    BackendError::unknown(Cause::answer(answer))
+/// Creates the error of a command that did not take effect and may succeed later.
+pub(crate) fn unavailable(source: impl Into<Box<dyn Error + Send + Sync>>) -> BackendError {
+    BackendError::refused(BackendErrorKind::Unavailable, source)
 }
 
-pub(crate) fn no_end() -> BackendError {
-    BackendError::refused(BackendErrorKind::Conflict, Cause::NoEnd)
+/// Creates the error of a reply that no script of this crate returns, but a proxy may.
+pub(crate) fn unexpected(reply: &Value) -> BackendError {
+    // The command may have taken effect.
+    BackendError::unknown(Cause::reply(reply))
 }
 
-/// Takes the server's errors out of an answer.
-pub(crate) fn check(answer: Value) -> Result<Value, CommandError> {
-    match answer {
+pub(crate) fn no_ttl() -> BackendError {
+    BackendError::refused(BackendErrorKind::Conflict, Cause::NoTtl)
+}
+
+/// Turns an error reply into an error.
+pub(crate) fn check(reply: Value) -> Result<Value, CommandError> {
+    match reply {
         Value::ServerError(error) => Err(match error.code() {
             "NOSCRIPT" => CommandError::NoScript { resent: false },
             "TRYAGAIN" => CommandError::Scattered(refusal(error)),
@@ -168,36 +170,36 @@ pub(crate) fn check(answer: Value) -> Result<Value, CommandError> {
             },
             _ => CommandError::Refused(refusal(error)),
         }),
-        answer => Ok(answer),
+        reply => Ok(reply),
     }
 }
 
-/// `MOVED <slot> <host>:<port>`.
+/// Returns the address in `MOVED <slot> <host>:<port>`.
 fn elsewhere(error: &ServerError) -> Option<String> {
     let address = error.details()?.split_ascii_whitespace().nth(1)?;
     Some(address.to_owned())
 }
 
-/// Whether the server says that it may not be written to, since it became a replica.
-pub(crate) fn is_demoted(answer: &Value) -> bool {
-    let error = match answer {
-        // Each key of a call has an answer of its own.
-        Value::Array(answers) => return answers.iter().any(is_demoted),
+/// Returns `true` if the server rejected a write because it became a replica.
+pub(crate) fn is_demoted(reply: &Value) -> bool {
+    let error = match reply {
+        // A script over several keys returns one reply per key.
+        Value::Array(replies) => return replies.iter().any(is_demoted),
         Value::ServerError(error) => error,
         _ => return false,
     };
     let details = || error.details().unwrap_or_default();
-    // `MASTERDOWN`: a replica out of touch that may not answer from what it has.
+    // `MASTERDOWN` comes from a replica that lost its primary and must not serve stale data.
     matches!(error.code(), "READONLY" | "MASTERDOWN")
         || (error.code() == "ERR" && details().contains("READONLY"))
 }
 
-/// An error the server answered with: the command did not take effect.
+/// Creates the error of a command that the server rejected, and that did not take effect.
 pub(crate) fn refusal(error: ServerError) -> BackendError {
     if error.code() == "QUARANTINE" {
         let left = error.details().and_then(|left| left.trim().parse().ok());
         let left = Duration::from_millis(left.unwrap_or(0));
-        return BackendError::refused(BackendErrorKind::Unavailable, Cause::Quarantine(left));
+        return unavailable(Cause::Quarantine(left));
     }
     BackendError::refused(
         kind_of(error.code(), error.details().unwrap_or_default()),
@@ -205,7 +207,12 @@ pub(crate) fn refusal(error: ServerError) -> BackendError {
     )
 }
 
-/// The kind of an error of the connection's handshake or of a server.
+/// Creates the error of a connection that could not be opened.
+pub(crate) fn not_connected(error: RedisError) -> BackendError {
+    BackendError::refused(kind_of_connecting(&error), error)
+}
+
+/// Returns the kind of an error of a connection's handshake or of a server.
 pub(crate) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
     use redis::ErrorKind;
     match error.kind() {
@@ -213,9 +220,7 @@ pub(crate) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
         | ErrorKind::InvalidClientConfig
         | ErrorKind::RESP3NotSupported => BackendErrorKind::Misconfigured,
         #[cfg(feature = "redis-tls")]
-        ErrorKind::Io if crate::backend::redis::connection::is_disagreement(error) => {
-            BackendErrorKind::Misconfigured
-        }
+        ErrorKind::Io if is_tls(error) => BackendErrorKind::Misconfigured,
         ErrorKind::Io | ErrorKind::Parse => BackendErrorKind::Unavailable,
         _ => kind_of(
             error.code().unwrap_or_default(),
@@ -224,14 +229,37 @@ pub(crate) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
     }
 }
 
+/// Returns `true` if client and server disagree about TLS: a certificate is untrusted, expired,
+/// missing or for another name, or one side speaks no TLS. A retry does not help.
+#[cfg(feature = "redis-tls")]
+fn is_tls(error: &RedisError) -> bool {
+    // An I/O error does not list what it wraps among its sources, and the redis crate holds the
+    // I/O error in an `Arc`.
+    let source = error.source();
+    let shared = source.and_then(|it| it.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+    let io = shared.and_then(|it| it.downcast_ref::<std::io::Error>());
+    let cause = io.and_then(std::io::Error::get_ref);
+    cause.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
+}
+
+/// Creates the error that ends the building of a backend.
+pub(crate) fn connect_error(address: &str, error: BackendError) -> ConnectError {
+    let address = address.to_owned();
+    let source = Arc::new(error);
+    match source.kind() {
+        BackendErrorKind::Unavailable => ConnectError::Unreachable { address, source },
+        _ => ConnectError::Refused { address, source },
+    }
+}
+
 fn kind_of(code: &str, details: &str) -> BackendErrorKind {
-    /// `CROSSSLOT`: a node of a cluster was given as if it were alone.
+    /// `CROSSSLOT`: the URL names a cluster node as a single server.
     const CODES: [&str; 4] = ["NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT"];
     const SENTENCES: [&str; 11] = [
-        // Somebody else's under the name of a counter: of ours, of Redisson.
+        // Foreign data under the name of a counter, of this crate or of Redisson.
         "FENCE",
         "value is not an integer",
-        // redis-rs loses the code when the handshake is refused.
+        // redis-rs loses the code when the handshake is rejected.
         "has no permissions",
         "Authentication required",
         "cluster support disabled",
@@ -242,7 +270,7 @@ fn kind_of(code: &str, details: &str) -> BackendErrorKind {
         "nknown command",
         "nknown Redis command",
     ];
-    // Since 7.0 the error of a command inside a script keeps its code; before, it arrives as an
+    // Since 7.0, the error of a command inside a script keeps its code. Before, it arrives as an
     // `ERR` that quotes it.
     let says = |what: &str| code == "ERR" && details.contains(what);
     if code == "WRONGTYPE" || says("WRONGTYPE") {
@@ -250,8 +278,8 @@ fn kind_of(code: &str, details: &str) -> BackendErrorKind {
     } else if CODES.contains(&code) || SENTENCES.into_iter().any(says) {
         BackendErrorKind::Misconfigured
     } else {
-        // LOADING, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, NOREPLICAS, MISCONF, BUSY, OOM, and
-        // whatever comes to be: worth another try later.
+        // LOADING, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, NOREPLICAS, MISCONF, BUSY, OOM and
+        // unknown codes: a later attempt may succeed.
         BackendErrorKind::Unavailable
     }
 }
@@ -261,16 +289,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unexpected_answer_is_told_without_what_is_in_it() {
+    fn unexpected_reply_hides_content() {
         let list = Value::Array(vec![Value::BulkString(b"canary".to_vec())]);
         let error = unexpected(&list);
-        let cause = std::error::Error::source(&error).unwrap().to_string();
-        assert!(cause.contains("a list"), "{cause}");
+        let cause = Error::source(&error).unwrap().to_string();
+        assert!(cause.contains("an array"), "{cause}");
         assert!(!format!("{cause} {error:?}").contains("canary"));
     }
 
     #[test]
-    fn errors_are_told_apart_by_what_helps_against_them() {
+    fn server_errors_map_to_kinds() {
         use BackendErrorKind::{Conflict, Misconfigured, Unavailable};
         for (code, details, kind) in [
             (
@@ -304,7 +332,7 @@ mod tests {
             ),
             ("NOPERM", "this user has no permissions", Misconfigured),
             ("NOAUTH", "Authentication required.", Misconfigured),
-            // In these words where a database is chosen without a password.
+            // Redis words it so when a database is selected without a password.
             ("ERR", "Authentication required.", Misconfigured),
             (
                 "ERR",

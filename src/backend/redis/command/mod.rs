@@ -1,21 +1,34 @@
-//! What is sent to a server and what it replies: scripts, names, errors.
+//! Commands and their replies.
+//!
+//! | file | responsibility |
+//! |---|---|
+//! | `script`, `lua` | the scripts |
+//! | `names`, `slot` | the names of keys and channels, and their slots |
+//! | `call` | typed calls of the scripts |
+//! | `reply`, `error` | the meaning of replies and of errors |
+//! | `acquire_batch` | concurrent acquires in one call |
+//! | `quarantine` | the pause of grants after a loss of data |
+//!
+//! A new script is a file in `lua` and a field of `Scripts`. The self-test calls it, and the permissions
+//! of [`RedisBackend`](crate::RedisBackend) list its commands.
 
 mod acquire_batch;
+mod call;
 mod error;
 mod names;
 mod quarantine;
+mod reply;
 mod script;
 mod slot;
 
-pub use script::Publish;
-
-pub(crate) use acquire_batch::{AcquireBatch, acquire};
+pub(crate) use acquire_batch::AcquireBatch;
+pub(crate) use call::{Calls, KeyRoute};
 pub(crate) use error::{
-    Cause, CommandError, check, is_demoted, kind_of_connecting, no_end, refusal, unexpected,
+    Cause, CommandError, check, connect_error, is_demoted, kind_of_connecting, not_connected,
+    unavailable, unexpected,
 };
-pub(crate) use names::{Lease, Name, Names, millis};
-pub(crate) use quarantine::{Quarantine, prepare, spread as spread_quarantine};
-pub(crate) use script::{
-    Answers, KeyRoute, MAX_BATCH, Script, Scripts, answered, granted, plain, remaining,
-};
-pub(crate) use slot::{SLOTS, fence_of, slot_of};
+pub(crate) use names::{Names, millis};
+pub(crate) use quarantine::{prepare, spread_quarantine};
+pub(crate) use reply::{Outcomes, entry, granted, spread, text};
+pub(crate) use script::{MAX_BATCH, Scripts};
+pub(crate) use slot::{SLOTS, slot_of};

@@ -1,4 +1,4 @@
-//! How locks are called in Redis, written straight into a command.
+//! The names of locks in Redis.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -6,22 +6,22 @@ use std::time::Duration;
 use redis::{RedisWrite, ToRedisArgs};
 use uuid::fmt::Hyphenated;
 
+use super::slot::{fence_of, slot_of};
 use crate::backend::LeaseId;
-use crate::backend::redis::command::{fence_of, slot_of};
 use crate::{ConfigError, LockKey};
 
-/// No encoded key ends in a bare `%`, so no lock can stand in the counter's place. In a cluster
-/// there is one per slot: [`fence_of`].
+/// The name of the fencing counter, and in a cluster [`fence_of`] per slot. No encoded key ends in a bare `%`,
+/// so no lock has this name.
 const FENCE: &str = "{fencing-token}%";
 const MAX_PREFIX_LEN: usize = 256;
-/// A hundred years: more than this Redis may refuse as an overflow.
+/// A hundred years. Redis may reject more as an overflow.
 const MAX_TTL_MILLIS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
 
 /// The names under one prefix.
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
     prefix: String,
-    /// Whether fencing tokens come from the counters of Redisson's fenced locks, one for each lock.
+    /// Fencing tokens come from the counters of Redisson's fenced locks, one per lock.
     pub(crate) of_redisson: bool,
 }
 
@@ -30,7 +30,7 @@ impl Names {
         let problem = if prefix.len() > MAX_PREFIX_LEN {
             format!("longer than {MAX_PREFIX_LEN} bytes")
         } else if prefix.contains(['{', '}']) {
-            // They would move the hash tag, and lock and channel into different slots.
+            // Braces would change the hash tag, and the slots of lock and channel would differ.
             "braces are not allowed".to_owned()
         } else if prefix.chars().any(char::is_control) {
             "control characters are not allowed".to_owned()
@@ -47,19 +47,19 @@ impl Names {
         &self.prefix
     }
 
-    /// The key of the fencing counter: one for all locks; in a cluster, one for each slot.
+    /// Returns the key of the fencing counter, of which there is one, or in a cluster one per slot.
     pub(crate) fn fence(&self, slot: Option<u16>) -> Name<'_> {
         Name([&self.prefix, slot.map_or(FENCE, fence_of), "", ""])
     }
 
-    /// The key of the quarantine after a loss of the counter: no encoded key has a bare `%`.
+    /// Returns the key of the quarantine after a loss of the counter. No encoded key contains a bare `%`.
     pub(crate) fn quarantine(&self, slot: Option<u16>) -> Name<'_> {
         Name([&self.prefix, slot.map_or(FENCE, fence_of), "quarantine", ""])
     }
 
-    /// The slot of a lock, of its channel and of its fencing counter.
+    /// Returns the slot of a lock, of its channel and of its fencing counter.
     pub(crate) fn slot(&self, key: &LockKey) -> u16 {
-        // The prefix holds no braces: a key with a tag has the slot of the tag.
+        // The prefix contains no braces, so a key with a tag has the slot of the tag.
         if key.as_str().contains('{') {
             slot_of(key.as_str())
         } else {
@@ -67,29 +67,30 @@ impl Names {
         }
     }
 
-    /// The key of the counter that the nodes of a quorum agree on. Apart from the other, which a trial
-    /// at start-up moves: a node that lost its data must be seen not to know it.
+    /// Returns the key of the counter that the nodes of a quorum agree on.
+    ///
+    /// The self-test moves the other counter. This one must stay missing at a node that lost its data.
     pub(crate) fn quorum_fence(&self, slot: Option<u16>) -> Name<'_> {
         Name([&self.prefix, slot.map_or(FENCE, fence_of), "quorum", ""])
     }
 
-    /// The key of the lock's hash.
+    /// Returns the key of the lock's hash.
     pub(crate) fn body<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
         Name([&self.prefix, key.as_str(), "", ""])
     }
 
-    /// The channel of its releases, as Redisson spells it.
+    /// Returns the channel of its releases, as Redisson spells it.
     pub(crate) fn channel<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
         self.beside(key, ["redisson_lock__channel:", "redisson_lock__channel:{"])
     }
 
-    /// The counter of a fenced lock, as Redisson spells it.
+    /// Returns the counter of a fenced lock, as Redisson spells it.
     pub(crate) fn token<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
         self.beside(key, ["redisson_lock_token:", "redisson_lock_token:{"])
     }
 
-    /// What belongs to a lock, in its slot: what it begins with where the key has a hash tag, and
-    /// where the whole name becomes one. The prefix holds no braces.
+    /// Returns a name in the slot of a lock. It begins with `tagged` if the key has a hash tag, or else with
+    /// `whole`, which makes the whole name the tag. The prefix contains no braces.
     fn beside<'a>(&'a self, key: &'a LockKey, [tagged, whole]: [&'static str; 2]) -> Name<'a> {
         if key.as_str().contains('{') {
             Name([tagged, &self.prefix, key.as_str(), ""])
@@ -99,7 +100,7 @@ impl Names {
     }
 }
 
-/// A name in its pieces: becomes one argument without an allocation of its own.
+/// A name in pieces, which becomes one argument without an allocation.
 #[derive(Clone, Copy)]
 pub(crate) struct Name<'a>([&'a str; 4]);
 
@@ -133,7 +134,7 @@ impl Lease {
 
 impl ToRedisArgs for Lease {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        // As its `Display`, in a third of the time.
+        // The text of `Display`, in a third of the time.
         let mut text = [b':'; Self::MAX_LEN];
         self.0.manager.hyphenated().encode_lower(&mut text);
         let mut digits = itoa::Buffer::new();
@@ -144,8 +145,8 @@ impl ToRedisArgs for Lease {
     }
 }
 
-/// A time to live in whole milliseconds: rounded up, since a lease must not end early, and never 0,
-/// which would delete the key.
+/// Returns a TTL in whole milliseconds: rounded up, since a lease must not end early, and at least 1, since 0
+/// would delete the key.
 pub(crate) fn millis(ttl: Duration) -> u64 {
     let millis = ttl.as_nanos().div_ceil(1_000_000);
     u64::try_from(millis).map_or(MAX_TTL_MILLIS, |millis| millis.clamp(1, MAX_TTL_MILLIS))
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_are_spelled_as_redisson_does() {
+    fn channel_is_spelled_as_in_redisson() {
         let names = names("lock:");
         let channel = |key: &str| names.channel(&LockKey::new(key)).to_text();
         assert_eq!(channel("a"), "redisson_lock__channel:{lock:a}");
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_is_the_counter_or_the_quarantine() {
+    fn no_key_is_counter_or_quarantine() {
         let names = names("");
         let taken = [names.fence(None), names.quarantine(None)].map(Name::to_text);
         for key in [
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_with_braces_or_controls_is_refused() {
+    fn prefix_with_braces_or_controls_is_rejected() {
         for prefix in ["a{", "}b", "a\nb", "\u{7f}"] {
             assert_eq!(
                 Names::new(prefix.to_owned(), false).unwrap_err().field(),
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_written_as_it_is_displayed() {
+    fn lease_argument_equals_display() {
         let manager = "4f2a6c1e-6d1f-4a6e-9a55-0a3c5a3d7f10".parse().unwrap();
         for number in [0, 12, u64::MAX] {
             let lease = LeaseId::new(manager, number);
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_to_live_is_rounded_up_and_never_zero() {
+    fn ttl_is_rounded_up_to_at_least_one() {
         assert_eq!(millis(Duration::ZERO), 1);
         assert_eq!(millis(Duration::from_micros(1_001)), 2);
         assert_eq!(millis(Duration::from_millis(7)), 7);

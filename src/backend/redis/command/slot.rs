@@ -1,4 +1,4 @@
-//! Which of the 16 384 slots of a cluster a name belongs to.
+//! The slots of a cluster.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,7 @@ pub(crate) const SLOTS: u16 = 16_384;
 
 static CRC: Crc<u16, Table<1>> = Crc::<u16, Table<1>>::new(&CRC_16_XMODEM);
 
-/// The slot of a name: of what stands between its first `{` and the next `}`, if anything does.
+/// Returns the slot of a name: that of the text between its first `{` and the next `}`, unless it is empty.
 ///
 /// Source: Redis Cluster Specification, "Hash tags".
 pub(crate) fn slot_of(name: &str) -> u16 {
@@ -21,13 +21,13 @@ pub(crate) fn slot_of(name: &str) -> u16 {
 
 const TAG_LEN: usize = "{fencing-token:000000}%".len();
 
-/// The end of the name of a slot's fencing counter: a name that hashes to the slot.
+/// Returns the end of the name of a slot's fencing counter. It contains a tag that hashes to the slot.
 pub(crate) fn fence_of(slot: u16) -> &'static str {
-    /// All of them in one text, each of the same length.
+    /// The ends of all slots, each of the same length.
     static FENCES: LazyLock<String> = LazyLock::new(|| {
         let mut tags = vec![None; usize::from(SLOTS)];
         let mut missing = tags.len();
-        // About 170 000 numbers until the last slot has one; the same in every process.
+        // About 170,000 numbers are tried, the same ones in every process.
         for number in 0..1_000_000 {
             let tag = format!("{{fencing-token:{number:06}}}%");
             let slot = &mut tags[usize::from(slot_of(&tag))];
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_the_specification() {
+    fn slot_matches_specification() {
         for (name, slot) in [
             ("123456789", 12_739),
             ("foo", 12_182),
@@ -60,12 +60,12 @@ mod tests {
         ] {
             assert_eq!(slot_of(name), slot, "{name}");
         }
-        // An empty tag is no tag.
+        // An empty tag does not count.
         assert_ne!(slot_of("{}foo"), slot_of("foo"));
     }
 
     #[test]
-    fn every_slot_has_a_counter_of_its_own() {
+    fn counter_of_slot_hashes_to_slot() {
         for slot in 0..SLOTS {
             assert_eq!(slot_of(fence_of(slot)), slot);
         }

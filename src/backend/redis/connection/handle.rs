@@ -1,15 +1,15 @@
-//! One place for commands: the connection of the moment, and its replacement.
+//! One connection for commands, replaced when it fails.
 //!
-//! | connection | a new command | ends with |
+//! | state | a new command | leads to |
 //! |---|---|---|
-//! | none | one task connects, all wait for it up to the connect timeout | sound, or failed |
-//! | sound | goes out | an answer; a timeout: suspect; an end: none; a replica's answer: none, the second time failed |
-//! | suspect | one task connects; all wait for it, or for a sign of life of the old one, up to the response timeout | sound |
-//! | left behind: the locks are at another server | as with none, whether it answers or not | sound, or failed |
-//! | failed | is refused at once until the backoff has passed | the next attempt |
+//! | none | one task connects, and commands wait for it within the connect timeout | sound or failed |
+//! | sound | is sent | reply: sound; timeout: suspect; end: none; reply of a replica: none, the second time failed |
+//! | suspect | one task connects, and commands wait for it, or for a reply on the old link, within the response timeout | sound |
+//! | left: the locks are at another server | as in none, even if the link answers | sound or failed |
+//! | failed | is rejected until the backoff has passed | the next attempt |
 //!
-//! The next attempt is made when a command asks for one, or by itself while anybody listens for the
-//! recovery: who waits or holds may send nothing for a long time.
+//! A command starts the next attempt. While recoveries have a subscriber, the task also retries in the
+//! background: a waiter or a holder may send no command for a long time.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,31 +20,34 @@ use redis::{Cmd, Value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::backend::redis::command::{AcquireBatch, Cause, CommandError, check, is_demoted};
-use crate::backend::redis::connection::{Connector, Link, Outage, backoff};
+use super::backoff::backoff;
+use super::dial::Connector;
+use super::link::Link;
+use super::network::Network;
+use super::outage::Outage;
+use super::request::{Request, Undo};
+use crate::backend::redis::command::{Cause, CommandError, check, is_demoted, unavailable};
 use crate::backend::{BackendError, BackendErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
-/// A refused client is mended by a person, not by a retry.
+/// A rejected client needs a person, not a retry.
 const REFUSED_BACKOFF: Duration = Duration::from_secs(1);
-/// A server that turned out to be a replica sooner than this after the last time still is one.
+/// A server that turned out to be a replica within this time of the last one is the same replica.
 const STEADY: Duration = Duration::from_secs(2);
-/// A connection that has been asked for a sign of life is given up after so many response
-/// timeouts, also if nothing could replace it.
-const PROBE_PATIENCE: u32 = 10;
+/// The time for the reply to a probe, in response timeouts. After it the link is dropped, even if
+/// there is no replacement.
+const PROBE_TIMEOUTS: u32 = 10;
 
 pub(crate) struct Connection {
-    pub(crate) connector: Arc<Connector>,
-    /// Acquires that wait for a call.
-    pub(crate) acquire_batch: AcquireBatch,
+    connector: Arc<Connector>,
     state: Mutex<State>,
-    /// A connection came, failed, or answered again.
+    /// Notified when a link was opened, could not be opened, or answered again.
     changed: Notify,
-    /// That there is no answer, which only who is asked in passing does not tell.
+    /// `None` for a server whose outages are not logged.
     outage: Option<Outage>,
-    /// A command has run out of time and none was answered since. A connection, or the answer to a
-    /// `PING`, is no end of that: a server whose writes are paused gives both.
+    /// A command timed out, and no command was answered since. A new link or the reply to `PING` does
+    /// not reset it: a server whose writes are paused provides both.
     silent: AtomicBool,
 }
 
@@ -52,10 +55,10 @@ pub(crate) struct Connection {
 struct State {
     link: Option<Arc<Link>>,
     connecting: bool,
-    /// There was a connection before.
+    /// There was a link before.
     connected: bool,
     failures: u32,
-    /// How often in a row the connection led to a replica, and when it last did.
+    /// The number of consecutive links that led to a replica, and the time of the last one.
     demotions: u32,
     demoted_at: Option<Instant>,
     failed: Option<(Instant, BackendError)>,
@@ -80,11 +83,10 @@ impl Connection {
         }
     }
 
-    /// To a server that is asked in passing, again and again, and tells no outage each time.
+    /// Creates a connection that logs no outage, to a server that is asked in passing.
     pub(crate) fn quiet(connector: Arc<Connector>) -> Self {
         Self {
             connector,
-            acquire_batch: AcquireBatch::default(),
             state: Mutex::default(),
             changed: Notify::new(),
             outage: None,
@@ -92,11 +94,19 @@ impl Connection {
         }
     }
 
+    pub(crate) fn connector(&self) -> &Connector {
+        &self.connector
+    }
+
+    pub(crate) fn network(&self) -> &Arc<Network> {
+        &self.connector.network
+    }
+
     pub(crate) fn address(&self) -> &str {
         &self.connector.address
     }
 
-    /// Which connection it is.
+    /// Returns a number that no other connection has.
     pub(crate) fn id(self: &Arc<Self>) -> u64 {
         Arc::as_ptr(self) as u64
     }
@@ -105,50 +115,60 @@ impl Connection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends one command and waits for its answer, at most twice the response timeout and once the
+    /// Sends one command and waits for its reply, within twice the response timeout and once the
     /// connect timeout.
     ///
-    /// A connection that broke is replaced, and the command sent again: every command here may be
-    /// done twice. What is not known after that stays unknown, whatever the second try ran into.
+    /// If the link ends, it is replaced and the command is sent again, so every command must be
+    /// repeatable. An unknown result stays unknown, whatever the second attempt returns.
+    ///
+    /// If no reply arrives in time, the undo of the request follows on the same link, or else a probe.
+    ///
+    /// `asking`: the slot is moving to this cluster node, which must accept the command early.
     ///
     /// # Cancel safety
     ///
-    /// A command that was written is not called back. Dropping this future leaves nothing but that
-    /// behind; it must not be dropped for a command that would have to be undone.
-    ///
-    /// `asking`: the slot is on its way to this node of a cluster, and the command may go ahead of it.
+    /// If dropped, a command that was written still takes effect, and is not undone.
     pub(crate) async fn send(
         self: &Arc<Self>,
-        command: &Cmd,
+        request: Request<'_>,
         asking: bool,
     ) -> Result<Value, CommandError> {
-        match self.attempt(command, asking).await {
+        match self.attempt(request, asking).await {
             Err(CommandError::Died(_)) => {
-                let again = self.attempt(command, asking).await;
-                again.map_err(|fault| fault.after(true))
+                let again = self.attempt(request, asking).await;
+                again.map_err(|error| error.after(true))
             }
             other => other,
         }
     }
 
-    async fn attempt(self: &Arc<Self>, command: &Cmd, asking: bool) -> Result<Value, CommandError> {
+    /// Sends a command that is no script, as [`send`](Self::send).
+    pub(crate) async fn query(self: &Arc<Self>, command: &Cmd) -> Result<Value, BackendError> {
+        Ok(self.send(command.into(), false).await?)
+    }
+
+    async fn attempt(
+        self: &Arc<Self>,
+        request: Request<'_>,
+        asking: bool,
+    ) -> Result<Value, CommandError> {
         let link = match self.sound_link() {
             Some(link) => link,
             None => self.await_link().await.map_err(CommandError::Unsent)?,
         };
-        let waited = self.connector.network.response_timeout;
-        match timeout(waited, link.send(command, asking)).await {
-            Ok(Ok(answer)) => {
+        let waited = self.network().response_timeout;
+        match timeout(waited, link.send(request.command, asking)).await {
+            Ok(Ok(reply)) => {
                 self.answered(&link);
-                if self.connector.is_left_behind(&link) {
-                    // It takes itself for the primary still. What it granted or renewed is void.
+                if self.connector.has_left(&link) {
+                    // A former primary may still take itself for one. Its grants and renewals are void.
                     self.discard(&link);
                     return Err(CommandError::Died(BackendError::unknown(Cause::NotPrimary)));
                 }
-                if is_demoted(&answer) {
+                if is_demoted(&reply) {
                     self.demoted(&link);
                 }
-                check(answer)
+                check(reply)
             }
             Ok(Err(error)) => {
                 self.discard(&link);
@@ -157,13 +177,12 @@ impl Connection {
             Err(_elapsed) => {
                 link.mark_suspect();
                 self.silent.store(true, Ordering::Relaxed);
-                self.unreached(&Cause::NoAnswer(waited));
-                Err(CommandError::NoAnswer(Unanswered {
-                    connection: Arc::clone(self),
-                    link,
-                    asking,
-                    waited,
-                }))
+                self.unreached(&Cause::NoReply(waited));
+                match request.undo {
+                    Some(undo) => self.undo(undo, &link, asking),
+                    None => self.probe(&link),
+                }
+                Err(CommandError::Unanswered(waited))
             }
         }
     }
@@ -172,16 +191,16 @@ impl Connection {
         self.state().sound(&self.connector)
     }
 
-    /// Waits for a connection that answers. What comes back as an error was not sent.
+    /// Waits for a link that answers. An error means that nothing was sent.
     pub(crate) async fn await_link(self: &Arc<Self>) -> Result<Arc<Link>, BackendError> {
-        let patience = if self.state().link.is_some() {
-            self.connector.network.response_timeout
+        let limit = if self.state().link.is_some() {
+            self.network().response_timeout
         } else {
-            self.connector.network.connect_timeout
+            self.network().connect_timeout
         };
         let link = async {
             loop {
-                // Registered before looking, or the change in between would be missed.
+                // Registered before the look, or a change between the two would be missed.
                 let mut changed = std::pin::pin!(self.changed.notified());
                 changed.as_mut().enable();
                 match self.demand() {
@@ -191,9 +210,9 @@ impl Connection {
                 }
             }
         };
-        match timeout(patience, link).await {
+        match timeout(limit, link).await {
             Ok(outcome) => outcome,
-            Err(_elapsed) => Err(CommandError::unavailable(Cause::NoConnection(patience)).into()),
+            Err(_elapsed) => Err(unavailable(Cause::NoConnection(limit))),
         }
     }
 
@@ -214,7 +233,7 @@ impl Connection {
                 connection: Arc::downgrade(self),
                 over: false,
             };
-            self.connector.network.spawner.spawn(attempt.run());
+            self.network().spawner.spawn(attempt.run());
         }
         Demand::Wait
     }
@@ -248,8 +267,8 @@ impl Connection {
         }
     }
 
-    /// Something went wrong beside the connection: asks it for a sign of life, and until that comes
-    /// looks for another.
+    /// Reports trouble that was noticed elsewhere: the link is probed, and replaced unless it answers
+    /// first.
     pub(crate) fn mark_suspect(self: &Arc<Self>, link: &Arc<Link>) {
         link.mark_suspect();
         self.probe(link);
@@ -260,11 +279,10 @@ impl Connection {
             return;
         }
         let (connection, link) = (Arc::clone(self), Arc::clone(link));
-        let network = &self.connector.network;
-        let patience = network.response_timeout * PROBE_PATIENCE;
-        network.spawner.spawn(async move {
+        let limit = self.network().response_timeout * PROBE_TIMEOUTS;
+        self.network().spawner.spawn(async move {
             let ping = redis::cmd("PING");
-            match timeout(patience, link.send(&ping, false)).await {
+            match timeout(limit, link.send(&ping, false)).await {
                 Ok(Ok(_pong)) => {
                     link.end_probe();
                     connection.mark_healthy(&link);
@@ -274,24 +292,37 @@ impl Connection {
         });
     }
 
+    /// Sends the undo of a command behind the command, on its link, which is kept until the reply.
+    fn undo(self: &Arc<Self>, undo: Undo<'_>, link: &Arc<Link>, asking: bool) {
+        let (connection, link) = (Arc::clone(self), Arc::clone(link));
+        let (command, limit) = ((undo.command)(), undo.limit);
+        self.network().spawner.spawn(async move {
+            match timeout(limit, link.send(&command, asking)).await {
+                // A rejection undoes nothing. Without its link the command cannot arrive any more.
+                Ok(Ok(Value::ServerError(_)) | Err(_)) | Err(_) => connection.discard(&link),
+                Ok(Ok(_reply)) => connection.answered(&link),
+            }
+        });
+    }
+
     pub(crate) fn discard(&self, link: &Arc<Link>) {
         self.state().discard(link);
     }
 
-    /// What was the primary is a replica now; the way to the new one begins with a new connection.
+    /// Drops a link whose server became a replica. The next one may lead to the new primary.
     pub(crate) fn demoted(&self, link: &Arc<Link>) {
         let mut state = self.state();
-        // Of all commands that were on it, the first one tells.
+        // Only the first of the commands on the link counts.
         if state.discard(link) {
             state.demoted();
         }
     }
 }
 
-/// The task that connects. It is nobody's call, so that no caller who leaves takes it along, and on
-/// every exit, also unstarted in a runtime that shuts down, lets the next one try.
+/// The task that opens a link. Callers wait for it, and none can cancel it. On every exit, also if its
+/// runtime ends before its first poll, the next attempt can start.
 struct Connecting {
-    /// Weak, so that it gives up with the backend, or with the node of a cluster that is no more.
+    /// Weak, so that the task ends with the backend, or when the node leaves the cluster.
     connection: Weak<Connection>,
     over: bool,
 }
@@ -299,7 +330,7 @@ struct Connecting {
 impl Connecting {
     async fn run(mut self) {
         while let Some(connection) = self.connection.upgrade() {
-            let network = Arc::clone(&connection.connector.network);
+            let network = Arc::clone(connection.network());
             let pause = match connection.connector.connect().await {
                 Ok(link) => {
                     self.over = true;
@@ -307,7 +338,7 @@ impl Connecting {
                     let again = connection.state().connected(link, &connection.connector);
                     drop(self);
                     if again {
-                        // What happened meanwhile nobody knows: all try, all renew.
+                        // The store may have changed in the meantime: waiters try, holders renew.
                         network.recovery.report();
                     }
                     return;
@@ -330,25 +361,26 @@ impl Connecting {
 }
 
 impl State {
-    /// The connection, if it answers and leads to where the locks are.
+    /// Returns the link if it answers and leads to the server of the locks.
     fn sound(&mut self, connector: &Connector) -> Option<Arc<Link>> {
-        drop(self.link.take_if(|link| connector.is_left_behind(link)));
+        drop(self.link.take_if(|link| connector.has_left(link)));
         let link = self.link.as_ref();
         link.filter(|link| !link.is_suspect()).cloned()
     }
 
-    /// Whether there was a connection before.
+    /// Returns `true` if there was a link before.
     fn connected(&mut self, link: Link, connector: &Connector) -> bool {
         self.failures = 0;
         self.failed = None;
-        // The old one may have come back meanwhile: then everything stays in its order.
+        // The old link may have answered in the meantime. Then it stays, which keeps the order of
+        // commands.
         if self.sound(connector).is_none() {
             self.link = Some(Arc::new(link));
         }
         std::mem::replace(&mut self.connected, true)
     }
 
-    /// How long to pause.
+    /// Returns the pause before the next attempt.
     fn failed(&mut self, error: BackendError) -> Duration {
         self.failures = self.failures.saturating_add(1);
         let longest = match error.kind() {
@@ -360,13 +392,13 @@ impl State {
         pause
     }
 
-    /// Whether it was the connection of the moment.
+    /// Returns `true` if it was the current link.
     fn discard(&mut self, link: &Arc<Link>) -> bool {
         self.link.take_if(|now| Arc::ptr_eq(now, link)).is_some()
     }
 
-    /// The link led to a replica. The first time the next one may lead to the primary; when it does
-    /// not, each of those that follow would be made as soon as the last one was told.
+    /// Records that the link led to a replica. The first time, the next link may lead to the primary.
+    /// After that, each attempt waits, or it would follow the previous one at once.
     fn demoted(&mut self) {
         let now = Instant::now();
         let is_first = self.demoted_at.is_none_or(|last| now > last + STEADY);
@@ -374,8 +406,7 @@ impl State {
         self.demoted_at = Some(now);
         if !is_first {
             let pause = backoff(self.demotions, FIRST_BACKOFF, LONGEST_BACKOFF);
-            let error = CommandError::unavailable(Cause::NotPrimary).into();
-            self.failed = Some((now + pause, error));
+            self.failed = Some((now + pause, unavailable(Cause::NotPrimary)));
         }
     }
 }
@@ -388,47 +419,11 @@ impl Drop for Connecting {
         let mut state = connection.state();
         state.connecting = false;
         if !self.over {
-            // In a runtime that shuts down, the next attempt would end as this one, at once and
-            // within one poll: whoever waits for it would never give its thread back.
-            state.failed(CommandError::unavailable(Cause::NoRuntime).into());
+            // In a runtime that shuts down, the next attempt would end like this one within the same
+            // poll, and a caller that waits for it would block its thread.
+            state.failed(unavailable(Cause::NoRuntime));
         }
         drop(state);
         connection.changed.notify_waiters();
-    }
-}
-
-/// A command without an answer: it, or its answer, may still be on the way.
-pub(crate) struct Unanswered {
-    connection: Arc<Connection>,
-    link: Arc<Link>,
-    asking: bool,
-    waited: Duration,
-}
-
-impl Unanswered {
-    pub(crate) fn waited(&self) -> Duration {
-        self.waited
-    }
-
-    /// Sends what undoes the command behind it, on its connection, which is kept for as long as
-    /// that takes, at most for `patience`.
-    pub(crate) fn settle(&self, undo: Cmd, patience: Duration) {
-        let (connection, link, asking) = (
-            Arc::clone(&self.connection),
-            Arc::clone(&self.link),
-            self.asking,
-        );
-        self.connection.connector.network.spawner.spawn(async move {
-            match timeout(patience, link.send(&undo, asking)).await {
-                // A refusal undoes nothing: what the link may still carry ends with it.
-                Ok(Ok(Value::ServerError(_)) | Err(_)) | Err(_) => connection.discard(&link),
-                Ok(Ok(_answer)) => connection.answered(&link),
-            }
-        });
-    }
-
-    /// Asks the connection for a sign of life, where no one else does.
-    pub(crate) fn probe(&self) {
-        self.connection.probe(&self.link);
     }
 }

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
 
-/// A connection out of the pool. It closes when the last handle is dropped.
+/// A connection from the pool. It closes when the last handle is dropped.
 pub(crate) struct Link {
     connection: MultiplexedConnection,
-    /// The server it leads to.
+    /// The address of the server that it leads to.
     pub(crate) address: String,
-    /// A command ran out of time here and nothing has been answered since.
+    /// A command timed out, and no reply arrived since.
     suspect: AtomicBool,
-    /// Somebody already waits for a sign of life.
+    /// A probe is in flight.
     probed: AtomicBool,
 }
 
@@ -27,7 +27,7 @@ impl Link {
         }
     }
 
-    /// Sends a command, directly behind an `ASKING` where it must be, and waits for its answer.
+    /// Sends a command, directly behind an `ASKING` if `asking`, and waits for its reply.
     pub(crate) async fn send(&self, command: &Cmd, asking: bool) -> Result<Value, RedisError> {
         let mut connection = self.connection.clone();
         if !asking {
@@ -35,8 +35,8 @@ impl Link {
         }
         let mut both = redis::pipe();
         both.cmd("ASKING").add_command(command.clone());
-        let mut answers = connection.send_packed_commands(&both, 1, 1).await?;
-        Ok(answers.pop().unwrap_or(Value::Nil))
+        let mut replies = connection.send_packed_commands(&both, 1, 1).await?;
+        Ok(replies.pop().unwrap_or(Value::Nil))
     }
 
     pub(crate) fn is_suspect(&self) -> bool {
@@ -47,13 +47,13 @@ impl Link {
         self.suspect.store(true, Ordering::Relaxed);
     }
 
-    /// Takes an answer for what it is; says whether that was in doubt.
+    /// Returns `true` if the connection was suspect.
     pub(crate) fn mark_healthy(&self) -> bool {
-        // The load keeps the usual case free of writes to a cache line all commands share.
+        // The load keeps the usual case free of writes to a cache line that all commands share.
         self.is_suspect() && self.suspect.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether the caller is the one to ask for a sign of life.
+    /// Returns `true` if no probe was in flight, so that the caller must send one.
     pub(crate) fn start_probe(&self) -> bool {
         !self.probed.swap(true, Ordering::Relaxed)
     }

@@ -1,21 +1,37 @@
-//! Connections to one server: opened, kept, watched and replaced.
+//! Connections to a server: dialled, kept, watched and replaced.
+//!
+//! | file | responsibility |
+//! |---|---|
+//! | `server` | the address, the credentials and the certificates of a server |
+//! | `dial` | opens connections, for commands from a pool |
+//! | `link` | one multiplexed connection |
+//! | `handle` | the current link for commands, and its replacement |
+//! | `request` | a command and its undo |
+//! | `network` | the settings that all connections share |
+//! | `recovery` | notifies holders and waiters after a reconnect |
+//! | `outage`, `backoff` | logs of outages, pauses between attempts |
+//!
+//! A command without a reply may still take effect. Its undo follows on the same link, so that it
+//! cannot overtake the command.
 
 mod backoff;
-mod checkout;
 mod dial;
 mod handle;
 mod link;
+mod network;
 mod outage;
 mod recovery;
+mod request;
 mod server;
 
 pub(crate) use backoff::backoff;
-pub(crate) use checkout::Checkout;
-pub(crate) use dial::{Connector, Messages, Network, Origin, listen, within, without_timeout};
-pub(crate) use handle::{Connection, Unanswered};
+pub(crate) use dial::{Connector, Messages, Origin, listen, without_timeout};
+pub(crate) use handle::Connection;
 pub(crate) use link::Link;
+pub(crate) use network::{Network, within};
 pub(crate) use outage::Outage;
 pub(crate) use recovery::Recovery;
+pub(crate) use request::{Request, Undo};
 #[cfg(feature = "redis-tls")]
-pub(crate) use server::{Certificates, is_disagreement};
-pub(crate) use server::{Target, Targets, Transport};
+pub(crate) use server::Certificates;
+pub(crate) use server::{Locate, Target, Targets, Transport};

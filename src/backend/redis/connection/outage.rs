@@ -1,30 +1,30 @@
-//! Tells an outage once when it begins and once when it is over, however many commands it takes.
+//! Logs the beginning and the end of an outage once each, however many commands fail.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What of a server may be out of order, and whether that has been told.
+/// A service of a server that can fail, and whether its failure has been logged.
 #[derive(Debug)]
 pub(crate) struct Outage {
     begins: &'static str,
     ends: &'static str,
     address: String,
-    told: AtomicBool,
+    reported: AtomicBool,
 }
 
 impl Outage {
-    /// The texts for its beginning and for its end.
+    /// Creates an outage that has not begun, from its two log messages.
     pub(crate) fn new(begins: &'static str, ends: &'static str, address: &str) -> Self {
         Self {
             begins,
             ends,
             address: address.to_owned(),
-            told: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn begin(&self, cause: &(dyn Error + 'static)) {
-        if self.told.swap(true, Ordering::Relaxed) {
+        if self.reported.swap(true, Ordering::Relaxed) {
             return;
         }
         #[cfg(feature = "tracing")]
@@ -39,18 +39,18 @@ impl Outage {
         self.over(self.ends);
     }
 
-    fn over(&self, how: &str) {
+    fn over(&self, message: &str) {
         // The load keeps the usual case free of writes.
-        if !self.told.load(Ordering::Relaxed) || !self.told.swap(false, Ordering::Relaxed) {
+        if !self.reported.load(Ordering::Relaxed) || !self.reported.swap(false, Ordering::Relaxed) {
             return;
         }
         #[cfg(feature = "tracing")]
-        tracing::info!(address = self.address, "{how}");
-        let _unused_without_the_feature = how;
+        tracing::info!(address = self.address, "{message}");
+        let _unused_without_the_feature = message;
     }
 }
 
-/// Nobody would ever tell its end: a node that left the cluster would stay down in the log.
+/// A node that left the cluster would otherwise stay unreachable in the log.
 impl Drop for Outage {
     fn drop(&mut self) {
         self.over("server removed");

@@ -1,55 +1,42 @@
-//! Tells those who hold and those who wait that the store answers again, or in another place.
+//! Notifies holders and waiters when the store is reachable again, or at another server.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::backend::subscribers::Subscribers;
 use crate::backend::{HintSender, Hints};
 
-/// Who is to be told. While anybody is, lost connections are sought by themselves: a waiter between
-/// two tries, or a holder between two renewals, sends nothing that would.
+/// The subscribers of recoveries. While there is one, lost connections are replaced in the
+/// background: a waiter between two attempts and a holder between two renewals send no command
+/// that would replace them.
 #[derive(Debug, Default)]
 pub(crate) struct Recovery {
-    listeners: Mutex<Listeners>,
-}
-
-#[derive(Debug, Default)]
-struct Listeners {
-    senders: Vec<HintSender>,
-    /// Those who left are swept out when the list gets this long, which then doubles what is left.
-    sweep_at: usize,
+    subscribers: Mutex<Subscribers>,
 }
 
 impl Recovery {
-    fn listeners(&self) -> MutexGuard<'_, Listeners> {
-        self.listeners
+    fn subscribers(&self) -> MutexGuard<'_, Subscribers> {
+        self.subscribers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hints at every recovery from now on.
+    /// Returns a subscription to every recovery from now on.
     pub(crate) fn hints(&self) -> Hints {
         let (sender, hints) = Hints::channel();
-        self.listen(sender);
+        self.subscribe(sender);
         hints
     }
 
-    pub(crate) fn listen(&self, sender: HintSender) {
-        let mut listeners = self.listeners();
-        if listeners.senders.len() >= listeners.sweep_at {
-            listeners.senders.retain(|sender| !sender.is_closed());
-            listeners.sweep_at = 16.max(2 * listeners.senders.len());
-        }
-        listeners.senders.push(sender);
+    pub(crate) fn subscribe(&self, sender: HintSender) {
+        self.subscribers().push(sender);
     }
 
-    /// Whether anybody would hear of it.
+    /// Returns `true` if there is a subscriber.
     pub(crate) fn is_awaited(&self) -> bool {
-        let listeners = self.listeners();
-        listeners.senders.iter().any(|sender| !sender.is_closed())
+        self.subscribers().prune() > 0
     }
 
     pub(crate) fn report(&self) {
-        let mut listeners = self.listeners();
-        listeners.senders.retain(|sender| !sender.is_closed());
-        listeners.senders.iter().for_each(HintSender::hint);
+        self.subscribers().hint();
     }
 }

@@ -1,16 +1,23 @@
-//! Who hears of releases: one subscription connection for all watched keys of a server.
+//! Notifies waiters of releases, over one subscription connection per server.
 //!
-//! | what | where |
+//! | file | responsibility |
 //! |---|---|
-//! | the channels that are watched, and by whom | `topics` |
-//! | the handle, and where it listens | `notifier` |
-//! | the task that owns the connection | `task` |
-//! | by which commands: plain or sharded | `pub_sub` |
+//! | `notifier` | the handle |
+//! | `shared` | what the handle and the task share |
+//! | `task` | the task that owns the connection |
+//! | `topics` | the watched channels and their waiters |
+//! | `pub_sub` | the commands of plain and of sharded channels |
+//! | `publish` | the kind of messages, as the program selects it |
 
 mod notifier;
 mod pub_sub;
+mod publish;
+mod shared;
 mod task;
 mod topics;
 
-pub(crate) use notifier::{Endpoint, Notifier};
+pub use publish::Publish;
+
+pub(crate) use notifier::Notifier;
 pub(crate) use pub_sub::PubSub;
+pub(crate) use shared::Endpoint;

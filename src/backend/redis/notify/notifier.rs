@@ -1,52 +1,20 @@
 //! The handle of a subscription connection.
 //!
-//! A background task owns the connection: started by the first watch, gone some seconds after the
-//! last watcher left, restarted by the next watch if it died with its runtime.
+//! A background task owns the connection. The first watch starts the task, which ends some seconds after
+//! the last waiter left. If the task ends with its runtime, the next watch starts another.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-use redis::aio::MultiplexedConnection;
-use tokio::sync::Notify;
+use std::sync::Arc;
 
 use super::pub_sub::{PubSub, ask, ping};
+use super::shared::{Endpoint, Shared};
 use super::task::Task;
-use super::topics::Topics;
-use crate::backend::redis::command::{Cause, CommandError};
-use crate::backend::redis::connection::{Messages, Network, Outage, Target, listen, within};
-use crate::backend::redis::topology::{Cluster, Sentinels, require_primary};
-use crate::backend::{BackendError, HintSender, Hints};
+use crate::backend::redis::connection::Network;
+use crate::backend::{BackendError, HintSender};
 
-/// Tells watchers when to try. Dropping it ends the task, whoever still watches.
+/// Notifies waiters of releases. If dropped, the task ends.
 pub(crate) struct Notifier {
     shared: Arc<Shared>,
-}
-
-/// Where releases are heard.
-#[derive(Clone)]
-pub(crate) enum Endpoint {
-    Server(Target),
-    /// At the primary of the moment.
-    Sentinel(Arc<Sentinels>),
-    /// At a node of a cluster, which has some of the channels.
-    ///
-    /// Plain messages could be heard at any node. But what is published at another comes late:
-    /// nodes hold back small messages to each other, by Nagle's algorithm, for up to 40 ms.
-    Node(Target, Weak<Cluster>),
-}
-
-pub(super) struct Shared {
-    pub(super) network: Arc<Network>,
-    /// `None`: nothing to subscribe to, watchers are told at intervals.
-    pub(super) endpoint: Option<Endpoint>,
-    /// By which commands each channel is subscribed to.
-    pub(super) kinds: &'static [PubSub],
-    /// For the logs.
-    pub(super) address: String,
-    topics: Mutex<Topics>,
-    /// There are topics to subscribe to or to leave, or the notifier was dropped.
-    pub(super) changed: Notify,
-    pub(super) outage: Outage,
 }
 
 impl Notifier {
@@ -55,34 +23,15 @@ impl Notifier {
         endpoint: Option<Endpoint>,
         kinds: &'static [PubSub],
     ) -> Self {
-        let address = match &endpoint {
-            Some(Endpoint::Server(target) | Endpoint::Node(target, _)) => target.address.clone(),
-            Some(Endpoint::Sentinel(sentinels)) => sentinels.address.clone(),
-            None => String::new(),
-        };
-        // Waiters fall back to polling.
-        let outage = Outage::new(
-            "release notifications unavailable",
-            "release notifications available again",
-            &address,
-        );
         Self {
-            shared: Arc::new(Shared {
-                network,
-                endpoint,
-                kinds,
-                address,
-                topics: Mutex::default(),
-                changed: Notify::new(),
-                outage,
-            }),
+            shared: Arc::new(Shared::new(network, endpoint, kinds)),
         }
     }
 
     /// Watches a channel.
-    pub(crate) fn watch(&self, channel: String, watchers: Vec<HintSender>) {
+    pub(crate) fn watch(&self, channel: String, waiters: Vec<HintSender>) {
         let mut topics = self.shared.topics();
-        topics.watch(channel, watchers);
+        topics.watch(channel, waiters);
         let start = !std::mem::replace(&mut topics.running, true);
         drop(topics);
         if start {
@@ -95,38 +44,42 @@ impl Notifier {
         }
     }
 
-    /// Takes away the watchers of all channels that do not live here, unsubscribes from those, and
-    /// wants those again that do and have been refused.
-    pub(crate) fn evict(
+    /// Unsubscribes from the channels that do not live here, returns their waiters, and subscribes again to
+    /// rejected channels that do live here.
+    pub(crate) fn detach_foreign(
         &self,
         lives_here: impl Fn(&str) -> bool,
     ) -> Vec<(String, Vec<HintSender>)> {
         let mut topics = self.shared.topics();
-        let evicted = topics.evict(lives_here);
+        let detached = topics.detach_foreign(lives_here);
         drop(topics);
         self.shared.changed.notify_one();
-        evicted
+        detached
     }
 
-    /// How many of the channel's subscribers the server counts wait for nothing: our own, unless another
-    /// manager over this backend waits. `None` if the server cannot know who watches.
+    /// Returns how many of a channel's subscribers at the server belong to this process, which has no
+    /// waiter for it unless another manager over this backend does. Returns `None` if the server does not
+    /// know all subscribers.
     pub(crate) fn own_subscribers(&self, channel: &str) -> Option<u8> {
         let kinds = self.shared.kinds;
-        match self.shared.endpoint.as_ref()? {
-            // Others may hear plain messages at another node, which is not asked.
-            Endpoint::Node(..) if kinds.contains(&PubSub::Plain) => None,
-            _ if self.shared.topics().lingers(channel) => u8::try_from(kinds.len()).ok(),
-            _ => Some(0),
+        let endpoint = self.shared.endpoint.as_ref()?;
+        // Plain messages reach subscribers at other nodes, which this node does not count.
+        if endpoint.on_moved.is_some() && kinds.contains(&PubSub::Plain) {
+            None
+        } else if self.shared.topics().lingers(channel) {
+            u8::try_from(kinds.len()).ok()
+        } else {
+            Some(0)
         }
     }
 
-    /// Where it subscribes.
+    /// Returns the name of the server for errors and logs.
     pub(crate) fn address(&self) -> &str {
-        &self.shared.address
+        let endpoint = self.shared.endpoint.as_ref();
+        endpoint.map_or("", |it| it.server.address())
     }
 
-    /// Opens a connection, sends once whatever will be sent over such a one and closes it, within the
-    /// connect timeout: what a self-test can learn.
+    /// Opens a connection, sends each command once and closes the connection, within the connect timeout.
     pub(crate) async fn try_out(&self, channel: &str) -> Result<(), BackendError> {
         if self.shared.endpoint.is_none() {
             return Ok(());
@@ -140,7 +93,7 @@ impl Notifier {
             }
             Ok(())
         };
-        within(self.shared.network.connect_timeout, trial).await
+        self.shared.within(trial).await
     }
 }
 
@@ -156,66 +109,5 @@ impl fmt::Debug for Notifier {
         f.debug_struct("Notifier")
             .field("channels", &self.shared.topics().len())
             .finish_non_exhaustive()
-    }
-}
-
-impl Shared {
-    pub(super) fn topics(&self) -> MutexGuard<'_, Topics> {
-        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) async fn within<T>(
-        &self,
-        answer: impl Future<Output = Result<T, BackendError>>,
-    ) -> Result<T, BackendError> {
-        within(self.network.connect_timeout, answer).await
-    }
-
-    /// A new connection to where releases are heard. Bounded by the caller.
-    pub(super) async fn listen(&self) -> Result<Messages, BackendError> {
-        let nowhere = || BackendError::from(CommandError::unavailable(Cause::Nowhere));
-        match self.endpoint.as_ref().ok_or_else(nowhere)? {
-            Endpoint::Server(target) | Endpoint::Node(target, _) => listen(target).await,
-            Endpoint::Sentinel(sentinels) => {
-                let open = |primary| async move {
-                    let messages = listen(&primary).await?;
-                    require_primary(messages.connection.clone()).await?;
-                    Ok(messages)
-                };
-                sentinels.primary(open).await
-            }
-        }
-    }
-
-    /// Waits until the connection turns out to be dead, or to lead to a server that was replaced.
-    ///
-    /// Commands find out by themselves, and tell when they found their way again. A subscription
-    /// has no reason to expect an answer, and would be silent until its next `PING`.
-    pub(super) async fn left_behind(
-        &self,
-        recoveries: &mut Hints,
-        (connection, address): (MultiplexedConnection, String),
-    ) -> BackendError {
-        loop {
-            recoveries.next().await;
-            if let Some(Endpoint::Sentinel(sentinels)) = &self.endpoint
-                && sentinels.have_left(&address)
-            {
-                return CommandError::unavailable(Cause::NotPrimary).into();
-            }
-            let alive = within(self.network.response_timeout, ping(&connection));
-            if let Err(error) = alive.await {
-                return error;
-            }
-        }
-    }
-
-    /// A node says that it does not have a channel.
-    pub(super) fn mark_suspect(&self) {
-        if let Some(Endpoint::Node(_, cluster)) = &self.endpoint
-            && let Some(cluster) = cluster.upgrade()
-        {
-            cluster.mark_suspect();
-        }
     }
 }

@@ -1,22 +1,22 @@
-//! The commands of subscriptions, and how their answers are told from what is pushed.
+//! The commands of subscriptions, and their replies among the push messages.
 
 use redis::aio::MultiplexedConnection;
 use redis::{Arg, Cmd, Value};
 
-use crate::backend::redis::Publish;
-use crate::backend::redis::command::{Cause, CommandError, check, kind_of_connecting};
-use crate::backend::{BackendError, BackendErrorKind};
+use super::publish::Publish;
+use crate::backend::BackendError;
+use crate::backend::redis::command::{Cause, CommandError, check, not_connected};
 
-/// Which kind of channels.
+/// The kind of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PubSub {
     Plain,
-    /// Messages stay in the part of a cluster that has the channel's slot. Since Redis 7.0.
+    /// Messages stay at the nodes that have the channel's slot. Exists since Redis 7.0.
     Sharded,
 }
 
 impl PubSub {
-    /// Those by which releases are heard that are told in this way.
+    /// Returns the kinds to subscribe to for messages of this kind.
     pub(crate) fn kinds(publish: Publish) -> &'static [Self] {
         match publish {
             Publish::Auto | Publish::Plain => &[Self::Plain],
@@ -30,7 +30,7 @@ impl PubSub {
             Self::Plain => plain,
             Self::Sharded => sharded,
         });
-        // One channel a command: one answer a command, and in a cluster one slot.
+        // One channel per command: one reply per command, and in a cluster one slot.
         command.arg(channel);
         command
     }
@@ -44,41 +44,37 @@ impl PubSub {
     }
 }
 
-/// Sends a command over a connection for subscriptions.
+/// Sends a command over a subscription connection.
 pub(super) async fn ask(
     connection: &MultiplexedConnection,
     command: &Cmd,
 ) -> Result<(), CommandError> {
-    let answer = connection.clone().send_packed_command(command).await;
-    let answer = answer.map_err(|error| {
-        CommandError::Refused(BackendError::refused(kind_of_connecting(&error), error))
-    })?;
-    let answer = check(answer)?;
-    if is_answer(command, &answer) {
+    let reply = connection.clone().send_packed_command(command).await;
+    let reply = reply.map_err(|error| CommandError::Refused(not_connected(error)))?;
+    let reply = check(reply)?;
+    if is_reply(command, &reply) {
         return Ok(());
     }
-    // A subscription that the server ended by itself was taken for the answer.
-    Err(CommandError::Refused(BackendError::refused(
-        BackendErrorKind::Unavailable,
-        Cause::answer(&answer),
-    )))
+    // The end of a subscription, which the server reported, took the place of the reply.
+    Err(CommandError::unavailable(Cause::reply(&reply)))
 }
 
-/// Whether the connection is alive.
+/// Returns an error unless the connection is alive.
 pub(super) async fn ping(connection: &MultiplexedConnection) -> Result<(), BackendError> {
     ask(connection, &redis::cmd("PING"))
         .await
         .map_err(Into::into)
 }
 
-/// Commands about a channel are answered by a push that repeats both, and no others are.
-fn is_answer(command: &Cmd, answer: &Value) -> bool {
+/// Returns `true` for the reply to a command. A push message that repeats the command and the channel is the
+/// reply to a command about a channel.
+fn is_reply(command: &Cmd, reply: &Value) -> bool {
     let mut words = command.args_iter().filter_map(|word| match word {
         Arg::Simple(word) => Some(word),
         _ => None,
     });
     let name = words.next().unwrap_or_default();
-    match (answer, words.next()) {
+    match (reply, words.next()) {
         (Value::Push { kind, data }, Some(channel)) => {
             name.eq_ignore_ascii_case(kind.to_string().as_bytes())
                 && matches!(data.first(), Some(Value::BulkString(it)) if it == channel)

@@ -9,40 +9,40 @@ use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep_until};
 
-use super::notifier::Shared;
 use super::pub_sub::{PubSub, ask, ping};
+use super::shared::Shared;
 use super::topics::MAX_BATCH;
-use crate::backend::redis::command::{Cause, CommandError};
+use crate::backend::redis::command::{Cause, CommandError, unavailable};
 use crate::backend::redis::connection::{Messages, backoff};
 use crate::backend::{BackendError, BackendErrorKind, Hints};
 use crate::jitter::jittered;
 
 /// How long the connection outlives its last subscription.
 const IDLE: Duration = Duration::from_secs(5);
-/// How often watchers that left are looked for.
+/// The interval at which waiters that left are dropped.
 const SWEEP: Duration = Duration::from_millis(250);
-/// How often a silent connection must prove that it is alive.
+/// The interval of probes on a silent connection.
 const PING: Duration = Duration::from_secs(3);
-/// How often watchers are told to try where there are no notifications.
+/// The interval of hints to waiters without notifications.
 const POLL: Duration = Duration::from_millis(500);
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(500);
-/// A server that hung up sooner than this after the last time is failing.
+/// A connection that ends sooner than this counts as a further failure.
 const STEADY: Duration = Duration::from_secs(2);
-/// A refused client is mended by a person, not by a retry.
+/// A rejected client needs a person, not a retry.
 const REFUSED_BACKOFF: Duration = Duration::from_secs(5);
 
-/// Why a connection is not served any more.
+/// The reason that a connection is no longer served.
 enum End {
-    /// Nobody watches, or the notifier is gone.
+    /// There is no waiter, or the notifier was dropped.
     Finished,
     Broken,
 }
 
-/// The task. On every exit, also with its runtime, the next watch can start another.
+/// The task. After every exit, also with its runtime, the next watch can start another.
 pub(super) struct Task {
     shared: Arc<Shared>,
-    /// The task has signed off. From then on the topics belongs to the next one.
+    /// The task is over. The topics belong to the next one.
     over: AtomicBool,
 }
 
@@ -81,7 +81,7 @@ impl Task {
                     let link = (messages.connection.clone(), messages.address.clone());
                     tokio::select! {
                         end = self.serve(messages) => end,
-                        // Serving may be dropped anywhere: below, all channels are wanted again.
+                        // `serve` may be dropped at any await: all channels become wanted below.
                         error = self.shared.left_behind(&mut recoveries, link) => Err(error),
                     }
                 }
@@ -91,14 +91,14 @@ impl Task {
                 return;
             }
             self.shared.topics().disconnected();
-            // In a cluster another node may have the channels by now.
-            self.shared.mark_suspect();
+            // In a cluster, another node may have the channels now.
+            self.shared.report_moved();
             if connected.elapsed() > STEADY {
                 failures = 0;
             }
             failures += 1;
             let error = match end {
-                Ok(_) => CommandError::unavailable(Cause::HungUp).into(),
+                Ok(_) => unavailable(Cause::HungUp),
                 Err(error) => error,
             };
             self.shared.outage.begin(&error);
@@ -112,8 +112,7 @@ impl Task {
         }
     }
 
-    /// Waits for so long or until the store is back, and says whether there is nothing to wait for
-    /// any more.
+    /// Waits for this long or until a recovery. Returns `true` if there is no waiter any more.
     async fn pause(&self, pause: Duration, recoveries: &mut Hints) -> bool {
         let until = Instant::now() + pause;
         loop {
@@ -121,7 +120,7 @@ impl Task {
             if now >= until {
                 return false;
             }
-            // A new wish to subscribe does not shorten the pause; the end of all wishes does.
+            // A new topic does not shorten the pause. The end of the last topic does.
             tokio::select! {
                 () = sleep_until((now + SWEEP).min(until)) => {}
                 () = recoveries.next() => return false,
@@ -133,13 +132,13 @@ impl Task {
         }
     }
 
-    /// Whether there has been no topic since `since` for `idle`, or the notifier is gone. Then the
-    /// task is no longer running: a watch that comes now starts the next one.
+    /// Returns `true` if there has been no topic since `since` for `idle`, or the notifier was dropped. The
+    /// task then counts as ended, so that the next watch starts another.
     fn is_over(&self, idle: Duration, since: Instant) -> bool {
         let mut topics = self.shared.topics();
         let over = topics.closed || (topics.is_empty() && since.elapsed() >= idle);
         if over {
-            // Under the same lock as the look: a watch either was seen, or finds nobody running.
+            // Under the lock of the check: a watch is either seen here, or finds no running task.
             topics.clear();
             topics.running = false;
             self.over.store(true, Ordering::Relaxed);
@@ -147,11 +146,14 @@ impl Task {
         over
     }
 
-    /// Serves one connection. All awaits here end with the connection or in bounded time; it is
-    /// cancelled only together with the connection.
+    /// Serves one connection. Every await ends with the connection or within a limit.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the connection must be dropped as well.
     async fn serve(&self, mut messages: Messages) -> Result<End, BackendError> {
         let mut last_busy = Instant::now();
-        let mut last_heard = Instant::now();
+        let mut last_message = Instant::now();
         let mut next_sweep = Instant::now();
         loop {
             if Instant::now() >= next_sweep {
@@ -162,11 +164,11 @@ impl Task {
             for channels in left.chunks(MAX_BATCH) {
                 self.unsubscribe(&messages, channels).await?;
                 self.shared.topics().unsubscribed(channels);
-                last_heard = Instant::now();
+                last_message = Instant::now();
             }
-            // What the server said of them comes before what is subscribed to anew.
+            // Push messages about the old subscriptions come before the new subscriptions.
             while let Ok(pushed) = messages.pushed.try_recv() {
-                if !self.heard(&pushed) {
+                if !self.dispatch(&pushed) {
                     return Ok(End::Broken);
                 }
             }
@@ -175,7 +177,7 @@ impl Task {
                 if !wanted.is_empty() {
                     self.subscribe(&messages, wanted).await?;
                     self.shared.outage.end();
-                    last_heard = Instant::now();
+                    last_message = Instant::now();
                 }
             }
             if !self.shared.topics().is_empty() {
@@ -184,38 +186,38 @@ impl Task {
             if self.is_over(IDLE, last_busy) {
                 return Ok(End::Finished);
             }
-            if last_heard.elapsed() >= PING {
-                // A half-open connection never ends by itself: it must prove that it is alive.
+            if last_message.elapsed() >= PING {
+                // A half-open connection never reports its end.
                 self.shared.within(ping(&messages.connection)).await?;
-                last_heard = Instant::now();
+                last_message = Instant::now();
             }
             let pushed = &mut messages.pushed;
-            if !self.listen(pushed, &mut last_heard, next_sweep).await {
+            if !self.listen(pushed, &mut last_message, next_sweep).await {
                 return Ok(End::Broken);
             }
         }
     }
 
-    /// Sends commands for all channels side by side, waits for all their answers, and says of each
-    /// channel whether this server has it.
+    /// Sends the commands for all channels concurrently, and returns for each channel whether this server
+    /// has it.
     async fn commands(
         &self,
         messages: &Messages,
         channels: &[String],
         command: fn(PubSub, &str) -> Cmd,
     ) -> Result<Vec<bool>, BackendError> {
-        let answers = channels.iter().map(|channel| async move {
+        let replies = channels.iter().map(|channel| async move {
             let kinds = self.shared.kinds.iter().map(|&kind| async move {
                 match ask(&messages.connection, &command(kind, channel)).await {
                     Ok(()) => Ok(true),
                     Err(CommandError::Elsewhere { .. }) => Ok(false),
-                    Err(fault) => Err(BackendError::from(fault)),
+                    Err(error) => Err(BackendError::from(error)),
                 }
             });
             let here = try_join_all(kinds).await?;
             Ok(here.iter().all(|&here| here))
         });
-        self.shared.within(try_join_all(answers)).await
+        self.shared.within(try_join_all(replies)).await
     }
 
     async fn subscribe(
@@ -223,14 +225,14 @@ impl Task {
         messages: &Messages,
         mut channels: Vec<String>,
     ) -> Result<(), BackendError> {
-        let answers = self.commands(messages, &channels, PubSub::subscribe);
-        let mut here = answers.await?.into_iter();
+        let replies = self.commands(messages, &channels, PubSub::subscribe);
+        let mut here = replies.await?.into_iter();
         let all = channels.len();
         channels.retain(|_| here.next().unwrap_or_default());
         self.shared.topics().confirm(&channels);
         if channels.len() < all {
-            // They stay unconfirmed and unwanted until the cluster has a new map.
-            self.shared.mark_suspect();
+            // The other channels stay unconfirmed and unwanted until the cluster has a new map.
+            self.shared.report_moved();
         }
         Ok(())
     }
@@ -240,26 +242,26 @@ impl Task {
         messages: &Messages,
         channels: &[String],
     ) -> Result<(), BackendError> {
-        let answers = self.commands(messages, channels, PubSub::unsubscribe);
-        answers.await.map(drop)
+        let replies = self.commands(messages, channels, PubSub::unsubscribe);
+        replies.await.map(drop)
     }
 
-    /// Passes messages on until it is time to sweep or there is a new topic. False when the
-    /// connection ended.
+    /// Dispatches messages until the next sweep or the next change of the topics. Returns `false` when the
+    /// connection ends.
     async fn listen(
         &self,
         pushed: &mut UnboundedReceiver<PushInfo>,
-        last_heard: &mut Instant,
+        last_message: &mut Instant,
         next_sweep: Instant,
     ) -> bool {
         let sweep = sleep_until(next_sweep);
         tokio::pin!(sweep);
         loop {
-            // Each branch may be dropped: a message stays in the channel, a wish in the topics.
+            // Each branch may be dropped: messages stay in the channel, and changes in the topics.
             tokio::select! {
                 message = pushed.recv() => {
-                    *last_heard = Instant::now();
-                    if !message.is_some_and(|message| self.heard(&message)) {
+                    *last_message = Instant::now();
+                    if !message.is_some_and(|message| self.dispatch(&message)) {
                         return false;
                     }
                 }
@@ -269,18 +271,18 @@ impl Task {
         }
     }
 
-    /// What the server pushed. False when the connection ended.
-    fn heard(&self, pushed: &PushInfo) -> bool {
+    /// Dispatches a push message. Returns `false` when the connection ends.
+    fn dispatch(&self, pushed: &PushInfo) -> bool {
         let channel = match pushed.data.first() {
             Some(Value::BulkString(name)) => String::from_utf8_lossy(name),
             _ => "".into(),
         };
         match pushed.kind {
             PushKind::Message | PushKind::SMessage => self.shared.topics().hint(&channel),
-            // The slot of the channel has moved away. (Answers to our own are pushed, too; then
-            // the topic is gone, or not confirmed.)
+            // The slot of the channel has moved. The reply to an own command looks the same, but then
+            // the topic is gone or unconfirmed.
             PushKind::SUnsubscribe if self.shared.topics().dropped(&channel) => {
-                self.shared.mark_suspect();
+                self.shared.report_moved();
             }
             PushKind::Disconnection => return false,
             _ => {}
@@ -288,7 +290,7 @@ impl Task {
         true
     }
 
-    /// Without notifications: tells everybody to try, at intervals.
+    /// Hints to all waiters at intervals, without notifications.
     async fn poll(&self) {
         let mut last_busy = Instant::now();
         loop {

@@ -1,5 +1,4 @@
-//! The channels that are watched. A topic is *confirmed* while the server is known to deliver its
-//! messages.
+//! The watched channels. A topic is *confirmed* while the server has confirmed its subscription.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,20 +8,20 @@ use tokio::time::Instant;
 
 use crate::backend::HintSender;
 
-/// How long a subscription outlives its last watcher: a busy key is watched again and again.
+/// How long a subscription outlives its last waiter. The next waiter of a busy key reuses it.
 const LINGER: Duration = Duration::from_secs(1);
-/// How many channels are subscribed to at a time.
+/// The number of channels per round of subscriptions.
 pub(super) const MAX_BATCH: usize = 500;
 
 #[derive(Default)]
 pub(super) struct Topics {
     topics: HashMap<String, Topic>,
-    /// Channels to subscribe to: all that are not confirmed, and perhaps some that are not watched
-    /// any more. Kept apart so that a new watch does not cost a look at every topic.
+    /// The channels to subscribe to: all unconfirmed ones, and perhaps some without waiters. A separate list
+    /// saves a walk over all topics for each new watch.
     wanted: Vec<String>,
     /// Channels to unsubscribe from.
     left: Vec<String>,
-    /// There is a task that serves them.
+    /// A task serves the topics.
     pub(super) running: bool,
     /// The notifier was dropped.
     pub(super) closed: bool,
@@ -30,9 +29,9 @@ pub(super) struct Topics {
 
 #[derive(Default)]
 struct Topic {
-    watchers: Vec<HintSender>,
+    waiters: Vec<HintSender>,
     confirmed: bool,
-    /// When the last watcher was found gone.
+    /// The time at which a sweep found no waiter.
     abandoned: Option<Instant>,
 }
 
@@ -45,20 +44,20 @@ impl Topics {
         self.topics.is_empty()
     }
 
-    /// Whether there is anything to subscribe to, perhaps.
+    /// Returns `true` if there may be a channel to subscribe to.
     pub(super) fn are_wanted(&self) -> bool {
         !self.wanted.is_empty()
     }
 
-    /// Whether the server counts us among its subscribers, though nobody here listens any more.
+    /// Returns `true` if the server counts a subscription of this process that has no waiter.
     pub(super) fn lingers(&self, channel: &str) -> bool {
-        self.topics.get(channel).is_some_and(|topic| {
-            topic.confirmed && topic.watchers.iter().all(HintSender::is_closed)
-        })
+        self.topics
+            .get(channel)
+            .is_some_and(|topic| topic.confirmed && topic.waiters.iter().all(HintSender::is_closed))
     }
 
-    /// Adds watchers to a channel, and wants it if it is new.
-    pub(super) fn watch(&mut self, channel: String, watchers: Vec<HintSender>) {
+    /// Adds waiters to a channel. A new channel becomes wanted.
+    pub(super) fn watch(&mut self, channel: String, waiters: Vec<HintSender>) {
         let topic = match self.topics.entry(channel) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
@@ -67,53 +66,53 @@ impl Topics {
             }
         };
         if topic.confirmed {
-            watchers.iter().for_each(HintSender::hint);
+            waiters.iter().for_each(HintSender::hint);
         }
-        topic.watchers.retain(|watcher| !watcher.is_closed());
-        topic.watchers.extend(watchers);
+        topic.waiters.retain(|waiter| !waiter.is_closed());
+        topic.waiters.extend(waiters);
         topic.abandoned = None;
     }
 
-    /// Takes away the watchers of all channels that do not live here, leaves those, and wants those
-    /// again that do and are not confirmed.
-    pub(super) fn evict(
+    /// Removes the channels that do not live here, and returns their waiters. Unconfirmed channels that do
+    /// live here become wanted again.
+    pub(super) fn detach_foreign(
         &mut self,
         lives_here: impl Fn(&str) -> bool,
     ) -> Vec<(String, Vec<HintSender>)> {
-        let mut evicted = Vec::new();
+        let mut detached = Vec::new();
         self.wanted.clear();
         self.topics.retain(|channel, topic| {
             let stays = lives_here(channel);
             if !stays {
-                evicted.push((channel.clone(), std::mem::take(&mut topic.watchers)));
-                // The server ends sharded subscriptions by itself, plain ones not; of a channel
-                // with both kinds it may have one without the other.
+                detached.push((channel.clone(), std::mem::take(&mut topic.waiters)));
+                // The server ends sharded subscriptions, but no plain ones. A channel with both kinds
+                // may have one without the other.
                 self.left.push(channel.clone());
             } else if !topic.confirmed {
                 self.wanted.push(channel.clone());
             }
             stays
         });
-        evicted
+        detached
     }
 
-    /// There is nobody to subscribe for any more.
+    /// Removes all topics.
     pub(super) fn clear(&mut self) {
         self.topics.clear();
         self.want_nothing();
     }
 
-    /// Where there is nothing to subscribe to.
+    /// Drops all pending commands.
     pub(super) fn want_nothing(&mut self) {
         self.wanted.clear();
         self.left.clear();
     }
 
-    /// Forgets watchers that left, and leaves topics that nobody came back to.
+    /// Drops waiters that left, and topics without a waiter for a while.
     pub(super) fn sweep(&mut self, now: Instant) {
         self.topics.retain(|channel, topic| {
-            topic.watchers.retain(|watcher| !watcher.is_closed());
-            if !topic.watchers.is_empty() {
+            topic.waiters.retain(|waiter| !waiter.is_closed());
+            if !topic.waiters.is_empty() {
                 return true;
             }
             let keep = now < *topic.abandoned.get_or_insert(now) + LINGER;
@@ -124,12 +123,12 @@ impl Topics {
         });
     }
 
-    /// Takes the channels to unsubscribe from.
+    /// Removes and returns the channels to unsubscribe from.
     pub(super) fn take_left(&mut self) -> Vec<String> {
         std::mem::take(&mut self.left)
     }
 
-    /// Takes the next channels to subscribe to.
+    /// Removes and returns the next channels to subscribe to.
     pub(super) fn next_wanted(&mut self) -> Vec<String> {
         let rest = self.wanted.len().saturating_sub(MAX_BATCH);
         let mut batch = self.wanted.split_off(rest);
@@ -144,13 +143,12 @@ impl Topics {
         for channel in channels {
             if let Some(topic) = self.topics.get_mut(channel) {
                 topic.confirmed = true;
-                topic.watchers.iter().for_each(HintSender::hint);
+                topic.waiters.iter().for_each(HintSender::hint);
             }
         }
     }
 
-    /// They were left. Those that came back before that, and were perhaps subscribed to in between, are
-    /// wanted again.
+    /// Records the end of subscriptions. A channel that was watched again in the meantime becomes wanted.
     pub(super) fn unsubscribed(&mut self, channels: &[String]) {
         for channel in channels {
             if let Some(topic) = self.topics.get_mut(channel) {
@@ -160,7 +158,7 @@ impl Topics {
         }
     }
 
-    /// The server dropped a subscription by itself: true if it was not asked to.
+    /// Records that the server ended a subscription. Returns `true` if the topic was confirmed.
     pub(super) fn dropped(&mut self, channel: &str) -> bool {
         let topic = self.topics.get_mut(channel);
         topic.is_some_and(|topic| std::mem::replace(&mut topic.confirmed, false))
@@ -175,13 +173,13 @@ impl Topics {
 
     pub(super) fn hint(&mut self, channel: &str) {
         if let Some(topic) = self.topics.get(channel) {
-            topic.watchers.iter().for_each(HintSender::hint);
+            topic.waiters.iter().for_each(HintSender::hint);
         }
     }
 
     pub(super) fn hint_all(&mut self) {
-        let watchers = self.topics.values().flat_map(|topic| &topic.watchers);
-        watchers.for_each(HintSender::hint);
+        let waiters = self.topics.values().flat_map(|topic| &topic.waiters);
+        waiters.for_each(HintSender::hint);
     }
 }
 
@@ -189,22 +187,22 @@ impl Topics {
 mod tests {
     use super::*;
 
-    /// Watched, left because its slot moved away, watched again when the slot came back.
+    /// The slot of the channel moves away and returns.
     #[test]
-    fn a_channel_that_came_back_before_it_was_left_is_wanted_again() {
+    fn channel_watched_again_before_unsubscribe_is_wanted() {
         let mut topics = Topics::default();
         let channel = vec!["a".to_owned()];
         topics.watch("a".to_owned(), Vec::new());
         assert_eq!(topics.next_wanted(), channel);
         topics.confirm(&channel);
-        assert_eq!(topics.evict(|_| false).len(), 1);
+        assert_eq!(topics.detach_foreign(|_| false).len(), 1);
         topics.watch("a".to_owned(), Vec::new());
         assert_eq!(topics.next_wanted(), channel);
         topics.confirm(&channel);
         let left = topics.take_left();
         assert_eq!(left, channel);
         topics.unsubscribed(&left);
-        assert!(!topics.lingers("a"), "not confirmed any more");
+        assert!(!topics.lingers("a"), "unconfirmed");
         assert_eq!(topics.next_wanted(), channel);
     }
 }

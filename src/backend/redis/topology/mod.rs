@@ -1,16 +1,30 @@
-//! The server of each key: a single server, the primary of a service, or a node of a cluster.
+//! The servers of a backend, and the way to the server of each key.
+//!
+//! | file | responsibility |
+//! |---|---|
+//! | `kind` | what every topology provides |
+//! | `open` | the topology that a URL names: the only match over topologies |
+//! | `single`, `sentinel`, `cluster` | one server, the primary of a service, nodes with slots |
+//! | `node` | one server and the connections to it |
+//! | `route` | the way of a command to the server of its key |
+//! | `replicas` | acquires that wait for replicas |
+//! | `key_batches` | calls for many keys |
+//!
+//! A new topology implements `Topology` and is a case in `open`.
 
-mod assemble;
 mod cluster;
 mod key_batches;
+mod kind;
 mod node;
+mod open;
 mod replicas;
 mod route;
 mod sentinel;
+mod single;
 
-pub(crate) use cluster::{Cluster, Settings};
-pub(crate) use key_batches::spread;
-pub(crate) use node::Node;
-pub(crate) use replicas::{Acquire, MinReplicas, Replicas};
-pub(crate) use route::{Route, Topology};
-pub(crate) use sentinel::{Sentinels, require_primary};
+pub(crate) use key_batches::in_batches;
+pub(crate) use kind::{Routes, Topology};
+pub(crate) use node::{Node, NodeSettings};
+pub(crate) use open::{Open, Source, open};
+pub(crate) use replicas::MinReplicas;
+pub(crate) use route::Route;

@@ -3,42 +3,69 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::replicas::{MinReplicas, Replicas};
 use crate::LockKey;
-use crate::backend::redis::connection::{Connection, Connector};
+use crate::backend::redis::connection::{Connection, Connector, Network, Origin, Outage};
 use crate::backend::redis::notify::Notifier;
 
+/// What all nodes of a backend have in common.
+#[derive(Clone)]
+pub(crate) struct NodeSettings {
+    /// The number of connections for commands.
+    pub(crate) connections: usize,
+    pub(crate) min_replicas: Option<MinReplicas>,
+    pub(crate) network: Arc<Network>,
+}
+
+impl NodeSettings {
+    pub(crate) fn connector(&self, origin: Origin) -> Connector {
+        let checked_out = self.min_replicas.map_or(0, |_| Replicas::CONNECTIONS);
+        let pool_size = self.connections + checked_out;
+        Connector::new(origin, pool_size, Arc::clone(&self.network))
+    }
+}
+
 pub(crate) struct Node {
+    /// Never empty.
     pub(crate) connections: Vec<Arc<Connection>>,
-    /// The subscriptions at this server.
+    /// `None` if grants do not wait for replicas.
+    pub(crate) replicas: Option<Replicas>,
+    /// Logs that the server grants nothing.
+    pub(crate) outage: Outage,
     pub(crate) notifier: Notifier,
-    /// Somebody looks at all of its slots.
+    /// A task inspects the counters of all slots.
     pub(crate) preparing: AtomicBool,
-    address: String,
 }
 
 impl Node {
-    pub(crate) fn new(connector: Connector, connections: usize, notifier: Notifier) -> Self {
-        let address = connector.address.clone();
-        let connector = Arc::new(connector);
-        let connections = (0..connections)
-            .map(|_| Arc::new(Connection::new(Arc::clone(&connector))))
-            .collect();
+    pub(crate) fn new(settings: &NodeSettings, origin: Origin, notifier: Notifier) -> Self {
+        let connector = Arc::new(settings.connector(origin));
+        let room = connector.pool_size().saturating_sub(settings.connections);
+        let outage = Outage::new(
+            "locks cannot be acquired",
+            "locks can be acquired again",
+            &connector.address,
+        );
+        let connections = 0..settings.connections;
         Self {
-            connections,
+            connections: connections
+                .map(|_| Arc::new(Connection::new(Arc::clone(&connector))))
+                .collect(),
+            replicas: settings.min_replicas.map(|it| Replicas::new(it, room)),
+            outage,
             notifier,
             preparing: AtomicBool::new(false),
-            address,
         }
     }
 
     pub(crate) fn address(&self) -> &str {
-        &self.address
+        self.connections[0].address()
     }
 
-    /// The connection of a key: always the same, so a release cannot overtake its acquire.
-    pub(crate) fn connection(&self, key: &LockKey) -> &Arc<Connection> {
+    /// Returns the index of a key's connection. It never changes, so that a release cannot overtake its
+    /// acquire.
+    pub(crate) fn index_of(&self, key: &LockKey) -> usize {
         let connections = self.connections.len() as u64;
-        let index = usize::try_from(key.hash_code() % connections).unwrap_or(0);
-        &self.connections[index]
+        usize::try_from(key.hash_code() % connections).unwrap_or(0)
     }
 }

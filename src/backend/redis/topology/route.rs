@@ -1,29 +1,25 @@
-//! Where the commands for a key go.
+//! The way of a command to the server of its key.
 
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use redis::{Cmd, Value};
 
+use super::cluster::Cluster;
+use super::node::Node;
 use crate::LockKey;
 use crate::backend::redis::command::{Cause, CommandError};
-use crate::backend::redis::connection::{Connection, Outage};
-use crate::backend::redis::topology::{Acquire, Cluster, Node};
+use crate::backend::redis::connection::{Connection, Outage, Request, Undo};
 use crate::backend::{BackendError, BackendErrorKind};
 
-/// How many times one command follows the slot.
+/// The most redirections that one command follows.
 const REDIRECTIONS: usize = 5;
 
-/// What a backend commands.
-pub(crate) enum Topology {
-    Single(Node),
-    Cluster(Arc<Cluster>),
-}
-
-/// A connection, and in a cluster the way to the node that has the slot by now.
+/// A connection of a node. In a cluster, commands follow their slot to other nodes.
 #[derive(Clone)]
 pub(crate) struct Route {
-    connection: Arc<Connection>,
+    node: Arc<Node>,
+    index: usize,
     roaming: Option<Roaming>,
 }
 
@@ -35,74 +31,102 @@ struct Roaming {
 }
 
 impl Route {
-    pub(crate) fn alone(connection: &Arc<Connection>) -> Self {
+    /// Creates the route of a key to a server that has all keys.
+    pub(super) fn direct(node: &Arc<Node>, key: &LockKey) -> Self {
         Self {
-            connection: Arc::clone(connection),
+            node: Arc::clone(node),
+            index: node.index_of(key),
             roaming: None,
         }
     }
 
-    pub(crate) fn in_cluster(
-        connection: &Arc<Connection>,
+    /// Creates the route of a key in a cluster.
+    pub(super) fn in_cluster(
+        node: &Arc<Node>,
         cluster: &Arc<Cluster>,
         key: &LockKey,
         slot: u16,
     ) -> Self {
         Self {
-            connection: Arc::clone(connection),
             roaming: Some(Roaming {
                 cluster: Arc::clone(cluster),
                 key: key.clone(),
                 slot,
             }),
+            ..Self::direct(node, key)
         }
     }
 
-    /// In a cluster.
+    /// Returns the slot, or `None` outside of a cluster.
     pub(crate) fn slot(&self) -> Option<u16> {
         self.roaming.as_ref().map(|roaming| roaming.slot)
     }
 
-    /// What can go in one call: the same connection, and in a cluster the same slot.
+    /// Returns what the keys of one call have in common: the connection, and in a cluster the slot.
     pub(crate) fn group(&self) -> (u64, u16) {
-        (self.connection_id(), self.slot().unwrap_or(0))
+        (self.connection().id(), self.slot().unwrap_or(0))
+    }
+
+    /// Returns the index of the connection among those of its node.
+    pub(crate) fn index(&self) -> usize {
+        self.index
     }
 
     pub(crate) fn connection(&self) -> &Arc<Connection> {
-        &self.connection
+        &self.node.connections[self.index]
     }
 
-    /// That the server of the route grants nothing.
+    /// Returns the log of the node's rejected grants.
     pub(crate) fn outage(&self) -> &Outage {
-        &self.connection.connector.outage
+        &self.node.outage
     }
 
-    /// Which connection it is.
-    pub(crate) fn connection_id(&self) -> u64 {
-        self.connection.id()
-    }
-
-    /// Sends one command and waits for its answer, as [`Connection::send`] does, at each node that it
-    /// is sent on to.
-    pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, CommandError> {
-        let send = |connection: Arc<Connection>, asking| async move {
-            connection.send(command, asking).await
+    /// Sends a command as [`Connection::send`], to each node that it is redirected to.
+    pub(crate) async fn send(&self, request: Request<'_>) -> Result<Value, CommandError> {
+        let send = |node: Arc<Node>, index: usize, asking| async move {
+            node.connections[index].send(request, asking).await
         };
         self.follow(send).await
     }
 
-    /// Sends by `send` to the node of the route, and in a cluster to each that it is sent on to:
-    /// with whether the command has to ask its way in, ahead of its slot.
+    /// Sends an acquire as [`send`](Self::send), or as [`Replicas::acquire`] if replicas must acknowledge
+    /// the grant.
+    ///
+    /// [`Replicas::acquire`]: super::replicas::Replicas::acquire
+    pub(crate) async fn acquire(
+        &self,
+        command: &Cmd,
+        undo: Undo<'_>,
+    ) -> Result<Value, CommandError> {
+        let acquire = |node: Arc<Node>, index: usize, asking| async move {
+            let connection = &node.connections[index];
+            match &node.replicas {
+                // Boxed, so that acquires without replicas do not contain it.
+                Some(replicas) => {
+                    let acquire = replicas.acquire(connection, command, undo, asking);
+                    acquire.boxed().await
+                }
+                None => {
+                    let undo = Some(undo);
+                    connection.send(Request { command, undo }, asking).await
+                }
+            }
+        };
+        self.follow(acquire).await
+    }
+
+    /// Calls `send` for the node of the route, and in a cluster for each node that the command is
+    /// redirected to. The flag says whether an `ASKING` must precede the command.
     async fn follow<F>(
         &self,
-        send: impl Fn(Arc<Connection>, bool) -> F,
+        send: impl Fn(Arc<Node>, usize, bool) -> F,
     ) -> Result<Value, CommandError>
     where
         F: Future<Output = Result<Value, CommandError>>,
     {
         let Some(roaming) = &self.roaming else {
-            return match send(Arc::clone(&self.connection), false).await {
-                // A node of a cluster that was given as if it were alone.
+            return match send(Arc::clone(&self.node), self.index, false).await {
+                // The URL names a cluster node as a single server.
                 Err(CommandError::Elsewhere { resent, .. }) => {
                     let kind = BackendErrorKind::Misconfigured;
                     let error = BackendError::refused(kind, Cause::Elsewhere);
@@ -111,18 +135,18 @@ impl Route {
                 outcome => outcome,
             };
         };
-        let mut connection = Arc::clone(&self.connection);
+        let (mut node, mut index) = (Arc::clone(&self.node), self.index);
         let (mut asking, mut resent) = (false, false);
         for _ in 0..REDIRECTIONS {
-            let mut outcome = send(Arc::clone(&connection), asking).await;
-            outcome = outcome.map_err(|fault| fault.after(resent));
+            let mut outcome = send(Arc::clone(&node), index, asking).await;
+            outcome = outcome.map_err(|error| error.after(resent));
             let Err(CommandError::Elsewhere {
                 address,
                 asking: ask,
                 resent: again,
             }) = &outcome
             else {
-                if is_doubtful(&outcome) {
+                if is_suspicious(&outcome) {
                     roaming.cluster.mark_suspect();
                 }
                 return outcome;
@@ -130,39 +154,23 @@ impl Route {
             asking = *ask;
             resent = *again;
             let moved = (!asking).then_some(roaming.slot);
-            let node = roaming
-                .cluster
-                .redirected(address, connection.address(), moved);
-            let Some(node) = node else { return outcome };
-            connection = Arc::clone(node.connection(&roaming.key));
+            let next = roaming.cluster.redirected(address, node.address(), moved);
+            let Some(next) = next else { return outcome };
+            index = next.index_of(&roaming.key);
+            node = next;
         }
         roaming.cluster.mark_suspect();
         Err(CommandError::unavailable(Cause::Elsewhere).after(resent))
     }
 }
 
-impl Route {
-    /// As [`send`](Self::send), and where replicas have to acknowledge a grant, as
-    /// [`Replicas::acquire`](super::Replicas::acquire).
-    pub(crate) async fn acquire(&self, acquire: Acquire<'_>) -> Result<Value, CommandError> {
-        let acquire = |connection: Arc<Connection>, asking| async move {
-            match &connection.connector.replicas {
-                // Boxed, so that those who wait for no replicas do not carry it along.
-                Some(replicas) => replicas.acquire(&connection, acquire, asking).boxed().await,
-                None => connection.send(acquire.command, asking).await,
-            }
-        };
-        self.follow(acquire).await
-    }
-}
-
-/// Whether it may be that another node serves the slot by now.
-fn is_doubtful(outcome: &Result<Value, CommandError>) -> bool {
+/// Returns `true` if another node may serve the slot.
+fn is_suspicious(outcome: &Result<Value, CommandError>) -> bool {
     match outcome {
         Err(CommandError::Refused(error) | CommandError::Unsent(error)) => {
             error.kind() == BackendErrorKind::Unavailable
         }
-        Err(CommandError::Died(_) | CommandError::NoAnswer(_)) => true,
+        Err(CommandError::Died(_) | CommandError::Unanswered(_)) => true,
         _ => false,
     }
 }

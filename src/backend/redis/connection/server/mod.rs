@@ -1,9 +1,13 @@
 //! The address, credentials and certificates of a server.
 
+mod locate;
 mod target;
 #[cfg(feature = "redis-tls")]
 mod tls;
+mod url;
 
-pub(crate) use target::{Target, Targets, Transport};
+pub(crate) use locate::Locate;
+pub(crate) use target::{Target, Transport};
 #[cfg(feature = "redis-tls")]
-pub(crate) use tls::{Certificates, is_disagreement};
+pub(crate) use tls::Certificates;
+pub(crate) use url::Targets;

@@ -1,10 +1,8 @@
-//! Whom to trust and what to show, where TLS is spoken.
+//! The certificates of TLS connections.
 
-use std::error::Error;
-use std::io;
 use std::sync::Arc;
 
-use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, RedisError, TlsCertificates};
+use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
 use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject as _;
@@ -16,7 +14,7 @@ use crate::ConfigError;
 const CA: &str = "ca_certificate";
 const CLIENT: &str = "client_certificate";
 
-/// What the builder was given, as PEM. Holds a private key: no `Debug`.
+/// The builder's certificates, as PEM. They include a private key, so there is no `Debug`.
 #[derive(Default)]
 pub(crate) struct Certificates {
     pub(crate) ca: Option<Vec<u8>>,
@@ -24,7 +22,7 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// Makes the connection of the URL in `field` one of these certificates, where it is one of TLS.
+    /// Adds the certificates to the connection of the URL in `field`, if it uses TLS.
     pub(crate) fn apply(
         &self,
         field: &'static str,
@@ -46,13 +44,13 @@ impl Certificates {
             }),
             root_cert: self.ca.clone(),
         };
-        // Opening a client connects nothing; it has a place for them that nothing else reaches.
+        // A client opens no connection. Only its constructor accepts certificates.
         let client = Client::build_with_tls(info, certificates);
         let client = client.map_err(|_| ConfigError::new(field, "certificates do not fit"))?;
         Ok(client.get_connection_info().clone())
     }
 
-    /// Certificates that nothing would look at are a mistake: who gives them relies on them.
+    /// Rejects certificates that no connection would use: their caller relies on them.
     pub(crate) fn refuse(&self, problem: &str) -> Result<(), ConfigError> {
         self.given()
             .map_or(Ok(()), |field| Err(ConfigError::new(field, problem)))
@@ -63,8 +61,8 @@ impl Certificates {
         ca.or(self.client.is_some().then_some(CLIENT))
     }
 
-    /// Here and not at the first connection, and in words of our own: those of a parser may repeat
-    /// what they stumbled over.
+    /// Checks the certificates before the first connection. A parser's own error may repeat its
+    /// input, so it is replaced.
     fn check(&self, provider: &CryptoProvider) -> Result<(), ConfigError> {
         if let Some(pem) = &self.ca {
             let mut roots = RootCertStore::empty();
@@ -90,33 +88,22 @@ fn certificates(
     pem: &[u8],
 ) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    // Without any, an empty list of authorities would be trusted instead of the default ones.
+    // An empty list would replace the default authorities.
     all.ok()
         .filter(|all| !all.is_empty())
         .ok_or_else(|| ConfigError::new(field, "not PEM with a certificate"))
 }
 
-/// The process' cryptography. The redis crate asks for it and brings none; rustls panics where there
-/// is none, or where the crates of the program brought two and nobody chose. Whoever chose before
-/// is heeded.
+/// Returns the crypto provider of the process, and installs one if there is none.
+///
+/// The redis crate requires a provider and installs none. rustls panics without one, or if the
+/// program links two and chose neither.
 fn provider() -> Arc<CryptoProvider> {
     loop {
         if let Some(provider) = CryptoProvider::get_default() {
             return Arc::clone(provider);
         }
-        // Refused where another thread was faster, and then there is one.
+        // This fails if another thread was faster, and then there is a provider.
         drop(ring::default_provider().install_default());
     }
-}
-
-/// Whether client and server do not agree on TLS: a certificate that is not trusted, not for this
-/// name, expired or missing, or no TLS at all. That is mended by a person, not by a retry.
-pub(crate) fn is_disagreement(error: &RedisError) -> bool {
-    // An I/O error does not count what it wraps among its sources, and the redis crate gives the
-    // I/O error in its `Arc`.
-    let source = error.source();
-    let shared = source.and_then(|it| it.downcast_ref::<Arc<dyn Error + Send + Sync>>());
-    let io = shared.and_then(|it| it.downcast_ref::<io::Error>());
-    let cause = io.and_then(io::Error::get_ref);
-    cause.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
 }

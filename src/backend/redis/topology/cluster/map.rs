@@ -1,18 +1,18 @@
-//! Which node serves which slot.
+//! The map from slots to nodes.
 
 use std::sync::Arc;
 
 use redis::Value;
 
 use crate::backend::redis::command::SLOTS;
-use crate::backend::redis::self_test::text;
+use crate::backend::redis::command::text;
 use crate::backend::redis::topology::Node;
 
-/// One moment's view of a cluster. Replaced as a whole.
+/// A view of the cluster, replaced as a whole.
 #[derive(Clone, Default)]
 pub(crate) struct Map {
     pub(crate) nodes: Vec<Arc<Node>>,
-    /// For each slot one more than the place of its node in `nodes`; 0 where there is none.
+    /// For each slot, one more than the index of its node in `nodes`, or 0 without a node.
     slots: Vec<u16>,
 }
 
@@ -34,7 +34,7 @@ impl Map {
         self.nodes.iter().find(|node| node.address() == address)
     }
 
-    /// Gives slots to a node.
+    /// Assigns slots to a node.
     pub(crate) fn assign(&mut self, slots: impl IntoIterator<Item = u16>, node: &Arc<Node>) {
         let known = self.nodes.iter().position(|it| Arc::ptr_eq(it, node));
         let index = known.unwrap_or_else(|| {
@@ -42,7 +42,7 @@ impl Map {
             self.nodes.len() - 1
         });
         self.slots.resize(usize::from(SLOTS), 0);
-        // At most as many nodes as slots, since one without slots is not in the map for long.
+        // There are at most as many nodes as slots: a node without slots soon leaves the map.
         let index = u16::try_from(index + 1).unwrap_or(0);
         for slot in slots {
             if let Some(owner) = self.slots.get_mut(usize::from(slot)) {
@@ -51,7 +51,7 @@ impl Map {
         }
     }
 
-    /// Whether both say the same.
+    /// Returns `true` if both maps have the same owners.
     pub(crate) fn agrees_with(&self, other: &Self) -> bool {
         self.slots.len() == other.slots.len()
             && (0..SLOTS).all(|slot| match (self.owner(slot), other.owner(slot)) {
@@ -62,7 +62,7 @@ impl Map {
     }
 }
 
-/// Slots `first..=last` are served at `host` and `port`.
+/// The slots `first..=last`, which the node at `host` and `port` serves.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Range {
     pub(crate) first: u16,
@@ -71,10 +71,12 @@ pub(crate) struct Range {
     pub(crate) port: u16,
 }
 
-/// The answer to `CLUSTER SLOTS`: `[[first, last, [host, port, …], replicas…], …]`, in the order of the
-/// slots. `None` if it is something else, or names no slot. `own_host`: of the node that answered.
-pub(crate) fn parse(answer: &Value, own_host: &str) -> Option<Vec<Range>> {
-    let Value::Array(ranges) = answer else {
+/// Parses the reply to `CLUSTER SLOTS`, `[[first, last, [host, port, …], replicas…], …]`, and sorts it by
+/// slot.
+///
+/// Returns `None` for any other reply, or one without slots. `own_host` is that of the node that replied.
+pub(crate) fn parse(reply: &Value, own_host: &str) -> Option<Vec<Range>> {
+    let Value::Array(ranges) = reply else {
         return None;
     };
     let ranges = ranges.iter().map(|entry| range(entry, own_host));
@@ -93,7 +95,7 @@ fn range(entry: &Value, own_host: &str) -> Option<Range> {
     let [host, port, ..] = &primary[..] else {
         return None;
     };
-    // Empty or `?`: the node does not know how it is called.
+    // An empty host or `?` means that the node does not know its own name.
     let host = text(host).filter(|host| !host.is_empty() && host != "?");
     let (first, last) = (number(first)?, number(last)?);
     (first <= last && last < SLOTS).then_some(())?;
@@ -126,27 +128,27 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_read_and_a_missing_host_is_that_of_whoever_answered() {
-        let answer = Value::Array(vec![
+    fn missing_host_is_host_of_replying_node() {
+        let reply = Value::Array(vec![
             entry(6, 16_383, host(""), 2),
             entry(0, 5, host("a"), 1),
         ]);
-        let ranges = parse(&answer, "own").unwrap();
+        let ranges = parse(&reply, "own").unwrap();
         assert_eq!(ranges[0].host, "a");
         assert_eq!((ranges[1].first, ranges[1].last), (6, 16_383));
         assert_eq!((ranges[1].host.as_str(), ranges[1].port), ("own", 2));
     }
 
     #[test]
-    fn anything_else_is_no_map() {
-        for answer in [
+    fn malformed_reply_is_no_map() {
+        for reply in [
             Value::Nil,
             Value::Array(vec![]),
             Value::Array(vec![Value::Int(1)]),
             Value::Array(vec![entry(0, 70_000, host("a"), 1)]),
             Value::Array(vec![entry(0, 16_384, host("a"), 1)]),
         ] {
-            assert_eq!(parse(&answer, "own"), None);
+            assert_eq!(parse(&reply, "own"), None);
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The nodes of a cluster, and the way to the one that serves a slot.
+//! The nodes of a cluster, and the owner of each slot.
 //!
-//! The map is what two nodes said alike, or else the one that knew of the most slots: one that was cut
-//! off tells of the past, or of a part. It is asked for again when an answer says that it is wrong
-//! (`MOVED`) or may be (no answer, no connection, `CLUSTERDOWN`), and then for a while at short
-//! intervals: a failover is over when a node says so, not before.
+//! The map is what two nodes agree on, or else the view that covers the most slots: a node that was cut
+//! off reports the past, or a part. The map is suspect after a reply that contradicts it (`MOVED`), or may
+//! do so (no reply, no connection, `CLUSTERDOWN`). It is then refreshed at short intervals for a while:
+//! a failover ends when a node reports it.
 
 use std::fmt;
 use std::future::pending;
@@ -20,45 +20,43 @@ use uuid::Uuid;
 
 use super::map::{Map, Range, parse};
 use crate::LockKey;
-use crate::backend::redis::command::{Cause, CommandError, plain, slot_of, unexpected};
-use crate::backend::redis::connection::{Connection, Connector, Network, Origin, Target};
+use crate::backend::redis::command::{Cause, Names, entry, slot_of, unavailable, unexpected};
+use crate::backend::redis::connection::{Connection, Origin, Target};
 use crate::backend::redis::notify::{Endpoint, Notifier, PubSub};
-use crate::backend::redis::self_test::entry;
-use crate::backend::redis::topology::{Node, Route};
+use crate::backend::redis::topology::{Node, NodeSettings};
 use crate::backend::{BackendError, HintSender};
 use crate::jitter::jittered;
 
-/// How often the nodes are asked while the map is in doubt.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// How long a doubt lasts. Longer than a waiter's pause between two tries, so that a failover is
-/// noticed when it is over and not when somebody tries.
-const DOUBT: Duration = Duration::from_secs(2);
-/// How many nodes are asked at once: one that hangs must not delay the answer of another.
+/// The interval of refreshes while the map is suspect.
+const REFRESH: Duration = Duration::from_millis(200);
+/// How long the map stays suspect. This is longer than the pause between two attempts of a waiter, so
+/// that the end of a failover is noticed without an attempt.
+const SUSPECT: Duration = Duration::from_secs(2);
+/// How many nodes are asked concurrently, so that a node that hangs does not delay the others.
 const ASKED: usize = 3;
 
-/// How to reach a node.
-pub(crate) struct Settings {
-    /// Where to ask first, and again when all known nodes are gone. Never empty.
+/// How to reach the nodes.
+pub(crate) struct ClusterSettings {
+    /// The nodes to ask first, and again when all known nodes are gone. Never empty.
     pub(crate) seeds: Vec<Target>,
-    pub(crate) connections: usize,
-    pub(crate) network: Arc<Network>,
-    /// By which messages releases are heard.
+    pub(crate) node: NodeSettings,
+    pub(crate) names: Names,
+    /// The kinds of messages to subscribe to.
     pub(crate) kinds: &'static [PubSub],
 }
 
-impl Settings {
-    fn connector(&self, target: &Target) -> Connector {
-        let network = Arc::clone(&self.network);
-        let origin = Origin::Server(Box::new(target.clone()));
-        let address = target.address.clone();
-        Connector::new(origin, address, self.connections, network)
+impl ClusterSettings {
+    /// Returns a connection that logs no outage.
+    fn quiet(&self, target: &Target) -> Arc<Connection> {
+        let origin = Origin::Server(Arc::new(target.clone()));
+        Arc::new(Connection::quiet(self.node.connector(origin).into()))
     }
 
-    /// Whether the nodes have sharded messages: since 7.0. As the first of the seeds says that answers.
+    /// Returns `true` if the first seed that replies has sharded messages, which exist since 7.0.
     pub(crate) async fn have_sharded_messages(&self) -> Result<bool, BackendError> {
         let asked = self.seeds.iter().map(|seed| {
-            let connection = Arc::new(Connection::quiet(self.connector(seed).into()));
-            async move { plain(&connection, &redis::cmd("HELLO")).await }.boxed()
+            let connection = self.quiet(seed);
+            async move { connection.query(&redis::cmd("HELLO")).await }.boxed()
         });
         let (hello, _others) = select_ok(asked).await?;
         let version = entry(&hello, "version").unwrap_or_default();
@@ -68,22 +66,22 @@ impl Settings {
 }
 
 pub(crate) struct Cluster {
-    settings: Settings,
+    settings: ClusterSettings,
     myself: Weak<Cluster>,
     map: RwLock<Arc<Map>>,
-    doubt: Mutex<Option<Instant>>,
+    suspect_since: Mutex<Option<Instant>>,
     refreshing: AtomicBool,
-    /// Watchers of slots that nobody serves at the moment.
+    /// Waiters for slots that no node serves.
     homeless: Mutex<Vec<(String, Vec<HintSender>)>>,
 }
 
 impl Cluster {
-    pub(crate) fn new(settings: Settings) -> Arc<Self> {
+    pub(crate) fn new(settings: ClusterSettings) -> Arc<Self> {
         Arc::new_cyclic(|myself| Self {
             settings,
             myself: Weak::clone(myself),
             map: RwLock::default(),
-            doubt: Mutex::default(),
+            suspect_since: Mutex::default(),
             refreshing: AtomicBool::new(false),
             homeless: Mutex::default(),
         })
@@ -93,13 +91,19 @@ impl Cluster {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn doubted(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.doubt.lock().unwrap_or_else(PoisonError::into_inner)
+    fn suspect_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.suspect_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The nodes that serve slots.
+    /// Returns the nodes that serve slots.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         self.map().nodes.clone()
+    }
+
+    pub(crate) fn slot(&self, key: &LockKey) -> u16 {
+        self.settings.names.slot(key)
     }
 
     pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
@@ -110,24 +114,8 @@ impl Cluster {
         self.map().slots_of(node)
     }
 
-    pub(crate) fn serves(&self, node: &Node, slot: u16) -> bool {
-        let map = self.map();
-        map.owner(slot)
-            .is_some_and(|owner| std::ptr::eq(&**owner, node))
-    }
-
-    /// Where the commands for a key go.
-    pub(crate) fn route(self: &Arc<Self>, key: &LockKey, slot: u16) -> Result<Route, BackendError> {
-        match self.map().owner(slot) {
-            Some(node) => Ok(Route::in_cluster(node.connection(key), self, key, slot)),
-            None => {
-                self.mark_suspect();
-                Err(CommandError::unavailable(Cause::Nowhere).into())
-            }
-        }
-    }
-
-    /// The node at the address that an answer named. `moved`: it has the slot from now on.
+    /// Returns the node at the address of a redirection from the node at `asked`. If `moved`, that
+    /// node serves the slot from now on.
     pub(crate) fn redirected(
         &self,
         address: &str,
@@ -136,7 +124,7 @@ impl Cluster {
     ) -> Option<Arc<Node>> {
         let (host, port) = address.rsplit_once(':')?;
         let port = port.parse().ok()?;
-        // Without a host, or one that it does not know, it is another port of the node that answered.
+        // A missing or unknown host means another port of the node that replied.
         let host = match host {
             "" | "?" => asked.rsplit_once(':')?.0,
             host => host,
@@ -146,7 +134,7 @@ impl Cluster {
         let known = map.node_at(&target.address).cloned();
         let node = known.unwrap_or_else(|| self.node(&target));
         if moved.is_some() || map.node_at(&target.address).is_none() {
-            // A node that is asked ahead of its slots is known from now on, too.
+            // A node that is asked before its slots arrive also becomes known.
             let mut changed = Map::clone(&map);
             changed.assign(moved, &node);
             *map = Arc::new(changed);
@@ -156,55 +144,58 @@ impl Cluster {
         Some(node)
     }
 
-    /// The map may be wrong: asks for a new one, for as long as there is doubt.
+    /// Refreshes the map, which may be wrong, in the background.
     pub(crate) fn mark_suspect(&self) {
-        *self.doubted() = Some(Instant::now());
+        *self.suspect_since() = Some(Instant::now());
         self.start();
     }
 
     fn start(&self) {
         if !self.refreshing.swap(true, Ordering::SeqCst) {
             let refreshing = Refreshing(Weak::clone(&self.myself));
-            self.settings.network.spawner.spawn(refreshing.run());
+            self.settings.node.network.spawner.spawn(refreshing.run());
         }
     }
 
-    fn is_doubted(&self) -> bool {
-        self.doubted().is_some_and(|at| at.elapsed() < DOUBT)
+    fn is_suspect(&self) -> bool {
+        self.suspect_since()
+            .is_some_and(|at| at.elapsed() < SUSPECT)
     }
 
-    /// Asks for the map, until two say the same, the rest had their time, or nobody answers.
+    /// Asks for the map until two nodes agree, or the other nodes had their time, or all failed.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the map stays as it is.
     pub(crate) async fn refresh(&self) -> Result<(), BackendError> {
         let now = self.map();
         let known = now.nodes.iter().map(|node| &node.connections[0]);
         let mut connections: Vec<_> = known.map(Arc::clone).collect();
-        // Another one each time: what a node says may be old.
+        // The first node differs each time, because its view may be stale.
         let first = Uuid::new_v4().as_u128() % connections.len().max(1) as u128;
         connections.rotate_left(usize::try_from(first).unwrap_or(0));
         let seeds = self.settings.seeds.iter();
-        // Their names may lead elsewhere by now.
+        // The name of a seed may resolve to another node by now.
         let seeds = seeds.filter(|seed| now.node_at(&seed.address).is_none());
-        connections.extend(
-            seeds.map(|seed| Arc::new(Connection::quiet(self.settings.connector(seed).into()))),
-        );
+        connections.extend(seeds.map(|seed| self.settings.quiet(seed)));
 
         let mut rest = connections.iter();
-        let mut answers: FuturesUnordered<_> = rest.by_ref().take(ASKED).map(ask).collect();
+        let mut replies: FuturesUnordered<_> = rest.by_ref().take(ASKED).map(ask).collect();
         let mut views: Vec<Vec<Range>> = Vec::new();
-        let mut failure = CommandError::unavailable(Cause::Nowhere).into();
-        // Counted from the first answer: one that hangs delays the others by so much at most.
+        let mut failure = unavailable(Cause::Nowhere);
+        // Starts at the first reply, so a node that hangs delays the others by at most this.
         let mut second_opinion = pin!(pending().boxed());
         loop {
-            let answer = tokio::select! {
-                answer = answers.next() => answer,
+            let reply = tokio::select! {
+                reply = replies.next() => reply,
                 () = &mut second_opinion => None,
             };
-            let Some(answer) = answer else { break };
-            if answer.is_ok() && views.is_empty() {
-                second_opinion.set(sleep(LOOK_AGAIN).boxed());
+            let Some(reply) = reply else { break };
+            if reply.is_ok() && views.is_empty() {
+                second_opinion.set(sleep(REFRESH).boxed());
             }
-            match answer {
-                // A node that was cut off, or has just come back, tells of the past, or of a part.
+            match reply {
+                // A node that was cut off, or has just returned, reports the past, or a part.
                 Ok(view) if views.contains(&view) => {
                     self.learn(&view);
                     return Ok(());
@@ -212,11 +203,11 @@ impl Cluster {
                 Ok(view) => views.push(view),
                 Err(error) => {
                     failure = error;
-                    answers.extend(rest.next().map(ask));
+                    replies.extend(rest.next().map(ask));
                 }
             }
         }
-        // No two agree, or there is only one: then whoever knows of the most slots.
+        // No two nodes agree, or there is only one.
         match views.iter().max_by_key(|view| covered(view)) {
             Some(view) => {
                 self.learn(view);
@@ -226,7 +217,7 @@ impl Cluster {
         }
     }
 
-    /// Takes over what was said.
+    /// Replaces the map.
     fn learn(&self, view: &[Range]) {
         let known = self.map();
         let mut map = Map::default();
@@ -243,7 +234,7 @@ impl Cluster {
         drop(current);
         self.rehouse(&before);
         if changed {
-            self.settings.network.recovery.report();
+            self.settings.node.network.recovery.report();
         }
     }
 
@@ -252,27 +243,33 @@ impl Cluster {
     }
 
     fn node(&self, target: &Target) -> Arc<Node> {
-        let network = Arc::clone(&self.settings.network);
-        let endpoint = Endpoint::Node(target.clone(), Weak::clone(&self.myself));
+        let myself = Weak::clone(&self.myself);
+        let on_moved = move || {
+            if let Some(cluster) = myself.upgrade() {
+                cluster.mark_suspect();
+            }
+        };
+        let endpoint = Endpoint {
+            server: Arc::new(target.clone()),
+            on_moved: Some(Box::new(on_moved)),
+        };
+        let settings = &self.settings.node;
+        let network = Arc::clone(&settings.network);
         let notifier = Notifier::new(network, Some(endpoint), self.settings.kinds);
-        let connections = self.settings.connections;
-        Arc::new(Node::new(
-            self.settings.connector(target),
-            connections,
-            notifier,
-        ))
+        let origin = Origin::Server(Arc::new(target.clone()));
+        Arc::new(Node::new(settings, origin, notifier))
     }
 
-    /// Watches a channel at the node that serves its slot, now and after each change.
-    pub(crate) fn watch(&self, channel: String, watchers: Vec<HintSender>) {
-        // Under the map's lock: whoever replaces the map moves the watchers of before, all of them.
+    /// Watches a channel at the node that serves its slot, now and after each change of the map.
+    pub(crate) fn watch(&self, channel: String, waiters: Vec<HintSender>) {
+        // Under the lock of the map: a replacement of the map moves all waiters of the previous one.
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = map.owner(slot_of(&channel)) {
-            node.notifier.watch(channel, watchers);
+            node.notifier.watch(channel, waiters);
             return;
         }
         drop(map);
-        self.homeless().push((channel, watchers));
+        self.homeless().push((channel, waiters));
         self.mark_suspect();
     }
 
@@ -288,11 +285,11 @@ impl Cluster {
         self.homeless.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves subscriptions to where their slots are now.
+    /// Moves subscriptions to the nodes that serve their slots now.
     fn rehouse(&self, before: &Map) {
         let now = self.map();
         let mut homeless = std::mem::take(&mut *self.homeless());
-        // Not by address: another node of the same name may have taken the place of one.
+        // Compared by identity: a node with the same address may be a new one.
         let is_gone = |node: &&Arc<Node>| !now.nodes.iter().any(|it| Arc::ptr_eq(it, node));
         let gone = before.nodes.iter().filter(is_gone);
         for node in now.nodes.iter().chain(gone) {
@@ -300,12 +297,12 @@ impl Cluster {
                 let owner = now.owner(slot_of(channel));
                 owner.is_some_and(|owner| Arc::ptr_eq(owner, node))
             };
-            homeless.extend(node.notifier.evict(lives_here));
+            homeless.extend(node.notifier.detach_foreign(lives_here));
         }
-        for (channel, mut watchers) in homeless {
-            watchers.retain(|watcher| !watcher.is_closed());
-            if !watchers.is_empty() {
-                self.watch(channel, watchers);
+        for (channel, mut waiters) in homeless {
+            waiters.retain(|waiter| !waiter.is_closed());
+            if !waiters.is_empty() {
+                self.watch(channel, waiters);
             }
         }
     }
@@ -314,10 +311,10 @@ impl Cluster {
 async fn ask(connection: &Arc<Connection>) -> Result<Vec<Range>, BackendError> {
     let mut question = redis::cmd("CLUSTER");
     question.arg("SLOTS");
-    let answer = plain(connection, &question).await?;
-    let told = connection.address().rsplit_once(':');
-    let own_host = told.map_or("", |(host, _)| host.trim_matches(['[', ']']));
-    parse(&answer, own_host).ok_or_else(|| unexpected(&answer))
+    let reply = connection.query(&question).await?;
+    let address = connection.address().rsplit_once(':');
+    let own_host = address.map_or("", |(host, _)| host.trim_matches(['[', ']']));
+    parse(&reply, own_host).ok_or_else(|| unexpected(&reply))
 }
 
 fn covered(view: &[Range]) -> usize {
@@ -326,24 +323,24 @@ fn covered(view: &[Range]) -> usize {
         .sum()
 }
 
-/// The task that asks. On every exit the next doubt can start another.
+/// The task that refreshes the map. After every exit another can start.
 struct Refreshing(Weak<Cluster>);
 
 impl Refreshing {
     async fn run(self) {
         while let Some(cluster) = self.0.upgrade() {
-            if !cluster.is_doubted() {
+            if !cluster.is_suspect() {
                 drop(self);
-                // Whoever doubted between the look and the flag found the flag set.
-                if cluster.is_doubted() {
+                // A call that marked the map between the check and the drop found the flag set.
+                if cluster.is_suspect() {
                     cluster.start();
                 }
                 return;
             }
-            // Nobody answers: the doubt goes on.
+            // On an error the map stays suspect.
             drop(cluster.refresh().await);
             drop(cluster);
-            sleep(jittered(LOOK_AGAIN)).await;
+            sleep(jittered(REFRESH)).await;
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The primary of a service, as reported by its sentinels.
+//! The primary of a service, as its sentinels report it.
 
 mod sentinels;
 mod votes;
 
-pub(crate) use sentinels::{Sentinels, require_primary};
+pub(crate) use sentinels::Sentinels;

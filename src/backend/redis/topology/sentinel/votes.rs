@@ -1,18 +1,18 @@
-//! What the sentinels say, and which server that makes the primary.
+//! Counts the replies of the sentinels.
 
 use redis::RedisError;
 
 use crate::backend::BackendErrorKind;
 use crate::backend::redis::command::kind_of_connecting;
 
-/// What a sentinel says: nothing if it does not know the service.
+/// The primary that a sentinel names, or `None` if it does not know the service.
 pub(crate) type Named = Option<(String, u16)>;
 
-/// The answers of one round.
+/// The replies of one round.
 pub(crate) struct Votes {
     sentinels: usize,
     named: Vec<((String, u16), usize)>,
-    /// Somebody does not know the service.
+    /// A sentinel does not know the service.
     pub(crate) unknown: bool,
     pub(crate) failure: Option<RedisError>,
 }
@@ -27,36 +27,38 @@ impl Votes {
         }
     }
 
-    pub(crate) fn count(&mut self, answer: Result<Named, RedisError>) {
-        match answer {
+    pub(crate) fn count(&mut self, reply: Result<Named, RedisError>) {
+        match reply {
             Ok(Some(name)) => match self.named.iter_mut().find(|it| it.0 == name) {
                 Some((_, votes)) => *votes += 1,
                 None => self.named.push((name, 1)),
             },
             Ok(None) => self.unknown = true,
             Err(error) => {
-                // One that refuses us says more than those that are silent.
-                let refuses =
+                // A rejection is more useful than a timeout.
+                let rejects =
                     |it: &RedisError| kind_of_connecting(it) == BackendErrorKind::Misconfigured;
-                if !self.failure.as_ref().is_some_and(refuses) {
+                if !self.failure.as_ref().is_some_and(rejects) {
                     self.failure = Some(error);
                 }
             }
         }
     }
 
-    /// Whether more than half of the sentinels have named a server, the same or not.
+    /// Returns `true` if more than half of the sentinels have named a server, the same or not.
     pub(crate) fn are_most_in(&self) -> bool {
         let votes: usize = self.named.iter().map(|(_, votes)| votes).sum();
         2 * votes > self.sentinels
     }
 
+    /// Returns the server that more than half of the sentinels name.
     pub(crate) fn majority(&self) -> Option<(&str, u16)> {
         let mut named = self.named.iter();
         let ((host, port), _) = named.find(|(_, votes)| 2 * votes > self.sentinels)?;
         Some((host, *port))
     }
 
+    /// Returns the server that most of the replies name.
     pub(crate) fn plurality(&self) -> Option<(&str, u16)> {
         let ((host, port), _) = self.named.iter().max_by_key(|(_, votes)| votes)?;
         Some((host, *port))
@@ -77,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn two_of_three_are_a_majority_and_one_alone_is_better_than_nothing() {
+    fn two_of_three_votes_are_majority() {
         let (new, old) = (Some("new"), Some("old"));
         let unknown = Some("");
         for (named, majority, plurality) in [

@@ -1,17 +1,17 @@
-//! Grants that count only when replicas have them, too.
+//! Acquires that wait for replicas.
 //!
-//! `WAIT` counts the writes of its own connection, and stalls whatever is sent behind it. So such an
-//! acquire has a connection for itself, and sends both at once:
+//! `WAIT` counts the writes of its own connection, and blocks the commands behind it. Such an acquire
+//! has a connection of its own, and sends both commands at once:
 //!
 //! | acquire | `WAIT` | then, on the same connection |
 //! |---|---|---|
 //! | granted | enough | nothing |
-//! | granted | too few, or refused | the release, before anybody else gets the connection |
-//! | granted again | too few, or refused | nothing: the grant before may be somebody's |
-//! | busy, refused | never mind | nothing; the next one gets it when `WAIT` is over |
-//! | no answer to one of them | | the release, behind both |
+//! | granted | too few, or rejected | the release, before the connection is used again |
+//! | granted again | too few, or rejected | nothing: an owner may rely on the earlier grant |
+//! | busy, rejected | ignored | nothing; the connection is used again after the reply to `WAIT` |
+//! | no reply to one of them | | the release, behind both |
 //!
-//! Renewals and releases go over the shared connections, and never behind a `WAIT`.
+//! Renewals and releases use the shared connections, and never follow a `WAIT`.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,32 +23,33 @@ use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::checkout::Checkout;
+use crate::backend::BackendError;
 use crate::backend::redis::command::{
-    Cause, CommandError, check, granted, is_demoted, millis, unexpected,
+    Cause, CommandError, check, granted, is_demoted, millis, unavailable, unexpected,
 };
-use crate::backend::redis::connection::{Checkout, Connection, backoff};
-use crate::backend::{BackendError, BackendErrorKind};
+use crate::backend::redis::connection::{Connection, Undo, backoff};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
 
-/// How many replicas have to acknowledge a grant, and how long they have.
+/// How many replicas must acknowledge a grant, and within which time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MinReplicas {
     pub(crate) replicas: usize,
     pub(crate) timeout: Duration,
 }
 
-/// What the acquires at one node have in common.
+/// The acquires at one node.
 pub(crate) struct Replicas {
     asked: MinReplicas,
-    /// A permit for each connection that may be checked out at a time.
+    /// One permit for each connection that may be checked out at a time.
     connections: Arc<Semaphore>,
     shortage: Mutex<Shortage>,
 }
 
-/// Too few replicas acknowledged. Until the backoff has passed nobody tries: each try takes a key and
-/// gives it back, and the message of that calls the next one at once.
+/// A time with too few replicas. All acquires are rejected until the backoff has passed: each attempt
+/// takes and releases a key, and that release would notify the next waiter at once.
 #[derive(Default)]
 struct Shortage {
     failures: u32,
@@ -56,19 +57,11 @@ struct Shortage {
     acknowledged: i64,
 }
 
-/// An acquire, and what undoes it.
-#[derive(Clone, Copy)]
-pub(crate) struct Acquire<'a> {
-    pub(crate) command: &'a Cmd,
-    pub(crate) undo: &'a (dyn Fn() -> Cmd + Send + Sync),
-    pub(crate) ttl: Duration,
-}
-
 impl Replicas {
-    /// How many acquires may be at it at a time, at one node.
+    /// The number of concurrent acquires at one node.
     pub(crate) const CONNECTIONS: usize = 32;
 
-    /// `connections`: for how many there is room in the pool.
+    /// `connections`: the room in the pool.
     pub(crate) fn new(asked: MinReplicas, connections: usize) -> Self {
         let connections = connections.clamp(1, Self::CONNECTIONS);
         Self {
@@ -78,128 +71,127 @@ impl Replicas {
         }
     }
 
-    /// Runs an acquire at the node of `connection`. A grant is answered only if enough replicas have it.
-    /// If not, it has been given back; where that is not certain, the outcome is unknown.
+    /// Sends an acquire to the server of `connection`, and returns a grant only if enough replicas have
+    /// it. Otherwise the grant is released. If that is uncertain, the result is unknown.
     ///
     /// # Cancel safety
     ///
-    /// Must be driven to its end. Dropped before, it closes the connection, and what it got runs
-    /// out by itself.
+    /// If dropped, the connection is closed, and a grant stays until it expires.
     pub(crate) async fn acquire(
         &self,
         connection: &Arc<Connection>,
-        acquire: Acquire<'_>,
+        command: &Cmd,
+        undo: Undo<'_>,
         asking: bool,
     ) -> Result<Value, CommandError> {
         let MinReplicas {
             replicas: least,
-            timeout: patience,
+            timeout: wait_limit,
         } = self.asked;
-        let response_timeout = connection.connector.network.response_timeout;
+        let response_timeout = connection.network().response_timeout;
         let checkout = self.checkout(connection).await?;
         let link = Arc::clone(&checkout.link);
         let mut wait = redis::cmd("WAIT");
-        wait.arg(least).arg(millis(patience));
+        wait.arg(least).arg(millis(wait_limit));
 
         let sent_at = Instant::now();
-        let acquired = pin!(link.send(acquire.command, asking));
+        let acquired = pin!(link.send(command, asking));
         let waited = pin!(link.send(&wait, false));
-        let answers = async {
-            // Polls both, in this order, before it waits: one goes out behind the other, not behind
-            // the other's answer.
+        let replies = async {
+            // `select` polls both in this order, so both are sent before the first reply.
             match select(acquired, waited).await {
-                Either::Left((answer, waited)) => (answer, Either::Left(waited)),
-                // Both came between the two polls.
+                Either::Left((reply, waited)) => (reply, Either::Left(waited)),
+                // Both replies arrived between the two polls.
                 Either::Right((count, acquired)) => (acquired.await, Either::Right(ready(count))),
             }
         };
-        let Ok((answer, waited)) = timeout_at(sent_at + response_timeout, answers).await else {
-            return Err(checkout.silent(acquire, asking, response_timeout));
+        let Ok((reply, waited)) = timeout_at(sent_at + response_timeout, replies).await else {
+            return Err(checkout.silent(undo, asking, response_timeout));
         };
-        let answer = match answer {
-            Ok(answer) => answer,
+        let reply = match reply {
+            Ok(reply) => reply,
             Err(error) => return Err(checkout.died(error)),
         };
-        if is_demoted(&answer) {
+        if is_demoted(&reply) {
             connection.demoted(&checkout.shared);
         }
-        let answer = check(answer);
-        let is_first = match &answer {
-            Ok(answer) if granted(answer).is_some() => true,
+        let reply = check(reply);
+        let is_first = match &reply {
+            Ok(reply) if granted(reply).is_some() => true,
             Ok(Value::Array(_)) => false,
             _ => {
-                // There is nothing for replicas to acknowledge, so nobody waits for that: without
-                // replicas, `WAIT` takes all of its time also for this.
+                // Nothing was written. The caller does not wait for `WAIT`, which takes all of its time
+                // if there are no replicas.
                 match waited.now_or_never() {
-                    Some(_over) => checkout.give_back(),
+                    Some(_over) => checkout.put_back(),
                     None => {
                         let ping = redis::cmd("PING");
-                        checkout.settle(ping, false, response_timeout + patience);
+                        checkout.settle(ping, false, response_timeout + wait_limit);
                     }
                 }
-                return answer;
+                return reply;
             }
         };
 
-        let limit = response_timeout + patience;
+        let limit = response_timeout + wait_limit;
         let Ok(count) = timeout_at(sent_at + limit, waited).await else {
-            return Err(checkout.silent(acquire, asking, limit));
+            return Err(checkout.silent(undo, asking, limit));
         };
         let error = match count.map(check) {
             Ok(Ok(Value::Int(count))) => {
                 if usize::try_from(count).is_ok_and(|count| count >= least) {
-                    if connection.connector.is_left_behind(&checkout.link) {
+                    if connection.connector().has_left(&checkout.link) {
                         return Err(checkout.left_behind());
                     }
                     self.sufficed();
-                    checkout.give_back();
-                    return answer;
+                    checkout.put_back();
+                    return reply;
                 }
                 self.fell_short(count);
                 unavailable(self.too_few(count))
             }
-            Ok(Ok(answer)) => unexpected(&answer),
-            Ok(Err(refused)) => refused.into(),
+            Ok(Ok(reply)) => unexpected(&reply),
+            Ok(Err(rejected)) => rejected.into(),
             Err(error) => return Err(checkout.died(error)),
         };
         if !is_first {
-            // Not ours to take back; whoever asked twice knows whether it is to be released.
-            checkout.give_back();
+            // The caller that sent the acquire twice decides whether to release the earlier grant.
+            checkout.put_back();
             return Err(CommandError::Died(BackendError::unknown(error)));
         }
-        let undo = (acquire.undo)();
-        match timeout(response_timeout, link.send(&undo, asking)).await {
+        let release = (undo.command)();
+        match timeout(response_timeout, link.send(&release, asking)).await {
             Ok(Ok(Value::Int(_))) => {
-                checkout.give_back();
+                checkout.put_back();
                 Err(CommandError::Refused(error))
             }
-            Ok(Ok(_refused)) => {
+            Ok(Ok(_rejected)) => {
                 checkout.close();
                 Err(CommandError::Died(BackendError::unknown(error)))
             }
             Ok(Err(error)) => Err(checkout.died(error)),
-            Err(_elapsed) => Err(checkout.silent(acquire, asking, response_timeout)),
+            Err(_elapsed) => Err(checkout.silent(undo, asking, response_timeout)),
         }
     }
 
-    /// A connection for one acquire, within the connect timeout.
+    /// Returns a connection for one acquire, within the connect timeout.
     async fn checkout(&self, connection: &Arc<Connection>) -> Result<Checkout, CommandError> {
         self.admit()?;
-        // Free of cost while the shared connection is sound. While it is not, its backoff holds
-        // here, too, and so does what it finds out about where the primary is.
+        // Free while the shared link is sound. Otherwise its backoff and its search for the primary
+        // apply here as well.
         let shared = connection
             .await_link()
             .await
             .map_err(CommandError::Unsent)?;
-        let limit = connection.connector.network.connect_timeout;
+        let limit = connection.network().connect_timeout;
         let deadline = Instant::now() + limit;
         let permit = Arc::clone(&self.connections).acquire_owned();
         let Ok(Ok(permit)) = timeout_at(deadline, permit).await else {
             return Err(CommandError::Unsent(unavailable(Cause::Crowded)));
         };
-        // Those ahead may have found that it is no use.
+        // Earlier acquires may have found too few replicas in the meantime.
         self.admit()?;
-        let opened = timeout_at(deadline, connection.connector.checkout(&shared)).await;
+        let opened = timeout_at(deadline, connection.connector().checkout(&shared)).await;
         let no_connection = || unavailable(Cause::NoConnection(limit));
         match opened.unwrap_or_else(|_elapsed| Err(no_connection())) {
             Ok(pooled) => Ok(Checkout::new(pooled, connection, shared, permit)),
@@ -222,7 +214,7 @@ impl Replicas {
         }
     }
 
-    /// Refuses while it is too early for another try.
+    /// Rejects an attempt before the backoff has passed.
     fn admit(&self) -> Result<(), CommandError> {
         let shortage = self.shortage();
         match shortage.until {
@@ -237,7 +229,7 @@ impl Replicas {
         let mut shortage = self.shortage();
         shortage.acknowledged = acknowledged;
         let now = Instant::now();
-        // Those that were under way together are one failure.
+        // Concurrent attempts count as one failure.
         if shortage.until.is_none_or(|until| until <= now) {
             shortage.failures = shortage.failures.saturating_add(1);
             let pause = backoff(shortage.failures, FIRST_BACKOFF, LONGEST_BACKOFF);
@@ -251,8 +243,4 @@ impl Replicas {
             *shortage = Shortage::default();
         }
     }
-}
-
-fn unavailable(trouble: Cause) -> BackendError {
-    BackendError::refused(BackendErrorKind::Unavailable, trouble)
 }

@@ -1,0 +1,391 @@
+//! Typed calls of the scripts, sent along routes.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+
+use super::error::{CommandError, no_ttl, unexpected};
+use super::names::{Lease, Name, Names, millis};
+use super::reply::{Outcomes, acquired, each, grants, held, list, remaining};
+use super::script::{Script, Scripts};
+use crate::LockKey;
+use crate::backend::redis::connection::{Outage, Request, Undo};
+use crate::backend::redis::topology::Route;
+use crate::backend::{
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased,
+    Holder, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
+};
+
+/// The size of `*n`, `$n`, the line ends of an argument and a number.
+const OVERHEAD: usize = 16;
+
+/// The calls of a backend, under its names.
+pub(crate) struct Calls {
+    pub(crate) names: Names,
+    pub(crate) scripts: Scripts,
+}
+
+/// A key and its route.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyRoute<'a> {
+    pub(crate) route: &'a Route,
+    pub(crate) key: &'a LockKey,
+    names: &'a Names,
+}
+
+impl<'a> KeyRoute<'a> {
+    fn body(self) -> Name<'a> {
+        self.names.body(self.key)
+    }
+
+    fn channel(self) -> Name<'a> {
+        self.names.channel(self.key)
+    }
+
+    pub(crate) fn fence(self) -> Name<'a> {
+        if self.names.of_redisson {
+            self.names.token(self.key)
+        } else {
+            self.names.fence(self.route.slot())
+        }
+    }
+
+    fn quarantine(self) -> Name<'a> {
+        self.names.quarantine(self.route.slot())
+    }
+}
+
+/// Calls a script. If the server does not have it, the call is repeated with the source, which also loads
+/// the script at the server that executes the call.
+///
+/// # Cancel safety
+///
+/// As [`Route::send`].
+pub(super) async fn call(
+    script: &Script,
+    route: &Route,
+    request: Request<'_>,
+) -> Result<Value, CommandError> {
+    match route.send(request).await {
+        Err(CommandError::NoScript { resent }) => {
+            let command = &script.eval(request.command);
+            let outcome = route.send(Request { command, ..request }).await;
+            outcome.map_err(|error| error.after(resent))
+        }
+        outcome => outcome,
+    }
+}
+
+impl Calls {
+    pub(crate) fn at<'a>(&'a self, route: &'a Route, key: &'a LockKey) -> KeyRoute<'a> {
+        let names = &self.names;
+        KeyRoute { route, key, names }
+    }
+
+    pub(crate) async fn acquire(
+        &self,
+        at: KeyRoute<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Acquired, BackendError> {
+        let quarantine = self.scripts.quarantine.as_ref();
+        let period = quarantine.map(|quarantine| millis(quarantine.period));
+        // Boxed, so that an acquire in a shared call does not contain the kilobytes of a single one.
+        Box::pin(self.acquire_outside(period, at, lease, ttl)).await
+    }
+
+    /// Acquires the key of a self-test, also in a quarantine.
+    pub(crate) async fn try_out(
+        &self,
+        at: KeyRoute<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Acquired, BackendError> {
+        let period = self.scripts.quarantine.as_ref().map(|_| 0);
+        self.acquire_outside(period, at, lease, ttl).await
+    }
+
+    /// `period` is the length of a quarantine in milliseconds.
+    async fn acquire_outside(
+        &self,
+        period: Option<u64>,
+        at: KeyRoute<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Acquired, BackendError> {
+        let script = &self.scripts.acquire;
+        let (body, fence) = (at.body(), at.fence());
+        let quarantine = period.map(|_| at.quarantine());
+        let more = usize::from(period.is_some());
+        let size = body.len() + 2 * fence.len() + Lease::MAX_LEN + 2 * OVERHEAD;
+        let mut command = script.evalsha(2 + more, 2 + more, size);
+        command.arg(body).arg(fence).arg(quarantine);
+        command.arg(Lease(lease)).arg(millis(ttl)).arg(period);
+        let release = || self.undo(at, lease);
+        let undo = Undo {
+            command: &release,
+            limit: ttl,
+        };
+        let outcome = match at.route.acquire(&command, undo).await {
+            Err(CommandError::NoScript { resent }) => {
+                let outcome = at.route.acquire(&script.eval(&command), undo).await;
+                outcome.map_err(|error| error.after(resent))
+            }
+            outcome => outcome,
+        };
+        self::outcome(at.route, outcome)
+    }
+
+    /// Acquires as a node of a quorum.
+    pub(crate) async fn vote(
+        &self,
+        at: KeyRoute<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+        fence: Fence,
+    ) -> Result<Acquired, BackendError> {
+        let (counter, confirmed) = match fence {
+            Fence::Propose(counter) => (counter, 0),
+            Fence::Confirm(counter) => (counter, 1),
+        };
+        let Scripts {
+            vote, quarantine, ..
+        } = &self.scripts;
+        let period = quarantine.as_ref().map(|it| millis(it.period));
+        // The counter that shows a loss of data is not the one that the nodes agree on.
+        let guard = period.map(|_| (at.fence(), at.quarantine()));
+        let (body, agreed) = (at.body(), at.names.quorum_fence(at.route.slot()));
+        let size = body.len() + 4 * agreed.len() + Lease::MAX_LEN + 4 * OVERHEAD;
+        let more = usize::from(period.is_some());
+        let mut command = vote.evalsha(2 + 2 * more, 4 + more, size);
+        command.arg(body).arg(agreed);
+        if let Some((fence, quarantine)) = guard {
+            command.arg(fence).arg(quarantine);
+        }
+        command.arg(Lease(lease)).arg(millis(ttl));
+        command.arg(counter).arg(confirmed).arg(period);
+        let release = || self.undo(at, lease);
+        let undo = Undo {
+            command: &release,
+            limit: ttl,
+        };
+        let request = Request {
+            command: &command,
+            undo: Some(undo),
+        };
+        outcome(at.route, call(vote, at.route, request).await)
+    }
+
+    /// Returns the release that undoes an acquire. It contains the source, because the server may not have
+    /// the script.
+    pub(crate) fn undo(&self, at: KeyRoute<'_>, lease: LeaseId) -> Cmd {
+        let release = self.release(&[&Release::new(at.key.clone(), lease)]);
+        self.scripts.release.eval(&release)
+    }
+
+    /// Returns the commands that publish a release outside of a script.
+    pub(crate) fn messages(&self, at: KeyRoute<'_>) -> impl Iterator<Item = Cmd> {
+        self.scripts.publish.iter().map(move |name| {
+            let mut publish = redis::cmd(name);
+            publish.arg(at.channel()).arg("0");
+            publish
+        })
+    }
+
+    /// Acquires several keys of one slot, without a quarantine.
+    pub(crate) async fn acquire_all(
+        &self,
+        route: &Route,
+        acquires: &[AcquireRequest],
+    ) -> Outcomes<Acquired> {
+        let Self { names, scripts } = self;
+        let script = &scripts.acquire_all;
+        let fence = names.fence(route.slot());
+        let bodies = std::iter::once(fence).chain(acquires.iter().map(|it| names.body(&it.key)));
+        let mut command = script.batch(bodies, Lease::MAX_LEN + OVERHEAD);
+        for acquire in acquires {
+            command.arg(Lease(acquire.lease)).arg(millis(acquire.ttl));
+        }
+        let release = || {
+            let leases = acquires
+                .iter()
+                .map(|it| Release::new(it.key.clone(), it.lease));
+            let leases: Vec<_> = leases.collect();
+            let leases: Vec<_> = leases.iter().collect();
+            scripts.release.eval(&self.release(&leases))
+        };
+        let longest = acquires.iter().map(|it| it.ttl).max();
+        let undo = Undo {
+            command: &release,
+            limit: longest.unwrap_or_default(),
+        };
+        let request = Request {
+            command: &command,
+            undo: Some(undo),
+        };
+        let outcome = call(script, route, request).await;
+        let outage = route.outage();
+        if let Err(CommandError::Refused(error)) = &outcome {
+            note(outage, Err(error));
+        }
+        let outcomes = grants(outcome?, acquires.len())?;
+        outcomes.iter().for_each(|it| note(outage, it.as_ref()));
+        Ok(outcomes)
+    }
+
+    pub(crate) async fn renew_all(
+        &self,
+        route: &Route,
+        renewals: &[&Renewal],
+    ) -> Outcomes<Renewed> {
+        let script = &self.scripts.renew;
+        let bodies = renewals.iter().map(|renewal| self.names.body(&renewal.key));
+        let mut command = script.batch(bodies, Lease::MAX_LEN + OVERHEAD);
+        for renewal in renewals {
+            command.arg(Lease(renewal.lease)).arg(millis(renewal.ttl));
+        }
+        let reply = call(script, route, (&command).into()).await?;
+        let outcome = |reply| held(reply, Renewed::Renewed, Renewed::NotHeld);
+        Ok(each(list(reply, renewals.len())?, outcome))
+    }
+
+    pub(crate) async fn release_all(
+        &self,
+        route: &Route,
+        leases: &[&Release],
+    ) -> Outcomes<Released> {
+        let command = self.release(leases);
+        let reply = call(&self.scripts.release, route, (&command).into()).await?;
+        let outcome = |reply| held(reply, Released::Released, Released::NotHeld);
+        Ok(each(list(reply, leases.len())?, outcome))
+    }
+
+    fn release(&self, leases: &[&Release]) -> Cmd {
+        let names = &self.names;
+        let bodies = leases.iter().map(|it| names.body(&it.key));
+        let channels = leases.iter().map(|it| names.channel(&it.key).len());
+        let longest = channels.max();
+        let extra = Lease::MAX_LEN + longest.unwrap_or(0);
+        let mut command = self.scripts.release.batch(bodies, extra);
+        for release in leases {
+            command
+                .arg(Lease(release.lease))
+                .arg(names.channel(&release.key));
+        }
+        command
+    }
+
+    /// Keeps the lease unless another process waits for the key. If one does, the lease is released, or with
+    /// `release` unset only reported as wanted.
+    ///
+    /// `own_subscribers` of the channel do not count. With `None`, another process counts as waiting.
+    pub(crate) async fn release_or_keep(
+        &self,
+        at: KeyRoute<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+        own_subscribers: Option<u8>,
+        release: bool,
+    ) -> Result<Extended, BackendError> {
+        let script = &self.scripts.release_or_keep;
+        let own_subscribers = own_subscribers.map_or(-1, i64::from);
+        let mut command = script.evalsha(2, 6, 512);
+        command.arg(at.body()).arg(at.fence());
+        command.arg(Lease(lease)).arg(millis(ttl));
+        command.arg(at.channel()).arg(own_subscribers);
+        command.arg(ReleasedOrKept::COUNTERS).arg(u8::from(release));
+        match call(script, at.route, (&command).into()).await? {
+            Value::Int(0) => Ok(Extended::NotHeld),
+            Value::Int(others @ 1..) => {
+                Ok(Extended::wanted(u32::try_from(others).unwrap_or(u32::MAX)))
+            }
+            Value::Int(kept) => Ok(Extended::kept(kept.unsigned_abs())),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    pub(crate) async fn inspect(&self, at: KeyRoute<'_>) -> Result<Option<Holder>, BackendError> {
+        let script = &self.scripts.inspect;
+        let mut command = script.evalsha(1, 0, 128);
+        command.arg(at.body());
+        let fields = match call(script, at.route, (&command).into()).await? {
+            Value::Nil => return Ok(None),
+            Value::Array(fields) => fields,
+            reply => return Err(unexpected(&reply)),
+        };
+        let left = match fields.first() {
+            Some(Value::Int(-1)) => return Err(no_ttl()),
+            Some(Value::Int(left)) => remaining(*left),
+            _ => return Err(unexpected(&Value::Array(fields))),
+        };
+        let text = |index: usize| match fields.get(index) {
+            Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => String::new(),
+        };
+        let hold_count = text(2).parse().unwrap_or(1);
+        Ok(Some(Holder::new(text(1), left, hold_count)))
+    }
+
+    pub(crate) async fn force_release(
+        &self,
+        at: KeyRoute<'_>,
+    ) -> Result<ForceReleased, BackendError> {
+        let script = &self.scripts.force_release;
+        let mut command = script.evalsha(1, 1, 256);
+        command.arg(at.body()).arg(at.channel());
+        match call(script, at.route, (&command).into()).await? {
+            Value::Int(1) => Ok(ForceReleased::Released),
+            Value::Int(0) => Ok(ForceReleased::NotHeld),
+            Value::Int(-1) => Err(no_ttl()),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// Begins a quarantine if the counter of the route is lost, and returns the rest of the quarantine.
+    pub(crate) async fn prepare(&self, route: &Route) -> Result<Duration, BackendError> {
+        let Some(quarantine) = &self.scripts.quarantine else {
+            return Ok(Duration::ZERO);
+        };
+        let mut command = quarantine.prepare.evalsha(2, 1, 128);
+        command.arg(self.names.fence(route.slot()));
+        command.arg(self.names.quarantine(route.slot()));
+        command.arg(millis(quarantine.period));
+        match call(&quarantine.prepare, route, (&command).into()).await? {
+            Value::Int(left) => Ok(remaining(left)),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// Returns the length of a quarantine in milliseconds.
+    pub(crate) fn quarantine_millis(&self) -> Option<u64> {
+        let quarantine = self.scripts.quarantine.as_ref();
+        quarantine.map(|quarantine| millis(quarantine.period))
+    }
+}
+
+fn outcome(route: &Route, outcome: Result<Value, CommandError>) -> Result<Acquired, BackendError> {
+    let outage = route.outage();
+    match outcome {
+        Ok(reply) => {
+            let outcome = acquired(reply);
+            note(outage, outcome.as_ref());
+            outcome
+        }
+        Err(error) => {
+            if let CommandError::Refused(error) = &error {
+                note(outage, Err(error));
+            }
+            Err(error.into())
+        }
+    }
+}
+
+/// Logs the time in which a server grants nothing. Only a grant shows the end: with its memory full, a
+/// server executes all other commands.
+fn note(outage: &Outage, outcome: Result<&Acquired, &BackendError>) {
+    match outcome {
+        Ok(Acquired::Granted { .. }) => outage.end(),
+        Err(error) if error.kind() != BackendErrorKind::Conflict => outage.begin(error),
+        _ => {}
+    }
+}

@@ -1,0 +1,123 @@
+//! The meaning of replies.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::error::{CommandError, no_ttl, refusal, unexpected};
+use crate::backend::{Acquired, BackendError};
+
+/// The reply of `acquire_all` for a granted key.
+const GRANTED: i64 = -3;
+
+/// One outcome per key of a call, or the failure of the whole call.
+pub(crate) type Outcomes<T> = Result<Vec<Result<T, BackendError>>, CommandError>;
+
+/// Turns the failure of a call into a failure of each key.
+pub(crate) fn spread<T>(outcomes: Outcomes<T>, items: usize) -> Vec<Result<T, BackendError>> {
+    outcomes.unwrap_or_else(|error| {
+        let error = BackendError::from(error);
+        (0..items).map(|_| Err(error.clone())).collect()
+    })
+}
+
+/// Returns one reply per item.
+pub(super) fn list(reply: Value, items: usize) -> Result<Vec<Value>, CommandError> {
+    match reply {
+        Value::Array(replies) if replies.len() == items => Ok(replies),
+        reply if items == 1 => Ok(vec![reply]),
+        reply => Err(CommandError::Refused(unexpected(&reply))),
+    }
+}
+
+/// Returns the outcome of each reply.
+pub(super) fn each<T>(
+    replies: impl IntoIterator<Item = Value>,
+    mut outcome: impl FnMut(Value) -> Result<T, BackendError>,
+) -> Vec<Result<T, BackendError>> {
+    let outcome = |reply| match reply {
+        Value::ServerError(error) => Err(refusal(error)),
+        reply => outcome(reply),
+    };
+    replies.into_iter().map(outcome).collect()
+}
+
+/// Returns the outcomes of `acquire_all`. The grants have consecutive counters, in order.
+pub(super) fn grants(reply: Value, acquires: usize) -> Outcomes<Acquired> {
+    let mut replies = list(reply, 1 + acquires)?.into_iter();
+    let mut next = match replies.next() {
+        None | Some(Value::Nil) => 0,
+        Some(Value::Int(first @ 1..)) => first.unsigned_abs(),
+        Some(first) => return Err(CommandError::Refused(unexpected(&first))),
+    };
+    let mut granted = || {
+        let counter = next;
+        next += 1;
+        Ok(Acquired::granted(counter))
+    };
+    Ok(each(replies, |reply| match reply {
+        Value::Int(GRANTED) => granted(),
+        Value::Int(_) => acquired(reply),
+        reply => Err(unexpected(&reply)),
+    }))
+}
+
+pub(super) fn held<T>(reply: Value, held: T, not_held: T) -> Result<T, BackendError> {
+    match reply {
+        Value::Int(1) => Ok(held),
+        Value::Int(_) => Ok(not_held),
+        reply => Err(unexpected(&reply)),
+    }
+}
+
+/// Returns the counter of a first grant.
+pub(crate) fn granted(reply: &Value) -> Option<u64> {
+    match reply {
+        // `PTTL` returns no number below -2.
+        Value::Int(granted @ ..-2) => Some(granted.abs_diff(-2)),
+        _ => None,
+    }
+}
+
+pub(super) fn acquired(reply: Value) -> Result<Acquired, BackendError> {
+    let counter = match &reply {
+        Value::Int(-1) => return Err(no_ttl()),
+        Value::Int(left @ -2..) => return Ok(Acquired::busy(remaining(*left))),
+        // A repeated grant.
+        Value::Array(again) => again.first().and_then(granted),
+        // A vote.
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().and_then(|n| n.parse().ok()),
+        reply => granted(reply),
+    };
+    counter
+        .map(Acquired::granted)
+        .ok_or_else(|| unexpected(&reply))
+}
+
+pub(super) fn remaining(millis: i64) -> Duration {
+    Duration::from_millis(u64::try_from(millis).unwrap_or(0))
+}
+
+/// Returns an entry of a map, in the form of either protocol version.
+pub(crate) fn entry(reply: &Value, name: &str) -> Option<String> {
+    let is_it = |key: &Value| text(key).is_some_and(|key| key == name);
+    match reply {
+        Value::Array(flat) => {
+            let at = flat.iter().step_by(2).position(is_it)?;
+            text(flat.get(2 * at + 1)?)
+        }
+        Value::Map(pairs) => pairs
+            .iter()
+            .find(|(key, _)| is_it(key))
+            .and_then(|(_, value)| text(value)),
+        _ => None,
+    }
+}
+
+pub(crate) fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
+        _ => None,
+    }
+}

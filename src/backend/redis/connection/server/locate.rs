@@ -1,0 +1,47 @@
+//! The server that connections lead to, which can change.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, pending, ready};
+
+use super::target::Target;
+use crate::backend::BackendError;
+
+/// A source of the server to connect to.
+pub(crate) trait Locate: Send + Sync {
+    /// Returns the name of the source for errors and logs.
+    fn address(&self) -> &str;
+
+    /// Returns the server to connect to now.
+    fn locate(&self) -> BoxFuture<'_, Result<Target, BackendError>>;
+
+    /// Completes with the next server when `address` is no longer the one to connect to.
+    fn moved<'a>(&'a self, _address: &'a str) -> BoxFuture<'a, Target> {
+        pending().boxed()
+    }
+
+    /// Returns `true` if connections must lead elsewhere than to `address`.
+    fn has_left(&self, _address: &str) -> bool {
+        false
+    }
+
+    /// Returns `true` if the server can change, so that it must confirm that it is the primary.
+    fn can_move(&self) -> bool {
+        false
+    }
+
+    /// Reports a change of the server as a recovery, for as long as recoveries have subscribers.
+    fn look_out(self: Arc<Self>) {}
+}
+
+/// A server that never changes.
+impl Locate for Target {
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn locate(&self) -> BoxFuture<'_, Result<Target, BackendError>> {
+        ready(Ok(self.clone())).boxed()
+    }
+}

@@ -1,0 +1,108 @@
+//! What the handle and the task of a subscription connection share.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use redis::aio::MultiplexedConnection;
+use tokio::sync::Notify;
+
+use super::pub_sub::{PubSub, ping};
+use super::topics::Topics;
+use crate::backend::redis::command::{Cause, unavailable};
+use crate::backend::redis::connection::{Locate, Messages, Network, Outage, listen, within};
+use crate::backend::{BackendError, Hints};
+
+/// The server to subscribe at.
+pub(crate) struct Endpoint {
+    pub(crate) server: Arc<dyn Locate>,
+    /// Present at a cluster node, which has some of the channels. Called when another node may have one.
+    ///
+    /// Each channel is subscribed to at the node of its slot. All nodes receive plain messages, but
+    /// messages from another node are late: nodes delay small messages to each other by up to 40 ms.
+    pub(crate) on_moved: Option<Box<dyn Fn() + Send + Sync>>,
+}
+
+pub(super) struct Shared {
+    pub(super) network: Arc<Network>,
+    /// `None` if there is no server to subscribe at. Waiters are then notified at intervals.
+    pub(super) endpoint: Option<Endpoint>,
+    /// The kinds of messages. Each channel is subscribed to once per kind.
+    pub(super) kinds: &'static [PubSub],
+    topics: Mutex<Topics>,
+    /// Notified when a channel is to be subscribed or unsubscribed, or the notifier was dropped.
+    pub(super) changed: Notify,
+    pub(super) outage: Outage,
+}
+
+impl Shared {
+    pub(super) fn new(
+        network: Arc<Network>,
+        endpoint: Option<Endpoint>,
+        kinds: &'static [PubSub],
+    ) -> Self {
+        let address = endpoint.as_ref().map_or("", |it| it.server.address());
+        let outage = Outage::new(
+            "release notifications unavailable",
+            "release notifications available again",
+            address,
+        );
+        Self {
+            network,
+            endpoint,
+            kinds,
+            topics: Mutex::default(),
+            changed: Notify::new(),
+            outage,
+        }
+    }
+
+    pub(super) fn topics(&self) -> MutexGuard<'_, Topics> {
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) async fn within<T>(
+        &self,
+        reply: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        within(self.network.connect_timeout, reply).await
+    }
+
+    /// Opens a subscription connection. The caller sets the time limit.
+    pub(super) async fn listen(&self) -> Result<Messages, BackendError> {
+        match &self.endpoint {
+            Some(endpoint) => listen(&*endpoint.server).await,
+            None => Err(unavailable(Cause::Nowhere)),
+        }
+    }
+
+    /// Completes when the connection is dead, or leads to a server that was replaced.
+    ///
+    /// Commands fail on a dead connection, and report a recovery after they reconnected. A subscription
+    /// expects no reply, and would be silent until its next `PING`.
+    pub(super) async fn left_behind(
+        &self,
+        recoveries: &mut Hints,
+        (connection, address): (MultiplexedConnection, String),
+    ) -> BackendError {
+        loop {
+            recoveries.next().await;
+            if let Some(endpoint) = &self.endpoint
+                && endpoint.server.has_left(&address)
+            {
+                return unavailable(Cause::NotPrimary);
+            }
+            let alive = within(self.network.response_timeout, ping(&connection));
+            if let Err(error) = alive.await {
+                return error;
+            }
+        }
+    }
+
+    /// Reports that another cluster node may have a channel.
+    pub(super) fn report_moved(&self) {
+        if let Some(endpoint) = &self.endpoint
+            && let Some(on_moved) = &endpoint.on_moved
+        {
+            on_moved();
+        }
+    }
+}

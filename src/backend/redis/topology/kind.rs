@@ -1,0 +1,45 @@
+//! What every topology provides.
+
+use std::sync::Arc;
+
+use super::node::Node;
+use super::route::Route;
+use crate::LockKey;
+use crate::backend::{BackendError, HintSender};
+
+/// Routes that are created one by one.
+pub(crate) type Routes = Box<dyn Iterator<Item = Route> + Send>;
+
+/// The servers of a backend, and the way to the server of each key.
+pub(crate) trait Topology: Send + Sync {
+    /// Returns the route of the commands for a key.
+    fn route(&self, key: &LockKey) -> Result<Route, BackendError>;
+
+    /// Returns `true` if one call certainly reaches both keys. A look at their routes can show more.
+    fn share_call(&self, one: &LockKey, other: &LockKey) -> bool;
+
+    /// Notifies a waiter of the messages on a channel.
+    fn watch(&self, channel: String, waiter: HintSender);
+
+    /// Returns how many subscribers of a channel belong to this process and wait for nothing, or `None` if
+    /// the server does not know all subscribers.
+    fn own_subscribers(&self, channel: &str) -> Option<u8>;
+
+    /// Starts to report a new server as a recovery.
+    fn look_out(&self);
+
+    /// Returns the current nodes.
+    fn nodes(&self) -> Vec<Arc<Node>>;
+
+    /// Returns `true` if each node serves a part of the keys.
+    fn is_cluster(&self) -> bool;
+
+    /// Returns the route of a key if `node` serves it.
+    fn route_at(&self, node: &Arc<Node>, key: &LockKey) -> Option<Route>;
+
+    /// Returns one route for each fencing counter of the node.
+    fn counters(&self, node: &Arc<Node>) -> Routes;
+
+    /// Returns the node of the key if it has further fencing counters.
+    fn siblings(&self, key: &LockKey) -> Option<Arc<Node>>;
+}

@@ -1,0 +1,149 @@
+//! Opens the topology that a URL or a pool names.
+
+use std::sync::Arc;
+
+use deadpool_redis::Pool;
+use redis::RedisConnectionInfo;
+
+use super::cluster::{Cluster, ClusterSettings};
+use super::kind::Topology;
+use super::node::{Node, NodeSettings};
+use super::sentinel::Sentinels;
+use super::single::Single;
+use crate::backend::redis::command::{Names, connect_error};
+use crate::backend::redis::connection::{Locate, Origin, Target, Targets, Transport};
+use crate::backend::redis::notify::{Endpoint, Notifier, PubSub, Publish};
+use crate::{ConfigError, ConnectError};
+
+/// The servers of a backend, as the program names them.
+pub(crate) enum Source {
+    Url(String),
+    Pool(Pool),
+}
+
+/// The settings of a topology.
+pub(crate) struct Open {
+    pub(crate) source: Source,
+    /// The URL to subscribe at, if it differs.
+    pub(crate) notify: Option<String>,
+    pub(crate) sentinel_auth: Option<RedisConnectionInfo>,
+    pub(crate) publish: Publish,
+    pub(crate) transport: Transport,
+    pub(crate) node: NodeSettings,
+    pub(crate) names: Names,
+}
+
+/// A topology, its name in errors and logs, and the kind of its messages.
+pub(crate) type Opened = (Box<dyn Topology>, String, Publish);
+
+/// Creates the topology. Only a cluster opens connections, to ask for its nodes.
+pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
+    let Open {
+        source,
+        notify,
+        sentinel_auth,
+        publish,
+        transport,
+        node,
+        names,
+    } = settings;
+    let notify = notify.map(|url| Target::parse("notify", &url, &transport));
+    let notify = notify.transpose()?;
+    let targets = match source {
+        Source::Url(url) => Targets::parse("url", &url, &transport)?,
+        Source::Pool(pool) => {
+            #[cfg(feature = "redis-tls")]
+            if notify.is_none() {
+                let problem = "connections are the pool's";
+                transport.certificates.refuse(problem)?;
+            }
+            reject_sentinel_auth(sentinel_auth.as_ref())?;
+            let subscribed = notify.map(|target| Arc::new(target) as Arc<dyn Locate>);
+            return Ok(single(&node, Origin::Given(pool), subscribed, publish));
+        }
+    };
+    let server: Arc<dyn Locate> = match targets {
+        Targets::Server(target) => {
+            reject_sentinel_auth(sentinel_auth.as_ref())?;
+            Arc::new(*target)
+        }
+        Targets::Sentinel { sentinels, service } => {
+            let login = sentinel_auth.unwrap_or_default();
+            let network = Arc::clone(&node.network);
+            Arc::new(Sentinels::new(sentinels, service, login, network))
+        }
+        Targets::Cluster { .. } if notify.is_some() => {
+            let problem = "a cluster subscribes at its own nodes";
+            return Err(ConfigError::new("notify", problem).into());
+        }
+        Targets::Cluster { seeds } => {
+            reject_sentinel_auth(sentinel_auth.as_ref())?;
+            let settings = ClusterSettings {
+                seeds,
+                node,
+                names,
+                kinds: PubSub::kinds(publish),
+            };
+            return cluster(settings, publish).await;
+        }
+    };
+    let subscribed = match notify {
+        Some(target) => Arc::new(target),
+        None => Arc::clone(&server),
+    };
+    let origin = Origin::Server(server);
+    Ok(single(&node, origin, Some(subscribed), publish))
+}
+
+/// Rejects a login that no sentinel would see.
+fn reject_sentinel_auth(login: Option<&RedisConnectionInfo>) -> Result<(), ConfigError> {
+    match login {
+        None => Ok(()),
+        Some(_) => Err(ConfigError::new(
+            "sentinel_auth",
+            "the URL names no sentinels",
+        )),
+    }
+}
+
+fn single(
+    settings: &NodeSettings,
+    origin: Origin,
+    subscribed: Option<Arc<dyn Locate>>,
+    publish: Publish,
+) -> Opened {
+    let endpoint = subscribed.map(|server| Endpoint {
+        server,
+        on_moved: None,
+    });
+    let network = Arc::clone(&settings.network);
+    let notifier = Notifier::new(network, endpoint, PubSub::kinds(publish));
+    let node = Node::new(settings, origin, notifier);
+    let address = node.address().to_owned();
+    (Box::new(Single::new(node)), address, publish)
+}
+
+async fn cluster(
+    mut settings: ClusterSettings,
+    mut publish: Publish,
+) -> Result<Opened, ConnectError> {
+    let seeds: Vec<_> = settings
+        .seeds
+        .iter()
+        .map(|it| it.address.as_str())
+        .collect();
+    let address = seeds.join(",");
+    let failed = |error| connect_error(&address, error);
+    if publish == Publish::Auto {
+        let sharded = settings.have_sharded_messages().await.map_err(failed)?;
+        publish = if sharded {
+            Publish::Sharded
+        } else {
+            Publish::Plain
+        };
+        settings.kinds = PubSub::kinds(publish);
+    }
+    let cluster = Cluster::new(settings);
+    cluster.refresh().await.map_err(failed)?;
+    Ok((Box::new(cluster), address, publish))
+}

@@ -1,0 +1,103 @@
+//! A pooled connection for one acquire.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_redis::Connection as Pooled;
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisError, Value};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use crate::backend::BackendError;
+use crate::backend::redis::command::{Cause, CommandError};
+use crate::backend::redis::connection::{Connection, Link, Undo, without_timeout};
+
+/// A connection that only one acquire uses. Closed when it is dropped before
+/// [`put_back`](Self::put_back).
+pub(super) struct Checkout {
+    pub(super) link: Arc<Link>,
+    /// The shared link at the time of the checkout.
+    pub(super) shared: Arc<Link>,
+    connection: Arc<Connection>,
+    /// Returns to its pool when dropped.
+    pooled: Option<Pooled>,
+    /// Dropped after the connection, so that the pool has room for the next one.
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Checkout {
+    pub(super) fn new(
+        pooled: Pooled,
+        connection: &Arc<Connection>,
+        shared: Arc<Link>,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        // A clone: the settings of the pool's own handle stay.
+        let handle = MultiplexedConnection::clone(&pooled);
+        Self {
+            link: Arc::new(Link::new(without_timeout(handle), shared.address.clone())),
+            shared,
+            connection: Arc::clone(connection),
+            pooled: Some(pooled),
+            _permit: permit,
+        }
+    }
+
+    /// Returns the connection to the pool. No command may be in flight.
+    pub(super) fn put_back(mut self) {
+        self.pooled = None;
+    }
+
+    /// Sends a last command behind all that are in flight, and returns the connection to the pool after
+    /// the reply. Without a reply within `limit`, the connection is closed and the command sent over a
+    /// new one.
+    pub(super) fn settle(self, last: Cmd, asking: bool, limit: Duration) {
+        let connection = Arc::clone(&self.connection);
+        connection.network().spawner.spawn(async move {
+            match timeout(limit, self.link.send(&last, asking)).await {
+                // A rejection settles nothing.
+                Ok(Ok(Value::ServerError(_)) | Err(_)) | Err(_) => {
+                    let connection = Arc::clone(&self.connection);
+                    self.close();
+                    drop(connection.send((&last).into(), asking).await);
+                }
+                Ok(Ok(_reply)) => self.put_back(),
+            }
+        });
+    }
+
+    /// Closes the connection with all that is in flight, and the shared link.
+    ///
+    /// The server may have read an acquire here that it did not execute yet. A release on an existing
+    /// link could overtake that acquire. A release on a new link cannot.
+    pub(super) fn close(self) {
+        self.connection.discard(&self.shared);
+    }
+
+    /// Returns the error of a grant by a former primary, which is void.
+    pub(super) fn left_behind(self) -> CommandError {
+        self.close();
+        CommandError::Died(BackendError::unknown(Cause::NotPrimary))
+    }
+
+    pub(super) fn died(self, error: RedisError) -> CommandError {
+        self.close();
+        CommandError::Died(BackendError::unknown(error))
+    }
+
+    /// Returns the error of a missing reply, and undoes the acquire, which may still be granted.
+    pub(super) fn silent(self, undo: Undo<'_>, asking: bool, waited: Duration) -> CommandError {
+        self.connection.mark_suspect(&self.shared);
+        self.settle((undo.command)(), asking, undo.limit + waited);
+        CommandError::Died(BackendError::unknown(Cause::NoReply(waited)))
+    }
+}
+
+impl Drop for Checkout {
+    fn drop(&mut self) {
+        if let Some(pooled) = self.pooled.take() {
+            drop(Pooled::take(pooled));
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Grants that count only when replicas acknowledge them.
+
+mod checkout;
+#[expect(clippy::module_inception, reason = "the type's own name")]
+mod replicas;
+
+pub(crate) use replicas::{MinReplicas, Replicas};
