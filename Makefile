@@ -4,7 +4,7 @@
 SERVER ?= redis-server
 CARGO ?= cargo
 # Each is built alone, and so is none of them.
-FEATURES := axum redis redis-sentinel redis-cluster redis-tls tracing metrics conformance test-util
+FEATURES := axum redis redis-tls tracing metrics conformance test-util
 
 export SERVER
 

@@ -160,7 +160,6 @@
 //! |---|---|---|
 //! | `axum` | yes | [`Locked`], the extractors for [`Held`] and [`Owner`], [`LockLayer::by_path_param`] |
 //! | `redis` | yes | [`RedisBackend`]: one server, Sentinel, Cluster |
-//! | `redis-sentinel`, `redis-cluster` | | nothing more: names for what `redis` brings along |
 //! | `redis-tls` | | `rediss://`, through rustls |
 //! | `tracing` | | `warn` for a lost lock, a server that cannot be reached or looks unsafe; `debug` for an acquire that failed |
 //! | `metrics` | | the counters `tower_lock_acquires_total{outcome}` and `tower_lock_lost_total`, the histogram `tower_lock_wait_seconds` |

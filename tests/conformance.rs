@@ -44,9 +44,9 @@ mod redis {
     use std::num::NonZeroUsize;
     use std::time::Duration;
 
+    use deadpool_redis::{Config, Pool, Runtime};
     use tower_lock::Quorum;
     use tower_lock::backend::conformance;
-    use tower_lock::backend::redis::deadpool_redis::{Config, Pool, Runtime};
     use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
 
     use crate::support::redis_server::RedisServer;

@@ -7,11 +7,11 @@ mod support;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use deadpool_redis::{Config, Runtime};
 use futures_util::future::join_all;
 use redis::Commands as _;
 use static_assertions::assert_impl_all;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::backend::redis::deadpool_redis::{Config, Runtime};
 use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
 use tower_lock::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Extended, ForceReleased,
@@ -456,7 +456,7 @@ async fn a_server_that_is_full_or_a_replica_or_evicts_is_warned_of() {
     warned_of("allkeys-lru").await;
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-    warned_of("cannot take locks at the moment").await;
+    warned_of("cannot grant locks now").await;
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     warned_of("is a replica").await;

@@ -346,7 +346,7 @@ fn a_failover_is_told_once_and_names_the_servers() {
         assert!(text.contains(&format!("primary=\"{new}\"")), "{text}");
         assert_eq!(log.count(UNREACHED), 1, "{text}");
         assert_eq!(log.count(REACHED), 1, "{text}");
-        let cause = format!("the primary {old} cannot be used: ");
+        let cause = format!("primary {old} is unusable: ");
         assert!(text.contains(&cause), "{text}");
         drop(guard);
     });

@@ -64,7 +64,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 async fn is_in_quarantine(locks: &LockManager, key: &str) {
     let error = locks.acquire(key).no_wait().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    let said = "the server came back without its data; no lock is granted for another";
+    let said = "server lost its data; no grants for another";
     assert!(chain(&error).contains(said), "{}", chain(&error));
 }
 
@@ -173,7 +173,7 @@ async fn the_first_connection_begins_it_warns_of_it_and_works() {
     let second = builder(server.url()).connect().await.unwrap();
     for backend in [&first, &second] {
         let warnings = backend.warnings();
-        let said = "came back without its data, or is new; no lock is granted for another";
+        let said = "lost its data or is new; no grants for another";
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].contains(said), "{warnings:?}");
     }

@@ -7,11 +7,11 @@ mod support;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use deadpool_redis::{Manager, Pool};
 use futures_util::future::{join, join_all};
 use futures_util::poll;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::backend::redis::RedisBackendBuilder;
-use tower_lock::backend::redis::deadpool_redis::{Manager, Pool};
 use tower_lock::backend::{
     AcquireRequest, Acquired, Backend as _, BackendError, BackendErrorKind, LeaseId, Release,
     Released, Renewal, Renewed, conformance,
@@ -622,7 +622,7 @@ async fn a_server_without_enough_replicas_is_refused_at_once() {
     };
     assert_eq!(error.field(), "min_replicas");
     let said = format!(
-        "the server {} has 0 replicas that acknowledge, 1 are asked for",
+        "0 of 1 replicas of the server {} acknowledged a grant",
         server.address()
     );
     assert!(error.to_string().contains(&said), "{error}");
@@ -635,7 +635,7 @@ async fn a_server_without_enough_replicas_is_refused_at_once() {
     let trio = Trio::start();
     let error = trio.builder(3, 3 * SECOND).connect().await.unwrap_err();
     assert!(
-        chain(&error).contains("has 2 replicas"),
+        chain(&error).contains("2 of 3 replicas"),
         "{}",
         chain(&error)
     );

@@ -8,8 +8,8 @@ use std::error::Error;
 use std::future::IntoFuture as _;
 use std::time::Duration;
 
+use deadpool_redis::{Config, Runtime};
 use tokio::time::{sleep, timeout};
-use tower_lock::backend::redis::deadpool_redis::{Config, Runtime};
 use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
 use tower_lock::backend::{AcquireRequest, Hints, LeaseId, Release, conformance};
 use tower_lock::{Backend as _, ConnectError, ErrorKind, LockKey, LockManager};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_lock::backend::redis::deadpool_redis::{Config, Runtime};
+use deadpool_redis::{Config, Runtime};
 use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
 use tower_lock::{Backend as _, ConnectError, ErrorKind, LockKey, LockManager};
 

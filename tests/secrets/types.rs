@@ -5,10 +5,10 @@ use std::future::IntoFuture as _;
 use std::time::Duration;
 
 use axum::extract::FromRequestParts as _;
+use deadpool_redis::{Config, Runtime};
 use http::{Request, Response};
 use tower::{Layer as _, Service as _, service_fn};
 use tower_lock::backend::redis::Publish;
-use tower_lock::backend::redis::deadpool_redis::{Config, Runtime};
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased,
     Hints, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,

@@ -29,5 +29,4 @@ mod topology;
 
 pub use backend::RedisBackend;
 pub use builder::RedisBackendBuilder;
-pub use deadpool_redis;
 pub use notify::Publish;

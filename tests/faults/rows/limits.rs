@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use deadpool_redis::{Config, PoolConfig, Runtime};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::{poll, stream};
 use tokio::time::{Instant, sleep};
-use tower_lock::backend::redis::deadpool_redis::{Config, PoolConfig, Runtime};
 use tower_lock::{ErrorKind, LockManager, RedisBackend};
 
 use super::Row;
