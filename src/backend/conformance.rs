@@ -15,7 +15,7 @@
 //! # }
 //! ```
 //!
-//! Every function works on keys nobody else uses, so they may run side by side and against a store
+//! Every function works on keys of its own, so they may run side by side and against a store
 //! that is in use. Time is Tokio's: a store in this process can be tested in paused time. Where
 //! something may take a moment, it is asked for until a deadline has passed; nothing is slept for
 //! in hope.
@@ -115,7 +115,7 @@ pub async fn trying_again_under_one_lease_is_granted_again<B: Backend>(backend: 
     release(backend, &key, stranger).await;
 }
 
-/// A release frees the key; a second one finds nothing to do, whoever holds the key by then.
+/// A release frees the key. A second one changes nothing, also under a new holder.
 ///
 /// # Panics
 ///
@@ -135,7 +135,7 @@ pub async fn a_release_frees_the_key_and_may_be_repeated<B: Backend>(backend: &B
     release(backend, &key, next).await;
 }
 
-/// A lease that does not hold the key changes nothing about who does.
+/// A lease that does not hold the key does not affect its holder.
 ///
 /// # Panics
 ///
@@ -308,7 +308,7 @@ pub async fn expiry_frees_the_key<B: Backend>(backend: &B) {
     release(backend, &key, next).await;
 }
 
-/// Of many that try at once, exactly one is granted.
+/// Exactly one of many concurrent attempts is granted.
 ///
 /// # Panics
 ///
@@ -348,7 +348,7 @@ pub async fn a_watch_is_hinted_once_it_is_in_force<B: Backend>(backend: &B) {
     hinted(&mut second, "the second watch is in force").await;
 }
 
-/// Whoever watches is told of a release, again and again.
+/// A subscriber is notified of each release.
 ///
 /// # Panics
 ///
@@ -364,7 +364,7 @@ pub async fn a_release_is_hinted_to_the_other_handle<B: Backend>(one: &B, other:
     }
 }
 
-/// Whoever watches is told of a forced release.
+/// A subscriber is notified of a forced release.
 ///
 /// # Panics
 ///
@@ -439,7 +439,7 @@ pub async fn a_forced_release_frees_whoever_holds<B: Backend>(one: &B, other: &B
     grant(one, &key, next, LONG).await;
     assert_eq!(released(one, &key, holder).await, Released::NotHeld);
     release(one, &key, next).await;
-    // Of what a quorum's slow node was late with, something may be left.
+    // A slow node of a quorum may still hold an earlier lease.
     let deadline = Instant::now() + MARGIN;
     while definite(force().await, "force") == ForceReleased::Released {
         assert!(Instant::now() < deadline, "{key:?} is held by nobody");

@@ -1,15 +1,15 @@
-//! One try to take a key on a majority of the nodes.
+//! One attempt to acquire a key on a majority of the nodes.
 //!
 //! ```text
 //! propose ──► a majority grants ──► it knows one counter ─────────────────────► granted
 //!    │               │                     └─ else ──► confirm ──► it does now ───┘
-//!    └───────────────┴── it cannot be had any more ──► give back ──► busy, or unavailable
+//!    └───────────────┴── a majority is impossible ────► release ───► busy, or unavailable
 //! ```
 //!
-//! Why the engine's deadline holds: it counts from before the first command. Each node counts from when
-//! a vote came, which is later, also that of the second round, so at the deadline none of the nodes that
-//! granted has let go, whatever its clock shows: it measures a span, and the drift allows for its speed.
-//! A grant that took so long that nothing is left of it is given back by the engine like any other.
+//! The deadline of the engine starts before the first command. The lease at a node starts with its vote, which
+//! is later, also in the second round. So no node that granted has released the lease at the deadline. The
+//! clocks of the nodes only measure spans, and the drift allows for their speed. The engine releases a grant
+//! that took longer than its lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::jitter::up_to;
 
 type Vote = Result<Acquired, BackendError>;
 
-/// A try, from the first command to its outcome.
+/// An attempt, from the first command to its outcome.
 struct Candidacy {
     inner: Arc<Inner>,
     request: AcquireRequest,
@@ -49,8 +49,7 @@ pub(super) async fn try_acquire(inner: &Arc<Inner>, request: &AcquireRequest) ->
 impl Candidacy {
     /// # Cancel safety
     ///
-    /// To be driven to its end, as the contract has it: dropped, votes on the wire are not given
-    /// back.
+    /// As the contract says, it must not be dropped: votes in flight would not be released.
     async fn run(mut self, began: Instant) -> Vote {
         let proposal = self.inner.proposals.next();
         for node in 0..self.inner.nodes.len() {
@@ -111,7 +110,7 @@ impl Candidacy {
                     drop(claim);
                 }
             }
-            // It was given back while its vote was under way: the release is up to us.
+            // It was released while its vote was in flight, so the release is sent here.
             if let Some(claim) = inner.ledger.reclaim(node, &key, lease) {
                 inner.settle(vec![claim], Duration::ZERO);
             }
@@ -139,7 +138,7 @@ impl Candidacy {
         }
     }
 
-    /// Votes that nobody waits for any more go on in a task.
+    /// Continues votes without a waiter in a task.
     fn leave(self) {
         self.inner.finish(self.votes);
     }
@@ -157,8 +156,8 @@ impl Candidacy {
         inner.finish(votes);
         let settled = given_back.await;
         if election.is_split() {
-            // Others may have had a part of the nodes, as we had, and be told to try again at the
-            // same moment, as we are. Whoever draws the shortest pause is alone.
+            // Several processes may each hold a part of the nodes, and retry at the same moment. Random
+            // pauses separate them.
             let pause = began.elapsed() * u32::try_from(inner.nodes.len()).unwrap_or(u32::MAX);
             sleep(up_to(pause.min(inner.node_timeout))).await;
         }

@@ -83,15 +83,15 @@ pub(super) async fn renew(
         None => Err(fault::no_majority(tally.failures, nodes, true)),
     });
     let outcomes: Vec<_> = outcomes.collect();
-    // Nobody will release what is lost. Nodes that hold it still were just told to for another while,
-    // and would not say until then what they know of tokens.
+    // A lost lease has no owner that releases it. Nodes that still hold it have just renewed it, and
+    // would not report their counters until it expires.
     let lost = outcomes.iter().zip(renewals);
     let lost = lost.filter(|(outcome, _)| matches!(outcome, Ok(Renewed::NotHeld)));
     let lost: Vec<_> = lost
         .map(|(_, it)| Release::new(it.key.clone(), it.lease))
         .collect();
     if !lost.is_empty() {
-        // What fails goes on by itself.
+        // Failed releases continue in a task.
         drop(release(inner, &lost).await);
     }
     outcomes

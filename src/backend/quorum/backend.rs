@@ -13,7 +13,7 @@ use crate::backend::{
     Released, Renewal, Renewed,
 };
 
-/// Several independent stores as one: a key is held by whoever holds it on a majority of them.
+/// Several independent stores as one. A process holds a key if it holds it on a majority of them.
 ///
 /// ```text
 ///   process ── LockManager ── Quorum ─┬─► node 1    granted
@@ -48,7 +48,7 @@ use crate::backend::{
 ///
 /// With N nodes, N odd, a *minority* is any number below N/2: one of three, two of five.
 ///
-/// - *It goes on* while a minority is down, hangs, or loses its answers; and nobody waits for it.
+/// - *Available* while a minority is down, hangs, or loses its replies, without a delay.
 ///   Without a majority every acquire is [`Unavailable`](crate::ErrorKind::Unavailable) within four
 ///   [node timeouts](QuorumBuilder::node_timeout), and locks that are held are lost at their deadline.
 /// - *Mutual exclusion*, as long as no node forgets a lease that is held: two majorities share a node,
@@ -56,8 +56,8 @@ use crate::backend::{
 ///   node from that or later, so a majority keeps it for as long as the process trusts it. The clocks
 ///   need not agree on the time, only run at the same speed within 1 % and not be set while
 ///   they run.
-/// - *What it takes it gives back*: a try that fails is released on every node it may have reached; a
-///   node that cannot be reached is asked again until the lease must have run out there.
+/// - *A failed attempt leaves nothing behind*: it is released on every node that it may have reached. The
+///   release is repeated at an unreachable node until the lease must have expired there.
 /// - *A renewal never takes anything.* A node that forgot a lease is not made to hold it again: it
 ///   might make up a majority that has never been one. So a lease lives on the nodes that granted
 ///   it, and is lost with the majority of them; a fresh one has all nodes to choose from.
@@ -72,12 +72,12 @@ use crate::backend::{
 ///    largest of a majority's.
 /// 2. A grant counts only once a majority *knows* its counter: the node's own has come as far.
 ///    Most often all of them answer the same, since the process proposes one, and that takes no more than
-///    the one round trip; otherwise those that are behind are told, with the same lease, in a second one.
-/// 3. A node that knows no counter says so, and learns one by being told, never from a proposal. Its vote
-///    does not count for 1, unless all nodes have been heard or waited for.
+///    the one round trip; otherwise those that are behind receive it, with the same lease, in a second one.
+/// 3. A node that knows no counter says so, and learns one only in that second round, not from a proposal. Its
+///    vote does not count for 1, unless all nodes have replied or timed out.
 ///
-/// Let a grant have the counter *c*. By 2 a majority knew *c* while they held its lease; whoever voted
-/// for the next grant did so after that, having let go of it. Fewer than half of the nodes
+/// Let a grant have the counter *c*. By 2 a majority knew *c* while they held its lease. A node that voted
+/// for the next grant did so after it released that lease. Fewer than half of the nodes
 /// remember less than *c*. So of a majority that remembers anything, which 3 asks for, one voted
 /// beyond *c*; and where so many do not remember that there is no such majority, all others
 /// were heard, and one of them knew *c*, by the assumption above. The maximum of 1 is larger
@@ -102,11 +102,10 @@ use crate::backend::{
 /// The algorithm is [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/),
 /// with tokens added. Kleppmann, [*How to do distributed
 /// locking*](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html) (2016), holds
-/// against it that it relies on clocks and has no fencing token: a holder that stands still, or a clock
-/// that jumps, lets two in. That is so here as with any lease. A guard tells its holder by the
-/// monotonic clock of the process, and the token lets the storage refuse who was overtaken; without a
-/// storage that checks tokens, take a quorum for locks that save work, not for locks that keep data
-/// right.
+/// against it that it relies on clocks and has no fencing token: if a holder pauses or a clock jumps, two
+/// processes may hold a lock. The same is true here, as with any lease. A guard expires by the monotonic
+/// clock of the process, and the token lets the storage reject a stale holder. Without a storage that checks
+/// tokens, use a quorum for locks that save work, not for locks that keep data right.
 #[derive(Clone)]
 pub struct Quorum {
     inner: Arc<Inner>,

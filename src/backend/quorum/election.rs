@@ -150,7 +150,7 @@ impl Election {
         let mut busy = false;
         for ballot in self.ballots {
             match ballot {
-                // Given back by now.
+                // Already released.
                 Ballot::Granted(_) => free_at.push(now),
                 Ballot::Open => {}
                 Ballot::Busy(until) => {

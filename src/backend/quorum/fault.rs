@@ -1,16 +1,16 @@
-//! Why a quorum has no outcome.
+//! The errors of a quorum.
 
 use std::time::Duration;
 
 use crate::backend::{BackendError, BackendErrorKind};
 
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
-    #[error("no answer from the node within {0:?}")]
+enum Cause {
+    #[error("no reply from the node within {0:?}")]
     Silent(Duration),
-    #[error("the node is still busy with an earlier command for this lease")]
+    #[error("node is busy with an earlier command for this lease")]
     Engaged,
-    #[error("{failed} of {nodes} nodes gave no outcome")]
+    #[error("{failed} of {nodes} nodes returned no outcome")]
     NoMajority {
         failed: usize,
         nodes: usize,
@@ -19,19 +19,19 @@ enum Trouble {
     },
 }
 
-/// A node was waited for long enough.
+/// Creates the error of a node that did not reply in time.
 pub(super) fn silent(waited: Duration) -> BackendError {
-    BackendError::unknown(Trouble::Silent(waited))
+    BackendError::unknown(Cause::Silent(waited))
 }
 
-/// Nothing was sent to a node, since something is under way.
+/// Creates the error of a node to which nothing was sent, because a command is in flight.
 pub(super) fn engaged() -> BackendError {
-    BackendError::unknown(Trouble::Engaged)
+    BackendError::unknown(Cause::Engaged)
 }
 
-/// Too few nodes gave an outcome. `unsettled`: something may have taken effect and stayed.
+/// Creates the error of too few outcomes. `unsettled`: a lease may remain at a node.
 ///
-/// What no try can mend is said only if a majority of the nodes says the same.
+/// A permanent kind requires that a majority of the nodes reports it.
 pub(super) fn no_majority(
     failures: Vec<BackendError>,
     nodes: usize,
@@ -46,14 +46,14 @@ pub(super) fn no_majority(
                 .count()
                 > nodes
         });
-    let trouble = |failures: Vec<BackendError>| Trouble::NoMajority {
+    let cause = |failures: Vec<BackendError>| Cause::NoMajority {
         failed: failures.len(),
         nodes,
         first: failures.into_iter().next(),
     };
     match agreed {
-        Some(kind) => BackendError::refused(kind, trouble(failures)),
-        None if unsettled => BackendError::unknown(trouble(failures)),
-        None => BackendError::refused(BackendErrorKind::Unavailable, trouble(failures)),
+        Some(kind) => BackendError::refused(kind, cause(failures)),
+        None if unsettled => BackendError::unknown(cause(failures)),
+        None => BackendError::refused(BackendErrorKind::Unavailable, cause(failures)),
     }
 }

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::backend::BoxFuture;
 
-/// Driven by whoever awaits the answers: an operation whose nodes all answer needs no task. What is
-/// still under way when the outcome is clear is to be driven on by a task.
+/// The caller that awaits the replies polls the commands, so an operation whose nodes all reply needs no task.
+/// A task must poll the commands that are still in flight after the outcome.
 pub(super) struct Flight<T> {
     under_way: Vec<(usize, BoxFuture<T>)>,
     answers: VecDeque<(usize, T)>,

@@ -1,11 +1,10 @@
 //! Which nodes may hold which lease of this process, and which of them is being talked to.
 //!
 //! A release must not overtake an acquire, on no node. So there is never more than one vote or
-//! release of a lease under way at a node: whoever wants to send one makes a [`Claim`] first. What
-//! cannot be claimed is left to whoever has the claim, who finds the lease unwanted when the
-//! answer comes and gives it back.
+//! release of a lease in flight at a node: a sender takes a [`Claim`] first. If there is a claim, its owner finds
+//! the lease unwanted when the reply arrives, and releases it.
 //!
-//! | place | a vote | a release | the answer |
+//! | state | a vote | a release | the answer |
 //! |---|---|---|---|
 //! | out: it cannot be there | goes out: claimed | has nothing to do | |
 //! | in: it may be there | goes out: claimed | goes out: claimed | |
@@ -42,24 +41,24 @@ struct Entries {
 struct Entry {
     /// When the lease must have run out on every node.
     until: Instant,
-    /// It was given back, or never granted: wherever it is found, it is to go.
+    /// It was released, or never granted: each node that still holds it must release it.
     unwanted: bool,
-    places: Vec<Place>,
+    nodes: Vec<NodeState>,
 }
 
 impl Entry {
     /// What is under way may still have an effect, and its answer belongs to this entry.
     fn is_claimed(&self) -> bool {
-        self.places.contains(&Place::Claimed)
+        self.nodes.contains(&NodeState::Claimed)
     }
 
     fn is_over(&self) -> bool {
-        self.unwanted && self.places.iter().all(|place| *place == Place::Out)
+        self.unwanted && self.nodes.iter().all(|state| *state == NodeState::Out)
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum NodeState {
     Out,
     In,
     Claimed,
@@ -88,7 +87,7 @@ impl Ledger {
         let entry = entry.or_insert_with(|| Entry {
             until,
             unwanted: false,
-            places: vec![Place::Out; self.nodes],
+            nodes: vec![NodeState::Out; self.nodes],
         });
         entry.until = entry.until.max(until);
         entry.unwanted = false;
@@ -111,9 +110,9 @@ impl Ledger {
     ) -> Option<Claim> {
         let name = (key.clone(), lease);
         let mut entries = self.entries();
-        let place = &mut entries.leases.get_mut(&name)?.places[node];
-        let before = std::mem::replace(place, Place::Claimed);
-        (before != Place::Claimed).then(|| Claim::new(self, node, &name, before))
+        let state = &mut entries.leases.get_mut(&name)?.nodes[node];
+        let before = std::mem::replace(state, NodeState::Claimed);
+        (before != NodeState::Claimed).then(|| Claim::new(self, node, &name, before))
     }
 
     /// The lease is not wanted any more: the claims that release it, and how many nodes cannot hold it.
@@ -132,7 +131,7 @@ impl Ledger {
             entry.or_insert_with(|| Entry {
                 until,
                 unwanted: true,
-                places: vec![Place::In; self.nodes],
+                nodes: vec![NodeState::In; self.nodes],
             });
         }
         let Some(entry) = entries.leases.get_mut(&name) else {
@@ -143,13 +142,13 @@ impl Ledger {
             entries.leases.remove(&name);
             return (Vec::new(), self.nodes);
         }
-        let out = entry.places.iter().filter(|place| **place == Place::Out);
+        let out = entry.nodes.iter().filter(|state| **state == NodeState::Out);
         let out = out.count();
-        let places = entry.places.iter_mut().enumerate();
-        let claims = places.filter(|(_, place)| **place == Place::In);
-        let claims = claims.map(|(node, place)| {
-            *place = Place::Claimed;
-            Claim::new(self, node, &name, Place::In)
+        let nodes = entry.nodes.iter_mut().enumerate();
+        let claims = nodes.filter(|(_, state)| **state == NodeState::In);
+        let claims = claims.map(|(node, state)| {
+            *state = NodeState::Claimed;
+            Claim::new(self, node, &name, NodeState::In)
         });
         (claims.collect(), out)
     }
@@ -164,11 +163,11 @@ impl Ledger {
         let name = (key.clone(), lease);
         let mut entries = self.entries();
         let entry = entries.leases.get_mut(&name)?;
-        if !entry.unwanted || entry.places[node] != Place::In {
+        if !entry.unwanted || entry.nodes[node] != NodeState::In {
             return None;
         }
-        entry.places[node] = Place::Claimed;
-        Some(Claim::new(self, node, &name, Place::In))
+        entry.nodes[node] = NodeState::Claimed;
+        Some(Claim::new(self, node, &name, NodeState::In))
     }
 
     /// Whether no node can hold a lease that is not wanted any more.
@@ -184,19 +183,19 @@ pub(super) struct Claim {
     ledger: Arc<Ledger>,
     node: usize,
     name: Name,
-    /// What the node's place was, and what it becomes.
-    before: Place,
-    then: Place,
+    /// The state of the node before the claim, and after it.
+    before: NodeState,
+    then: NodeState,
 }
 
 impl Claim {
-    fn new(ledger: &Arc<Ledger>, node: usize, name: &Name, before: Place) -> Self {
+    fn new(ledger: &Arc<Ledger>, node: usize, name: &Name, before: NodeState) -> Self {
         Self {
             ledger: Arc::clone(ledger),
             node,
             name: name.clone(),
             before,
-            then: Place::In,
+            then: NodeState::In,
         }
     }
 
@@ -222,7 +221,7 @@ impl Claim {
 
     /// The lease is not at the node, and will not be.
     pub(super) fn out(mut self) {
-        self.then = Place::Out;
+        self.then = NodeState::Out;
     }
 }
 
@@ -230,7 +229,7 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let mut entries = self.ledger.entries();
         if let Some(entry) = entries.leases.get_mut(&self.name) {
-            entry.places[self.node] = self.then;
+            entry.nodes[self.node] = self.then;
             if entry.is_over() {
                 entries.leases.remove(&self.name);
             }

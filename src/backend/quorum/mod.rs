@@ -4,15 +4,15 @@
 //! that leaves no doubt ([`flight`], [`election`]). It drives its commands itself, without tasks; those
 //! that are still under way when it is decided go on in one task.
 //!
-//! What makes that safe is an order that must hold on each node by itself: a release must not overtake a
+//! What makes that safe is an order that must hold on each single node: a release must not overtake a
 //! vote for the same lease, also where the vote's answer is no longer waited for, and a vote that comes
 //! late must be followed by the release that it missed. [`ledger`] keeps that order.
 //!
-//! | the node's vote | when the lease is given back |
+//! | the node's vote | when the lease is released |
 //! |---|---|
 //! | was answered: granted, or unknown | the release goes out |
 //! | was answered: busy, or refused | nothing is owed |
-//! | is under way | whoever drives it sends the release after its end |
+//! | is in flight | its sender sends the release after its end |
 //!
 //! A node that does not answer the release is asked again by a task, with backoff, until it does or
 //! the lease must have run out there.

@@ -1,4 +1,4 @@
-//! Giving leases back, on all nodes.
+//! Releases leases on all nodes.
 //!
 //! The answer waits for a majority. What the others are owed goes on in tasks, until each of them
 //! has answered or the lease must have run out there.
@@ -35,7 +35,7 @@ struct Tally {
     /// Nodes that do not hold it, or cannot.
     not_held: usize,
     failures: Vec<BackendError>,
-    /// Of nodes that have to be asked again.
+    /// The claims at nodes that must be asked again.
     claims: Vec<Claim>,
 }
 

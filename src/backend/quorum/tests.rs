@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    /// A grant, given back again: its counter.
+    /// Grants and releases a lock, and returns the counter.
     async fn grant(&self, process: usize) -> Result<u64, BackendError> {
         let (quorum, key) = (&self.processes[process], LockKey::new("a"));
         let lease = LeaseId::new(Uuid::new_v4(), 1);
@@ -140,7 +140,7 @@ impl World {
             .release(&[Release::new(key, lease)])
             .await
             .remove(0)?;
-        // Whatever is late has come by then, and been given back.
+        // By then, late votes have arrived and been released.
         sleep(Duration::from_secs(3)).await;
         Ok(counter)
     }
@@ -213,8 +213,8 @@ async fn tokens_increase_whichever_minority_is_lost_or_forgets() {
     }
 }
 
-/// The nodes that know the last token and the nodes that vote next share one node only, and whoever
-/// asks is ten seconds behind: the case that the largest counter of a majority alone gets wrong.
+/// The nodes that know the last token and the nodes that vote next share only one node, and the clock of the
+/// next process is ten seconds slow. The largest counter of a majority alone would be wrong here.
 #[tokio::test(start_paused = true)]
 async fn a_token_is_known_to_every_majority_to_come() {
     let world = World::new(3);
@@ -247,7 +247,7 @@ async fn a_grant_takes_one_round_where_the_nodes_remember_the_same() {
     }
 }
 
-/// A node that forgot is told, and counts again.
+/// A node that lost its counter receives it again, and counts again.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_forgot_learns_with_the_next_grant() {
     let world = World::new(3);
@@ -261,8 +261,8 @@ async fn a_node_that_forgot_learns_with_the_next_grant() {
     assert_eq!(world.votes() - before, 3, "and knows");
 }
 
-/// Two nodes of five lose their data while two others are out of reach; the holder is told, and
-/// nobody releases what the rest still hold. The clock of who comes next is ten seconds slow.
+/// Two nodes of five lose their data while two others are unreachable. The holder is notified, and the other
+/// nodes still hold the lease. The clock of the next process is ten seconds slow.
 #[tokio::test(start_paused = true)]
 async fn what_a_lost_lock_left_behind_is_given_back_and_remembered() {
     let world = World::new(5);

@@ -275,7 +275,7 @@ impl RedisBackendBuilder {
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect), but [`ConnectError::Unreachable`] only if no node of a cluster
+    /// The errors of [`connect`](Self::connect), but [`ConnectError::Unreachable`] only if no node of a cluster
     /// replies.
     ///
     /// # Cancel safety

@@ -122,7 +122,7 @@ impl AcquireBatch {
     }
 }
 
-/// Also dropped with its runtime, so that the next acquire is sent at once again.
+/// Dropped with its runtime as well, so that the next acquire is sent at once again.
 struct Alone<'a>(&'a AcquireBatch);
 
 impl Drop for Alone<'_> {

@@ -21,7 +21,7 @@ use crate::backend::redis::topology::{Node, Routes, Topology};
 /// The most concurrent checks at a node, whose connection serves other commands as well.
 const AT_A_TIME: usize = 256;
 
-/// Begins the quarantine wherever a counter is lost, and returns the rest of the longest one.
+/// Begins the quarantine of each lost counter, and returns the rest of the longest one.
 ///
 /// # Cancel safety
 ///

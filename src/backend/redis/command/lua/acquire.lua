@@ -1,21 +1,20 @@
--- Takes a lock that is free, or held by this very lease.
+-- Acquires a lock that is free, or held by this lease.
 --
 -- KEYS[1] lock body, KEYS[2] fencing counter
--- ARGV[1] lease id, ARGV[2] time to live in ms
--- Answer: -2 less the counter when granted, which is below all that PTTL says; in an array when
--- granted again; otherwise the holder's PTTL, -1 when what stands there has no end (not a lock: nobody
--- may wait for it).
+-- ARGV[1] lease id, ARGV[2] TTL in ms
+-- Reply: granted: -2 minus the counter, which is below every reply of PTTL; granted again: the same in an
+-- array; otherwise the holder's PTTL, or -1 for a key without a TTL, which is no lock and never expires.
 --
--- An own field means that an earlier call was answered into a dead connection: granted again, and
--- still counted once. Whoever would take this grant back has to know that there was one before. A
--- foreign type makes HEXISTS fail and stays untouched.
+-- An own field means that the reply to an earlier call was lost. The lock is granted again and still
+-- counted once. Before it releases a repeated grant, the caller must know of the first one. HEXISTS fails
+-- on a foreign type, which stays untouched.
 local left = redis.call('pttl', KEYS[1])
 if left ~= -2 and redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return left
 end
 local counter = next_counter(KEYS[2], '1')
 local fresh = redis.call('hset', KEYS[1], ARGV[1], '1')
--- A body without an end would block its key for ever: if PEXPIRE is refused, take the body back.
+-- A body without a TTL would block its key for ever: if PEXPIRE is refused, the body is deleted.
 local armed = redis.pcall('pexpire', KEYS[1], ARGV[2])
 if armed ~= 1 then
   redis.call('del', KEYS[1])

@@ -1,15 +1,15 @@
--- Takes up to 100 locks that are free, or held by these very leases: `acquire`, many at once.
+-- Acquires up to 100 locks that are free, or held by these leases, as acquire.lua.
 --
 -- KEYS[1] fencing counter, KEYS[i+1] lock bodies
--- ARGV[2i-1] lease id, ARGV[2i] time to live in ms
--- Answer: the first of the counters, nil if nothing is granted; then for each lock
--- -3 granted, else the holder's PTTL, -1 when what stands there has no end, or the error of that lock
--- alone. -2 where it was free, but stands in KEYS twice, and the first of the two got it.
+-- ARGV[2i-1] lease id, ARGV[2i] TTL in ms
+-- Reply: the first counter, or nil without a grant; then per lock -3 granted, else the holder's PTTL, -1 for
+-- a key without a TTL, or the error of that lock. -2 for the second entry of a free lock that KEYS lists
+-- twice.
 --
--- Those granted have the counters that follow the first, in their order: with each of them written
--- out the answer would be up to four times as long. One look at all bodies at once is enough where
--- all are free, as they mostly are. The counter moves once, by as many as may be granted, and before
--- anything is written: with memory full that is refused, and then nothing is granted.
+-- The grants have consecutive counters, in order. A list of counters would make the reply up to four times
+-- as long. One EXISTS over all bodies is enough if all are free, which is the usual case. The counter moves
+-- once, by the number of possible grants, before any other write: with memory full, INCRBY is refused and
+-- nothing is granted.
 local answers, free, seen = { false }, {}, {}
 local all_free = redis.call('exists', unpack(KEYS, 2)) == 0
 for i = 1, #KEYS - 1 do
@@ -37,7 +37,7 @@ for _, i in ipairs(free) do
   local key = KEYS[i + 1]
   local answer = redis.pcall('hset', key, ARGV[2 * i - 1], '1')
   if type(answer) ~= 'table' then
-    -- A body without an end would block its key for ever: if PEXPIRE is refused, take it back.
+    -- A body without a TTL would block its key for ever: if PEXPIRE is refused, it is deleted.
     local armed = redis.pcall('pexpire', key, ARGV[2 * i])
     if armed == 1 then
       answer = -3

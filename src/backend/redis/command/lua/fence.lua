@@ -1,17 +1,16 @@
--- Prepended to the scripts that grant: moves the node's one fencing counter.
+-- Prepended to the scripts that grant: moves the fencing counter of the node.
 --
--- The counter grows by one, and at a grant is no more than a millisecond behind the server's time in
--- microseconds. Missing after an empty restart, it starts at the clock itself. On a replica that
--- took over it may have missed the last grants; it is further behind than that, if the clocks agree,
--- unless two primaries grant side by side: then no counter of theirs has an order. Where the clock
--- stands still or steps back, the last value goes on.
--- One counter for all locks, because one per lock would leak a key per lock name for ever.
--- It must move before anything else is written: with memory full, INCRBY is the command that Redis
--- refuses, and then the script has changed nothing. It stays below 2^53: doubles hold it exactly.
--- Numbers all the way: to write the time into a text and compare texts would cost as much as two
--- commands, and to move the counter each time to the microsecond as much as one.
--- Of `count` counters at once, all new, the first is returned and the last is what is kept. `count` is
--- better a text: Redis 7.0 prints a number to 17 digits for the command, which takes as long as that.
+-- The counter grows by one per grant, and stays within 1 ms of the server's time in microseconds. If it is
+-- missing after an empty restart, it starts at the clock. A replica that was promoted may lack the last
+-- grants. Its counter is then behind the clock by more than 1 ms, if the clocks agree and no two primaries
+-- grant concurrently. If the clock stops or steps back, the counter continues from its last value.
+-- There is one counter for all locks: one per lock would leave a key per lock name for ever.
+-- It moves before any other write: with memory full, Redis refuses INCRBY, and the script has changed
+-- nothing. It stays below 2^53, which doubles hold exactly.
+-- Only numbers are compared: texts would cost as much as two commands, and an update to the microsecond as
+-- much as one.
+-- `count` new counters are taken at once. The first is returned, the last is stored. `count` should be a
+-- string: Redis 7.0 prints a number to 17 digits for the command, which takes as long as that command.
 local function next_counter(key, count)
   local top = redis.pcall('incrby', key, count)
   if type(top) == 'table' then
@@ -19,7 +18,7 @@ local function next_counter(key, count)
     if says('WRONGTYPE') or says('not an integer') then
       error('FENCE the fencing counter ' .. key .. ' holds something else', 0)
     end
-    -- Refused for what the server says itself: it says so again.
+    -- The server returns the same error again, with its own text.
     top = redis.call('incrby', key, count)
   end
   local now = redis.call('time')

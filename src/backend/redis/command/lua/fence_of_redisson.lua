@@ -1,13 +1,13 @@
--- Prepended to the scripts that grant in place of `fence`: draws from the counter that Redisson keeps
--- for a fenced lock, so that the tokens of both sides are one row of numbers.
+-- Prepended to the scripts that grant in place of fence.lua: takes a token from Redisson's counter of a
+-- fenced lock, so that the tokens of both sides increase together.
 --
--- A plain counter for each lock, without an end: it begins anew when it is lost. With memory full it
--- is refused, before anything is written. Of `count` at once, all new, the first is returned: from 1
--- on, since what is below has other meanings in an answer.
+-- There is one plain counter per lock, without a TTL. If it is lost, it restarts at 1. With memory full,
+-- INCRBY is refused before any write. `count` new counters are taken at once, and the first is returned. It
+-- is at least 1, since lower numbers have other meanings in a reply.
 local function next_counter(key, count)
   local first = redis.call('incrby', key, count) - count + 1
   if first < 1 then
-    -- Without its name, which callers choose: it could hold a word that means something else.
+    -- The text omits the name, which callers choose and which could contain a code.
     error('FENCE the fencing counter of the lock was below zero', 0)
   end
   return first

@@ -1,9 +1,9 @@
--- Frees a lock whoever holds it.
+-- Releases a lock of any holder.
 --
 -- KEYS[1] lock body; ARGV[1] channel
--- Answer: 1 freed, 0 was free, -1 something that is not a lock (a hash without an end).
+-- Reply: 1 released, 0 free, -1 a key without a TTL, which is no lock.
 --
--- HLEN fails on every other type, so nothing but a lock is ever deleted.
+-- HLEN fails on every other type, so only locks are deleted.
 if redis.call('hlen', KEYS[1]) == 0 then
   return 0
 end

@@ -1,8 +1,8 @@
--- Reads who holds a lock.
+-- Reads the holder of a lock.
 --
 -- KEYS[1] lock body
--- Answer: nil when free; otherwise {PTTL, field, count}. Field and count are missing when the ACL
--- hides HGETALL: the least-privilege user of this crate can tell that a lock is held, not by whom.
+-- Reply: nil when free, otherwise {PTTL, field, count}. Without the permission for HGETALL, field and count
+-- are missing: the least-privilege user of this crate can only see that a lock is held.
 local left = redis.call('pttl', KEYS[1])
 if left == -2 then
   return nil

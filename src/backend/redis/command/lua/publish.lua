@@ -1,7 +1,7 @@
--- Prepended to the scripts that release: tells of it by PUBLISH, and counts who would hear.
+-- Prepended to the scripts that release: publishes a release by PUBLISH, and counts subscribers.
 --
--- A message that may not be sent fails nothing: the lock is free, and waiters poll. Redisson's
--- subscribers parse the message as a number; '0' is the one that says "unlocked".
+-- A message that is denied fails no command: the lock is free, and waiters poll. Redisson parses the message
+-- as a number, and '0' means "unlocked".
 local function publish_release(channel)
   redis.pcall('publish', channel, '0')
 end

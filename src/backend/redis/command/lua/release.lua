@@ -1,11 +1,11 @@
--- Gives up to 100 leases back and wakes those who wait.
+-- Releases up to 100 leases and notifies their waiters.
 --
 -- KEYS[i] lock bodies; ARGV[2i-1] lease id, ARGV[2i] channel
--- Answer: per key 1 released, 0 not held, or the error of that key alone. Of a single key by itself: a
--- list of one takes the server as long as a command.
+-- Reply: per key 1 released, 0 not held, or the error of that key. For one key there is no list, which would
+-- cost the server as much as a command.
 --
--- Idempotent, so no latch is needed: a second call finds no own field. It is the only one, so the
--- body goes with it.
+-- A repeated call finds no own field, so no latch is needed. The field is the only one of its hash, so HDEL
+-- also deletes the body.
 local answers = {}
 for i = 1, #KEYS do
   local held = redis.pcall('hdel', KEYS[i], ARGV[2 * i - 1])

@@ -1,13 +1,13 @@
--- Keeps a lease if nobody outside listens for its release; otherwise releases it, or only says so.
+-- Keeps a lease unless another process subscribes to its release. Otherwise releases it, or only reports so.
 --
 -- KEYS[1] lock body, KEYS[2] fencing counter
--- ARGV[1] lease id, ARGV[2] time to live in ms, ARGV[3] channel,
--- ARGV[4] how many subscribers of the channel are the caller's own; -1 for somebody else in any case,
--- ARGV[5] how many counters to take, ARGV[6] 1 to release, 0 while somebody holds it
--- Answer: the first fresh counter as a negative number when kept; otherwise how many others listen, or
--- with -1 how many do and one; 0 not held.
+-- ARGV[1] lease id, ARGV[2] TTL in ms, ARGV[3] channel,
+-- ARGV[4] number of the caller's own subscribers of the channel, or -1 to count another one in any case,
+-- ARGV[5] number of counters to take, ARGV[6] 1 to release, 0 while the lock is in use
+-- Reply: kept: the first new counter as a negative number; otherwise the number of other subscribers, plus
+-- one if ARGV[4] is -1; not held: 0.
 --
--- Counting and deciding in one script: whoever subscribes later tries after subscribing.
+-- One script counts and decides. A process that subscribes later attempts after its subscription.
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return 0
 end

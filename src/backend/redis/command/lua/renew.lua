@@ -1,11 +1,11 @@
--- Lengthens up to 100 leases.
+-- Renews up to 100 leases.
 --
--- KEYS[i] lock bodies; ARGV[2i-1] lease id, ARGV[2i] time to live in ms
--- Answer: per key 1 renewed, 0 not held, or the error of that key alone. Of a single key by itself: a
--- list of one takes the server as long as a command.
+-- KEYS[i] lock bodies; ARGV[2i-1] lease id, ARGV[2i] TTL in ms
+-- Reply: per key 1 renewed, 0 not held, or the error of that key. For one key there is no list, which would
+-- cost the server as much as a command.
 --
--- Touches only an existing own field, so it never creates; only lengthens, so a renewal that
--- arrives late takes nothing away. No command in here is refused when memory is full.
+-- It touches only an existing own field, so it creates no lock. It only extends, so a late renewal shortens
+-- no lease. With memory full, none of its commands is refused.
 local answers = {}
 for i = 1, #KEYS do
   local held = redis.pcall('hexists', KEYS[i], ARGV[2 * i - 1])
