@@ -14,7 +14,7 @@ use http::request::Parts;
 use http::{Extensions, StatusCode};
 use tokio::time::Instant;
 
-use crate::layer::{Asked, LockRejection, LockTarget};
+use crate::layer::{LockRejection, LockTarget, RequestInfo};
 use crate::{Held, LockGuard, LockKeys, LockManager, Owner};
 
 /// An extractor that locks what the extractor inside found: the value, and the guard.
@@ -113,12 +113,12 @@ where
     type Rejection = LockedRejection<T::Rejection>;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
-        let asked = Asked::in_parts(parts);
+        let request_info = RequestInfo::in_parts(parts);
         let locks = LockManager::from_ref(state);
         let owner = owner(&mut parts.extensions, &locks);
         let inner = T::from_request_parts(parts, state).await;
         let inner = inner.map_err(LockedRejection::Inner)?;
-        let guard = lock(&locks, inner.lock_keys(), owner, asked).await;
+        let guard = lock(&locks, inner.lock_keys(), owner, request_info).await;
         Ok(Self(inner, guard.map_err(LockedRejection::Lock)?))
     }
 }
@@ -132,12 +132,12 @@ where
     type Rejection = LockedRejection<T::Rejection>;
 
     async fn from_request(mut request: Request, state: &S) -> Result<Self, Self::Rejection> {
-        let asked = Asked::in_request(&request);
+        let request_info = RequestInfo::in_request(&request);
         let locks = LockManager::from_ref(state);
         let owner = owner(request.extensions_mut(), &locks);
         let inner = T::from_request(request, state).await;
         let inner = inner.map_err(LockedRejection::Inner)?;
-        let guard = lock(&locks, inner.lock_keys(), owner, asked).await;
+        let guard = lock(&locks, inner.lock_keys(), owner, request_info).await;
         Ok(Self(inner, guard.map_err(LockedRejection::Lock)?))
     }
 }
@@ -151,11 +151,11 @@ async fn lock(
     locks: &LockManager,
     keys: LockKeys,
     owner: Owner,
-    asked: Asked,
+    request_info: RequestInfo,
 ) -> Result<LockGuard, LockRejection> {
     let since = Instant::now();
     let acquired = locks.acquire(keys).owner(owner).await;
-    acquired.map_err(|error| LockRejection::new(error, asked, Some(since.elapsed())))
+    acquired.map_err(|error| LockRejection::new(error, request_info, Some(since.elapsed())))
 }
 
 /// Why [`Locked`] gave nothing.

@@ -17,9 +17,9 @@ pub(crate) enum Form {
     Grpc,
 }
 
-/// What must be remembered of a request after it was given away.
+/// What the middleware remembers of a request after the inner service received it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct RequestInfo {
     pub(crate) form: Form,
     /// The answer has no body.
     pub(crate) head: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Asked {
     pub(crate) connect: bool,
 }
 
-impl Asked {
+impl RequestInfo {
     pub(crate) fn in_parts(request: &Parts) -> Self {
         Self::new(&request.method, &request.headers)
     }
@@ -115,7 +115,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (parts, ()) = request.body(()).expect("a valid request").into_parts();
-        Asked::in_parts(&parts).form
+        RequestInfo::in_parts(&parts).form
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tower::{BoxError, Service};
 
 use super::body::LockBody;
-use super::form::Asked;
+use super::form::RequestInfo;
 use super::options::{OnLost, Options};
 use super::rejection::LockRejection;
 use crate::{AcquireFuture, Error, ErrorKind, LockGuard, Lost};
@@ -52,7 +52,7 @@ pin_project! {
             // Taken when the lock is there; the rest is too large to be moved along. The service is
             // ready: `poll_ready` was called on it and on no clone of it.
             call: Option<(S, Request<ReqBody>)>,
-            asked: Asked,
+            request_info: RequestInfo,
         },
         // The order of the fields is the order of their drops: whatever ends this request, its
         // handler is gone before the next one gets the lock.
@@ -64,7 +64,7 @@ pin_project! {
             lost: Option<Lost>,
             // Taken when the handler has answered.
             guard: Option<LockGuard>,
-            asked: Asked,
+            request_info: RequestInfo,
         },
         Done,
     }
@@ -85,14 +85,14 @@ impl<F, S, ReqBody> ResponseFuture<F, S, ReqBody> {
         acquire: AcquireFuture,
         service: S,
         request: Request<ReqBody>,
-        asked: Asked,
+        request_info: RequestInfo,
         options: Arc<Options>,
     ) -> Self {
         let state = State::Waiting {
             acquire,
             since: None,
             call: Some((service, request)),
-            asked,
+            request_info,
         };
         Self { state, options }
     }
@@ -125,13 +125,13 @@ where
                     acquire,
                     since,
                     call,
-                    asked,
+                    request_info,
                 } => {
                     let Poll::Ready(acquired) = Pin::new(acquire).poll(cx) else {
                         since.get_or_insert_with(Instant::now);
                         return Poll::Pending;
                     };
-                    let asked = *asked;
+                    let request_info = *request_info;
                     let call = call.take();
                     let guard = match acquired {
                         Ok(guard) => guard,
@@ -139,7 +139,7 @@ where
                             let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
                             drop(call);
                             this.state.set(State::Done);
-                            let rejection = LockRejection::new(error, asked, Some(waited));
+                            let rejection = LockRejection::new(error, request_info, Some(waited));
                             return Poll::Ready(Ok(this.options.reject(rejection)));
                         }
                     };
@@ -152,22 +152,22 @@ where
                         future,
                         lost: None,
                         guard: Some(guard),
-                        asked,
+                        request_info,
                     });
                 }
                 StateProj::Locked {
                     future,
                     mut lost,
                     guard,
-                    asked,
+                    request_info,
                 } => {
-                    let asked = *asked;
+                    let request_info = *request_info;
                     // Before the handler: it must not take another step under a lost lock.
                     if let Some(lost) = lost.as_mut().as_pin_mut()
                         && lost.poll(cx).is_ready()
                     {
                         this.state.set(State::Done);
-                        return Poll::Ready(Ok(this.options.reject(lost_rejection(asked))));
+                        return Poll::Ready(Ok(this.options.reject(lost_rejection(request_info))));
                     }
                     let Poll::Ready(result) = future.poll(cx) else {
                         if lost.is_some() || this.options.on_lost == OnLost::Continue {
@@ -178,7 +178,9 @@ where
                             && lost.poll(cx).is_ready()
                         {
                             this.state.set(State::Done);
-                            return Poll::Ready(Ok(this.options.reject(lost_rejection(asked))));
+                            return Poll::Ready(Ok(this
+                                .options
+                                .reject(lost_rejection(request_info))));
                         }
                         return Poll::Pending;
                     };
@@ -186,7 +188,7 @@ where
                     // The handler goes before its lock.
                     this.state.set(State::Done);
                     let response = match result {
-                        Ok(response) => finish(response, guard, asked, this.options, cx),
+                        Ok(response) => finish(response, guard, request_info, this.options, cx),
                         Err(error) => return Poll::Ready(Err(error)),
                     };
                     return Poll::Ready(Ok(response));
@@ -201,7 +203,7 @@ where
 fn finish<B>(
     response: Response<B>,
     guard: LockGuard,
-    asked: Asked,
+    request_info: RequestInfo,
     options: &Options,
     cx: &mut Context<'_>,
 ) -> Response<LockBody<B>>
@@ -209,7 +211,8 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    let ends_at_head = options.release_at_head || asked.head || is_tunnel(&response, asked);
+    let ends_at_head =
+        options.release_at_head || request_info.head || is_tunnel(&response, request_info);
     let (head, body) = response.into_parts();
     let mut body = if ends_at_head {
         LockBody::unlocked(body)
@@ -219,7 +222,7 @@ where
     // By the clock: the handler, or the look, may have taken longer in one go than the lease.
     if options.on_lost == OnLost::Abort && !guard.is_held() {
         drop(body);
-        return options.reject(lost_rejection(asked));
+        return options.reject(lost_rejection(request_info));
     }
     if !ends_at_head {
         body.keep(guard, options.on_lost);
@@ -228,13 +231,13 @@ where
 }
 
 /// Whether what follows the head is another protocol, which may go on for days.
-fn is_tunnel<B>(response: &Response<B>, asked: Asked) -> bool {
+fn is_tunnel<B>(response: &Response<B>, request_info: RequestInfo) -> bool {
     let status = response.status();
-    status == StatusCode::SWITCHING_PROTOCOLS || (asked.connect && status.is_success())
+    status == StatusCode::SWITCHING_PROTOCOLS || (request_info.connect && status.is_success())
 }
 
-fn lost_rejection(asked: Asked) -> LockRejection {
-    LockRejection::new(Error::new(ErrorKind::Lost), asked, None)
+fn lost_rejection(request_info: RequestInfo) -> LockRejection {
+    LockRejection::new(Error::new(ErrorKind::Lost), request_info, None)
 }
 
 impl<F, S, ReqBody> fmt::Debug for ResponseFuture<F, S, ReqBody> {

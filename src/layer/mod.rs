@@ -20,7 +20,7 @@ mod service;
 
 pub use body::LockBody;
 #[cfg(feature = "axum")]
-pub(crate) use form::Asked;
+pub(crate) use form::RequestInfo;
 pub use future::ResponseFuture;
 #[cfg(feature = "axum")]
 pub use key::ByPathParam;

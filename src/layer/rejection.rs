@@ -7,7 +7,7 @@ use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::form::{Asked, Form};
+use super::form::{Form, RequestInfo};
 use crate::jitter::jittered;
 use crate::{Error, ErrorKind};
 
@@ -21,7 +21,7 @@ pub struct LockRejection {
     status: StatusCode,
     waited: Option<Duration>,
     retry_after: Option<Duration>,
-    asked: Asked,
+    request_info: RequestInfo,
 }
 
 /// What the client is told about one kind of error.
@@ -145,7 +145,7 @@ impl Problem {
 
 impl LockRejection {
     /// `waited` is how long the request stood before the lock, if it did.
-    pub(crate) fn new(error: Error, asked: Asked, waited: Option<Duration>) -> Self {
+    pub(crate) fn new(error: Error, request_info: RequestInfo, waited: Option<Duration>) -> Self {
         let problem = Problem::of(error.kind());
         let retry_after = problem
             .temporary
@@ -155,7 +155,7 @@ impl LockRejection {
             status: problem.status,
             waited: waited.filter(|_| problem.temporary),
             retry_after,
-            asked,
+            request_info,
         }
     }
 
@@ -211,20 +211,24 @@ impl LockRejection {
     #[must_use]
     pub fn to_response(&self) -> Response<String> {
         let problem = Problem::of(self.kind());
-        let body = match self.asked.form {
+        let body = match self.request_info.form {
             Form::Problem => self.problem_json(&problem),
             Form::Text => format!("{}: {}\n", problem.title, self.detail(&problem)),
             Form::Grpc => String::new(),
         };
         // The length that the answer to a `GET` would have, RFC 9110 §8.6.
-        let length = self.asked.head.then_some(body.len());
-        let mut response = Response::new(if self.asked.head { String::new() } else { body });
+        let length = self.request_info.head.then_some(body.len());
+        let mut response = Response::new(if self.request_info.head {
+            String::new()
+        } else {
+            body
+        });
         let headers = response.headers_mut();
         if let Some(length) = length {
             headers.insert(CONTENT_LENGTH, length.into());
         }
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if self.asked.form == Form::Grpc {
+        if self.request_info.form == Form::Grpc {
             self.put_grpc_trailers(&problem, headers);
         } else {
             headers.insert(CONTENT_TYPE, self.content_type());
@@ -238,7 +242,7 @@ impl LockRejection {
     }
 
     fn content_type(&self) -> HeaderValue {
-        HeaderValue::from_static(match self.asked.form {
+        HeaderValue::from_static(match self.request_info.form {
             Form::Problem => "application/problem+json",
             Form::Text => "text/plain; charset=utf-8",
             Form::Grpc => "application/grpc",

@@ -11,7 +11,7 @@ use http_body::Body;
 use tower::{BoxError, Service};
 
 use super::body::LockBody;
-use super::form::Asked;
+use super::form::RequestInfo;
 use super::future::ResponseFuture;
 use super::key::KeyExtractor;
 use super::options::Options;
@@ -71,7 +71,7 @@ where
             return ResponseFuture::unlocked(self.inner.call(request), options);
         }
         let (mut parts, body) = request.into_parts();
-        let asked = Asked::in_parts(&parts);
+        let asked = RequestInfo::in_parts(&parts);
         let keys = match keys.extract_in_place(&mut parts) {
             Ok(Some(keys)) => keys,
             Ok(None) => {
