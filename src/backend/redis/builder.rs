@@ -12,9 +12,9 @@ use super::RedisBackend;
 use super::command::{Calls, Names, Scripts};
 #[cfg(feature = "redis-tls")]
 use super::connection::Certificates;
-use super::connection::{Network, Recovery, Transport};
+use super::connection::{Network, Transport};
 use super::inner::Inner;
-use super::notify::Publish;
+use super::notify::{Publish, Recovery};
 use super::self_test::self_test;
 use super::topology::{MinReplicas, NodeSettings, Open, Source, open};
 use crate::error::with_causes;

@@ -14,27 +14,20 @@
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
-use super::backoff::backoff;
 use super::dial::Connector;
 use super::link::Link;
 use super::network::Network;
 use super::outage::Outage;
 use super::request::{Request, Undo};
+use super::state::State;
+use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError, check, is_demoted, unavailable};
-use crate::backend::{BackendError, BackendErrorKind};
 
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
-/// A rejected client needs a person, not a retry.
-const REFUSED_BACKOFF: Duration = Duration::from_secs(1);
-/// A server that turned out to be a replica within this time of the last one is the same replica.
-const STEADY: Duration = Duration::from_secs(2);
 /// The time for the reply to a probe, in response timeouts. After it the link is dropped, even if
 /// there is no replacement.
 const PROBE_TIMEOUTS: u32 = 10;
@@ -49,19 +42,6 @@ pub(crate) struct Connection {
     /// A command timed out, and no command was answered since. A new link or the reply to `PING` does
     /// not reset it: a server whose writes are paused provides both.
     silent: AtomicBool,
-}
-
-#[derive(Default)]
-struct State {
-    link: Option<Arc<Link>>,
-    connecting: bool,
-    /// There was a link before.
-    connected: bool,
-    failures: u32,
-    /// The number of consecutive links that led to a replica, and the time of the last one.
-    demotions: u32,
-    demoted_at: Option<Instant>,
-    failed: Option<(Instant, BackendError)>,
 }
 
 enum Demand {
@@ -193,7 +173,7 @@ impl Connection {
 
     /// Waits for a link that answers. An error means that nothing was sent.
     pub(crate) async fn await_link(self: &Arc<Self>) -> Result<Arc<Link>, BackendError> {
-        let limit = if self.state().link.is_some() {
+        let limit = if self.state().has_link() {
             self.network().response_timeout
         } else {
             self.network().connect_timeout
@@ -221,10 +201,8 @@ impl Connection {
         if let Some(link) = state.sound(&self.connector) {
             return Demand::Ready(link);
         }
-        if let Some((until, error)) = &state.failed
-            && Instant::now() < *until
-        {
-            return Demand::Refused(error.clone());
+        if let Some(error) = state.failure() {
+            return Demand::Refused(error);
         }
         if !state.connecting {
             state.connecting = true;
@@ -356,57 +334,6 @@ impl Connecting {
             }
             drop(connection);
             sleep(pause).await;
-        }
-    }
-}
-
-impl State {
-    /// Returns the link if it answers and leads to the server of the locks.
-    fn sound(&mut self, connector: &Connector) -> Option<Arc<Link>> {
-        drop(self.link.take_if(|link| connector.has_left(link)));
-        let link = self.link.as_ref();
-        link.filter(|link| !link.is_suspect()).cloned()
-    }
-
-    /// Returns `true` if there was a link before.
-    fn connected(&mut self, link: Link, connector: &Connector) -> bool {
-        self.failures = 0;
-        self.failed = None;
-        // The old link may have answered in the meantime. Then it stays, which keeps the order of
-        // commands.
-        if self.sound(connector).is_none() {
-            self.link = Some(Arc::new(link));
-        }
-        std::mem::replace(&mut self.connected, true)
-    }
-
-    /// Returns the pause before the next attempt.
-    fn failed(&mut self, error: BackendError) -> Duration {
-        self.failures = self.failures.saturating_add(1);
-        let longest = match error.kind() {
-            BackendErrorKind::Unavailable => LONGEST_BACKOFF,
-            _ => REFUSED_BACKOFF,
-        };
-        let pause = backoff(self.failures, FIRST_BACKOFF, longest);
-        self.failed = Some((Instant::now() + pause, error));
-        pause
-    }
-
-    /// Returns `true` if it was the current link.
-    fn discard(&mut self, link: &Arc<Link>) -> bool {
-        self.link.take_if(|now| Arc::ptr_eq(now, link)).is_some()
-    }
-
-    /// Records that the link led to a replica. The first time, the next link may lead to the primary.
-    /// After that, each attempt waits, or it would follow the previous one at once.
-    fn demoted(&mut self) {
-        let now = Instant::now();
-        let is_first = self.demoted_at.is_none_or(|last| now > last + STEADY);
-        self.demotions = if is_first { 0 } else { self.demotions + 1 };
-        self.demoted_at = Some(now);
-        if !is_first {
-            let pause = backoff(self.demotions, FIRST_BACKOFF, LONGEST_BACKOFF);
-            self.failed = Some((now + pause, unavailable(Cause::NotPrimary)));
         }
     }
 }

@@ -5,10 +5,9 @@
 //! | `server` | the address, the credentials and the certificates of a server |
 //! | `dial` | opens connections, for commands from a pool |
 //! | `link` | one multiplexed connection |
-//! | `handle` | the current link for commands, and its replacement |
+//! | `handle`, `state` | the current link for commands, and its replacement |
 //! | `request` | a command and its undo |
 //! | `network` | the settings that all connections share |
-//! | `recovery` | notifies holders and waiters after a reconnect |
 //! | `outage`, `backoff` | logs of outages, pauses between attempts |
 //!
 //! A command without a reply may still take effect. Its undo follows on the same link, so that it
@@ -20,9 +19,9 @@ mod handle;
 mod link;
 mod network;
 mod outage;
-mod recovery;
 mod request;
 mod server;
+mod state;
 
 pub(crate) use backoff::backoff;
 pub(crate) use dial::{Connector, Messages, Origin, listen, without_timeout};
@@ -30,7 +29,6 @@ pub(crate) use handle::Connection;
 pub(crate) use link::Link;
 pub(crate) use network::{Network, within};
 pub(crate) use outage::Outage;
-pub(crate) use recovery::Recovery;
 pub(crate) use request::{Request, Undo};
 #[cfg(feature = "redis-tls")]
 pub(crate) use server::Certificates;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::recovery::Recovery;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, unavailable};
+use crate::backend::redis::notify::Recovery;
 use crate::task::Spawner;
 
 #[derive(Debug)]

@@ -8,10 +8,12 @@
 //! | `topics` | the watched channels and their waiters |
 //! | `pub_sub` | the commands of plain and of sharded channels |
 //! | `publish` | the kind of messages, as the program selects it |
+//! | `recovery` | notifies holders and waiters after a reconnect |
 
 mod notifier;
 mod pub_sub;
 mod publish;
+mod recovery;
 mod shared;
 mod task;
 mod topics;
@@ -20,4 +22,5 @@ pub use publish::Publish;
 
 pub(crate) use notifier::Notifier;
 pub(crate) use pub_sub::PubSub;
+pub(crate) use recovery::Recovery;
 pub(crate) use shared::Endpoint;

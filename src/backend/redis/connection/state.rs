@@ -1,0 +1,94 @@
+//! The current link of a connection, and the failures to replace it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::backoff::backoff;
+use super::dial::Connector;
+use super::link::Link;
+use crate::backend::redis::command::{Cause, unavailable};
+use crate::backend::{BackendError, BackendErrorKind};
+
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
+/// A rejected client needs a person, not a retry.
+const REFUSED_BACKOFF: Duration = Duration::from_secs(1);
+/// A server that turned out to be a replica within this time of the last one is the same replica.
+const STEADY: Duration = Duration::from_secs(2);
+/// The current link, and the failures to replace it.
+#[derive(Default)]
+pub(super) struct State {
+    link: Option<Arc<Link>>,
+    /// A task opens a link.
+    pub(super) connecting: bool,
+    /// There was a link before.
+    connected: bool,
+    failures: u32,
+    /// The number of consecutive links that led to a replica, and the time of the last one.
+    demotions: u32,
+    demoted_at: Option<Instant>,
+    failed: Option<(Instant, BackendError)>,
+}
+
+impl State {
+    pub(super) fn has_link(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// Returns the last failure before its backoff has passed.
+    pub(super) fn failure(&self) -> Option<BackendError> {
+        let (until, error) = self.failed.as_ref()?;
+        (Instant::now() < *until).then(|| error.clone())
+    }
+
+    /// Returns the link if it answers and leads to the server of the locks.
+    pub(super) fn sound(&mut self, connector: &Connector) -> Option<Arc<Link>> {
+        drop(self.link.take_if(|link| connector.has_left(link)));
+        let link = self.link.as_ref();
+        link.filter(|link| !link.is_suspect()).cloned()
+    }
+
+    /// Returns `true` if there was a link before.
+    pub(super) fn connected(&mut self, link: Link, connector: &Connector) -> bool {
+        self.failures = 0;
+        self.failed = None;
+        // The old link may have answered in the meantime. Then it stays, which keeps the order of
+        // commands.
+        if self.sound(connector).is_none() {
+            self.link = Some(Arc::new(link));
+        }
+        std::mem::replace(&mut self.connected, true)
+    }
+
+    /// Returns the pause before the next attempt.
+    pub(super) fn failed(&mut self, error: BackendError) -> Duration {
+        self.failures = self.failures.saturating_add(1);
+        let longest = match error.kind() {
+            BackendErrorKind::Unavailable => LONGEST_BACKOFF,
+            _ => REFUSED_BACKOFF,
+        };
+        let pause = backoff(self.failures, FIRST_BACKOFF, longest);
+        self.failed = Some((Instant::now() + pause, error));
+        pause
+    }
+
+    /// Returns `true` if it was the current link.
+    pub(super) fn discard(&mut self, link: &Arc<Link>) -> bool {
+        self.link.take_if(|now| Arc::ptr_eq(now, link)).is_some()
+    }
+
+    /// Records that the link led to a replica. The first time, the next link may lead to the primary.
+    /// After that, each attempt waits, or it would follow the previous one at once.
+    pub(super) fn demoted(&mut self) {
+        let now = Instant::now();
+        let is_first = self.demoted_at.is_none_or(|last| now > last + STEADY);
+        self.demotions = if is_first { 0 } else { self.demotions + 1 };
+        self.demoted_at = Some(now);
+        if !is_first {
+            let pause = backoff(self.demotions, FIRST_BACKOFF, LONGEST_BACKOFF);
+            self.failed = Some((now + pause, unavailable(Cause::NotPrimary)));
+        }
+    }
+}
