@@ -4,6 +4,8 @@
 //! flight. Otherwise it shares a call with all others that arrive in the same turn of the runtime. It never
 //! waits for acquires that may arrive later. It waits for a reply only if [`SENDERS`] tasks wait for theirs,
 //! or if its call would be small.
+//!
+//! If the server rejects a call, perhaps for one of its keys, each key is acquired by a call of its own.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -169,8 +171,17 @@ impl Sender {
     }
 
     async fn send(&self, (acquires, replies): (Vec<AcquireRequest>, Vec<Reply>)) {
-        let outcomes = self.calls.acquire_all(&self.route, &acquires).await;
-        for (reply, outcome) in replies.into_iter().zip(spread(outcomes, acquires.len())) {
+        let outcomes = match self.calls.acquire_all(&self.route, &acquires).await {
+            Err(error) if acquires.len() > 1 && error.may_spare_keys() => {
+                let alone = acquires.iter().map(|it| {
+                    let at = self.calls.at(&self.route, &it.key);
+                    self.calls.acquire(at, it.lease, it.ttl)
+                });
+                join_all(alone).await
+            }
+            outcomes => spread(outcomes, acquires.len()),
+        };
+        for (reply, outcome) in replies.into_iter().zip(outcomes) {
             // A dropped receiver ended with its runtime.
             drop(reply.send(Sent::Replied(outcome)));
         }

@@ -225,8 +225,10 @@ impl Calls {
         };
         let outcome = call(script, route, request).await;
         let outage = route.outage();
-        if let Err(CommandError::Refused(error)) = &outcome {
-            note(outage, Err(error));
+        if let Err(error @ CommandError::Refused(cause)) = &outcome
+            && !error.may_spare_keys()
+        {
+            note(outage, Err(cause));
         }
         let outcomes = grants(outcome?, acquires.len())?;
         outcomes.iter().for_each(|it| note(outage, it.as_ref()));

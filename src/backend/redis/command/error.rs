@@ -119,10 +119,70 @@ impl CommandError {
         }
     }
 
+    /// Returns `true` if the server may have rejected a call for only some of its keys, so that each key needs
+    /// a call of its own.
+    pub(crate) fn may_spare_keys(&self) -> bool {
+        match self {
+            Self::Scattered(_) => true,
+            Self::Refused(error) => {
+                let code = server_error(error).map(|error| error.code().unwrap_or_default());
+                code.is_some_and(|code| !FOR_ALL_KEYS.contains(&code))
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns `true` if the server rejected the command, over a connection that is still usable.
+    pub(crate) fn is_rejection(&self) -> bool {
+        match self {
+            Self::Refused(_)
+            | Self::NoScript { .. }
+            | Self::Elsewhere { .. }
+            | Self::Scattered(_) => true,
+            Self::Unsent(_) | Self::Unanswered(_) | Self::Died(_) => false,
+        }
+    }
+
+    /// Returns `true` if another node may serve the slot now.
+    pub(crate) fn is_topological(&self) -> bool {
+        match self {
+            Self::Refused(error) => server_error(error).is_some_and(|error| {
+                let details = || error.detail().unwrap_or_default();
+                let code = error.code().unwrap_or_default();
+                MOVED_SLOT.contains(&code) || (code == "ERR" && details().contains("READONLY"))
+            }),
+            Self::Unsent(error) => error.kind() == BackendErrorKind::Unavailable,
+            Self::Died(_) | Self::Unanswered(_) => true,
+            Self::NoScript { .. } | Self::Elsewhere { .. } | Self::Scattered(_) => false,
+        }
+    }
+
     /// Creates a rejection that a later attempt may not meet.
     pub(crate) fn unavailable(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Refused(unavailable(source))
     }
+}
+
+/// The codes of a server that rejects the command for every key.
+const FOR_ALL_KEYS: [&str; 10] = [
+    "BUSY",
+    "CLUSTERDOWN",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "NOAUTH",
+    "NOREPLICAS",
+    "OOM",
+    "READONLY",
+    "WRONGPASS",
+];
+
+/// The codes of a server that serves no writes to the slot, which another node may do.
+const MOVED_SLOT: [&str; 4] = ["CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"];
+
+/// Returns the error that the server replied with.
+fn server_error(error: &BackendError) -> Option<&RedisError> {
+    Error::source(error)?.downcast_ref()
 }
 
 impl From<CommandError> for BackendError {

@@ -26,11 +26,10 @@ where
             .iter()
             .all(|item| topology.share_call(key(first), key(item)))
     {
-        let outcomes = match topology.route(key(first)) {
-            Ok(route) => call(route, items.iter().collect()).await,
-            Err(error) => Err(CommandError::Refused(error)),
+        return match topology.route(key(first)) {
+            Ok(route) => send(&route, items.iter().collect(), &call).await,
+            Err(error) => spread(Err(CommandError::Refused(error)), items.len()),
         };
-        return spread(outcomes, items.len());
     }
     let mut outcomes = Vec::with_capacity(items.len());
     let mut routed = Vec::with_capacity(items.len());
@@ -41,25 +40,12 @@ where
         }
     }
     routed.sort_by_key(|(_, route)| route.group());
-    let call = &call;
     let calls: Vec<_> = routed
         .chunk_by(|(_, one), (_, other)| one.group() == other.group())
         .flat_map(|group| group.chunks(MAX_BATCH))
-        .map(|batch| async move {
+        .map(|batch| {
             let of_batch = batch.iter().map(|&(index, _)| &items[index]).collect();
-            match call(batch[0].1.clone(), of_batch).await {
-                Ok(outcomes) => outcomes,
-                // Some keys of the slot have already moved to another node.
-                Err(CommandError::Scattered(_)) if batch.len() > 1 => {
-                    let alone = |(index, route): &(usize, Route)| {
-                        let one = call(route.clone(), vec![&items[*index]]);
-                        async move { spread(one.await, 1) }
-                    };
-                    let outcomes = join_all(batch.iter().map(alone)).await;
-                    outcomes.into_iter().flatten().collect()
-                }
-                failed => spread(failed, batch.len()),
-            }
+            send(&batch[0].1, of_batch, &call)
         })
         .collect();
     // `join_all` polls a small, known number of futures itself. Otherwise it uses a set that wakes its
@@ -68,4 +54,23 @@ where
     outcomes.extend(routed.iter().map(|(index, _)| *index).zip(called));
     outcomes.sort_unstable_by_key(|&(index, _)| index);
     outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+/// Sends one call for a batch. If the server rejects it, perhaps for one of the keys, sends one call per key.
+async fn send<'a, T, O, F>(
+    route: &Route,
+    batch: Vec<&'a T>,
+    call: &impl Fn(Route, Vec<&'a T>) -> F,
+) -> Vec<Result<O, BackendError>>
+where
+    F: Future<Output = Outcomes<O>>,
+{
+    match call(route.clone(), batch.clone()).await {
+        Err(error) if batch.len() > 1 && error.may_spare_keys() => {
+            let alone = |item| async move { spread(call(route.clone(), vec![item]).await, 1) };
+            let outcomes = join_all(batch.into_iter().map(alone)).await;
+            outcomes.into_iter().flatten().collect()
+        }
+        outcomes => spread(outcomes, batch.len()),
+    }
 }

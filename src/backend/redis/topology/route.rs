@@ -146,7 +146,7 @@ impl Route {
                 resent: again,
             }) = &outcome
             else {
-                if is_suspicious(&outcome) {
+                if outcome.as_ref().is_err_and(CommandError::is_topological) {
                     roaming.cluster.mark_suspect();
                 }
                 return outcome;
@@ -161,16 +161,5 @@ impl Route {
         }
         roaming.cluster.mark_suspect();
         Err(CommandError::unavailable(Cause::Elsewhere).after(resent))
-    }
-}
-
-/// Returns `true` if another node may serve the slot.
-fn is_suspicious(outcome: &Result<Value, CommandError>) -> bool {
-    match outcome {
-        Err(CommandError::Refused(error) | CommandError::Unsent(error)) => {
-            error.kind() == BackendErrorKind::Unavailable
-        }
-        Err(CommandError::Died(_) | CommandError::Unanswered(_)) => true,
-        _ => false,
     }
 }

@@ -12,7 +12,10 @@ local left = redis.call('pttl', KEYS[1])
 if left ~= -2 and redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return left
 end
-local counter = next_counter(KEYS[2], '1')
+local counter, refused = next_counter(KEYS[2], '1')
+if not counter then
+  return refused
+end
 local fresh = redis.call('hset', KEYS[1], ARGV[1], '1')
 -- A body without a TTL would block its key for ever: if PEXPIRE is refused, the body is deleted.
 local armed = redis.pcall('pexpire', KEYS[1], ARGV[2])

@@ -8,8 +8,8 @@
 --
 -- The grants have consecutive counters, in order. A list of counters would make the reply up to four times
 -- as long. One EXISTS over all bodies is enough if all are free, which is the usual case. The counter moves
--- once, by the number of possible grants, before any other write: with memory full, INCRBY is refused and
--- nothing is granted.
+-- once, by the number of possible grants, before any other write: with memory full, INCRBY is refused. Each
+-- free lock then has that error, and the others have their PTTL.
 local answers, free, seen = { false }, {}, {}
 local all_free = redis.call('exists', unpack(KEYS, 2)) == 0
 for i = 1, #KEYS - 1 do
@@ -32,7 +32,14 @@ end
 if #free == 0 then
   return answers
 end
-answers[1] = next_counter(KEYS[1], #free)
+local first, refused = next_counter(KEYS[1], #free)
+if not first then
+  for _, i in ipairs(free) do
+    answers[i + 1] = refused
+  end
+  return answers
+end
+answers[1] = first
 for _, i in ipairs(free) do
   local key = KEYS[i + 1]
   local answer = redis.pcall('hset', key, ARGV[2 * i - 1], '1')

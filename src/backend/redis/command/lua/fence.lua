@@ -6,7 +6,7 @@
 -- grant concurrently. If the clock stops or steps back, the counter continues from its last value.
 -- There is one counter for all locks: one per lock would leave a key per lock name for ever.
 -- It moves before any other write: with memory full, Redis refuses INCRBY, and the script has changed
--- nothing. It stays below 2^53, which doubles hold exactly.
+-- nothing. The result is then nil and the error. The counter stays below 2^53, which doubles hold exactly.
 -- Only numbers are compared: texts would cost as much as two commands, and an update to the microsecond as
 -- much as one.
 -- `count` new counters are taken at once. The first is returned, the last is stored. `count` should be a
@@ -15,6 +15,9 @@ local function next_counter(key, count)
   local top = redis.pcall('incrby', key, count)
   if type(top) == 'table' then
     local says = function(what) return string.find(top.err, what, 1, true) end
+    if says('OOM') then
+      return nil, top
+    end
     if says('WRONGTYPE') or says('not an integer') then
       error('FENCE the fencing counter ' .. key .. ' holds something else', 0)
     end

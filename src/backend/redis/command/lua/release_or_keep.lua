@@ -19,7 +19,10 @@ if others > 0 then
   end
   return others
 end
-local counter = next_counter(KEYS[2], ARGV[5])
+local counter, refused = next_counter(KEYS[2], ARGV[5])
+if not counter then
+  return refused
+end
 if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('pexpire', KEYS[1], ARGV[2])
 end

@@ -1,0 +1,160 @@
+//! A rejected key, a slot without a node, full memory and paused writes affect only what depends on them.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::sleep;
+use tower_lock::LockKey;
+use tower_lock::backend::redis::RedisBackend;
+use tower_lock::backend::{
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, LeaseId, Release, Released,
+    Renewal, Renewed,
+};
+use uuid::Uuid;
+
+use support::cluster::Cluster;
+use support::engine::{MS, SECOND};
+use support::redis_server::RedisServer;
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// A busy machine must not cause timeouts.
+async fn connect(url: String) -> RedisBackend {
+    let builder = RedisBackend::builder(url).response_timeout(10 * SECOND);
+    builder.connect().await.unwrap()
+}
+
+/// Acquires all keys in one call, behind one that is in flight. The lease of a key is its position.
+async fn acquire_all(
+    backend: &RedisBackend,
+    manager: Uuid,
+    names: &[&str],
+) -> Vec<Result<Acquired, BackendError>> {
+    let names = std::iter::once("first").chain(names.iter().copied());
+    let acquires = names.zip(0..).map(|(name, number)| async move {
+        let (key, lease) = (LockKey::new(name), LeaseId::new(manager, number));
+        let request = AcquireRequest::new(key, lease, TTL);
+        backend.try_acquire(&request).await
+    });
+    join_all(acquires).await.split_off(1)
+}
+
+fn is_granted(outcome: &Result<Acquired, BackendError>) -> bool {
+    matches!(outcome, Ok(Acquired::Granted { .. }))
+}
+
+#[tokio::test]
+async fn forbidden_key_in_batch_fails_alone() {
+    let server = RedisServer::start();
+    let patterns = "~lock:k* ~lock:first ~lock:self-test* ~lock:{fencing-token}*";
+    let rules = format!("ACL SETUSER some reset on >secret &* +@all {patterns}");
+    server.cli(&rules.split(' ').collect::<Vec<_>>());
+    let backend = connect(server.url_of("some", "secret")).await;
+    let manager = Uuid::new_v4();
+    let names = ["k1", "k2", "forbidden", "k3", "k4"];
+    let is_forbidden = |index: usize| names[index] == "forbidden";
+
+    let acquired = acquire_all(&backend, manager, &names).await;
+    for (index, outcome) in acquired.iter().enumerate() {
+        match outcome {
+            Err(error) if is_forbidden(index) => {
+                assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
+            }
+            outcome => assert!(is_granted(outcome), "{}: {outcome:?}", names[index]),
+        }
+    }
+    let leases = names.iter().zip(1..);
+    let leases = leases.map(|(name, number)| (LockKey::new(*name), LeaseId::new(manager, number)));
+    let renewals = leases
+        .clone()
+        .map(|(key, lease)| Renewal::new(key, lease, TTL));
+    let renewed = backend.renew(&renewals.collect::<Vec<_>>()).await;
+    for (index, outcome) in renewed.iter().enumerate() {
+        let succeeded = matches!(outcome, Ok(Renewed::Renewed));
+        assert_ne!(succeeded, is_forbidden(index), "{outcome:?}");
+    }
+    let releases = leases.map(|(key, lease)| Release::new(key, lease));
+    let released = backend.release(&releases.collect::<Vec<_>>()).await;
+    for (index, outcome) in released.iter().enumerate() {
+        let succeeded = matches!(outcome, Ok(Released::Released));
+        assert_ne!(succeeded, is_forbidden(index), "{outcome:?}");
+    }
+}
+
+#[tokio::test]
+async fn foreign_keys_beside_forbidden_key_fail_alone() {
+    let server = RedisServer::start();
+    server.cli(&["SET", "lock:ktext", "precious", "EX", "100"]);
+    server.cli(&["HSET", "lock:kendless", "field", "precious"]);
+    let patterns = "~lock:k* ~lock:first ~lock:self-test* ~lock:{fencing-token}*";
+    let rules = format!("ACL SETUSER some reset on >secret &* +@all {patterns}");
+    server.cli(&rules.split(' ').collect::<Vec<_>>());
+    let backend = connect(server.url_of("some", "secret")).await;
+    let held = acquire_all(&backend, Uuid::new_v4(), &["kheld"]).await;
+    assert!(is_granted(&held[0]), "{held:?}");
+    server.cli(&["DEL", "lock:first"]);
+    let names = ["k1", "ktext", "forbidden", "kendless", "kheld", "k2"];
+    let outcomes = acquire_all(&backend, Uuid::new_v4(), &names).await;
+    let kinds = outcomes.iter().map(|outcome| match outcome {
+        Ok(Acquired::Granted { .. }) => "granted",
+        Ok(_) => "busy",
+        Err(error) if error.kind() == BackendErrorKind::Conflict => "conflict",
+        Err(error) if error.kind() == BackendErrorKind::Misconfigured => "misconfigured",
+        Err(_) => "unavailable",
+    });
+    let expected = [
+        "granted",
+        "conflict",
+        "misconfigured",
+        "conflict",
+        "busy",
+        "granted",
+    ];
+    assert_eq!(kinds.collect::<Vec<_>>(), expected, "{outcomes:?}");
+}
+
+#[tokio::test]
+async fn held_key_in_batch_is_busy_with_full_memory() {
+    let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
+    let backend = connect(server.url()).await;
+    let held = acquire_all(&backend, Uuid::new_v4(), &["held"]).await;
+    assert!(is_granted(&held[0]), "{held:?}");
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let outcomes = acquire_all(&backend, Uuid::new_v4(), &["k1", "held", "k2"]).await;
+    let [k1, held, k2] = &outcomes[..] else {
+        panic!("{outcomes:?}");
+    };
+    assert!(matches!(held, Ok(Acquired::Busy { .. })), "{held:?}");
+    for free in [k1, k2] {
+        let error = free.as_ref().unwrap_err();
+        assert_eq!(error.kind(), BackendErrorKind::Unavailable);
+        assert!(!error.may_have_taken_effect());
+    }
+    assert_eq!(server.cli(&["EXISTS", "lock:k1", "lock:k2"]), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_memory_sends_no_topology_query() {
+    let cluster = Cluster::start_with(&["--maxmemory-policy", "noeviction"]);
+    let backend = connect(cluster.url()).await;
+    let queries = || {
+        let calls = |node: &RedisServer| node.calls("cluster|slots");
+        cluster.nodes().iter().map(calls).sum::<u64>()
+    };
+    for node in cluster.nodes() {
+        node.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    }
+    let before = queries();
+    for number in 0..5 {
+        let lease = LeaseId::new(Uuid::new_v4(), number);
+        let request = AcquireRequest::new(LockKey::new("k"), lease, TTL);
+        let error = backend.try_acquire(&request).await.unwrap_err();
+        assert_eq!(error.kind(), BackendErrorKind::Unavailable);
+        sleep(100 * MS).await;
+    }
+    assert_eq!(queries() - before, 0);
+}
