@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tower_lock::LockKey;
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
@@ -17,7 +17,7 @@ use tower_lock::backend::{
 use uuid::Uuid;
 
 use support::cluster::Cluster;
-use support::engine::{MS, SECOND};
+use support::engine::{MS, SECOND, eventually};
 use support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -157,4 +157,45 @@ async fn full_memory_sends_no_topology_query() {
         sleep(100 * MS).await;
     }
     assert_eq!(queries() - before, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slot_without_node_keeps_other_subscriptions() {
+    let cluster = Cluster::start_with(&["--cluster-require-full-coverage", "no"]);
+    let backend = connect(cluster.url()).await;
+    let served = LockKey::new("served");
+    let owner = cluster.node_of("lock:served");
+    let orphan = (0..).map(|number| format!("orphan-{number}"));
+    let mut orphan = orphan.filter(|name| cluster.node_of(&format!("lock:{name}")) == owner);
+    let orphan = orphan.next().unwrap();
+    let node = cluster.node(owner);
+
+    let mut hints = backend.watch(&served);
+    let confirmed = timeout(10 * SECOND, hints.next()).await;
+    confirmed.expect("the subscription is confirmed");
+    let id = || {
+        let clients = node.clients("pubsub");
+        let ids = clients.iter().filter_map(|it| it.split(' ').next());
+        ids.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = id();
+    assert_eq!(before.len(), 1, "{before:?}");
+
+    // The other nodes still report this one as the owner of the slot.
+    let slot = cluster.slot(&format!("lock:{orphan}")).to_string();
+    node.cli(&["CLUSTER", "DELSLOTS", &slot]);
+    let rejected = || node.cli(&["INFO", "errorstats"]).contains("CLUSTERDOWN");
+    let orphaned = backend.watch(&LockKey::new(&*orphan));
+    eventually("the subscription of the orphan is rejected", rejected).await;
+    // Long enough for the connection to be replaced.
+    sleep(SECOND).await;
+    assert_eq!(id(), before);
+
+    let lease = LeaseId::new(Uuid::new_v4(), 1);
+    let request = AcquireRequest::new(served.clone(), lease, TTL);
+    assert!(is_granted(&backend.try_acquire(&request).await));
+    backend.release(&[Release::new(served, lease)]).await;
+    let message = timeout(300 * MS, hints.next()).await;
+    message.expect("the release is reported");
+    drop(orphaned);
 }

@@ -5,7 +5,7 @@ use redis::{Arg, Cmd, Value};
 
 use super::publish::Publish;
 use crate::backend::BackendError;
-use crate::backend::redis::command::{Cause, CommandError, check, not_connected};
+use crate::backend::redis::command::{Cause, CommandError, check, not_connected, unavailable};
 
 /// The kind of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,19 +44,20 @@ impl PubSub {
     }
 }
 
-/// Sends a command over a subscription connection.
+/// Sends a command over a subscription connection. A rejection by the server is [`CommandError::Refused`] or
+/// [`CommandError::Elsewhere`]. After any other error, the connection is unusable.
 pub(super) async fn ask(
     connection: &MultiplexedConnection,
     command: &Cmd,
 ) -> Result<(), CommandError> {
     let reply = connection.clone().send_packed_command(command).await;
-    let reply = reply.map_err(|error| CommandError::Refused(not_connected(error)))?;
+    let reply = reply.map_err(|error| CommandError::Unsent(not_connected(error)))?;
     let reply = check(reply)?;
     if is_reply(command, &reply) {
         return Ok(());
     }
     // The end of a subscription, which the server reported, took the place of the reply.
-    Err(CommandError::unavailable(Cause::reply(&reply)))
+    Err(CommandError::Died(unavailable(Cause::reply(&reply))))
 }
 
 /// Returns an error unless the connection is alive.

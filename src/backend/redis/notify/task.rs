@@ -39,6 +39,44 @@ enum End {
     Broken,
 }
 
+/// The rejected channels of a connection, which are subscribed to again after a backoff.
+#[derive(Default)]
+struct Rejections {
+    /// The number of consecutive rounds with a rejection.
+    rounds: u32,
+    retry_at: Option<Instant>,
+}
+
+impl Rejections {
+    fn add(&mut self, error: &BackendError) {
+        if self.retry_at.is_none() {
+            self.rounds += 1;
+            self.retry_at = Some(Instant::now() + pause_after(error, self.rounds));
+        }
+    }
+
+    /// Returns `true` once when the backoff has passed.
+    fn are_due(&mut self) -> bool {
+        self.retry_at.take_if(|at| *at <= Instant::now()).is_some()
+    }
+
+    /// Returns `true` unless there are rejected channels.
+    fn are_over(&mut self) -> bool {
+        let over = self.retry_at.is_none();
+        if over {
+            self.rounds = 0;
+        }
+        over
+    }
+}
+
+fn pause_after(error: &BackendError, failures: u32) -> Duration {
+    match error.kind() {
+        BackendErrorKind::Unavailable => backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF),
+        _ => backoff(failures, STEADY, REFUSED_BACKOFF),
+    }
+}
+
 /// The task. After every exit, also with its runtime, the next watch can start another.
 pub(super) struct Task {
     shared: Arc<Shared>,
@@ -102,11 +140,10 @@ impl Task {
                 Err(error) => error,
             };
             self.shared.outage.begin(&error);
-            let pause = match error.kind() {
-                BackendErrorKind::Unavailable => backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF),
-                _ => backoff(failures, STEADY, REFUSED_BACKOFF),
-            };
-            if self.pause(pause, &mut recoveries).await {
+            if self
+                .pause(pause_after(&error, failures), &mut recoveries)
+                .await
+            {
                 return;
             }
         }
@@ -152,6 +189,7 @@ impl Task {
     ///
     /// If dropped, the connection must be dropped as well.
     async fn serve(&self, mut messages: Messages) -> Result<End, BackendError> {
+        let mut rejections = Rejections::default();
         let mut last_busy = Instant::now();
         let mut last_message = Instant::now();
         let mut next_sweep = Instant::now();
@@ -172,13 +210,21 @@ impl Task {
                     return Ok(End::Broken);
                 }
             }
+            if rejections.are_due() {
+                self.shared.topics().want_unconfirmed();
+            }
             while self.shared.topics().are_wanted() {
                 let wanted = self.shared.topics().next_wanted();
                 if !wanted.is_empty() {
-                    self.subscribe(&messages, wanted).await?;
-                    self.shared.outage.end();
+                    if let Some(error) = self.subscribe(&messages, wanted).await? {
+                        rejections.add(&error);
+                        self.shared.outage.begin(&error);
+                    }
                     last_message = Instant::now();
                 }
+            }
+            if rejections.are_over() {
+                self.shared.outage.end();
             }
             if !self.shared.topics().is_empty() {
                 last_busy = Instant::now();
@@ -198,43 +244,56 @@ impl Task {
         }
     }
 
-    /// Sends the commands for all channels concurrently, and returns for each channel whether this server
-    /// has it.
+    /// Sends the commands for all channels concurrently, and returns the rejection of each channel, if any.
     async fn commands(
         &self,
         messages: &Messages,
         channels: &[String],
         command: fn(PubSub, &str) -> Cmd,
-    ) -> Result<Vec<bool>, BackendError> {
+    ) -> Result<Vec<Option<CommandError>>, BackendError> {
         let replies = channels.iter().map(|channel| async move {
             let kinds = self.shared.kinds.iter().map(|&kind| async move {
                 match ask(&messages.connection, &command(kind, channel)).await {
-                    Ok(()) => Ok(true),
-                    Err(CommandError::Elsewhere { .. }) => Ok(false),
+                    Ok(()) => Ok(None),
+                    Err(error) if error.is_rejection() => Ok(Some(error)),
                     Err(error) => Err(BackendError::from(error)),
                 }
             });
-            let here = try_join_all(kinds).await?;
-            Ok(here.iter().all(|&here| here))
+            let rejections = try_join_all(kinds).await?;
+            Ok(rejections.into_iter().flatten().next())
         });
         self.shared.within(try_join_all(replies)).await
     }
 
+    /// Subscribes to channels. Returns the rejection of one of them, if the server rejected any. A rejected
+    /// channel stays unconfirmed and unwanted, and affects no other.
     async fn subscribe(
         &self,
         messages: &Messages,
         mut channels: Vec<String>,
-    ) -> Result<(), BackendError> {
+    ) -> Result<Option<BackendError>, BackendError> {
         let replies = self.commands(messages, &channels, PubSub::subscribe);
-        let mut here = replies.await?.into_iter();
-        let all = channels.len();
-        channels.retain(|_| here.next().unwrap_or_default());
+        let mut replies = replies.await?.into_iter();
+        let mut rejection = None;
+        let mut moved = false;
+        channels.retain(|_| match replies.next().flatten() {
+            None => true,
+            // The channel becomes wanted again when the cluster has a new map.
+            Some(CommandError::Elsewhere { .. }) => {
+                moved = true;
+                false
+            }
+            Some(error) => {
+                moved |= error.is_topological();
+                rejection = Some(error.into());
+                false
+            }
+        });
         self.shared.topics().confirm(&channels);
-        if channels.len() < all {
-            // The other channels stay unconfirmed and unwanted until the cluster has a new map.
+        if moved {
             self.shared.report_moved();
         }
-        Ok(())
+        Ok(rejection)
     }
 
     async fn unsubscribe(
@@ -243,7 +302,14 @@ impl Task {
         channels: &[String],
     ) -> Result<(), BackendError> {
         let replies = self.commands(messages, channels, PubSub::unsubscribe);
-        replies.await.map(drop)
+        for rejection in replies.await?.into_iter().flatten() {
+            // A node ends the sharded subscriptions of a slot that it no longer serves.
+            let ended = matches!(rejection, CommandError::Elsewhere { .. });
+            if !ended && !rejection.is_topological() {
+                return Err(rejection.into());
+            }
+        }
+        Ok(())
     }
 
     /// Dispatches messages until the next sweep or the next change of the topics. Returns `false` when the

@@ -139,6 +139,12 @@ impl Topics {
         batch
     }
 
+    /// Wants all unconfirmed channels again.
+    pub(super) fn want_unconfirmed(&mut self) {
+        let unconfirmed = self.topics.iter().filter(|(_, topic)| !topic.confirmed);
+        self.wanted = unconfirmed.map(|(channel, _)| channel.clone()).collect();
+    }
+
     pub(super) fn confirm(&mut self, channels: &[String]) {
         for channel in channels {
             if let Some(topic) = self.topics.get_mut(channel) {
