@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tower_lock::LockKey;
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
@@ -198,4 +198,37 @@ async fn slot_without_node_keeps_other_subscriptions() {
     let message = timeout(300 * MS, hints.next()).await;
     message.expect("the release is reported");
     drop(orphaned);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paused_writes_open_bounded_connections() {
+    let server = RedisServer::start();
+    let builder = RedisBackend::builder(server.url()).response_timeout(100 * MS);
+    let backend = builder.connect().await.unwrap();
+    let manager = Uuid::new_v4();
+    let held = acquire_all(&backend, manager, &["held"]).await;
+    assert!(is_granted(&held[0]), "{held:?}");
+    server.cli(&["CLIENT", "PAUSE", "5000", "WRITE"]);
+    let paused = Instant::now();
+    let mut most = 0;
+    for number in 2.. {
+        let name = format!("k{number}");
+        let key = LockKey::new(&*name);
+        let request = AcquireRequest::new(key, LeaseId::new(manager, number), TTL);
+        let outcome = backend.try_acquire(&request).await;
+        // The administrator of the test has a connection over the Unix socket.
+        let ours = server.clients("normal").into_iter();
+        most = most.max(ours.filter(|client| client.contains("127.0.0.1")).count());
+        if is_granted(&outcome) {
+            break;
+        }
+        assert!(paused.elapsed() < 20 * SECOND, "the pause is over");
+    }
+    assert!(most <= 2, "{most} connections");
+    // All attempts whose reply was lost are undone.
+    eventually("only the held keys remain", || {
+        let keys = server.cli(&["KEYS", "lock:k*"]);
+        keys.split_ascii_whitespace().count() <= 1
+    })
+    .await;
 }

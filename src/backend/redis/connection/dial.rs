@@ -9,6 +9,7 @@ use deadpool_redis::{
 };
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo};
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::link::Link;
@@ -20,6 +21,8 @@ use crate::backend::{BackendError, BackendErrorKind};
 /// redis-rs blocks senders beyond this many unsent commands. Its default of 50 is less than one
 /// busy process has in flight.
 const UNSENT_COMMANDS: usize = 4_096;
+/// The most links per connection: one that hangs, whose commands may still take effect, and its replacement.
+const LINKS: usize = 2;
 /// Disables the response timeout of redis-rs.
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3_600);
 
@@ -37,13 +40,21 @@ pub(crate) struct Connector {
     last: Mutex<Option<(String, Pool)>>,
     /// The number of connections that a pool must have room for.
     pool_size: usize,
+    /// A permit for each open link, suspect ones included.
+    links: Arc<Semaphore>,
     /// The name for errors and logs.
     pub(crate) address: String,
     pub(crate) network: Arc<Network>,
 }
 
 impl Connector {
-    pub(crate) fn new(origin: Origin, pool_size: usize, network: Arc<Network>) -> Self {
+    /// `connections` share the links. `checked_out` connections are open besides them.
+    pub(crate) fn new(
+        origin: Origin,
+        connections: usize,
+        checked_out: usize,
+        network: Arc<Network>,
+    ) -> Self {
         let address = match &origin {
             Origin::Given(_) => "the given pool",
             Origin::Server(server) => server.address(),
@@ -52,7 +63,8 @@ impl Connector {
             address: address.to_owned(),
             origin,
             last: Mutex::default(),
-            pool_size,
+            pool_size: connections + checked_out,
+            links: Arc::new(Semaphore::new(LINKS * connections)),
             network,
         }
     }
@@ -72,20 +84,23 @@ impl Connector {
     /// If dropped, a connection that was being opened is closed.
     pub(crate) async fn connect(&self) -> Result<Link, BackendError> {
         let link = async {
-            match &self.origin {
+            let permit = Arc::clone(&self.links).acquire_owned().await;
+            let permit = permit.map_err(unavailable)?;
+            let (connection, address) = match &self.origin {
                 Origin::Given(pool) => {
                     let connection = without_timeout(taken(pool).await?);
-                    Ok(Link::new(connection, self.address.clone()))
+                    (connection, self.address.clone())
                 }
                 Origin::Server(server) => {
                     let open = |target: Target| async move {
                         let connection = taken(&self.pool(&target)?).await?;
                         let connection = confirmed(&**server, connection).await?;
-                        Ok(Link::new(connection, target.address))
+                        Ok((connection, target.address))
                     };
-                    open_at(&**server, open).await
+                    open_at(&**server, open).await?
                 }
-            }
+            };
+            Ok(Link::new(connection, address, permit))
         };
         // The program's pool may have no timeouts.
         within(self.network.connect_timeout, link).await

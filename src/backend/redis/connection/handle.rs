@@ -14,11 +14,13 @@
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
+use super::backoff::backoff;
 use super::dial::Connector;
 use super::link::Link;
 use super::network::Network;
@@ -28,9 +30,11 @@ use super::state::State;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError, check, is_demoted, unavailable};
 
-/// The time for the reply to a probe, in response timeouts. After it the link is dropped, even if
+/// The time for the reply to a probe or an undo, in response timeouts. After it the link is closed, even if
 /// there is no replacement.
 const PROBE_TIMEOUTS: u32 = 10;
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
 
 pub(crate) struct Connection {
     connector: Arc<Connector>,
@@ -257,7 +261,7 @@ impl Connection {
             return;
         }
         let (connection, link) = (Arc::clone(self), Arc::clone(link));
-        let limit = self.network().response_timeout * PROBE_TIMEOUTS;
+        let limit = self.probe_limit();
         self.network().spawner.spawn(async move {
             let ping = redis::cmd("PING");
             match timeout(limit, link.send(&ping, false)).await {
@@ -270,17 +274,46 @@ impl Connection {
         });
     }
 
+    fn probe_limit(&self) -> Duration {
+        self.network().response_timeout * PROBE_TIMEOUTS
+    }
+
     /// Sends the undo of a command behind the command, on its link, which is kept until the reply.
+    ///
+    /// Without a reply the link is closed, or links that hang would pile up. The server may have read the command
+    /// and not executed it yet, so the undo follows over a link that was opened after the command was sent.
     fn undo(self: &Arc<Self>, undo: Undo<'_>, link: &Arc<Link>, asking: bool) {
         let (connection, link) = (Arc::clone(self), Arc::clone(link));
         let (command, limit) = ((undo.command)(), undo.limit);
+        let until = Instant::now() + limit;
+        let limit = limit.min(self.probe_limit());
         self.network().spawner.spawn(async move {
             match timeout(limit, link.send(&command, asking)).await {
-                // A rejection undoes nothing. Without its link the command cannot arrive any more.
-                Ok(Ok(Value::ServerError(_)) | Err(_)) | Err(_) => connection.discard(&link),
+                Ok(Ok(Value::ServerError(_))) => connection.discard(&link),
                 Ok(Ok(_reply)) => connection.answered(&link),
+                Ok(Err(_)) | Err(_) => {
+                    connection.discard(&link);
+                    drop(link);
+                    let connection = Arc::downgrade(&connection);
+                    Self::undo_again(connection, &command, asking, until).await;
+                }
             }
         });
+    }
+
+    /// Sends an undo until the server replies, or there is nothing left to undo, or the backend is dropped.
+    async fn undo_again(connection: Weak<Self>, command: &Cmd, asking: bool, until: Instant) {
+        let mut failures = 0;
+        while Instant::now() < until
+            && let Some(connection) = connection.upgrade()
+        {
+            match connection.send(command.into(), asking).await {
+                Err(error) if !error.is_rejection() => failures += 1,
+                _ => return,
+            }
+            drop(connection);
+            sleep(backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF)).await;
+        }
     }
 
     pub(crate) fn discard(&self, link: &Arc<Link>) {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// A connection from the pool. It closes when the last handle is dropped.
 pub(crate) struct Link {
@@ -15,15 +16,22 @@ pub(crate) struct Link {
     suspect: AtomicBool,
     /// A probe is in flight.
     probed: AtomicBool,
+    /// Dropped after the connection, so that the next one may be opened.
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Link {
-    pub(crate) fn new(connection: MultiplexedConnection, address: String) -> Self {
+    pub(crate) fn new(
+        connection: MultiplexedConnection,
+        address: String,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
         Self {
             connection,
             address,
             suspect: AtomicBool::new(false),
             probed: AtomicBool::new(false),
+            _permit: permit,
         }
     }
 

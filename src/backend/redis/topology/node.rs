@@ -20,8 +20,8 @@ pub(crate) struct NodeSettings {
 impl NodeSettings {
     pub(crate) fn connector(&self, origin: Origin) -> Connector {
         let checked_out = self.min_replicas.map_or(0, |_| Replicas::CONNECTIONS);
-        let pool_size = self.connections + checked_out;
-        Connector::new(origin, pool_size, Arc::clone(&self.network))
+        let network = Arc::clone(&self.network);
+        Connector::new(origin, self.connections, checked_out, network)
     }
 }
 

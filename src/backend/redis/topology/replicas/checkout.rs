@@ -22,8 +22,6 @@ pub(super) struct Checkout {
     connection: Arc<Connection>,
     /// Returns to its pool when dropped.
     pooled: Option<Pooled>,
-    /// Dropped after the connection, so that the pool has room for the next one.
-    _permit: OwnedSemaphorePermit,
 }
 
 impl Checkout {
@@ -36,11 +34,14 @@ impl Checkout {
         // A clone: the settings of the pool's own handle stay.
         let handle = MultiplexedConnection::clone(&pooled);
         Self {
-            link: Arc::new(Link::new(without_timeout(handle), shared.address.clone())),
+            link: Arc::new(Link::new(
+                without_timeout(handle),
+                shared.address.clone(),
+                permit,
+            )),
             shared,
             connection: Arc::clone(connection),
             pooled: Some(pooled),
-            _permit: permit,
         }
     }
 
