@@ -1,6 +1,7 @@
 //! A Cluster whose nodes die or hang, and whose slots move.
 
 use tokio::time::sleep;
+use tower_lock::ErrorKind;
 
 use super::Row;
 use crate::load::{hot, kept};
@@ -22,6 +23,7 @@ pub(super) fn rows() -> Vec<Row> {
         row("slots moved with locks held", |world| {
             Box::pin(moved(world))
         }),
+        row("a slot without a node", |world| Box::pin(orphaned(world))),
         row("all nodes down and up, empty", |world| {
             Box::pin(down_and_up(world))
         })
@@ -85,6 +87,38 @@ async fn stopped(world: &mut World) {
     cluster(world).in_order_again().await;
     world.is_whole();
     sleep(500 * MS).await;
+}
+
+/// A node loses a slot without a lock in it, and waiters subscribe to that slot.
+async fn orphaned(world: &mut World) {
+    let slot = cluster(world).slot(&name(&hot()[0]));
+    let node = cluster(world).node_of_slot(slot);
+    let partial = ["CONFIG", "SET", "cluster-require-full-coverage", "no"];
+    for node in 0..NODES {
+        cluster(world).cli(node, &partial);
+    }
+    let keys = (0..).map(|number| format!("orphan-{number}"));
+    let mut keys = keys.filter(|key| cluster(world).node_of(&name(key)) == node);
+    let orphan = keys.next().expect("one of many");
+    drop(keys);
+    let slot = cluster(world).slot(&name(&orphan)).to_string();
+    let begun = world.begin(Some(0));
+    cluster(world).cli(node, &["CLUSTER", "DELSLOTS", &slot]);
+    let acquire = world.managers[0].acquire(&*orphan).wait(2 * SECOND);
+    let unavailable = acquire
+        .await
+        .is_err_and(|error| error.kind() == ErrorKind::Unavailable);
+    let errors = cluster(world).cli(node, &["INFO", "errorstats"]);
+    world.proof(errors.contains("CLUSTERDOWN"), "the slot has no node");
+    world.referee.expect(unavailable, "unavailable", || {
+        "acquired in a slot without a node".to_owned()
+    });
+    let made = world.connections_since(&begun);
+    cluster(world).cli(node, &["CLUSTER", "ADDSLOTS", &slot]);
+    world.end(&begun, 0);
+    world.referee.expect(made <= 1, "I15", || {
+        format!("{made} connections for one rejected channel")
+    });
 }
 
 async fn moved(world: &mut World) {

@@ -4,13 +4,14 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 use tower_lock::ErrorKind;
 
 use super::Row;
 use crate::store::Topology::Single;
 use crate::support::engine::{MS, SECOND, eventually};
-use crate::world::World;
+use crate::world::{PROCESSES, World};
 
 /// Less than a lease.
 const A_WHILE: Duration = Duration::from_secs(1);
@@ -52,6 +53,9 @@ pub(super) fn rows() -> Vec<Row> {
         .logs_in_as(SOMEBODY, "somebody:secret")
         .may_fail_with(MISCONFIGURED)
         .recovers_within(MENDED),
+        row("CLIENT PAUSE WRITE", |world| Box::pin(paused_writes(world))).lease(6 * SECOND),
+        row("one key forbidden", |world| Box::pin(forbidden(world)))
+            .logs_in_as(SOMEBODY, "somebody:secret"),
         row("WRONGTYPE", |world| Box::pin(wrong_type(world)))
             .may_fail_with(&[ErrorKind::KeyConflict]),
     ]
@@ -150,6 +154,52 @@ async fn paused(world: &mut World) {
     tokio::time::sleep_until(start + 1_200 * MS).await;
     let outage = world.end(&begun, 1);
     world.expect_all_kept(outage).await;
+}
+
+async fn paused_writes(world: &mut World) {
+    let begun = world.begin(None);
+    world.cli("CLIENT PAUSE 3000 WRITE");
+    let start = Instant::now();
+    sleep(2_500 * MS).await;
+    let clients = world.cli("INFO clients");
+    let blocked = clients
+        .lines()
+        .any(|line| line.starts_with("blocked_clients:") && !line.ends_with(":0"));
+    world.proof(blocked, "writes are blocked");
+    let made = world.connections_since(&begun);
+    tokio::time::sleep_until(start + 3 * SECOND).await;
+    let outage = world.end(&begun, 1);
+    // One replacement per process.
+    let allowed = PROCESSES as u64;
+    world.referee.expect(made <= allowed, "I15", || {
+        format!("{made} connections, {allowed} allowed")
+    });
+    world.expect_all_kept(outage).await;
+}
+
+/// Every acquire of the forbidden key shares calls with the load, which must not notice.
+async fn forbidden(world: &mut World) {
+    world.cli("ACL SETUSER somebody resetkeys ~lock:[^f]*");
+    let begun = world.begin(Some(0));
+    let start = Instant::now();
+    let mut rejected = 0;
+    while start.elapsed() < A_WHILE {
+        let key = |n: usize| format!("forbidden:{n}");
+        let attempts = (0..9).map(|n| world.managers[n % 3].acquire(&*key(n)).no_wait());
+        for outcome in join_all(attempts.map(IntoFuture::into_future)).await {
+            let error = outcome.expect_err("forbidden");
+            world.referee.expect(
+                error.kind() == ErrorKind::Misconfigured,
+                "forbidden",
+                || error.to_string(),
+            );
+            rejected += 1;
+        }
+        sleep(50 * MS).await;
+    }
+    world.proof(rejected > 20, format!("{rejected} acquires forbidden"));
+    world.end(&begun, 0);
+    world.cli("ACL SETUSER somebody allkeys");
 }
 
 async fn wrong_password(world: &mut World) {
