@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tower_lock::LockKey;
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, LeaseId, Release, Released,
-    Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Hints, LeaseId, Release,
+    Released, Renewal, Renewed,
 };
 use uuid::Uuid;
 
@@ -41,6 +41,24 @@ async fn acquire_all(
         backend.try_acquire(&request).await
     });
     join_all(acquires).await.split_off(1)
+}
+
+/// Returns the ids of the connections with subscriptions.
+fn subscription_ids(server: &RedisServer) -> Vec<String> {
+    let clients = server.clients("pubsub");
+    let ids = clients.iter().filter_map(|it| it.split(' ').next());
+    ids.map(str::to_owned).collect()
+}
+
+/// Releases a key and expects a message, before the next poll.
+async fn expect_hint(backend: &RedisBackend, key: &LockKey, hints: &mut Hints) {
+    let lease = LeaseId::new(Uuid::new_v4(), 1);
+    let request = AcquireRequest::new(key.clone(), lease, TTL);
+    let acquired = backend.try_acquire(&request).await;
+    assert!(is_granted(&acquired), "{acquired:?}");
+    backend.release(&[Release::new(key.clone(), lease)]).await;
+    let message = timeout(300 * MS, hints.next()).await;
+    message.expect("the release is reported");
 }
 
 fn is_granted(outcome: &Result<Acquired, BackendError>) -> bool {
@@ -173,12 +191,7 @@ async fn slot_without_node_keeps_other_subscriptions() {
     let mut hints = backend.watch(&served);
     let confirmed = timeout(10 * SECOND, hints.next()).await;
     confirmed.expect("the subscription is confirmed");
-    let id = || {
-        let clients = node.clients("pubsub");
-        let ids = clients.iter().filter_map(|it| it.split(' ').next());
-        ids.map(str::to_owned).collect::<Vec<_>>()
-    };
-    let before = id();
+    let before = subscription_ids(node);
     assert_eq!(before.len(), 1, "{before:?}");
 
     // The other nodes still report this one as the owner of the slot.
@@ -189,15 +202,37 @@ async fn slot_without_node_keeps_other_subscriptions() {
     eventually("the subscription of the orphan is rejected", rejected).await;
     // Long enough for the connection to be replaced.
     sleep(SECOND).await;
-    assert_eq!(id(), before);
+    assert_eq!(subscription_ids(node), before);
 
-    let lease = LeaseId::new(Uuid::new_v4(), 1);
-    let request = AcquireRequest::new(served.clone(), lease, TTL);
-    assert!(is_granted(&backend.try_acquire(&request).await));
-    backend.release(&[Release::new(served, lease)]).await;
-    let message = timeout(300 * MS, hints.next()).await;
-    message.expect("the release is reported");
+    expect_hint(&backend, &served, &mut hints).await;
     drop(orphaned);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forbidden_channel_keeps_other_subscriptions() {
+    let server = RedisServer::start();
+    let channels = ["k", "self-test"].map(|name| format!("&redisson_lock__channel:{{lock:{name}*"));
+    let rules = format!(
+        "ACL SETUSER some reset on >secret ~* +@all {}",
+        channels.join(" ")
+    );
+    server.cli(&rules.split(' ').collect::<Vec<_>>());
+    let backend = connect(server.url_of("some", "secret")).await;
+    let key = LockKey::new("k");
+    let mut hints = backend.watch(&key);
+    let confirmed = timeout(10 * SECOND, hints.next()).await;
+    confirmed.expect("the subscription is confirmed");
+    let before = subscription_ids(&server);
+    assert_eq!(before.len(), 1, "{before:?}");
+
+    let forbidden = backend.watch(&LockKey::new("forbidden"));
+    let rejected = || server.cli(&["INFO", "errorstats"]).contains("NOPERM");
+    eventually("the forbidden channel is rejected", rejected).await;
+    // Long enough for the connection to be replaced.
+    sleep(SECOND).await;
+    assert_eq!(subscription_ids(&server), before);
+    expect_hint(&backend, &key, &mut hints).await;
+    drop(forbidden);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -91,7 +91,7 @@ impl RedisBackendBuilder {
     /// Sets the number of connections for commands. Defaults to 1, at most 256.
     ///
     /// One carries tens of thousands of locks per second. More help if TLS or a slow core of this machine is
-    /// the limit.
+    /// the limit. While a server hangs, each may be open twice: its replacement is opened before it is closed.
     pub fn connections(mut self, connections: NonZeroUsize) -> Self {
         self.connections = connections;
         self
