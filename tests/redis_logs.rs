@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use support::cluster::Cluster;
 use support::engine::{PATIENCE, SECOND, eventually, manager};
+use support::proxy::{Proxy, Swallow};
 use support::redis_server::RedisServer;
 use support::sentinel::SentinelSet;
 
@@ -166,6 +167,40 @@ fn a_pause_of_all_writes_is_told_once_and_so_is_its_end() {
         assert_eq!(log.messages(), [UNREACHED]);
         drop(locks.acquire("k").wait(PATIENCE).await.unwrap());
         assert_eq!(log.messages(), [UNREACHED, REACHED]);
+    });
+}
+
+/// The link answers again while its replacement is being opened, which then fails.
+#[test]
+fn failed_dial_beside_healthy_link_is_not_logged() {
+    logged(|log| async move {
+        let server = RedisServer::start();
+        let proxy = Proxy::start(server.port()).await;
+        let builder = RedisBackend::builder(proxy.url()).response_timeout(SECOND / 5);
+        let backend = builder.connect_timeout(SECOND).connect().await.unwrap();
+        let key = LockKey::new("k");
+        let mut number = 0;
+        let mut acquire = async || {
+            number += 1;
+            let lease = LeaseId::new(Uuid::new_v4(), number);
+            let request = AcquireRequest::new(key.clone(), lease, LEASE);
+            backend.try_acquire(&request).await
+        };
+        proxy.freeze();
+        acquire().await.unwrap_err();
+        // The frozen link loses no bytes, the next one loses all.
+        proxy.swallow(Swallow::Both);
+        let dials = proxy.accepted();
+        acquire().await.unwrap_err();
+        assert_eq!(proxy.accepted(), dials + 1, "a dial is in flight");
+        assert_eq!(log.messages(), [UNREACHED]);
+        proxy.heal();
+        eventually("the link answers", || log.messages().len() > 1).await;
+        assert_eq!(log.messages(), [UNREACHED, REACHED]);
+        // Until the dial has failed.
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(log.messages(), [UNREACHED, REACHED]);
+        acquire().await.unwrap();
     });
 }
 

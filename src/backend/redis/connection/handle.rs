@@ -354,6 +354,11 @@ impl Connecting {
                     }
                     return;
                 }
+                // The old link answered in the meantime, so there is no outage.
+                Err(_) if connection.sound_link().is_some() => {
+                    self.over = true;
+                    return;
+                }
                 Err(error) => {
                     connection.unreached(&error);
                     let pause = connection.state().failed(error);
