@@ -7,10 +7,10 @@ use futures_util::future::try_join_all;
 use redis::Value;
 use uuid::Uuid;
 
-use super::command::{Cause, KeyRoute, connect_error, entry, prepare, text};
+use super::command::{Cause, KeyRoute, entry, prepare, text};
 use super::connection::Connection;
 use super::inner::Inner;
-use super::topology::{Node, Route};
+use super::topology::{Node, Route, connect_error};
 use crate::backend::{AcquireRequest, BackendError, BackendErrorKind, LeaseId, Release, Renewal};
 use crate::error::with_causes;
 use crate::{ConfigError, ConnectError, LockKey};

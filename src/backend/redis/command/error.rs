@@ -1,12 +1,10 @@
 //! Errors of a command, classified by what the engine must know about them.
 
 use std::error::Error;
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{RedisError, ServerError, Value};
 
-use crate::ConnectError;
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// The reason that a command has no usable reply.
@@ -296,20 +294,10 @@ fn is_tls(error: &RedisError) -> bool {
     // An I/O error does not list what it wraps among its sources, and the redis crate holds the
     // I/O error in an `Arc`.
     let source = error.source();
-    let shared = source.and_then(|it| it.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+    let shared = source.and_then(|it| it.downcast_ref::<std::sync::Arc<dyn Error + Send + Sync>>());
     let io = shared.and_then(|it| it.downcast_ref::<std::io::Error>());
     let cause = io.and_then(std::io::Error::get_ref);
     cause.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
-}
-
-/// Creates the error that ends the building of a backend.
-pub(crate) fn connect_error(address: &str, error: BackendError) -> ConnectError {
-    let address = address.to_owned();
-    let source = Arc::new(error);
-    match source.kind() {
-        BackendErrorKind::Unavailable => ConnectError::Unreachable { address, source },
-        _ => ConnectError::Refused { address, source },
-    }
 }
 
 fn kind_of(code: &str, details: &str) -> BackendErrorKind {

@@ -10,9 +10,10 @@ use super::kind::Topology;
 use super::node::{Node, NodeSettings};
 use super::sentinel::Sentinels;
 use super::single::Single;
-use crate::backend::redis::command::{Names, connect_error};
+use crate::backend::redis::command::Names;
 use crate::backend::redis::connection::{Locate, Origin, Target, Targets, Transport};
 use crate::backend::redis::notify::{Endpoint, Notifier, PubSub, Publish};
+use crate::backend::{BackendError, BackendErrorKind};
 use crate::{ConfigError, ConnectError};
 
 /// The servers of a backend, as the program names them.
@@ -146,4 +147,14 @@ async fn cluster(
     let cluster = Cluster::new(settings);
     cluster.refresh().await.map_err(failed)?;
     Ok((Box::new(cluster), address, publish))
+}
+
+/// Creates the error that ends the building of a backend.
+pub(crate) fn connect_error(address: &str, error: BackendError) -> ConnectError {
+    let address = address.to_owned();
+    let source = Arc::new(error);
+    match source.kind() {
+        BackendErrorKind::Unavailable => ConnectError::Unreachable { address, source },
+        _ => ConnectError::Refused { address, source },
+    }
 }
