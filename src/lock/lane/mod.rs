@@ -1,8 +1,9 @@
 //! The state of one key in this process: its holder, its lease and its waiters.
 //!
-//! A lane is a state machine without I/O or tasks of its own. Each method that takes [`Effects`] is one
-//! event of the table in [`super`]: it changes the state under the mutex of the lane table, and adds to
-//! the effects the work for after the mutex is free. The events have one file per phase.
+//! A lane is a state machine without I/O or tasks of its own. Each method that takes
+//! [`Effects`](super::effect::Effects) is one event of the table in [`super`]: it changes the state under
+//! the mutex of the lane table, and adds to the effects the work for after the mutex is free. The events
+//! have one file per phase.
 
 mod contending;
 mod entering;
