@@ -6,7 +6,7 @@ use std::panic::catch_unwind;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-pub(crate) use tokio::runtime::Handle;
+pub(crate) use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::oneshot;
 
 #[cfg(feature = "test-util")]
@@ -45,6 +45,16 @@ impl Runtime {
             Self::Tokio(handle) => RuntimeId::Tokio(handle.id()),
             #[cfg(feature = "test-util")]
             Self::Simulated(simulated) => RuntimeId::Simulated(simulated.id()),
+        }
+    }
+
+    /// Makes this runtime the one in which this thread creates timers, and starts tasks, until the guard is
+    /// dropped.
+    pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
+        match self {
+            Self::Tokio(handle) => Some(handle.enter()),
+            #[cfg(feature = "test-util")]
+            Self::Simulated(_) => None,
         }
     }
 

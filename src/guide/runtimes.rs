@@ -9,7 +9,7 @@
 //! | a runtime idles, blocks or ends | guards and waiters of other runtimes are not affected |
 //! | a runtime blocks for longer than a lease | the guards that it acquired are lost |
 //! | a runtime ends with guards | its guards expire with their leases, and other runtimes finish its releases |
-//! | an acquire outside any runtime | fails with [`Misconfigured`](crate::ErrorKind::Misconfigured) |
+//! | an acquire outside any runtime, with no `runtime` set | fails with [`Misconfigured`](crate::ErrorKind::Misconfigured) |
 //! | a runtime without timers | fails with [`Misconfigured`](crate::ErrorKind::Misconfigured), and the error names `enable_time` |
 //!
 //! # A thread for the locks

@@ -6,13 +6,15 @@
 //! runtime.
 
 use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::release_queue::ReleaseQueue;
 use super::unresolved::Unresolved;
 use super::wake::Alarm;
-use crate::task::{Runtime, RuntimeId, timers_work};
+use crate::task::{EnterGuard, Runtime, RuntimeId, timers_work};
 use crate::{Error, ErrorKind};
 
 /// One runtime, and the state of the background tasks in it.
@@ -153,6 +155,22 @@ impl Homes {
         }
         self.register(runtime);
         Ok(Current::New(id))
+    }
+
+    /// Enters the runtime set for background work, if any. A caller outside any runtime can then poll futures
+    /// that use timers.
+    pub(super) fn enter(&self) -> Option<EnterGuard<'_>> {
+        self.fixed.as_ref()?.runtime.enter()
+    }
+
+    /// Polls a future in the runtime set for background work, if any.
+    pub(super) async fn entered<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            let _entered = self.enter();
+            future.as_mut().poll(cx)
+        })
+        .await
     }
 
     fn register(&self, runtime: Runtime) {

@@ -94,7 +94,11 @@ impl LockManager {
     pub async fn inspect(&self, key: impl Into<LockKey>) -> Result<Option<LockInfo>, Error> {
         let key = valid(key)?;
         let backend = Arc::clone(&self.engine.backend);
-        let holder = backend.inspect(key.clone()).await?;
+        let holder = self
+            .engine
+            .homes
+            .entered(backend.inspect(key.clone()))
+            .await?;
         Ok(holder.map(|holder| LockInfo::of(&self.engine, &key, holder)))
     }
 
@@ -119,7 +123,11 @@ impl LockManager {
         let engine = &self.engine;
         let seen = engine.event(&key, |lane, _| lane.lease_number());
         let backend = Arc::clone(&engine.backend);
-        let outcome = backend.force_release(key.clone()).await?;
+        let outcome = self
+            .engine
+            .homes
+            .entered(backend.force_release(key.clone()))
+            .await?;
         let now = Moment::now();
         engine.event(&key, |lane, effects| {
             lane.released_by_force(seen, now, effects);

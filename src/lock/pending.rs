@@ -129,11 +129,15 @@ impl PendingAcquire {
             Stage::Queued(_) => claim.deadline.moment(),
             Stage::Attempting(_) | Stage::Over => None,
         };
+        let timer = until.map(|until| {
+            let _entered = engine.homes.enter();
+            sleep_until(next_wake(until, now).into())
+        });
         Self {
             engine,
             key,
             claim,
-            timer: until.map(|until| sleep_until(next_wake(until, now).into())),
+            timer,
             stage,
         }
     }
@@ -145,6 +149,7 @@ impl Future for PendingAcquire {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let (engine, key, claim) = (&*this.engine, &*this.key, &*this.claim);
+        let _entered = engine.homes.enter();
         loop {
             let step = match this.stage {
                 Stage::Attempting(inline) => {

@@ -10,6 +10,7 @@ use tower_lock::{LockManager, LockManagerBuilder, Memory};
 
 use crate::simulated::Simulated;
 use crate::stopped_runtime::{LATE, LEASE, MS, current_thread, queued};
+use crate::support::{SECOND, park_until_ready};
 
 /// A runtime that a thread of its own drives until this is dropped.
 struct Background {
@@ -178,5 +179,29 @@ fn ended_background_runtime_ends_calls_in_time() {
         }
         assert!(start.elapsed() <= 2 * LEASE);
         drop(driven.block_on(there.acquire("k").into_future()).unwrap());
+    });
+}
+
+#[test]
+fn acquire_outside_runtimes_is_served_in_time() {
+    on_each_store(|here, there| {
+        let acquire = |locks: &LockManager, wait| {
+            park_until_ready(SECOND, locks.acquire("k").wait(wait).into_future())
+        };
+        let guard = acquire(here, LEASE).unwrap();
+        assert!(acquire(here, 20 * MS).unwrap_err().is_busy());
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| acquire(here, SECOND));
+            thread::sleep(20 * MS);
+            park_until_ready(SECOND, guard.release()).unwrap();
+            drop(waiter.join().unwrap().unwrap());
+        });
+        let theirs = current_thread().block_on(async { there.acquire("k").lease(SECOND).await });
+        assert!(acquire(here, 20 * MS).unwrap_err().is_busy());
+        let no_wait = here.acquire("k").no_wait().into_future();
+        assert!(park_until_ready(SECOND, no_wait).unwrap_err().is_busy());
+        assert!(park_until_ready(SECOND, here.is_locked("k")).unwrap());
+        assert!(park_until_ready(SECOND, here.force_release("k")).unwrap());
+        drop(theirs.unwrap());
     });
 }

@@ -1,11 +1,7 @@
 //! A runtime that stops does not affect the guards and releases of another runtime.
 
-use std::future::Future;
-use std::pin::pin;
-use std::sync::{Arc, mpsc};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
-use std::time::Duration;
+use std::sync::mpsc;
+use std::thread;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
@@ -13,6 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::stopped_runtime::{
     LATE, LEASE, MS, Other, POLL, current_thread, in_each_case, is_served,
 };
+use crate::support::park_until_ready;
 
 /// The watchdog started in the other runtime, which then stopped.
 #[test]
@@ -128,29 +125,6 @@ fn release_elsewhere_resolves_after_runtime_stop() {
         });
         is_served(here, "k", POLL);
     });
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Polls a future on this thread, outside any runtime, until it is ready.
-fn park_until_ready<F: Future>(limit: Duration, future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let end = Instant::now() + limit;
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        let left = end.saturating_duration_since(Instant::now());
-        assert!(!left.is_zero(), "pending after {limit:?}");
-        thread::park_timeout(left);
-    }
 }
 
 /// The only runtime of the manager stopped.
