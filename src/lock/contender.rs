@@ -391,14 +391,12 @@ pub(super) fn take_over(
     else {
         unreachable!("BUG: the attempt was just found in flight");
     };
-    drop(state);
     let InFlight {
         attempt,
         claim,
         seat,
         waker,
     } = *in_flight;
-    waker.wake();
     let waiter = Box::new(Waiter {
         claim,
         reply,
@@ -412,9 +410,17 @@ pub(super) fn take_over(
         now,
         due: engine.stuck_at(now),
     };
+    // With the mutex of the attempt: the acquire must find its waiter in the queue once it is taken over.
     let taken = engine.event(key, |lane, effects| {
-        lane.take_over_inline(inline, take_over, effects)
+        let taken = lane.take_over_inline(inline, take_over, effects);
+        // Under the mutex of the lane: `close` finds the waiter, unless the flag is already set.
+        if engine.is_closing() {
+            lane.dismiss(&Error::new(ErrorKind::ShuttingDown), effects);
+        }
+        taken
     });
+    drop(state);
+    waker.wake();
     match taken {
         Ok(wakeup) => AcquireLoop::new(engine, key, home, wakeup)
             .with_attempt(attempt)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::clock::{Moment, Span};
 use super::contender::{AcquireLoop, take_over};
-use super::effect::{Effects, Few, Granted, Work};
+use super::effect::{Effects, Few, Granted, Loss, Work};
 use super::engine::Engine;
 use super::extend_ahead::extend_ahead;
 use super::home::Home;
@@ -14,7 +14,7 @@ use super::lane::Lane;
 use super::lease::LeaseNumber;
 use super::{releaser, resolver, watchdog};
 use crate::task::RuntimeId;
-use crate::{Error, ErrorKind, LockKey};
+use crate::{Error, ErrorKind, LockKey, observe};
 
 impl Engine {
     /// Applies one event to the lane of `key`, and carries out its effects.
@@ -45,7 +45,12 @@ impl Engine {
             // The acquire may have been dropped.
             drop(reply.send(Err(error)));
         });
-        each(losses, |grant| grant.wake_listeners());
+        each(losses, |Loss { grant, while_held }| {
+            if while_held {
+                observe::lost();
+            }
+            grant.wake_listeners();
+        });
         each(grants, |Granted { reply, hold, given }| {
             // The acquire was dropped concurrently.
             if let Err(Ok(given)) = reply.send(Ok(given)) {

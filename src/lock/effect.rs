@@ -49,11 +49,19 @@ pub(super) struct Effects {
     pub(super) grants: Few<Granted>,
     pub(super) rejections: Few<(Reply, Error)>,
     /// Grants that were lost or withdrawn, or may end earlier: their loss futures must be woken.
-    pub(super) losses: Few<Arc<Grant>>,
+    pub(super) losses: Few<Loss>,
     pub(super) reports: Few<(Report, Result<(), Error>)>,
     /// The next deadlines of the lane, each with the runtime whose watchdog must be notified.
     pub(super) deadlines: Few<(RuntimeId, Moment)>,
     pub(super) work: Few<Work>,
+}
+
+/// A grant that has ended, or whose end has moved: its loss futures check it again.
+#[derive(Debug)]
+pub(super) struct Loss {
+    pub(super) grant: Arc<Grant>,
+    /// It was lost while it was held, which is reported.
+    pub(super) while_held: bool,
 }
 
 /// The hold of one waiter, and the channel that resolves the waiter.
@@ -109,6 +117,14 @@ impl Effects {
             && self.reports.is_empty()
             && self.deadlines.is_empty()
             && self.work.is_empty()
+    }
+
+    /// The end of the grant has moved, or it was never picked up.
+    pub(super) fn recheck(&mut self, grant: &Arc<Grant>) {
+        self.losses.push(Loss {
+            grant: Arc::clone(grant),
+            while_held: false,
+        });
     }
 
     pub(super) fn reject(&mut self, reply: Reply, error: Error) {

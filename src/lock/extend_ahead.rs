@@ -25,7 +25,7 @@ pub(super) async fn extend_ahead(
     number: LeaseNumber,
 ) {
     let sent_at = Moment::now();
-    let ttl = engine.event(&key, |lane, _| lane.start_extension(number, sent_at));
+    let ttl = engine.event(&key, |lane, _| lane.start_extension(number, home, sent_at));
     let Some(ttl) = ttl else { return };
     let lease = engine.lease_id(number);
     let extension = Renewal::new(key.clone(), lease, ttl);

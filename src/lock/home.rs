@@ -157,13 +157,17 @@ impl Homes {
         Ok(Current::New(id))
     }
 
-    /// Enters the runtime set for background work, if any. A caller outside any runtime can then poll futures
-    /// that use timers.
+    /// Enters the runtime set for background work if the caller is outside any runtime, so that it can poll
+    /// futures that use timers.
     pub(super) fn enter(&self) -> Option<EnterGuard<'_>> {
-        self.fixed.as_ref()?.runtime.enter()
+        let fixed = self.fixed.as_ref()?;
+        // The timers of the caller's own runtime fire whatever the other one does.
+        Runtime::current()
+            .is_none()
+            .then(|| fixed.runtime.enter())?
     }
 
-    /// Polls a future in the runtime set for background work, if any.
+    /// Polls a future like a caller inside a runtime.
     pub(super) async fn entered<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         poll_fn(|cx| {

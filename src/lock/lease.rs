@@ -198,6 +198,11 @@ impl Lease {
         self.upkeep.in_flight_since()
     }
 
+    /// Returns when a renewal is sent without waiting for the reply to the command in flight.
+    pub(super) fn reply_due(&self) -> Option<Moment> {
+        self.upkeep.reply_due()
+    }
+
     pub(super) fn is_in_flight(&self) -> bool {
         self.in_flight_since().is_some()
     }
@@ -284,8 +289,9 @@ impl Lease {
     ) {
         let renewed = match outcome {
             Ok(Extended::Kept { counter }) => {
-                // A retired lease needs a counter drawn after the retirement.
-                if self.budget != Budget::Retired {
+                // A retired lease needs a counter drawn after the retirement. A late reply has a counter that was
+                // drawn before the present one.
+                if self.budget != Budget::Retired && *counter > self.tokens.counter {
                     self.keep(*counter, sent_at, ttl);
                 }
                 Ok(Renewed::Renewed)

@@ -109,8 +109,8 @@ pin_project! {
 
 /// Leaves the queue. A hold that was granted concurrently is released.
 fn leave_queue(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, mut answer: Answer) {
-    engine.event(key, |lane, _| lane.leave(claim.ticket));
     answer.close();
+    drop(engine.event(key, |lane, _| lane.leave(claim.ticket)));
     if let Ok(Ok(given)) = answer.try_recv() {
         drop(pick_up(engine, claim, given));
     }
@@ -216,10 +216,10 @@ impl Future for PendingAcquire {
                         let now = Moment::now();
                         let left = engine.event(key, |lane, _| {
                             let error = lane.why_not(now);
-                            lane.leave(claim.ticket).then_some(error)
+                            lane.leave(claim.ticket).map(|waiter| (waiter, error))
                         });
                         match left {
-                            Some(error) => {
+                            Some((_waiter, error)) => {
                                 answer.close();
                                 Step::Done(Err(error))
                             }

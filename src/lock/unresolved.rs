@@ -41,10 +41,18 @@ struct State {
 
 #[derive(Debug)]
 struct Unknown {
-    /// Each lease with the moment by which it must have expired.
-    leases: Vec<(LeaseNumber, Moment)>,
+    leases: Vec<UnknownLease>,
     backoff: Duration,
     next: Next,
+}
+
+#[derive(Debug)]
+struct UnknownLease {
+    number: LeaseNumber,
+    /// When it must have expired.
+    until: Moment,
+    /// It was added again after its last release was sent, which may have come too early.
+    again: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,8 +107,20 @@ impl Unresolved {
                 backoff: FIRST_BACKOFF,
                 next: Next::At(Moment::FIRST),
             });
-            if unknown.leases.iter().all(|(known, _)| *known != lease) {
-                unknown.leases.push((lease, until));
+            match unknown
+                .leases
+                .iter_mut()
+                .find(|known| known.number == lease)
+            {
+                Some(known) => {
+                    known.until = known.until.max(until);
+                    known.again = true;
+                }
+                None => unknown.leases.push(UnknownLease {
+                    number: lease,
+                    until,
+                    again: false,
+                }),
             }
             !std::mem::replace(&mut state.running, true)
         };
@@ -115,7 +135,7 @@ impl Unresolved {
 
     pub(super) fn forget_expired(&self, now: Moment) {
         self.state().keys.retain(|_, unknown| {
-            unknown.leases.retain(|(_, until)| *until > now);
+            unknown.leases.retain(|lease| lease.until > now);
             !unknown.leases.is_empty()
         });
     }
@@ -140,8 +160,10 @@ impl Unresolved {
                         break;
                     }
                     unknown.next = Next::InFlight { again: false };
-                    let leases = unknown.leases.iter().take(BATCH - due.len());
-                    due.extend(leases.map(|(lease, _)| (key.clone(), *lease)));
+                    for lease in unknown.leases.iter_mut().take(BATCH - due.len()) {
+                        lease.again = false;
+                        due.push((key.clone(), lease.number));
+                    }
                 }
                 Next::At(at) => next = Some(next.map_or(at, |next| next.min(at))),
             }
@@ -174,9 +196,9 @@ impl Unresolved {
         let Some(unknown) = state.keys.get_mut(key) else {
             return;
         };
-        unknown
-            .leases
-            .retain(|(lease, until)| *until > now && !resolved.contains(lease));
+        unknown.leases.retain(|lease| {
+            lease.until > now && (lease.again || !resolved.contains(&lease.number))
+        });
         if unknown.leases.is_empty() {
             state.keys.remove(key);
         } else if failed && unknown.next != (Next::InFlight { again: true }) {
@@ -212,7 +234,7 @@ impl Unresolved {
         self.finished.notify_waiters();
         let leases = |(key, unknown): (LockKey, Unknown)| {
             let leases = unknown.leases.into_iter();
-            leases.map(move |(lease, until)| (key.clone(), lease, until))
+            leases.map(move |lease| (key.clone(), lease.number, lease.until))
         };
         keys.into_iter().flat_map(leases).collect()
     }

@@ -205,3 +205,21 @@ fn acquire_outside_runtimes_is_served_in_time() {
         drop(theirs.unwrap());
     });
 }
+
+/// Nothing drives the runtime that was set.
+#[test]
+fn idle_background_runtime_delays_no_timeout() {
+    let background = current_thread();
+    let builder = LockManager::builder(Memory::new());
+    let locks = built(builder.runtime(background.handle().clone()));
+    current_thread().block_on(async {
+        let _guard = locks.acquire("k").await.unwrap();
+        let waits = locks.acquire("k").wait(20 * MS).into_future();
+        let outcome = timeout(SECOND, waits).await.expect("in time");
+        assert!(outcome.unwrap_err().is_busy());
+        drop(background);
+        let waits = locks.acquire("k").wait(20 * MS).into_future();
+        let outcome = timeout(SECOND, waits).await.expect("in time");
+        assert!(outcome.unwrap_err().is_busy());
+    });
+}

@@ -6,6 +6,7 @@ use tokio::time::{Instant, sleep};
 use tower_lock::{Backend, LockKey, LockManager};
 
 use crate::simulated::{self, Simulated};
+use crate::stopped_runtime::current_thread;
 use crate::support::{MS, SECOND, manager};
 
 #[test]
@@ -207,4 +208,17 @@ fn no_wait_after_runtime_end_acquires_free_key() {
             "a free key stays busy"
         );
     });
+}
+
+#[test]
+fn lock_of_three_ended_runtimes_expires() {
+    let locks = LockManager::in_memory();
+    let [first, second, third, stays] = std::array::from_fn(|_| current_thread());
+    let other = stays.block_on(async { locks.acquire("other").await.unwrap() });
+    let guard = first.block_on(async { locks.acquire("k").await.unwrap() });
+    let again = || async { locks.acquire("k").owner(guard.owner()).await.unwrap() };
+    let nested = [second.block_on(again()), third.block_on(again())];
+    drop((second, third, first));
+    assert!(nested.iter().all(|guard| guard.is_held()));
+    assert!(other.is_held());
 }

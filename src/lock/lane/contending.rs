@@ -365,7 +365,9 @@ impl Lane {
         for (_, waiter) in std::mem::take(&mut self.queue) {
             effects.reject(waiter.reply, error.clone());
         }
-        self.elsewhere = Elsewhere::Nobody;
+        if self.holder_homes().is_empty() {
+            self.elsewhere = Elsewhere::Nobody;
+        }
     }
 
     /// Applies the drop of the task with its runtime, which has ended. Rejects the waiters of that runtime,

@@ -6,10 +6,9 @@ use super::state::{Elsewhere, LATE_RELEASE, Lane, Phase, Returning, Yielded};
 use super::tenure::{TAKE_OVER, Tenure};
 use crate::lock::claim::{Claim, HoldId};
 use crate::lock::clock::Moment;
-use crate::lock::effect::{Effects, Given, Granted, PickUp, Report, Work};
+use crate::lock::effect::{Effects, Given, Granted, Loss, PickUp, Report, Work};
 use crate::lock::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
-use crate::observe;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
@@ -77,7 +76,7 @@ impl Lane {
         grant.set_holds(holds);
         if holds > 0 {
             if tenure.unnest(hold, now) {
-                effects.losses.push(Arc::clone(grant));
+                effects.recheck(grant);
             }
             effects.report(report, Ok(()));
             return until;
@@ -125,6 +124,11 @@ impl Lane {
         };
         let claim = &waiter.claim;
         let mut tenure = begin(claim);
+        // A group picks up its grants together, which may take longer than a lease.
+        if claim.grouped && self.home != Some(claim.home) {
+            tenure.add_home(claim.home);
+            self.elsewhere = Elsewhere::NEW;
+        }
         tenure.expect_pick_up(claim);
         let grant = self.hold(tenure);
         effects.grants.push(Granted {
@@ -203,12 +207,15 @@ impl Lane {
     /// Begins the return of a lease without holds, by a task in `home`.
     pub(super) fn surrender(
         &mut self,
-        lease: Lease,
+        mut lease: Lease,
         report: Option<Report>,
         home: RuntimeId,
         now: Moment,
         effects: &mut Effects,
     ) {
+        if self.home != Some(home) {
+            lease.expect_reply_within(TAKE_OVER, now);
+        }
         self.move_to(home);
         // The release must follow the reply to a renewal in flight, so that it takes effect last.
         if !lease.is_in_flight() {
@@ -306,14 +313,14 @@ impl Lane {
             unreachable!("BUG: only a grant is withdrawn");
         };
         grant.mark_lost();
-        effects.losses.push(grant);
+        effects.recheck(&grant);
         self.surrender(lease, None, home, now, effects);
     }
 }
 
 fn mark_lost(grant: &Arc<Grant>, effects: &mut Effects) {
-    if grant.mark_lost() {
-        observe::lost();
-    }
-    effects.losses.push(Arc::clone(grant));
+    effects.losses.push(Loss {
+        while_held: grant.mark_lost(),
+        grant: Arc::clone(grant),
+    });
 }

@@ -26,7 +26,10 @@ impl Lane {
         let at = match &self.phase {
             Phase::Idle => return None,
             Phase::Held(tenure) => tenure.next_look(),
-            Phase::Returning(returning) => returning.forget_at,
+            Phase::Returning(returning) => match returning.reply_due() {
+                Some(due) => due.min(returning.forget_at),
+                None => returning.forget_at,
+            },
             Phase::Contending(Contending {
                 driver: Driver::Inline { deadline, .. },
                 due,
@@ -113,6 +116,10 @@ impl Lane {
                     tenure.lease.give_up_renewal(now);
                 }
                 let ttl = tenure.lease.start_renewal(now)?;
+                if !own {
+                    // This runtime may stop as well.
+                    tenure.lease.expect_reply_within(look.response_timeout, now);
+                }
                 Some((tenure.lease.number(), ttl))
             }
             Phase::Returning(returning)
@@ -122,6 +129,12 @@ impl Lane {
             {
                 self.give_up_renewal(now);
                 self.send_return_again(home, now, now + look.response_timeout, effects);
+                None
+            }
+            Phase::Returning(returning) if returning.reply_due().is_some_and(|due| due <= now) => {
+                self.give_up_renewal(now);
+                self.move_to(home);
+                effects.work.push(Work::Return(home));
                 None
             }
             Phase::Contending(contending) if contending.due <= now => {
@@ -156,6 +169,9 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
+        if let Phase::Held(tenure) = &mut self.phase {
+            tenure.remove_home(ended);
+        }
         if self.home != Some(ended) {
             return;
         }
@@ -189,6 +205,11 @@ impl Lane {
 }
 
 impl Returning {
+    /// Returns when the release is sent without the reply to a renewal, which another runtime sent.
+    fn reply_due(&self) -> Option<Moment> {
+        self.lease.reply_due().filter(|_| !self.sent)
+    }
+
     /// Returns when the task that returns the lease counts as stuck.
     fn overdue(&self, response_timeout: Duration) -> Moment {
         match self.lease.in_flight_since() {

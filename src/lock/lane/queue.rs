@@ -47,11 +47,12 @@ impl Lane {
         }
     }
 
-    /// Removes a waiter. Returns `false` if it was already granted or rejected.
-    pub(in crate::lock) fn leave(&mut self, ticket: Ticket) -> bool {
+    /// Removes a waiter, which the caller drops after the mutex is free: that wakes its future. Returns `None`
+    /// if it was already granted or rejected.
+    pub(in crate::lock) fn leave(&mut self, ticket: Ticket) -> Option<Box<Waiter>> {
         let was_first = self.queue.first_key_value().map(|(first, _)| *first) == Some(ticket);
-        let left = self.queue.remove(&ticket).is_some();
-        if left
+        let left = self.queue.remove(&ticket);
+        if left.is_some()
             && was_first
             && let Phase::Contending(contending) = &self.phase
         {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::state::{Lane, Phase};
+use super::tenure::TAKE_OVER;
 use crate::backend::{BackendError, Extended, Renewal, Renewed};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Effects, Work};
@@ -74,6 +75,10 @@ impl Lane {
         };
         let lease = lease.filter(|lease| lease.is(renewal.lease) && lease.is_in_flight());
         let Some(lease) = lease else {
+            // A lease that is gone never comes back, whichever reply says so.
+            if effective == Effective::LeaseGone && self.holds_unreleased(renewal) {
+                self.lose(now, effects);
+            }
             // The lane no longer waits for this reply, but the renewal may have extended the lease.
             if effective == Effective::Yes
                 && self.lease_number() != Some(LeaseNumber::of(renewal.lease))
@@ -99,18 +104,33 @@ impl Lane {
         }
     }
 
-    /// Begins an extension, and returns the TTL to request. Returns `None` if it is no longer needed.
+    /// Returns `true` if the lane has this lease, and no release of it was sent.
+    fn holds_unreleased(&self, renewal: &Renewal) -> bool {
+        match &self.phase {
+            Phase::Held(tenure) => tenure.lease.is(renewal.lease),
+            Phase::Returning(returning) => !returning.sent && returning.lease.is(renewal.lease),
+            Phase::Idle | Phase::Contending(_) => false,
+        }
+    }
+
+    /// Begins an extension by a task in `home`, and returns the TTL to request. Returns `None` if it is no longer needed.
     pub(in crate::lock) fn start_extension(
         &mut self,
         number: LeaseNumber,
+        home: RuntimeId,
         now: Moment,
     ) -> Option<Duration> {
         let waits = !self.queue.is_empty();
+        let elsewhere = self.home != Some(home);
         match &mut self.phase {
             Phase::Held(tenure)
                 if tenure.lease.number() == number && tenure.grant.is_held(now) && waits =>
             {
-                tenure.lease.start_extension(now)
+                let ttl = tenure.lease.start_extension(now)?;
+                if elsewhere {
+                    tenure.lease.expect_reply_within(TAKE_OVER, now);
+                }
+                Some(ttl)
             }
             _ => None,
         }

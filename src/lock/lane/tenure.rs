@@ -150,7 +150,7 @@ impl Tenure {
                 return true;
             }
             if self.unnest(hold, now) {
-                effects.losses.push(Arc::clone(&self.grant));
+                effects.recheck(&self.grant);
             }
         }
         false
@@ -161,6 +161,13 @@ impl Tenure {
         let others = self.others.get_or_insert_default();
         if !others.homes.contains(&home) {
             others.homes.push(home);
+        }
+    }
+
+    /// The runtime has ended.
+    pub(super) fn remove_home(&mut self, ended: RuntimeId) {
+        if let Some(others) = &mut self.others {
+            others.homes.retain(|home| *home != ended);
         }
     }
 

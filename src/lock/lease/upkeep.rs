@@ -41,14 +41,21 @@ impl Upkeep {
         }
     }
 
+    /// Returns when a renewal is due without the reply to the command in flight.
+    pub(super) fn reply_due(self) -> Option<Moment> {
+        match self {
+            Self::InFlight {
+                next: Next::At(at), ..
+            } => Some(at),
+            Self::InFlight { .. } | Self::Due(_) | Self::RetryDue(_) => None,
+        }
+    }
+
     /// Returns when the next renewal is due, or `None` if the reply to a command comes first.
     pub(super) fn due(self) -> Option<Moment> {
         match self {
             Self::Due(at) | Self::RetryDue(at) => Some(at),
-            Self::InFlight { next, .. } => match next {
-                Next::At(at) => Some(at),
-                Next::Later | Next::AfterReply => None,
-            },
+            Self::InFlight { .. } => self.reply_due(),
         }
     }
 

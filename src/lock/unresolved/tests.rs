@@ -178,3 +178,16 @@ async fn finished_completes_when_nothing_is_left() {
     succeed(&unresolved, &[1], now);
     assert!(timeout(SECOND, finished).await.is_ok());
 }
+
+#[test]
+fn lease_added_during_release_is_released_again() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    assert_eq!(released(&unresolved, now), [1]);
+    // Its attempt has taken effect only now, perhaps after the release.
+    unresolved.add(key("a"), number(1), now + 2 * DAY);
+    succeed(&unresolved, &[1], now);
+    assert_eq!(released(&unresolved, now + DAY), [1]);
+    succeed(&unresolved, &[1], now);
+    assert_eq!(unresolved.len(), 0);
+}

@@ -29,7 +29,7 @@ fn owner_of_lost_lock_queues() {
     let (entered, mut effects) =
         lane.event(|lane, now, effects| lane.enter(&key(), &claim(1, FIXED), now, effects));
     assert!(matches!(entered, Entered::Occupied));
-    assert!(Arc::ptr_eq(&effects.losses[0], &grant));
+    assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant));
     returns(&mut effects, here());
 }
 

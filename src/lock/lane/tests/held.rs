@@ -83,7 +83,7 @@ fn lost_guard_changes_nothing_for_next_holder() {
     lane.queue(2, FIXED);
     lane.pass(FIXED.ttl.get());
     let (due, mut effects) = lane.look(here());
-    assert!(due.is_none() && Arc::ptr_eq(&effects.losses[0], &grant));
+    assert!(due.is_none() && Arc::ptr_eq(&effects.losses[0].grant, &grant));
     returns(&mut effects, here());
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
     let wakeup = contends(&mut lane.returned(1), here());
@@ -109,7 +109,7 @@ fn forced_release_loses_only_observed_lease() {
         assert_eq!(lane.next_look(), lane.now);
     }
     let effects = lane.forced(Some(1));
-    assert!(Arc::ptr_eq(&effects.losses[0], &grant) && effects.work.is_empty());
+    assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant) && effects.work.is_empty());
     assert!(grant.is_marked_lost() && lane.lane.is_idle());
 }
 
@@ -140,7 +140,7 @@ fn late_release_reports_lost_and_returns_lease() {
     let (report, _reported) = oneshot::channel();
     let mut effects = lane.release_hold(&grant, 1, Some(report));
     assert_eq!(report_of(&effects).map(Error::kind), Some(ErrorKind::Lost));
-    assert!(Arc::ptr_eq(&effects.losses[0], &grant) && grant.is_marked_lost());
+    assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant) && grant.is_marked_lost());
     returns(&mut effects, here());
 }
 

@@ -7,6 +7,7 @@ mod looking;
 mod offered;
 mod renewing;
 mod returning;
+mod several_runtimes;
 mod tenure;
 
 use tokio::sync::oneshot::{self, error::TryRecvError};

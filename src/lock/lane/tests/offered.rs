@@ -15,7 +15,7 @@ fn grant_not_picked_up_by_deadline_is_withdrawn() {
     assert_eq!(lane.next_look(), deadline);
     lane.now = deadline;
     let (_, mut effects) = lane.look(here());
-    assert!(Arc::ptr_eq(&effects.losses[0], &grant));
+    assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant));
     returns(&mut effects, here());
     assert!(!grant.is_held(lane.now) && !grant.pick_up(), "too late");
 }
@@ -190,5 +190,10 @@ fn unclaimed_hold_wakes_loss_future_when_end_moves() {
     lane.pass(SECOND);
     // The loss future sleeps until the later end.
     let (_, effects) = lane.look(here());
-    assert!(effects.losses.iter().any(|lost| Arc::ptr_eq(lost, &grant)));
+    assert!(
+        effects
+            .losses
+            .iter()
+            .any(|lost| Arc::ptr_eq(&lost.grant, &grant))
+    );
 }

@@ -84,7 +84,7 @@ fn reply_after_deadline_loses_grant() {
     let (renewal, sent_at) = (lane.start_renewal(), lane.now);
     lane.now = grant.valid_until();
     let mut effects = lane.renewed(&renewal, sent_at, Ok(Renewed::Renewed));
-    assert!(Arc::ptr_eq(&effects.losses[0], &grant) && grant.is_marked_lost());
+    assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant) && grant.is_marked_lost());
     returns(&mut effects, here());
 }
 
@@ -115,7 +115,7 @@ fn half_spent() -> (TestLane, Arc<Grant>, Renewal) {
     let (grant, asked) = hand_on(&mut lane, grant, 2..131);
     assert_eq!(asked, 1, "once, when half is spent");
     let now = lane.now;
-    let mut ask = |lease| lane.lane.start_extension(number(lease), now);
+    let mut ask = |lease| lane.lane.start_extension(number(lease), here(), now);
     assert!(ask(2).is_none(), "another lease");
     let extension = renewal(1, ask(1).expect("held"));
     assert!(ask(1).is_none(), "it is in flight");
@@ -171,17 +171,17 @@ fn extension_before_group_provides_no_counter() {
 fn extension_without_waiter_or_counter_is_not_sent() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     let now = lane.now;
-    assert!(lane.lane.start_extension(number(1), now).is_none());
+    assert!(lane.lane.start_extension(number(1), here(), now).is_none());
     lane.queue(2, RENEWED);
     lane.lane.join_group(&grant, &claim(1, RENEWED), now);
-    assert!(lane.lane.start_extension(number(1), now).is_none());
+    assert!(lane.lane.start_extension(number(1), here(), now).is_none());
 }
 
 #[test]
 fn extension_that_finds_no_lease_loses_grant() {
     let (mut lane, grant, extension) = half_spent();
     let mut effects = lane.extended(&extension, Extended::NotHeld);
-    assert!(Arc::ptr_eq(&effects.losses[0], &grant));
+    assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant));
     contends(&mut effects, here());
 }
 

@@ -16,7 +16,7 @@ pub(super) fn keeping() -> (TestLane, Reported) {
 #[test]
 fn kept_lease_without_waiter_is_released_first() {
     let (mut lane, mut reported) = keeping();
-    assert!(lane.lane.leave(2));
+    assert!(lane.lane.leave(2).is_some());
     let mut effects = lane.kept(1, 200);
     assert!(effects.reports.is_empty());
     returns(&mut effects, here());

@@ -1,0 +1,159 @@
+//! A runtime that stops while others use the same lane.
+
+use super::*;
+use crate::lock::lane::Replied;
+
+/// Returns a lane whose grant was picked up elsewhere, and an extension that a task here started after that.
+fn extended_from_left_runtime() -> (TestLane, Arc<Grant>, [Answer; 2]) {
+    let (mut lane, first) = TestLane::held(RENEWED);
+    let one = from_elsewhere(claim(2, RENEWED));
+    let answers = [
+        lane.enqueue(one),
+        lane.enqueue(from_elsewhere(claim(3, RENEWED))),
+    ];
+    lane.pass(80 * MS);
+    let mut effects = lane.release(&first);
+    let grant = Arc::clone(&effects.grants[0].given.grant);
+    assert!(matches!(work(&mut effects), Work::ExtendAhead(_, home) if home == here()));
+    assert!(lane.lane.picked_up(&grant, &one, lane.now));
+    let started = lane.lane.start_extension(number(1), here(), lane.now);
+    assert!(started.is_some());
+    (lane, grant, answers)
+}
+
+/// Releases a hold in the other runtime.
+fn release_elsewhere(lane: &mut TestLane, grant: &Arc<Grant>, hold: HoldId) -> Effects {
+    let now = lane.now;
+    let (_, effects) = lane.event(|lane, _, effects| {
+        lane.release(
+            &key(),
+            grant,
+            release(hold, None, Some(elsewhere()), now),
+            effects,
+        )
+    });
+    effects
+}
+
+#[test]
+fn extension_of_stopped_runtime_delays_no_renewal() {
+    let (mut lane, _grant, _answers) = extended_from_left_runtime();
+    assert_eq!(lane.next_look(), lane.now + TAKE_OVER);
+    lane.pass(TAKE_OVER);
+    assert!(lane.look(elsewhere()).0.is_some());
+}
+
+#[test]
+fn release_waits_for_stopped_runtime_only_shortly() {
+    let (mut lane, first) = TestLane::held(RENEWED);
+    lane.lane.mark_suspect(lane.now);
+    lane.start_renewal();
+    let one = from_elsewhere(claim(2, RENEWED));
+    let _answer = lane.enqueue(one);
+    let grant = granted(lane.release(&first));
+    assert!(lane.lane.picked_up(&grant, &one, lane.now));
+    lane.pass(TAKE_OVER / 2);
+    assert!(release_elsewhere(&mut lane, &grant, 2).work.is_empty());
+    lane.pass(TAKE_OVER / 2);
+    assert_eq!(lane.next_look(), lane.now);
+    returns(&mut lane.look(elsewhere()).1, elsewhere());
+}
+
+#[test]
+fn guard_dropped_elsewhere_waits_shortly_for_renewal() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.lane.mark_suspect(lane.now);
+    lane.start_renewal();
+    assert!(release_elsewhere(&mut lane, &grant, 1).work.is_empty());
+    lane.pass(TAKE_OVER);
+    returns(&mut lane.look(elsewhere()).1, elsewhere());
+}
+
+#[test]
+fn late_extension_does_not_lower_counter() {
+    let (mut lane, _grant, _answers) = extended_from_left_runtime();
+    let sent_at = lane.now;
+    let kept = |lane: &mut TestLane, counter| {
+        let ((), effects) = lane.event(|lane, now, effects| {
+            let replied = Replied { home: here(), now };
+            let extension = renewal(1, RENEWED.ttl.get());
+            let outcome = Ok(Extended::kept(counter));
+            lane.extended(&extension, sent_at, &outcome, replied, effects);
+        });
+        assert!(effects.is_empty());
+    };
+    kept(&mut lane, 300);
+    let Phase::Held(tenure) = &lane.lane.phase else {
+        panic!("held");
+    };
+    let token = tenure.lease.token();
+    lane.lane.mark_suspect(lane.now);
+    lane.pass(TAKE_OVER);
+    assert!(lane.look(elsewhere()).0.is_some(), "in flight");
+    kept(&mut lane, 200);
+    let Phase::Held(tenure) = &lane.lane.phase else {
+        panic!("held");
+    };
+    assert_eq!(tenure.lease.token(), token);
+}
+
+#[test]
+fn not_held_after_earlier_reply_loses_grant() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    let nested = Claim {
+        owner: claim(1, RENEWED).owner,
+        ..from_elsewhere(claim(2, RENEWED))
+    };
+    assert!(matches!(lane.enter(nested), Entered::Nested(_)));
+    lane.lane.mark_suspect(lane.now);
+    let (stuck, sent_at) = (lane.start_renewal(), lane.now);
+    lane.pass(SECOND);
+    let again = lane.look(elsewhere()).0.expect("a renewal");
+    let effects = lane.renewed(&stuck, sent_at, Ok(Renewed::Renewed));
+    assert!(effects.is_empty());
+    let effects = lane.renewed(&again, lane.now, Ok(Renewed::NotHeld));
+    assert!(!grant.is_held(lane.now) && effects.losses[0].while_held);
+}
+
+#[test]
+fn shutdown_keeps_runtime_of_nested_hold() {
+    let (mut lane, _grant) = TestLane::held(RENEWED);
+    let nested = Claim {
+        owner: claim(1, RENEWED).owner,
+        ..from_elsewhere(claim(2, RENEWED))
+    };
+    assert!(matches!(lane.enter(nested), Entered::Nested(_)));
+    let ((), _) =
+        lane.event(|lane, _, effects| lane.dismiss(&Error::new(ErrorKind::ShuttingDown), effects));
+    assert!(lane.lane.is_awaited_elsewhere());
+}
+
+#[test]
+fn grant_of_waiting_group_is_renewed_in_its_runtime() {
+    let (mut lane, first) = TestLane::held(RENEWED);
+    let one = Claim {
+        grouped: true,
+        ..from_elsewhere(claim(2, RENEWED))
+    };
+    let _answer = lane.enqueue(one);
+    granted(lane.release(&first));
+    // Its releaser's runtime is blocked.
+    lane.pass(RENEWED.ttl.get() / 3 + TAKE_OVER);
+    assert!(lane.lane.looks_from_elsewhere(RESPONSE_TIMEOUT).is_some());
+    assert!(lane.look(elsewhere()).0.is_some());
+}
+
+#[test]
+fn ended_runtime_is_no_home_of_hold() {
+    let (mut lane, _grant) = TestLane::held(RENEWED);
+    let nested = Claim {
+        owner: claim(1, RENEWED).owner,
+        ..from_elsewhere(claim(2, RENEWED))
+    };
+    assert!(matches!(lane.enter(nested), Entered::Nested(_)));
+    let ((), _) = lane.event(|lane, now, effects| lane.adopt(elsewhere(), here(), now, effects));
+    let Phase::Held(tenure) = &lane.lane.phase else {
+        panic!("held");
+    };
+    assert!(tenure.homes().is_empty());
+}
