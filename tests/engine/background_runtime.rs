@@ -169,7 +169,7 @@ fn ended_background_runtime_ends_calls_in_time() {
         let background = Background::start();
         let builder = LockManager::builder(Memory::new());
         let here = built(builder.runtime(background.handle.clone()));
-        drop(background);
+        background.shutdown_background();
         let driven = current_thread();
         let start = Instant::now();
         let outcome = driven.block_on(here.acquire("k").into_future());
@@ -217,7 +217,7 @@ fn idle_background_runtime_delays_no_timeout() {
         let waits = locks.acquire("k").wait(20 * MS).into_future();
         let outcome = timeout(SECOND, waits).await.expect("in time");
         assert!(outcome.unwrap_err().is_busy());
-        drop(background);
+        background.shutdown_background();
         let waits = locks.acquire("k").wait(20 * MS).into_future();
         let outcome = timeout(SECOND, waits).await.expect("in time");
         assert!(outcome.unwrap_err().is_busy());
