@@ -458,7 +458,7 @@ async fn a_hundred_thousand_held_locks_are_renewed_in_batches_and_none_is_lost()
     let sample = (0..5_000).map(|n| locks.acquire(format!("sample:{n}")).wait(PATIENCE));
     let sample = join_all(sample.map(IntoFuture::into_future)).await;
     assert!(sample.iter().all(Result::is_ok));
-    let lease = (24 * start.elapsed()).clamp(6 * SECOND, LEASE);
+    let lease = (36 * start.elapsed()).clamp(10 * SECOND, LEASE);
     drop(sample);
     nothing_is_left(&server, &[&locks], 10 * SECOND, "the sample").await;
     let locks = manager(server.url(), lease).await;
