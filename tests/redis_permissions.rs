@@ -27,6 +27,8 @@ const IN_CLUSTER: &str =
 const WITH_REPLICAS: &str = "+wait +unwatch";
 /// And of the votes of a quorum; a quarantine takes the second one.
 const WITH_VOTES: &str = "+get +set";
+/// And of a forced release.
+const WITH_FORCE: &str = "+hgetall";
 
 /// What a server lets everybody do, and no rule can take away.
 const EVERYBODY: [&str; 4] = ["auth", "hello", "quit", "reset"];
@@ -131,7 +133,8 @@ fn the_manual_and_the_documentation_say_the_same() {
         include_str!("../README.md").to_owned(),
         include_str!("../src/backend/redis/backend.rs").replace("///", ""),
     ] {
-        let quoted = [IN_CLUSTER, WITH_REPLICAS, WITH_VOTES].map(|rules| format!("`{rules}`"));
+        let quoted =
+            [IN_CLUSTER, WITH_REPLICAS, WITH_VOTES, WITH_FORCE].map(|rules| format!("`{rules}`"));
         for rules in [format!("{LOCKER} ```")].iter().chain(&quoted) {
             assert!(words(&text).contains(rules), "{rules}");
         }
@@ -145,10 +148,10 @@ async fn the_user_keeps_the_contract() {
     // Begins a quarantine: nobody has been here before.
     let quarantined = at(&server.url()).quarantine(Duration::from_millis(1));
     quarantined.connect().await.unwrap();
-    allow(&server, LOCKER);
+    allow(&server, &format!("{LOCKER} {WITH_FORCE}"));
     let connect = || at(&server.url()).connect();
     conformance::all(&connect().await.unwrap(), &connect().await.unwrap()).await;
-    allow(&server, &format!("{LOCKER} {WITH_VOTES}"));
+    allow(&server, &format!("{LOCKER} {WITH_VOTES} {WITH_FORCE}"));
     keeps_the_contract(|| at(&server.url())).await;
     // Looks for a loss at each grant, and finds none.
     keeps_the_contract(|| at(&server.url()).quarantine(PATIENCE)).await;
@@ -158,7 +161,7 @@ async fn the_user_keeps_the_contract() {
 async fn the_user_keeps_the_contract_in_a_cluster() {
     let cluster = Cluster::start();
     for node in 0..6 {
-        allow(cluster.node(node), &rules());
+        allow(cluster.node(node), &format!("{} {WITH_FORCE}", rules()));
     }
     let url = cluster.url();
     keeps_the_contract(|| at(&url)).await;

@@ -197,7 +197,8 @@ pub trait Backend: Send + Sync + 'static {
     /// # Cancel safety
     ///
     /// If dropped, the key is free or still held. A repeat returns [`ForceReleased::NotHeld`] for a free
-    /// key. A repeat also releases a lease that was granted after the first command.
+    /// key. A repeat by the caller also releases a lease that was granted after the first command. A
+    /// command that the backend resends must not: it is meant for the holder of its first attempt.
     fn force_release(
         &self,
         key: &LockKey,
@@ -478,7 +479,7 @@ impl Extended {
 pub enum ForceReleased {
     /// The key was held and is free now.
     Released,
-    /// The key was free.
+    /// The key was free, or its holder ended during the call.
     NotHeld,
 }
 

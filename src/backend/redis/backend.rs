@@ -48,7 +48,8 @@ use crate::backend::{
 /// +sunsubscribe +pubsub|shardnumsub`; with [`min_replicas`](RedisBackendBuilder::min_replicas) also
 /// `+wait +unwatch`; with a [`quarantine`](RedisBackendBuilder::quarantine) also `+set`, and at the
 /// nodes of a [`Quorum`](crate::Quorum) `+get +set`. With `+hgetall`, [`inspect`](Backend::inspect) also returns
-/// the holder of a held lock. With `+info`, [`warnings`](Self::warnings) report an eviction policy. A database
+/// the holder of a held lock. [`force_release`](Backend::force_release) requires `+hgetall` to compare the
+/// holder. With `+info`, [`warnings`](Self::warnings) report an eviction policy. A database
 /// other than 0 requires `+select`.
 ///
 /// ```no_run
@@ -125,7 +126,7 @@ impl RedisBackend {
 }
 
 /// If a future of any method but `try_acquire` is dropped, nothing remains: a command that was sent takes
-/// effect or does not, and all of them are repeatable.
+/// effect or does not. All of them are repeatable, or affect only the lease that they name.
 impl Backend for RedisBackend {
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
         let inner = &*self.inner;

@@ -132,6 +132,8 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     // Reads come first: a permission that is missing here leaves nothing behind.
     calls.inspect(at).await?;
     calls.try_out(at, lease, TRIAL_TTL).await?;
+    // The script reads a free key only in part.
+    let inspected = calls.inspect(at).await;
     let mut granted = Vec::new();
     // With Redisson's counters, acquires share no call.
     if !calls.names.of_redisson {
@@ -156,7 +158,8 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     for message in calls.messages(at) {
         connection.query(&message).await?;
     }
-    calls.force_release(at).await?;
+    calls.release_holder(at, &lease.to_string()).await?;
+    inspected?;
     granted
         .into_iter()
         .try_for_each(|outcome| outcome.map(drop))?;

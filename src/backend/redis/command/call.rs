@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::error::{CommandError, no_ttl, unexpected};
+use super::error::{Cause, CommandError, unexpected};
 use super::names::{Lease, Name, Names, millis};
-use super::reply::{Outcomes, acquired, each, grants, held, list, remaining};
-use super::script::{Script, Scripts};
+use super::reply::{Outcomes, acquired, each, grants, held, holder, list, remaining};
+use super::script::Scripts;
+use super::send::call;
 use crate::LockKey;
-use crate::backend::redis::connection::{Outage, Request, Undo};
+use crate::backend::redis::connection::{Outage, Reply, Request, Undo, after};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased,
@@ -52,27 +53,6 @@ impl<'a> KeyRoute<'a> {
 
     fn quarantine(self) -> Name<'a> {
         self.names.quarantine(self.route.slot())
-    }
-}
-
-/// Calls a script. If the server does not have it, the call is repeated with the source, which also loads
-/// the script at the server that executes the call.
-///
-/// # Cancel safety
-///
-/// As [`Route::send`].
-pub(super) async fn call(
-    script: &Script,
-    route: &Route,
-    request: Request<'_>,
-) -> Result<Value, CommandError> {
-    match route.send(request).await {
-        Err(CommandError::NoScript { resent }) => {
-            let command = &script.eval(request.command);
-            let outcome = route.send(Request { command, ..request }).await;
-            outcome.map_err(|error| error.after(resent))
-        }
-        outcome => outcome,
     }
 }
 
@@ -128,8 +108,7 @@ impl Calls {
         };
         let outcome = match at.route.acquire(&command, undo).await {
             Err(CommandError::NoScript { resent }) => {
-                let outcome = at.route.acquire(&script.eval(&command), undo).await;
-                outcome.map_err(|error| error.after(resent))
+                after(at.route.acquire(&script.eval(&command), undo).await, resent)
             }
             outcome => outcome,
         };
@@ -230,7 +209,7 @@ impl Calls {
         {
             note(outage, Err(cause));
         }
-        let outcomes = grants(outcome?, acquires.len())?;
+        let outcomes = grants(outcome?.value, acquires.len())?;
         outcomes.iter().for_each(|it| note(outage, it.as_ref()));
         Ok(outcomes)
     }
@@ -248,7 +227,7 @@ impl Calls {
         }
         let reply = call(script, route, (&command).into()).await?;
         let outcome = |reply| held(reply, Renewed::Renewed, Renewed::NotHeld);
-        Ok(each(list(reply, renewals.len())?, outcome))
+        Ok(each(list(reply.value, renewals.len())?, outcome))
     }
 
     pub(crate) async fn release_all(
@@ -259,7 +238,7 @@ impl Calls {
         let command = self.release(leases);
         let reply = call(&self.scripts.release, route, (&command).into()).await?;
         let outcome = |reply| held(reply, Released::Released, Released::NotHeld);
-        Ok(each(list(reply, leases.len())?, outcome))
+        Ok(each(list(reply.value, leases.len())?, outcome))
     }
 
     fn release(&self, leases: &[&Release]) -> Cmd {
@@ -296,7 +275,8 @@ impl Calls {
         command.arg(Lease(lease)).arg(millis(ttl));
         command.arg(at.channel()).arg(own_subscribers);
         command.arg(ReleasedOrKept::COUNTERS).arg(u8::from(release));
-        match call(script, at.route, (&command).into()).await? {
+        let reply = call(script, at.route, (&command).into()).await?;
+        match reply.value {
             Value::Int(0) => Ok(Extended::NotHeld),
             Value::Int(others @ 1..) => {
                 Ok(Extended::wanted(u32::try_from(others).unwrap_or(u32::MAX)))
@@ -310,35 +290,38 @@ impl Calls {
         let script = &self.scripts.inspect;
         let mut command = script.evalsha(1, 0, 128);
         command.arg(at.body());
-        let fields = match call(script, at.route, (&command).into()).await? {
-            Value::Nil => return Ok(None),
-            Value::Array(fields) => fields,
-            reply => return Err(unexpected(&reply)),
-        };
-        let left = match fields.first() {
-            Some(Value::Int(-1)) => return Err(no_ttl()),
-            Some(Value::Int(left)) => remaining(*left),
-            _ => return Err(unexpected(&Value::Array(fields))),
-        };
-        let text = |index: usize| match fields.get(index) {
-            Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
-            _ => String::new(),
-        };
-        let hold_count = text(2).parse().unwrap_or(1);
-        Ok(Some(Holder::new(text(1), left, hold_count)))
+        holder(call(script, at.route, (&command).into()).await?.value)
     }
 
+    /// Releases the lock of its present holder.
     pub(crate) async fn force_release(
         &self,
         at: KeyRoute<'_>,
     ) -> Result<ForceReleased, BackendError> {
+        match self.inspect(at).await? {
+            None => Ok(ForceReleased::NotHeld),
+            Some(holder) if holder.id.is_empty() => Err(BackendError::refused(
+                BackendErrorKind::Misconfigured,
+                Cause::UnreadableHolder,
+            )),
+            Some(holder) => self.release_holder(at, &holder.id).await,
+        }
+    }
+
+    /// Releases the lock of `holder`, and of no other.
+    pub(crate) async fn release_holder(
+        &self,
+        at: KeyRoute<'_>,
+        holder: &str,
+    ) -> Result<ForceReleased, BackendError> {
         let script = &self.scripts.force_release;
-        let mut command = script.evalsha(1, 1, 256);
-        command.arg(at.body()).arg(at.channel());
-        match call(script, at.route, (&command).into()).await? {
+        let mut command = script.evalsha(1, 2, 256);
+        command.arg(at.body()).arg(holder).arg(at.channel());
+        let reply = call(script, at.route, (&command).into()).await?;
+        match reply.value {
             Value::Int(1) => Ok(ForceReleased::Released),
+            Value::Int(0) if reply.resent => Ok(ForceReleased::Released),
             Value::Int(0) => Ok(ForceReleased::NotHeld),
-            Value::Int(-1) => Err(no_ttl()),
             reply => Err(unexpected(&reply)),
         }
     }
@@ -352,7 +335,10 @@ impl Calls {
         command.arg(self.names.fence(route.slot()));
         command.arg(self.names.quarantine(route.slot()));
         command.arg(millis(quarantine.period));
-        match call(&quarantine.prepare, route, (&command).into()).await? {
+        match call(&quarantine.prepare, route, (&command).into())
+            .await?
+            .value
+        {
             Value::Int(left) => Ok(remaining(left)),
             reply => Err(unexpected(&reply)),
         }
@@ -365,11 +351,11 @@ impl Calls {
     }
 }
 
-fn outcome(route: &Route, outcome: Result<Value, CommandError>) -> Result<Acquired, BackendError> {
+fn outcome(route: &Route, outcome: Result<Reply, CommandError>) -> Result<Acquired, BackendError> {
     let outage = route.outage();
     match outcome {
         Ok(reply) => {
-            let outcome = acquired(reply);
+            let outcome = acquired(reply.value);
             note(outage, outcome.as_ref());
             outcome
         }

@@ -50,6 +50,8 @@ pub(crate) enum Cause {
     Nowhere,
     #[error("key holds a hash without a TTL")]
     NoTtl,
+    #[error("user may not read the holder: the permission `+hgetall` is missing")]
+    UnreadableHolder,
     #[error("key is empty")]
     EmptyKey,
     #[error("sentinels do not know the service {0:?}")]

@@ -4,13 +4,13 @@
 //! |---|---|
 //! | `script`, `lua` | the scripts |
 //! | `names`, `slot` | the names of keys and channels, and their slots |
-//! | `call` | typed calls of the scripts |
+//! | `call`, `send` | typed calls of the scripts |
 //! | `reply`, `error` | the meaning of replies and of errors |
 //! | `acquire_batch` | concurrent acquires in one call |
 //! | `quarantine` | the pause of grants after a loss of data |
 //!
 //! A new script is a file in `lua` and a field of `Scripts`. The self-test calls it, and the permissions
-//! of [`RedisBackend`](crate::RedisBackend) list its commands.
+//! of [`RedisBackend`](crate::RedisBackend) list its commands. Its class says what a resend does.
 
 mod acquire_batch;
 mod call;
@@ -19,6 +19,7 @@ mod names;
 mod quarantine;
 mod reply;
 mod script;
+mod send;
 mod slot;
 
 pub(crate) use acquire_batch::AcquireBatch;

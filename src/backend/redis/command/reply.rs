@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::error::{CommandError, no_ttl, refusal, unexpected};
-use crate::backend::{Acquired, BackendError};
+use crate::backend::{Acquired, BackendError, Holder};
 
 /// The reply of `acquire_all` for a granted key.
 const GRANTED: i64 = -3;
@@ -92,6 +92,26 @@ pub(super) fn acquired(reply: Value) -> Result<Acquired, BackendError> {
     counter
         .map(Acquired::granted)
         .ok_or_else(|| unexpected(&reply))
+}
+
+/// Returns the holder. Without the permission to read it, its id is empty.
+pub(super) fn holder(reply: Value) -> Result<Option<Holder>, BackendError> {
+    let fields = match reply {
+        Value::Nil => return Ok(None),
+        Value::Array(fields) => fields,
+        reply => return Err(unexpected(&reply)),
+    };
+    let left = match fields.first() {
+        Some(Value::Int(-1)) => return Err(no_ttl()),
+        Some(Value::Int(left)) => remaining(*left),
+        _ => return Err(unexpected(&Value::Array(fields))),
+    };
+    let text = |index: usize| match fields.get(index) {
+        Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        _ => String::new(),
+    };
+    let hold_count = text(2).parse().unwrap_or(1);
+    Ok(Some(Holder::new(text(1), left, hold_count)))
 }
 
 pub(super) fn remaining(millis: i64) -> Duration {

@@ -10,16 +10,30 @@ use crate::backend::redis::notify::Publish;
 /// The most keys of one call: Redis executes nothing else during a script.
 pub(crate) const MAX_BATCH: usize = 100;
 
+/// What a repeat of a call does, after the first one took effect and its reply was lost.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Resend {
+    /// The repeat does the same for the same lease, and its outcome is the outcome of the call.
+    Repeatable,
+    /// The call ends a lease, and only the one that it names. A repeat that does not find it is done.
+    Compared,
+}
+
 pub(crate) struct Script {
     source: String,
     sha: String,
+    pub(super) resend: Resend,
 }
 
 impl Script {
-    fn new(pieces: &[&str]) -> Self {
+    fn new(resend: Resend, pieces: &[&str]) -> Self {
         let source = pieces.concat();
         let sha = redis::Script::new(&source).get_hash().to_owned();
-        Self { source, sha }
+        Self {
+            source,
+            sha,
+            resend,
+        }
     }
 
     /// Returns the head of a call with `keys` keys and `args` arguments of `size` bytes in total.
@@ -81,6 +95,7 @@ pub(crate) struct Scripts {
 impl Scripts {
     /// If `of_redisson`, the fencing counters are those of Redisson's fenced locks.
     pub(crate) fn new(publish: Publish, quarantine: Option<Duration>, of_redisson: bool) -> Self {
+        use Resend::{Compared, Repeatable};
         let fence = if of_redisson {
             include_str!("lua/fence_of_redisson.lua")
         } else {
@@ -97,7 +112,12 @@ impl Scripts {
                 &[fence, NOTICE, GUARD, VOTE],
             ),
         };
-        let prepare = || Script::new(&[fence, NOTICE, include_str!("lua/prepare.lua")]);
+        let prepare = || {
+            Script::new(
+                Repeatable,
+                &[fence, NOTICE, include_str!("lua/prepare.lua")],
+            )
+        };
         let quarantine = quarantine.map(|period| Quarantine {
             period,
             prepare: prepare(),
@@ -111,15 +131,18 @@ impl Scripts {
             ),
         };
         Self {
-            acquire: Script::new(acquire),
-            acquire_all: Script::new(&[fence, include_str!("lua/acquire_all.lua")]),
-            vote: Script::new(vote),
+            acquire: Script::new(Repeatable, acquire),
+            acquire_all: Script::new(Repeatable, &[fence, include_str!("lua/acquire_all.lua")]),
+            vote: Script::new(Repeatable, vote),
             quarantine,
-            renew: Script::new(&[include_str!("lua/renew.lua")]),
-            release: Script::new(&[report, include_str!("lua/release.lua")]),
-            release_or_keep: Script::new(&[fence, report, include_str!("lua/release_or_keep.lua")]),
-            inspect: Script::new(&[include_str!("lua/inspect.lua")]),
-            force_release: Script::new(&[report, include_str!("lua/force_release.lua")]),
+            renew: Script::new(Repeatable, &[include_str!("lua/renew.lua")]),
+            release: Script::new(Compared, &[report, include_str!("lua/release.lua")]),
+            release_or_keep: Script::new(
+                Compared,
+                &[fence, report, include_str!("lua/release_or_keep.lua")],
+            ),
+            inspect: Script::new(Repeatable, &[include_str!("lua/inspect.lua")]),
+            force_release: Script::new(Compared, &[report, include_str!("lua/force_release.lua")]),
             publish,
         }
     }

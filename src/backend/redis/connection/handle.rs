@@ -25,7 +25,7 @@ use super::dial::Connector;
 use super::link::Link;
 use super::network::Network;
 use super::outage::Outage;
-use super::request::{Request, Undo};
+use super::request::{Reply, Request, Undo};
 use super::state::State;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError, check, is_demoted, unavailable};
@@ -102,8 +102,8 @@ impl Connection {
     /// Sends one command and waits for its reply, within twice the response timeout and once the
     /// connect timeout.
     ///
-    /// If the link ends, it is replaced and the command is sent again, so every command must be
-    /// repeatable. An unknown result stays unknown, whatever the second attempt returns.
+    /// If the link ends, it is replaced and the command is sent again. Each script has a class that
+    /// allows this. A rejection of the second attempt leaves the result unknown.
     ///
     /// If no reply arrives in time, the undo of the request follows on the same link, or else a probe.
     ///
@@ -116,19 +116,18 @@ impl Connection {
         self: &Arc<Self>,
         request: Request<'_>,
         asking: bool,
-    ) -> Result<Value, CommandError> {
-        match self.attempt(request, asking).await {
-            Err(CommandError::Died(_)) => {
-                let again = self.attempt(request, asking).await;
-                again.map_err(|error| error.after(true))
-            }
-            other => other,
-        }
+    ) -> Result<Reply, CommandError> {
+        let (outcome, resent) = match self.attempt(request, asking).await {
+            Err(CommandError::Died(_)) => (self.attempt(request, asking).await, true),
+            outcome => (outcome, false),
+        };
+        let outcome = outcome.map(|value| Reply { value, resent });
+        outcome.map_err(|error| error.after(resent))
     }
 
     /// Sends a command that is no script, as [`send`](Self::send).
     pub(crate) async fn query(self: &Arc<Self>, command: &Cmd) -> Result<Value, BackendError> {
-        Ok(self.send(command.into(), false).await?)
+        Ok(self.send(command.into(), false).await?.value)
     }
 
     async fn attempt(

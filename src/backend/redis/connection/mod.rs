@@ -6,7 +6,7 @@
 //! | `dial` | opens connections, for commands from a pool |
 //! | `link` | one multiplexed connection |
 //! | `handle`, `state` | the current link for commands, and its replacement |
-//! | `request` | a command and its undo |
+//! | `request` | a command, its undo and its reply |
 //! | `network` | the settings that all connections share |
 //! | `outage`, `backoff` | logs of outages, pauses between attempts |
 //!
@@ -29,7 +29,7 @@ pub(crate) use handle::Connection;
 pub(crate) use link::Link;
 pub(crate) use network::{Network, within};
 pub(crate) use outage::Outage;
-pub(crate) use request::{Request, Undo};
+pub(crate) use request::{Reply, Request, Undo, after};
 #[cfg(feature = "redis-tls")]
 pub(crate) use server::Certificates;
 pub(crate) use server::{Locate, Target, Targets, Transport};

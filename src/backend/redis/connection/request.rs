@@ -1,8 +1,10 @@
-//! A command and its undo.
+//! A command, its undo and its reply.
 
 use std::time::Duration;
 
-use redis::Cmd;
+use redis::{Cmd, Value};
+
+use crate::backend::redis::command::CommandError;
 
 /// A command, and what follows it if the reply does not arrive.
 #[derive(Clone, Copy)]
@@ -10,6 +12,13 @@ pub(crate) struct Request<'a> {
     pub(crate) command: &'a Cmd,
     /// `None` for a command that leaves nothing behind.
     pub(crate) undo: Option<Undo<'a>>,
+}
+
+/// The reply to a command.
+pub(crate) struct Reply {
+    pub(crate) value: Value,
+    /// The command was sent before, over a connection that ended. It may have taken effect then.
+    pub(crate) resent: bool,
 }
 
 /// Undoes a command without a reply, which may still reach the server.
@@ -26,5 +35,19 @@ impl<'a> From<&'a Cmd> for Request<'a> {
             command,
             undo: None,
         }
+    }
+}
+
+/// Returns the outcome of a command that was sent before if `resent`, over a connection that ended.
+pub(crate) fn after(
+    outcome: Result<Reply, CommandError>,
+    resent: bool,
+) -> Result<Reply, CommandError> {
+    match outcome {
+        Ok(reply) => Ok(Reply {
+            resent: reply.resent || resent,
+            ..reply
+        }),
+        Err(error) => Err(error.after(resent)),
     }
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use redis::{Cmd, Value};
+use redis::Cmd;
 
 use super::cluster::Cluster;
 use super::node::Node;
 use crate::LockKey;
 use crate::backend::redis::command::{Cause, CommandError};
-use crate::backend::redis::connection::{Connection, Outage, Request, Undo};
+use crate::backend::redis::connection::{Connection, Outage, Reply, Request, Undo, after};
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// The most redirections that one command follows.
@@ -82,7 +82,7 @@ impl Route {
     }
 
     /// Sends a command as [`Connection::send`], to each node that it is redirected to.
-    pub(crate) async fn send(&self, request: Request<'_>) -> Result<Value, CommandError> {
+    pub(crate) async fn send(&self, request: Request<'_>) -> Result<Reply, CommandError> {
         let send = |node: Arc<Node>, index: usize, asking| async move {
             node.connections[index].send(request, asking).await
         };
@@ -97,14 +97,16 @@ impl Route {
         &self,
         command: &Cmd,
         undo: Undo<'_>,
-    ) -> Result<Value, CommandError> {
+    ) -> Result<Reply, CommandError> {
         let acquire = |node: Arc<Node>, index: usize, asking| async move {
             let connection = &node.connections[index];
             match &node.replicas {
                 // Boxed, so that acquires without replicas do not contain it.
                 Some(replicas) => {
                     let acquire = replicas.acquire(connection, command, undo, asking);
-                    acquire.boxed().await
+                    let value = acquire.boxed().await?;
+                    let resent = false;
+                    Ok(Reply { value, resent })
                 }
                 None => {
                     let undo = Some(undo);
@@ -120,9 +122,9 @@ impl Route {
     async fn follow<F>(
         &self,
         send: impl Fn(Arc<Node>, usize, bool) -> F,
-    ) -> Result<Value, CommandError>
+    ) -> Result<Reply, CommandError>
     where
-        F: Future<Output = Result<Value, CommandError>>,
+        F: Future<Output = Result<Reply, CommandError>>,
     {
         let Some(roaming) = &self.roaming else {
             return match send(Arc::clone(&self.node), self.index, false).await {
@@ -138,8 +140,8 @@ impl Route {
         let (mut node, mut index) = (Arc::clone(&self.node), self.index);
         let (mut asking, mut resent) = (false, false);
         for _ in 0..REDIRECTIONS {
-            let mut outcome = send(Arc::clone(&node), index, asking).await;
-            outcome = outcome.map_err(|error| error.after(resent));
+            let outcome = send(Arc::clone(&node), index, asking).await;
+            let outcome = after(outcome, resent);
             let Err(CommandError::Elsewhere {
                 address,
                 asking: ask,

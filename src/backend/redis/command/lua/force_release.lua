@@ -1,15 +1,12 @@
--- Releases a lock of any holder.
+-- Releases the lock of the holder that the caller has read.
 --
--- KEYS[1] lock body; ARGV[1] channel
--- Reply: 1 released, 0 free, -1 a key without a TTL, which is no lock.
+-- KEYS[1] lock body; ARGV[1] field of the holder, ARGV[2] channel
+-- Reply: 1 released, 0 not held by this holder.
 --
--- HLEN fails on every other type, so only locks are deleted.
-if redis.call('hlen', KEYS[1]) == 0 then
+-- A repeated call finds another field or none, so it does not release the lock of the next holder.
+if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
-if redis.call('pttl', KEYS[1]) == -1 then
-  return -1
-end
 redis.call('del', KEYS[1])
-publish_release(ARGV[1])
+publish_release(ARGV[2])
 return 1

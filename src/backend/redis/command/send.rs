@@ -1,0 +1,33 @@
+//! Sends the call of a script along a route.
+
+use super::error::CommandError;
+use super::script::{Resend, Script};
+use crate::backend::redis::connection::{Reply, Request, after};
+use crate::backend::redis::topology::Route;
+
+/// Calls a script. If the server does not have it, the call is repeated with the source, which also loads
+/// the script at the server that executes the call.
+///
+/// The reply counts as resent only if the script compares: then a holder that it does not find is gone.
+///
+/// # Cancel safety
+///
+/// As [`Route::send`].
+pub(super) async fn call(
+    script: &Script,
+    route: &Route,
+    request: Request<'_>,
+) -> Result<Reply, CommandError> {
+    let outcome = match route.send(request).await {
+        Err(CommandError::NoScript { resent }) => {
+            let command = &script.eval(request.command);
+            after(route.send(Request { command, ..request }).await, resent)
+        }
+        outcome => outcome,
+    };
+    let compares = script.resend == Resend::Compared;
+    outcome.map(|reply| Reply {
+        resent: reply.resent && compares,
+        ..reply
+    })
+}

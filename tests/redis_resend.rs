@@ -1,0 +1,105 @@
+//! A command whose reply was lost is sent again, and affects only the holder it was meant for.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::Duration;
+
+use futures_util::future::join;
+use tokio::time::sleep;
+use tower_lock::LockKey;
+use tower_lock::backend::redis::RedisBackend;
+use tower_lock::backend::{
+    AcquireRequest, Acquired, Backend, BackendErrorKind, ForceReleased, LeaseId, Release, Released,
+    Renewal, Renewed,
+};
+use uuid::Uuid;
+
+use support::engine::{MS, SECOND};
+use support::proxy::Proxy;
+use support::redis_server::RedisServer;
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// A busy machine must not cause timeouts.
+async fn connect(url: String) -> RedisBackend {
+    let builder = RedisBackend::builder(url).response_timeout(10 * SECOND);
+    builder.connect().await.unwrap()
+}
+
+fn key() -> LockKey {
+    LockKey::new("k")
+}
+
+async fn acquire(backend: &RedisBackend) -> (LeaseId, bool) {
+    let lease = LeaseId::new(Uuid::new_v4(), 1);
+    let request = AcquireRequest::new(key(), lease, TTL);
+    let acquired = backend.try_acquire(&request).await.unwrap();
+    (lease, matches!(acquired, Acquired::Granted { .. }))
+}
+
+async fn grant(backend: &RedisBackend) -> LeaseId {
+    let (lease, granted) = acquire(backend).await;
+    assert!(granted);
+    lease
+}
+
+async fn renew(backend: &RedisBackend, lease: LeaseId) -> Renewed {
+    let renewal = Renewal::new(key(), lease, TTL);
+    backend.renew(&[renewal]).await.remove(0).unwrap()
+}
+
+async fn release(backend: &RedisBackend, lease: LeaseId) -> Released {
+    let release = Release::new(key(), lease);
+    backend.release(&[release]).await.remove(0).unwrap()
+}
+
+#[tokio::test]
+async fn resent_force_release_spares_next_holder() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let (direct, backend) = (connect(server.url()).await, connect(proxy.url()).await);
+    // The replies are longer than the step, so each of them is cut.
+    for bytes in (0..120).step_by(3) {
+        let holder = grant(&direct).await;
+        // Long enough for the next holder before the resend.
+        proxy.delay(20 * MS);
+        proxy.truncate_answers(bytes);
+        let key = key();
+        let next = async {
+            loop {
+                if let (next, true) = acquire(&direct).await {
+                    return next;
+                }
+                sleep(MS).await;
+            }
+        };
+        let (forced, next) = join(backend.force_release(&key), next).await;
+        assert_eq!(forced.unwrap(), ForceReleased::Released, "{bytes} bytes");
+        assert_eq!(renew(&direct, holder).await, Renewed::NotHeld);
+        assert_eq!(
+            renew(&direct, next).await,
+            Renewed::Renewed,
+            "{bytes} bytes"
+        );
+        assert_eq!(release(&direct, next).await, Released::Released);
+        proxy.heal();
+    }
+}
+
+#[tokio::test]
+async fn force_release_without_hgetall_is_misconfigured() {
+    let server = RedisServer::start();
+    server.cli(&[
+        "ACL", "SETUSER", "some", "reset", "on", ">secret", "~*", "&*", "+@all", "-hgetall",
+    ]);
+    let backend = connect(server.url_of("some", "secret")).await;
+    let holder = grant(&backend).await;
+    let error = backend.force_release(&key()).await.unwrap_err();
+    assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
+    assert!(!error.may_have_taken_effect());
+    assert_eq!(release(&backend, holder).await, Released::Released);
+    let forced = backend.force_release(&key()).await;
+    assert_eq!(forced.unwrap(), ForceReleased::NotHeld);
+}
