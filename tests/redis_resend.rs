@@ -7,13 +7,13 @@ mod support;
 use std::time::Duration;
 
 use futures_util::future::join;
-use tokio::time::sleep;
-use tower_lock::LockKey;
+use tokio::time::{sleep, timeout};
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend, BackendErrorKind, ForceReleased, LeaseId, Release, Released,
-    Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendErrorKind, Extended, ForceReleased, KeepRequest,
+    LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
+use tower_lock::{LockKey, LockManager};
 use uuid::Uuid;
 
 use support::engine::{MS, SECOND};
@@ -102,4 +102,58 @@ async fn force_release_without_hgetall_is_misconfigured() {
     assert_eq!(release(&backend, holder).await, Released::Released);
     let forced = backend.force_release(&key()).await;
     assert_eq!(forced.unwrap(), ForceReleased::NotHeld);
+}
+
+#[tokio::test]
+async fn resent_release_that_finds_nothing_is_done() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let backend = connect(proxy.url()).await;
+    let holder = grant(&backend).await;
+    proxy.truncate_answers(0);
+    assert_eq!(release(&backend, holder).await, Released::Released);
+    assert_eq!(server.cli(&["EXISTS", "lock:k"]), "0");
+    // The first attempt finds nothing: the lease was lost.
+    assert_eq!(release(&backend, holder).await, Released::NotHeld);
+
+    let locks = LockManager::builder(backend).build().unwrap();
+    let guard = locks.acquire("k").await.unwrap();
+    proxy.truncate_answers(0);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn resent_release_or_keep_that_released_is_done() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let (direct, backend) = (connect(server.url()).await, connect(proxy.url()).await);
+    let mut hints = direct.watch(&key());
+    let confirmed = timeout(10 * SECOND, hints.next()).await;
+    confirmed.expect("the subscription is confirmed");
+    let holder = grant(&backend).await;
+    let request = KeepRequest::new(key(), holder, TTL);
+    proxy.truncate_answers(0);
+    let outcome = backend.release_or_keep(&request).await.unwrap();
+    assert!(
+        matches!(outcome, ReleasedOrKept::Released { .. }),
+        "{outcome:?}"
+    );
+    assert_eq!(server.cli(&["EXISTS", "lock:k"]), "0");
+    let outcome = backend.release_or_keep(&request).await.unwrap();
+    assert_eq!(outcome, ReleasedOrKept::NotHeld);
+}
+
+#[tokio::test]
+async fn resent_renewal_that_finds_nothing_is_lost() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let backend = connect(proxy.url()).await;
+    let holder = grant(&backend).await;
+    server.cli(&["DEL", "lock:k"]);
+    proxy.truncate_answers(0);
+    assert_eq!(renew(&backend, holder).await, Renewed::NotHeld);
+    let request = KeepRequest::new(key(), holder, TTL);
+    proxy.truncate_answers(0);
+    let outcome = backend.extend(&request).await.unwrap();
+    assert_eq!(outcome, Extended::NotHeld);
 }

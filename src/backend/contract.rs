@@ -47,7 +47,8 @@ use crate::LockKey;
 ///
 /// If the future of a command is dropped, the command may take effect at any later time, or not at
 /// all. Every command can be sent again. Each method documents the effect of a repeat, which is also what
-/// a backend causes by resending a command whose reply was lost.
+/// a backend causes by resending a command whose reply was lost. A release that a backend resends is
+/// done if the lease no longer holds the key.
 pub trait Backend: Send + Sync + 'static {
     /// Acquires a key for the requested TTL if it is free, or returns the remaining TTL of its holder.
     ///

@@ -237,7 +237,11 @@ impl Calls {
     ) -> Outcomes<Released> {
         let command = self.release(leases);
         let reply = call(&self.scripts.release, route, (&command).into()).await?;
-        let outcome = |reply| held(reply, Released::Released, Released::NotHeld);
+        let absent = match reply.resent {
+            true => Released::Released,
+            false => Released::NotHeld,
+        };
+        let outcome = |reply| held(reply, Released::Released, absent);
         Ok(each(list(reply.value, leases.len())?, outcome))
     }
 
@@ -277,6 +281,7 @@ impl Calls {
         command.arg(ReleasedOrKept::COUNTERS).arg(u8::from(release));
         let reply = call(script, at.route, (&command).into()).await?;
         match reply.value {
+            Value::Int(0) if reply.resent && release => Ok(Extended::wanted(0)),
             Value::Int(0) => Ok(Extended::NotHeld),
             Value::Int(others @ 1..) => {
                 Ok(Extended::wanted(u32::try_from(others).unwrap_or(u32::MAX)))
