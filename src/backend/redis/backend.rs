@@ -82,6 +82,9 @@ impl RedisBackend {
     /// - `rediss://…`, `rediss+sentinel://…`, `rediss+cluster://…`: the same over TLS, with the feature
     ///   `redis-tls`.
     ///
+    /// A URL with a host may end in `?protocol=2`. Unknown parameters are errors, and so is a user without
+    /// a password.
+    ///
     /// [`RedisBackendBuilder::connect`] reports an invalid URL.
     pub fn builder(url: impl Into<String>) -> RedisBackendBuilder {
         RedisBackendBuilder::from_url(url.into())

@@ -114,6 +114,11 @@ const ONE_LOGIN: &str =
 /// The text does not repeat the scheme: in a URL without one, the user takes its place.
 const SCHEMES: &str = "the scheme is not supported: use `redis`, `rediss`, `redis+unix`, `redis+sentinel` or `redis+cluster`";
 
+const SOCKET_PARAMETERS: &str =
+    "the parameters of a socket are `db`, `user`, `pass` and `protocol`, each with `=` and a value";
+const HOST_PARAMETERS: &str = "`protocol` is the only parameter: the database goes behind the \
+    host, and the login in front of it: `redis://user:password@host/1`";
+
 /// The default port of a sentinel. All other servers have 6379.
 const SENTINEL_PORT: &str = ":26379";
 
@@ -145,16 +150,33 @@ impl Target {
                 "a user needs a password: `redis://user:password@host`",
             ));
         }
-        if !is_socket && url.query_pairs().any(|(name, _)| name != "protocol") {
+        // redis-rs ignores every parameter that it does not know.
+        let mut names = HashSet::new();
+        for (name, _) in url.query_pairs() {
+            match &*name {
+                "protocol" => {}
+                "db" | "user" | "pass" if is_socket => {}
+                _ if is_socket => return Err(invalid(SOCKET_PARAMETERS)),
+                _ => return Err(invalid(HOST_PARAMETERS)),
+            }
+            if !names.insert(name) {
+                return Err(invalid("a parameter is given twice"));
+            }
+        }
+        if names.contains("user") && !names.contains("pass") {
             return Err(invalid(
-                "the database goes behind the host: `redis://host/1`",
+                "a user needs a password: `redis+unix:///path?user=…&pass=…`",
             ));
         }
         match url.scheme() {
             "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
                 return Err(invalid("one server is asked for here"));
             }
-            "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix" => {}
+            "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix" => {
+                if url.fragment().is_some() {
+                    return Err(invalid("a `#` must be percent-encoded"));
+                }
+            }
             "rediss" | "valkeys" if cfg!(feature = "redis-tls") => {
                 if url.fragment().is_some() {
                     return Err(invalid("unverified TLS is not supported"));
@@ -268,6 +290,36 @@ mod tests {
             assert_eq!(error.field(), "url");
             assert!(error.to_string().contains(hint), "{error}");
             assert!(!format!("{error} {error:?}").contains("hunter2"));
+        }
+    }
+
+    #[test]
+    fn unknown_or_mistyped_parameter_is_rejected() {
+        for (url, hint) in [
+            ("redis+unix:///s?user=hunter2", "needs a password"),
+            ("redis+unix:///s?user=u&password=hunter2", "`pass`"),
+            ("redis+unix:///s?hunter2", "`pass`"),
+            ("redis+unix:///s?DB=2", "`pass`"),
+            ("redis+unix:///s?db=1&db=2", "twice"),
+            ("redis+unix:///s?db=hunter2", "cannot be used"),
+            ("redis+unix:///s?protocol=hunter2", "cannot be used"),
+            ("redis+unix:///s#hunter2", "percent-encoded"),
+            ("redis://h?protocol=hunter2", "cannot be used"),
+            ("redis://h?protocoll=2", "only parameter"),
+            ("redis://h?pass=hunter2", "only parameter"),
+            ("redis://h?protocol=2&protocol=3", "twice"),
+            ("redis://h/1#hunter2", "percent-encoded"),
+        ] {
+            let error = targets(url).err().unwrap_or_else(|| panic!("{url}"));
+            assert!(error.to_string().contains(hint), "{url}: {error}");
+            assert!(!format!("{error} {error:?}").contains("hunter2"));
+        }
+        for url in [
+            "redis+unix:///s",
+            "redis+unix:///s?pass=p&protocol=resp3",
+            "redis://h/1?protocol=2",
+        ] {
+            assert!(targets(url).is_ok(), "{url}");
         }
     }
 
