@@ -24,8 +24,9 @@ use crate::backend::{
 /// # Timeouts
 ///
 /// A command waits for a connection within the connect timeout, and for its reply within the response
-/// timeout. If the connection ends, the command is sent once more. An acquire without a reply is released in
-/// the background, over the connection that may still deliver it.
+/// timeout. If the connection ends, the command is sent once more. If the connection of a holder or a waiter
+/// ends between commands, it is replaced at once, and all leases are renewed. An acquire without a reply is
+/// released in the background, over the connection that may still deliver it.
 ///
 /// # Guarantees
 ///
@@ -94,7 +95,8 @@ impl RedisBackend {
     ///
     /// They never return, so the pool has room for others again. All settings of the builder apply, but
     /// the pool determines the TCP settings. The server of a pool is unknown: set
-    /// [`notify`](RedisBackendBuilder::notify) to subscribe to releases.
+    /// [`notify`](RedisBackendBuilder::notify) to subscribe to releases. The end of an idle connection is
+    /// noticed at its next command, as it is for a URL with `?protocol=2`.
     pub fn from_pool(pool: Pool) -> RedisBackendBuilder {
         RedisBackendBuilder::from_pool(pool)
     }

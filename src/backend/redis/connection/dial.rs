@@ -1,6 +1,9 @@
-//! Opens connections: for commands from a pool, for subscriptions directly.
+//! Opens connections: for commands and for subscriptions directly, for replicas from a pool.
+//!
+//! A connection from a pool announces no end: all connections of a pool have one sender of push messages.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +11,7 @@ use deadpool_redis::{
     Connection as Pooled, Manager, Pool, PoolConfig, PoolError, Runtime, Timeouts,
 };
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, PushInfo};
+use redis::{AsyncConnectionConfig, Client, ProtocolVersion, PushInfo, PushKind};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -77,30 +80,39 @@ impl Connector {
         }
     }
 
-    /// Opens one connection within the connect timeout. It never returns to its pool.
+    /// Opens one connection within the connect timeout. It calls `on_end` when it ends, unless it is from
+    /// the program's pool or the URL demands RESP2.
     ///
     /// # Cancel safety
     ///
     /// If dropped, a connection that was being opened is closed.
-    pub(crate) async fn connect(&self) -> Result<Link, BackendError> {
+    pub(crate) async fn connect(
+        &self,
+        on_end: impl Fn() + Clone + Send + Sync + 'static,
+    ) -> Result<Link, BackendError> {
         let link = async {
             let permit = Arc::clone(&self.links).acquire_owned().await;
             let permit = permit.map_err(unavailable)?;
-            let (connection, address) = match &self.origin {
+            let (connection, address, ended) = match &self.origin {
                 Origin::Given(pool) => {
                     let connection = without_timeout(taken(pool).await?);
-                    (connection, self.address.clone())
+                    (connection, self.address.clone(), Arc::default())
                 }
                 Origin::Server(server) => {
-                    let open = |target: Target| async move {
-                        let connection = taken(&self.pool(&target)?).await?;
-                        let connection = confirmed(&**server, connection).await?;
-                        Ok((connection, target.address))
+                    let open = |target: Target| {
+                        let on_end = on_end.clone();
+                        async move {
+                            // For the connections that are checked out later.
+                            self.pool(&target)?;
+                            let (connection, ended) = dial(&target, on_end).await?;
+                            let connection = confirmed(&**server, connection).await?;
+                            Ok((connection, target.address, ended))
+                        }
                     };
                     open_at(&**server, open).await?
                 }
             };
-            Ok(Link::new(connection, address, permit))
+            Ok(Link::new(connection, address, ended, permit))
         };
         // The program's pool may have no timeouts.
         within(self.network.connect_timeout, link).await
@@ -215,6 +227,37 @@ async fn confirmed(
     }
 }
 
+/// Opens a connection for commands. At its end, the flag is set and `on_end` is called.
+async fn dial(
+    target: &Target,
+    on_end: impl Fn() + Send + Sync + 'static,
+) -> Result<(MultiplexedConnection, Arc<AtomicBool>), BackendError> {
+    let client = Client::open(target.info.clone()).map_err(not_connected)?;
+    let ended = Arc::<AtomicBool>::default();
+    let flag = Arc::clone(&ended);
+    let announce = move |message: PushInfo| {
+        if message.kind == PushKind::Disconnection {
+            flag.store(true, Ordering::Relaxed);
+            on_end();
+        }
+        Ok::<_, ()>(())
+    };
+    let mut config = untimed();
+    if target.info.redis_settings().protocol() == ProtocolVersion::RESP3 {
+        config = config.set_push_sender(announce);
+    }
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
+    Ok((connection.await.map_err(not_connected)?, ended))
+}
+
+/// Returns settings without timeouts, which the callers have.
+fn untimed() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(UNSENT_COMMANDS)
+}
+
 async fn taken(pool: &Pool) -> Result<MultiplexedConnection, BackendError> {
     Ok(Pooled::take(checkout(pool).await?))
 }
@@ -254,11 +297,7 @@ pub(crate) async fn listen(server: &dyn Locate) -> Result<Messages, BackendError
     let open = |target: Target| async move {
         let client = Client::open(target.for_messages()).map_err(not_connected)?;
         let (sender, pushed) = unbounded_channel();
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(UNSENT_COMMANDS)
-            .set_push_sender(sender);
+        let config = untimed().set_push_sender(sender);
         let connection = client
             .get_multiplexed_async_connection_with_config(&config)
             .await
@@ -274,17 +313,13 @@ pub(crate) async fn listen(server: &dyn Locate) -> Result<Messages, BackendError
 
 /// Creates a pool for `size` connections to `target`.
 ///
-/// Most connections are taken from it for good. For those, the size limits only how many are being
-/// opened at a time.
+/// Only acquires that wait for replicas check connections out.
 fn pool(
     target: &Target,
     size: usize,
     connect_timeout: Duration,
 ) -> Result<Pool, Box<dyn std::error::Error + Send + Sync>> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(connect_timeout))
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(UNSENT_COMMANDS);
+    let config = untimed().set_connection_timeout(Some(connect_timeout));
     let manager = Manager::new_with_config(target.info.clone(), config)?;
     let mut pool = PoolConfig::new(size);
     pool.timeouts = Timeouts {

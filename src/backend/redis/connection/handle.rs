@@ -3,13 +3,13 @@
 //! | state | a new command | leads to |
 //! |---|---|---|
 //! | none | one task connects, and commands wait for it within the connect timeout | sound or failed |
-//! | sound | is sent | reply: sound; timeout: suspect; end: none; reply of a replica: none, the second time failed |
+//! | sound | is sent | reply: sound; timeout: suspect; end, also without a command: none; reply of a replica: none, the second time failed |
 //! | suspect | one task connects, and commands wait for it, or for a reply on the old link, within the response timeout | sound |
 //! | left: the locks are at another server | as in none, even if the link answers | sound or failed |
 //! | failed | is rejected until the backoff has passed | the next attempt |
 //!
-//! A command starts the next attempt. While recoveries have a subscriber, the task also retries in the
-//! background: a waiter or a holder may send no command for a long time.
+//! A command starts the next attempt. While recoveries have a subscriber, the end of a link also does, and the
+//! task retries in the background: a waiter or a holder may send no command for a long time.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::backoff::backoff;
+use super::connecting::Connecting;
 use super::dial::Connector;
 use super::link::Link;
 use super::network::Network;
@@ -37,10 +38,10 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
 
 pub(crate) struct Connection {
-    connector: Arc<Connector>,
+    pub(super) connector: Arc<Connector>,
     state: Mutex<State>,
     /// Notified when a link was opened, could not be opened, or answered again.
-    changed: Notify,
+    pub(super) changed: Notify,
     /// `None` for a server whose outages are not logged.
     outage: Option<Outage>,
     /// A command timed out, and no command was answered since. A new link or the reply to `PING` does
@@ -95,7 +96,7 @@ impl Connection {
         Arc::as_ptr(self) as u64
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -170,7 +171,7 @@ impl Connection {
         }
     }
 
-    fn sound_link(&self) -> Option<Arc<Link>> {
+    pub(super) fn sound_link(&self) -> Option<Arc<Link>> {
         self.state().sound(&self.connector)
     }
 
@@ -207,19 +208,38 @@ impl Connection {
         if let Some(error) = state.failure() {
             return Demand::Refused(error);
         }
-        if !state.connecting {
-            state.connecting = true;
-            drop(state);
-            let attempt = Connecting {
-                connection: Arc::downgrade(self),
-                over: false,
-            };
-            self.network().spawner.spawn(attempt.run());
-        }
+        self.replace(state);
         Demand::Wait
     }
 
-    fn reached(&self) {
+    fn replace(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        if !std::mem::replace(&mut state.connecting, true) {
+            drop(state);
+            let attempt = Connecting::new(Arc::downgrade(self));
+            self.network().spawner.spawn(attempt.run());
+        }
+    }
+
+    /// Replaces a link that ended while recoveries have a subscriber, which the next link then reports. A
+    /// quiet connection waits for its next command.
+    pub(super) fn ended(self: &Arc<Self>) {
+        if self.outage.is_none() || !self.network().recovery.is_awaited() {
+            return;
+        }
+        let pause = self.state().ended();
+        let connection = Arc::downgrade(self);
+        self.network().spawner.spawn(async move {
+            sleep(pause).await;
+            if let Some(connection) = connection.upgrade() {
+                let mut state = connection.state();
+                if state.sound(&connection.connector).is_none() {
+                    connection.replace(state);
+                }
+            }
+        });
+    }
+
+    pub(super) fn reached(&self) {
         if let Some(outage) = &self.outage
             && !self.silent.load(Ordering::Relaxed)
         {
@@ -227,7 +247,7 @@ impl Connection {
         }
     }
 
-    fn unreached(&self, cause: &(dyn Error + 'static)) {
+    pub(super) fn unreached(&self, cause: &(dyn Error + 'static)) {
         if let Some(outage) = &self.outage {
             outage.begin(cause);
         }
@@ -326,68 +346,5 @@ impl Connection {
         if state.discard(link) {
             state.demoted();
         }
-    }
-}
-
-/// The task that opens a link. Callers wait for it, and none can cancel it. On every exit, also if its
-/// runtime ends before its first poll, the next attempt can start.
-struct Connecting {
-    /// Weak, so that the task ends with the backend, or when the node leaves the cluster.
-    connection: Weak<Connection>,
-    over: bool,
-}
-
-impl Connecting {
-    async fn run(mut self) {
-        while let Some(connection) = self.connection.upgrade() {
-            let network = Arc::clone(connection.network());
-            let pause = match connection.connector.connect().await {
-                Ok(link) => {
-                    self.over = true;
-                    connection.reached();
-                    let again = connection.state().connected(link, &connection.connector);
-                    drop(self);
-                    if again {
-                        // The store may have changed in the meantime: waiters try, holders renew.
-                        network.recovery.report();
-                    }
-                    return;
-                }
-                // The old link answered in the meantime, so there is no outage.
-                Err(_) if connection.sound_link().is_some() => {
-                    self.over = true;
-                    return;
-                }
-                Err(error) => {
-                    connection.unreached(&error);
-                    let pause = connection.state().failed(error);
-                    connection.changed.notify_waiters();
-                    pause
-                }
-            };
-            if !network.recovery.is_awaited() {
-                self.over = true;
-                return;
-            }
-            drop(connection);
-            sleep(pause).await;
-        }
-    }
-}
-
-impl Drop for Connecting {
-    fn drop(&mut self) {
-        let Some(connection) = self.connection.upgrade() else {
-            return;
-        };
-        let mut state = connection.state();
-        state.connecting = false;
-        if !self.over {
-            // In a runtime that shuts down, the next attempt would end like this one within the same
-            // poll, and a caller that waits for it would block its thread.
-            state.failed(unavailable(Cause::NoRuntime));
-        }
-        drop(state);
-        connection.changed.notify_waiters();
     }
 }

@@ -1,6 +1,7 @@
 //! One multiplexed connection, and whether it still answers.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::aio::MultiplexedConnection;
@@ -16,6 +17,8 @@ pub(crate) struct Link {
     suspect: AtomicBool,
     /// A probe is in flight.
     probed: AtomicBool,
+    /// The connection ended. Only RESP3 announces that.
+    ended: Arc<AtomicBool>,
     /// Dropped after the connection, so that the next one may be opened.
     _permit: OwnedSemaphorePermit,
 }
@@ -24,11 +27,13 @@ impl Link {
     pub(crate) fn new(
         connection: MultiplexedConnection,
         address: String,
+        ended: Arc<AtomicBool>,
         permit: OwnedSemaphorePermit,
     ) -> Self {
         Self {
             connection,
             address,
+            ended,
             suspect: AtomicBool::new(false),
             probed: AtomicBool::new(false),
             _permit: permit,
@@ -45,6 +50,10 @@ impl Link {
         both.cmd("ASKING").add_command(command.clone());
         let mut replies = connection.send_packed_commands(&both, 1, 1).await?;
         Ok(replies.pop().unwrap_or(Value::Nil))
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_suspect(&self) -> bool {

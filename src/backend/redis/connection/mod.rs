@@ -3,9 +3,9 @@
 //! | file | responsibility |
 //! |---|---|
 //! | `server` | the address, the credentials and the certificates of a server |
-//! | `dial` | opens connections, for commands from a pool |
+//! | `dial` | opens connections |
 //! | `link` | one multiplexed connection |
-//! | `handle`, `state` | the current link for commands, and its replacement |
+//! | `handle`, `state`, `connecting` | the current link for commands, and its replacement |
 //! | `request` | a command, its undo and its reply |
 //! | `network` | the settings that all connections share |
 //! | `outage`, `backoff` | logs of outages, pauses between attempts |
@@ -14,6 +14,7 @@
 //! cannot overtake the command.
 
 mod backoff;
+mod connecting;
 mod dial;
 mod handle;
 mod link;

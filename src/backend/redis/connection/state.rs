@@ -15,7 +15,8 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
 /// A rejected client needs a person, not a retry.
 const REFUSED_BACKOFF: Duration = Duration::from_secs(1);
-/// A server that turned out to be a replica within this time of the last one is the same replica.
+/// A server that turned out to be a replica, or that ended a link, within this time of the last one is the
+/// same server.
 const STEADY: Duration = Duration::from_secs(2);
 /// The current link, and the failures to replace it.
 #[derive(Default)]
@@ -29,6 +30,9 @@ pub(super) struct State {
     /// The number of consecutive links that led to a replica, and the time of the last one.
     demotions: u32,
     demoted_at: Option<Instant>,
+    /// The number of consecutive links that ended, and the time of the last end.
+    ends: u32,
+    ended_at: Option<Instant>,
     failed: Option<(Instant, BackendError)>,
 }
 
@@ -45,7 +49,8 @@ impl State {
 
     /// Returns the link if it answers and leads to the server of the locks.
     pub(super) fn sound(&mut self, connector: &Connector) -> Option<Arc<Link>> {
-        drop(self.link.take_if(|link| connector.has_left(link)));
+        let is_over = |link: &mut Arc<Link>| link.has_ended() || connector.has_left(link);
+        drop(self.link.take_if(is_over));
         let link = self.link.as_ref();
         link.filter(|link| !link.is_suspect()).cloned()
     }
@@ -72,6 +77,19 @@ impl State {
         let pause = backoff(self.failures, FIRST_BACKOFF, longest);
         self.failed = Some((Instant::now() + pause, error));
         pause
+    }
+
+    /// Returns the pause before a link that ended is replaced in the background: none, unless the server
+    /// ends one link after another.
+    pub(super) fn ended(&mut self) -> Duration {
+        let now = Instant::now();
+        let is_first = self.ended_at.is_none_or(|last| now > last + STEADY);
+        self.ends = if is_first { 0 } else { self.ends + 1 };
+        self.ended_at = Some(now);
+        match is_first {
+            true => Duration::ZERO,
+            false => backoff(self.ends, FIRST_BACKOFF, LONGEST_BACKOFF),
+        }
     }
 
     /// Returns `true` if it was the current link.

@@ -55,10 +55,14 @@ impl Target {
 
     /// Returns the same server for a subscription: only RESP3 has messages between replies.
     pub(crate) fn for_messages(&self) -> ConnectionInfo {
-        let settings = self.info.redis_settings().clone();
-        let settings = settings.set_protocol(ProtocolVersion::RESP3);
-        self.info.clone().set_redis_settings(settings)
+        newest(self.info.clone())
     }
+}
+
+/// Returns the same server in RESP3, which announces the end of a connection.
+pub(super) fn newest(info: ConnectionInfo) -> ConnectionInfo {
+    let settings = info.redis_settings().clone();
+    info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3))
 }
 
 fn address_of(address: &ConnectionAddr) -> String {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use redis::IntoConnectionInfo;
 
-use super::target::{Target, Transport};
+use super::target::{Target, Transport, newest};
 use crate::ConfigError;
 
 /// What a URL names.
@@ -187,9 +187,15 @@ impl Target {
             }
             _ => return Err(invalid(SCHEMES)),
         }
+        let is_newest = !names.contains("protocol");
+        drop(names);
         let info = url
             .into_connection_info()
             .map_err(|_| invalid("host, path, database or protocol cannot be used"))?;
+        let info = match is_newest {
+            true => newest(info),
+            false => info,
+        };
         #[cfg(feature = "redis-tls")]
         let info = transport.certificates.apply(field, info)?;
         Ok(Self::new(info, transport.user_timeout))

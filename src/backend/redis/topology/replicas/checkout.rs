@@ -37,6 +37,8 @@ impl Checkout {
             link: Arc::new(Link::new(
                 without_timeout(handle),
                 shared.address.clone(),
+                // Its end shows at its next command.
+                Arc::default(),
                 permit,
             )),
             shared,

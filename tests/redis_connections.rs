@@ -1,0 +1,61 @@
+//! The end of a connection is announced, although no command is in flight.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use support::engine::{MS, SECOND, eventually, manager};
+use support::proxy::Proxy;
+use support::redis_server::RedisServer;
+
+/// Its watchdog renews after 10 s.
+const LEASE: Duration = Duration::from_secs(30);
+const ROUNDS: u32 = 5;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn end_of_idle_connection_renews_holders() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let mut fastest = Duration::MAX;
+    for round in 0..ROUNDS {
+        let locks = manager(proxy.url(), LEASE).await;
+        let guard = locks.acquire("k").await.unwrap();
+        server.cli(&["DEL", "lock:k"]);
+        let cut = Instant::now();
+        proxy.cut();
+        let lost = timeout(5 * SECOND, guard.lost()).await;
+        lost.unwrap_or_else(|_| panic!("round {round}: the holder is notified"));
+        fastest = fastest.min(cut.elapsed());
+    }
+    // A busy machine may delay some of them.
+    assert!(fastest < 100 * MS, "{fastest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn end_of_idle_connection_keeps_intact_lease() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let locks = manager(proxy.url(), LEASE).await;
+    let guard = locks.acquire("k").await.unwrap();
+    server.cli(&["PEXPIRE", "lock:k", "20000"]);
+    proxy.cut();
+    let left = || server.cli(&["PTTL", "lock:k"]).parse::<u64>().unwrap();
+    let renewed = eventually("the lease is renewed", || left() > 25_000);
+    timeout(5 * SECOND, renewed).await.unwrap();
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn empty_restart_notifies_idle_holder() {
+    let mut server = RedisServer::start();
+    let locks = manager(server.url(), LEASE).await;
+    let guard = locks.acquire("k").await.unwrap();
+    server.restart_empty();
+    let lost = timeout(5 * SECOND, guard.lost()).await;
+    lost.expect("the holder is notified");
+}
