@@ -4,9 +4,12 @@
 
 mod support;
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
+use tower_lock::LockManager;
+use tower_lock::backend::redis::RedisBackend;
 
 use support::engine::{MS, SECOND, eventually, manager};
 use support::proxy::Proxy;
@@ -48,6 +51,24 @@ async fn end_of_idle_connection_keeps_intact_lease() {
     timeout(5 * SECOND, renewed).await.unwrap();
     assert!(guard.is_held());
     guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn repeated_ends_meet_backoff() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let builder = RedisBackend::builder(proxy.url()).connections(NonZeroUsize::MIN);
+    let backend = builder.connect().await.unwrap();
+    let locks = LockManager::builder(backend).build().unwrap();
+    let _guard = locks.acquire("k").await.unwrap();
+    let before = proxy.accepted();
+    let start = Instant::now();
+    while start.elapsed() < SECOND {
+        proxy.cut();
+        sleep(5 * MS).await;
+    }
+    let dials = proxy.accepted() - before;
+    assert!((1..=30).contains(&dials), "{dials} dials");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
