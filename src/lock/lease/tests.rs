@@ -1,6 +1,6 @@
 use super::*;
 use crate::backend::BackendErrorKind;
-use crate::lock::tests::{FIXED, MS, RENEWED, SECOND, TOKENS, number};
+use crate::lock::tests::{FIXED, MS, RENEWED, SECOND, SHORT, TOKENS, number};
 
 const TTL: Duration = RENEWED.ttl.get();
 const RENEWED_OK: Result<Renewed, BackendError> = Ok(Renewed::Renewed);
@@ -219,4 +219,31 @@ fn extension_is_sent_once_per_budget() {
     assert!(lease.asks_ahead(soon) && !lease.asks_ahead(soon));
     lease.keep(200, soon, TTL);
     assert!(!lease.asks_ahead(soon) && lease.asks_ahead(soon + 75 * MS));
+}
+
+#[test]
+fn lease_fits_only_terms_it_was_acquired_under() {
+    let (lease, _now) = lease(RENEWED);
+    assert!(lease.fits(RENEWED));
+    let renewed = false;
+    assert!(!lease.fits(Terms { renewed, ..RENEWED }) && !lease.fits(SHORT));
+}
+
+#[test]
+fn handoff_budget_ends_after_100_ms() {
+    let (lease, now) = lease(RENEWED);
+    let end = now + 100 * MS;
+    assert!(lease.may_pass_to(RENEWED, end.before(MS)) && !lease.may_pass_to(RENEWED, end));
+}
+
+#[test]
+fn reply_is_awaited_until_its_due_time() {
+    for (reply_after, due_after) in [(9 * MS, TTL / 3), (10 * MS, 10 * MS)] {
+        let (mut lease, now) = lease(RENEWED);
+        lease.mark_suspect(now);
+        lease.start_renewal(now);
+        lease.expect_reply_within(10 * MS, now);
+        lease.renewal_answered(TTL, now, &RENEWED_OK, now + reply_after);
+        assert_eq!(lease.next_renewal(), Some(now + due_after));
+    }
 }

@@ -1,4 +1,6 @@
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
@@ -95,4 +97,45 @@ async fn lost_follows_limit_that_comes_earlier() {
     tokio::join!(lost, limited);
     let late = Moment::now().since(now + 5 * SECOND);
     assert!(late <= Duration::from_millis(2), "{late:?}");
+}
+
+/// A waker that counts its calls.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn loss_wakes_each_pending_future_once() {
+    let now = Moment::now();
+    let grant = grant(now, now + SECOND);
+    let wakes: [Arc<Wakes>; 4] = Default::default();
+    let poll = |lost: &mut Pin<Box<Lost>>, nth: usize| {
+        let waker = Arc::clone(&wakes[nth]).into();
+        let poll = lost.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(poll.is_pending());
+    };
+    let [mut first, mut second, mut dropped] =
+        std::array::from_fn(|_| Box::pin(Lost::new(Grants::One(Arc::clone(&grant)))));
+    poll(&mut first, 0);
+    poll(&mut second, 1);
+    poll(&mut dropped, 2);
+    // The future has moved to another task.
+    poll(&mut second, 3);
+    drop(dropped);
+    grant.wake_listeners();
+    let counts = wakes
+        .each_ref()
+        .map(|wakes| wakes.0.load(Ordering::Relaxed));
+    assert_eq!(counts, [1, 0, 0, 1]);
+    drop(first);
+    grant.wake_listeners();
+    let counts = wakes
+        .each_ref()
+        .map(|wakes| wakes.0.load(Ordering::Relaxed));
+    assert_eq!(counts, [1, 0, 0, 2]);
 }

@@ -171,6 +171,27 @@ fn compaction_keeps_lanes_that_are_held() {
     assert_eq!(round.renewals.len(), SHARDS);
 }
 
+#[test]
+fn compaction_keeps_lanes_with_waiters_elsewhere() {
+    let (lanes, now) = (lanes(), Moment::now());
+    let mut grants = Vec::new();
+    for nth in 0..SHARDS {
+        let (grant, _told) = acquire(&lanes, &key(nth), claim(1, FIXED), now);
+        let (waiter, _answer) = waiter(from_elsewhere(claim(2, FIXED)));
+        event(&lanes, &key(nth), |lane, effects| {
+            lane.enqueue(waiter, Seen::Nothing, now, effects);
+        });
+        grants.push(grant);
+    }
+    for nth in SHARDS..100 * SHARDS {
+        let claim = from_elsewhere(claim(1, RENEWED));
+        let (grant, _told) = acquire(&lanes, &key(nth), claim, now);
+        release(&lanes, &key(nth), &grant, now);
+    }
+    look(&lanes, elsewhere(), grants[0].valid_until());
+    assert!(grants.iter().all(|grant| grant.is_marked_lost()));
+}
+
 /// Returns keys of one shard.
 fn neighbors(count: usize) -> Vec<LockKey> {
     let shard = |key: &LockKey| (key.hash_code() >> 24) as usize % SHARDS;

@@ -1,5 +1,7 @@
 //! Attempts by inline acquires and by tasks.
 
+use futures_util::FutureExt as _;
+
 use super::*;
 
 /// Returns a lane with an attempt in flight and a waiter, after a forced release of the key.
@@ -135,14 +137,10 @@ fn grant_for_other_terms_is_returned() {
 
 #[test]
 fn busy_reply_rejects_single_attempts_sent_before() {
-    let once = |lane: &TestLane, ticket| Claim {
-        deadline: Deadline::OneAttempt(lane.now + SECOND),
-        ..claim(ticket, RENEWED)
-    };
     let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
-    let before = lane.enqueue(once(&lane, 2));
+    let before = lane.enqueue(once(2, &lane));
     assert!(begin_attempt(&mut lane, &wakeup, 3).is_some());
-    let after = lane.enqueue(once(&lane, 4));
+    let after = lane.enqueue(once(4, &lane));
     let busy = Seen::Busy(lane.now + SECOND);
     let mut effects = refuse(&mut lane, &wakeup, 3, busy);
     assert_eq!(effects.rejections.len(), 1);
@@ -166,4 +164,52 @@ fn late_waiters_are_rejected_before_attempt() {
         lane.begin_attempt(&wakeup, number(3), now, now + RESPONSE_TIMEOUT, effects)
     });
     assert_eq!((terms, effects.rejections.len()), (Some(FIXED), 1));
+}
+
+#[test]
+fn busy_reply_limits_handoffs_to_one_turn() {
+    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
+    let busy = Seen::Busy(lane.now);
+    assert!(refuse(&mut lane, &wakeup, 1, busy).is_empty());
+    // A later error does not show that the other processes have left.
+    let trouble = Seen::Trouble(BackendError::unknown("no reply"));
+    assert!(refuse(&mut lane, &wakeup, 2, trouble).is_empty());
+    (2..100).for_each(|ticket| lane.queue(ticket, RENEWED));
+    // Each of the 99 waiters once, and three quarters of them again.
+    let mut grant = granted(grant_by_task(&mut lane, &wakeup, 3));
+    let mut holders = 1;
+    loop {
+        lane.queue(100 + holders, RENEWED);
+        let mut effects = lane.release(&grant);
+        if effects.grants.is_empty() {
+            returns(&mut effects, here());
+            break;
+        }
+        holders += 1;
+        grant = granted(effects);
+    }
+    assert_eq!(holders, 99 + 74);
+}
+
+#[test]
+fn hopeless_attempt_rejects_all_waiters() {
+    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
+    lane.queue(2, RENEWED);
+    let error = Error::new(ErrorKind::KeyConflict);
+    let ((), effects) =
+        lane.event(|lane, _, effects| lane.refused_for_good(&wakeup, &error, effects));
+    let rejections = effects.rejections.iter();
+    let kinds: Vec<_> = rejections.map(|(_, error)| error.kind()).collect();
+    assert_eq!(kinds, [ErrorKind::KeyConflict; 2]);
+    assert!(lane.lane.is_idle());
+}
+
+#[test]
+fn departure_of_first_waiter_wakes_task() {
+    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
+    let is_woken = || wakeup.notified().now_or_never().is_some();
+    lane.queue(2, RENEWED);
+    lane.queue(3, RENEWED);
+    assert!(lane.lane.leave(3) && !is_woken());
+    assert!(lane.lane.leave(1) && is_woken());
 }

@@ -8,11 +8,7 @@ fn owner_enters_again_while_others_queue() {
     lane.nest(2, RENEWED);
     assert_eq!(grant.holds(), 2);
     assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
-    let once = Claim {
-        deadline: Deadline::OneAttempt(lane.now + SECOND),
-        ..claim(3, RENEWED)
-    };
-    let Entered::Rejected(error) = lane.enter(once) else {
+    let Entered::Rejected(error) = lane.enter(once(3, &lane)) else {
         panic!("rejected");
     };
     assert!(error.is_busy());
@@ -75,4 +71,42 @@ fn return_report_succeeds_when_lease_is_taken_back() {
         lane.event(|lane, now, effects| lane.enter(&key(), &claim(2, RENEWED), now, effects));
     assert!(matches!(entered, Entered::Granted(_)));
     assert!(effects.reports[0].1.is_ok());
+}
+
+#[test]
+fn single_attempt_joins_first_attempt_of_lane() {
+    let (mut lane, _attempt) = TestLane::attempting(claim(1, RENEWED));
+    lane.queue(2, RENEWED);
+    assert!(matches!(lane.enter(once(3, &lane)), Entered::Occupied));
+    assert_eq!(lane.lane.seats_taken(), 2);
+}
+
+#[test]
+fn single_attempt_joins_later_one_unless_others_wait() {
+    let busy = TestLane::looping(claim(1, RENEWED));
+    let (mut lane, wakeup, _answer) = busy;
+    let ((), _effects) = lane.event(|lane, now, effects| {
+        lane.refused(&wakeup, number(2), Seen::Busy(now), now, effects);
+    });
+    assert!(matches!(lane.enter(once(3, &lane)), Entered::Rejected(_)));
+    assert!(lane.lane.leave(1));
+    assert!(matches!(lane.enter(once(4, &lane)), Entered::Occupied));
+}
+
+#[test]
+fn lease_taken_back_elsewhere_is_renewed_there() {
+    let take_back = |home: fn(Claim) -> Claim| {
+        let (mut lane, grant) = TestLane::held(RENEWED);
+        lane.lane.mark_suspect(lane.now);
+        lane.start_renewal();
+        assert!(lane.release(&grant).is_empty());
+        let entered = lane.enter(home(claim(2, RENEWED)));
+        assert!(matches!(entered, Entered::Granted(_)));
+        lane
+    };
+    // The runtime that sent the renewal in flight may not run.
+    let lane = take_back(from_elsewhere);
+    let soon = lane.now + TAKE_OVER;
+    assert_eq!(lane.lane.next_look(), Some((elsewhere(), soon)));
+    assert!(take_back(|claim| claim).next_look() > soon);
 }

@@ -23,7 +23,7 @@ fn renewal_is_due_after_third_of_lease() {
     let (mut lane, _grant) = TestLane::held(RENEWED);
     let at = lane.now + RENEWED.ttl.get() / 3;
     assert_eq!(lane.next_look(), at);
-    lane.now = at;
+    lane.now = at + TAKE_OVER;
     assert!(lane.look(elsewhere()).0.is_none(), "not from there");
     let renewal = lane.start_renewal();
     assert_eq!(renewal.ttl, RENEWED.ttl.get());
@@ -89,20 +89,25 @@ fn unpolled_attempt_is_taken_over_at_deadline() {
 
 #[test]
 fn attempt_that_is_over_is_not_taken_over() {
-    let (mut lane, _grant) = TestLane::held(RENEWED);
-    let (waiter, _answer) = waiter(claim(2, RENEWED));
-    let (taken, _effects) = lane.event(|lane, now, effects| {
-        let (attempt, in_flight) = (Arc::default(), (number(2), RENEWED.ttl));
-        let take_over = TakeOver {
-            in_flight,
-            waiter: Box::new(waiter),
-            home: here(),
-            now,
-            due: now + 500 * MS,
-        };
-        lane.take_over_inline(&attempt, take_over, effects)
-    });
-    assert!(taken.is_err() && lane.is_held());
+    // The lane holds the lease, or another attempt has begun.
+    let held = TestLane::held(RENEWED).0;
+    let attempting = TestLane::attempting(claim(1, RENEWED)).0;
+    for mut lane in [held, attempting] {
+        let (waiter, _answer) = waiter(claim(2, RENEWED));
+        let (taken, effects) = lane.event(|lane, now, effects| {
+            let (attempt, in_flight) = (Arc::default(), (number(2), RENEWED.ttl));
+            let take_over = TakeOver {
+                in_flight,
+                waiter: Box::new(waiter),
+                home: here(),
+                now,
+                due: now + 500 * MS,
+            };
+            lane.take_over_inline(&attempt, take_over, effects)
+        });
+        assert!(taken.is_err() && effects.is_empty());
+        assert_eq!(lane.lane.waiters(), 0);
+    }
 }
 
 #[test]
@@ -308,4 +313,30 @@ fn check_rejecting_last_waiter_wakes_task() {
     let (_, effects) = lane.look(here());
     assert_eq!(effects.rejections.len(), 1);
     assert!(is_woken());
+}
+
+#[test]
+fn nested_hold_elsewhere_renews_when_overdue() {
+    let (mut lane, _grant) = TestLane::held(RENEWED);
+    let overdue = lane.now + (RENEWED.ttl.get() / 3 + TAKE_OVER);
+    let nested = lane.enter(from_elsewhere(again(2, RENEWED)));
+    assert!(matches!(nested, Entered::Nested(_)));
+    assert_eq!(looks_from_elsewhere(&mut lane), Some(overdue));
+    lane.now = overdue.before(MS);
+    assert!(lane.look(elsewhere()).0.is_none());
+    lane.now = overdue;
+    assert!(lane.look(elsewhere()).0.is_some());
+}
+
+#[test]
+fn waiters_past_deadline_are_rejected_after_suspend() {
+    let (mut lane, _grant) = TestLane::held(RENEWED);
+    let late = Claim {
+        deadline: Deadline::At(lane.now + SECOND),
+        ..claim(2, RENEWED)
+    };
+    let _answers = [lane.enqueue(late), lane.enqueue(claim(3, RENEWED))];
+    lane.pass(SECOND);
+    let ((), effects) = lane.event(Lane::reject_late);
+    assert_eq!((effects.rejections.len(), lane.lane.waiters()), (1, 1));
 }

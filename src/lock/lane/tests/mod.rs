@@ -44,6 +44,14 @@ fn again(hold: HoldId, terms: Terms) -> Claim {
     }
 }
 
+/// Returns a claim that waits for one attempt.
+fn once(ticket: Ticket, lane: &TestLane) -> Claim {
+    Claim {
+        deadline: Deadline::OneAttempt(lane.now + SECOND),
+        ..claim(ticket, RENEWED)
+    }
+}
+
 /// The receiver of a release report.
 type Reported = oneshot::Receiver<Result<(), Error>>;
 

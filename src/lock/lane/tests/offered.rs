@@ -96,7 +96,10 @@ fn hold_not_picked_up_ends_beside_others() {
     for (picked_up, forgotten) in [(0, 1), (1, 0)] {
         let (mut lane, grant, claims) = shared_grant();
         assert!(lane.lane.picked_up(&grant, &claims[picked_up], lane.now));
-        lane.pass(SECOND);
+        lane.pass(SECOND - MS);
+        assert!(lane.look(here()).1.is_empty());
+        assert_eq!(grant.holds(), 2);
+        lane.pass(MS);
         assert_eq!(lane.next_look(), lane.now);
         assert!(lane.look(here()).1.work.is_empty());
         assert!(grant.is_held(lane.now));
@@ -196,4 +199,37 @@ fn unclaimed_hold_wakes_loss_future_when_end_moves() {
             .iter()
             .any(|lost| Arc::ptr_eq(&lost.grant, &grant))
     );
+}
+
+#[test]
+fn companion_renews_if_runtime_of_first_hold_blocks() {
+    let (mut lane, first) = TestLane::held(RENEWED);
+    let one = claim(2, RENEWED);
+    let other = Claim {
+        owner: one.owner,
+        ..from_elsewhere(claim(3, RENEWED))
+    };
+    let _answers = [lane.enqueue(one), lane.enqueue(other)];
+    let grant = Arc::clone(&lane.release(&first).grants[0].given.grant);
+    assert!(grant.pick_up() && lane.lane.picked_up(&grant, &other, lane.now));
+    lane.lane.mark_suspect(lane.now);
+    lane.pass(TAKE_OVER);
+    assert!(lane.look(elsewhere()).0.is_some());
+}
+
+#[test]
+fn released_hold_of_group_is_not_withdrawn() {
+    let deadline = Moment::now() + SECOND;
+    let grouped = Claim {
+        deadline: Deadline::At(deadline),
+        grouped: true,
+        ..claim(1, RENEWED)
+    };
+    let (mut lane, grant) = TestLane::held_by(grouped);
+    lane.nest(2, RENEWED);
+    // The group was dropped while it waited for another key.
+    assert!(lane.release(&grant).work.is_empty());
+    lane.now = deadline;
+    assert!(lane.look(here()).1.is_empty());
+    assert!(grant.is_held(lane.now));
 }

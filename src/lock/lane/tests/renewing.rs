@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::*;
+use crate::backend::BackendErrorKind;
 
 #[test]
 fn nested_leases_renew_for_longest() {
@@ -75,6 +76,23 @@ fn reply_about_other_lease_changes_nothing() {
     // The renewal may have extended a lease that the lane does not hold.
     let work = work(&mut lane.renewed(&of(2), now, Ok(Renewed::Renewed)));
     assert!(matches!(work, Work::Resolve { lease, .. } if lease == number(2)));
+}
+
+#[test]
+fn late_error_resolves_lease_if_it_may_be_extended() {
+    let (mut lane, _grant) = TestLane::held(RENEWED);
+    let other = renewal(2, RENEWED.ttl.get());
+    let unknown = BackendError::unknown("no reply");
+    let refused = BackendError::refused(BackendErrorKind::Unavailable, "loading");
+    for (error, resolves) in [(unknown, 1), (refused, 0)] {
+        let effects = lane.renewed(&other, lane.now, Err(error.clone()));
+        assert_eq!(effects.work.len(), resolves);
+        let ((), effects) = lane.event(|lane, now, effects| {
+            let replied = Replied { home: here(), now };
+            lane.extended(&other, now, &Err(error), replied, effects);
+        });
+        assert_eq!(effects.work.len(), resolves);
+    }
 }
 
 #[test]

@@ -80,3 +80,16 @@ fn reply_to_earlier_return_changes_nothing() {
     assert!(matches!(work, Work::Resolve { lease, .. } if lease == number(7)));
     assert!(lane.lane.is_returning());
 }
+
+#[test]
+fn return_is_in_time_before_guard_deadline() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    let end = grant.valid_until();
+    returns(&mut lane.release(&grant), here());
+    let mut in_time = |lane: &mut TestLane, at| lane.lane.returns_in_time(number(1), at);
+    assert!(!in_time(&mut lane, end.before(MS)), "not sent");
+    assert!(lane.take_return().is_some());
+    assert!(in_time(&mut lane, end.before(MS)));
+    assert!(!in_time(&mut lane, end));
+    assert!(!lane.lane.returns_in_time(number(2), end.before(MS)));
+}
