@@ -216,3 +216,6 @@ pub(super) fn leave_inline(
             .spawn(0);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -311,3 +311,6 @@ impl fmt::Debug for Held {
         self.fmt_as("Held", f)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use super::home::NoTimers;
 use super::options::Options;
 use super::snapshot::{LockInfo, Snapshot};
 use super::timeout::by;
-use super::{releaser, watchdog};
+use super::watchdog;
 use crate::backend::{Backend, BackendError, BackendErrorKind, ErasedBackend, ForceReleased};
 use crate::task::{Handle, Runtime, timers_work};
 use crate::{ConfigError, Error, ErrorKind, LockKey, LockKeys, Owner};
@@ -155,7 +155,6 @@ impl LockManager {
         if let Ok(home) = self.engine.current_home() {
             watchdog::adopt_all(&self.engine, home);
         }
-        releaser::resume(&self.engine);
         let finished = async {
             self.engine.lanes.emptied().await;
             for home in self.engine.homes.all() {

@@ -267,3 +267,6 @@ fn wait_over(
 #[derive(Debug, thiserror::Error)]
 #[error("no reply from the lock backend within the wait")]
 struct NoReply;
+
+#[cfg(test)]
+mod tests;

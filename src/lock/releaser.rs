@@ -82,8 +82,8 @@ fn return_now(
 ) -> Option<(Outgoing, Span)> {
     let home = lane.home()?;
     let order = lane.take_return(home, now, engine.stuck_at(now))?;
-    // The return is done here, so it needs no task.
-    effects.work.retain(|work| !matches!(work, Work::Return(_)));
+    // The return is the only work, and is done here.
+    effects.work.clear();
     match order {
         Order::Release(outgoing) => {
             let release = Release::new(key.clone(), engine.lease_id(outgoing.lease));
@@ -125,15 +125,6 @@ fn start(engine: &Arc<Engine>, home: &Arc<Home>) {
             over: false,
         };
         home.runtime.spawn(run(running));
-    }
-}
-
-/// Continues the queues of runtimes that have ended.
-pub(super) fn resume(engine: &Arc<Engine>) {
-    for home in engine.homes.all() {
-        if !home.releases.is_empty() {
-            start(engine, &home);
-        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! Helpers of the engine's unit tests.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, oneshot};
+use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::attempt::Answer;
@@ -12,9 +14,12 @@ use super::claim::{Claim, ClaimOwner, Deadline, HoldId, Terms, Ticket};
 use super::clock::{Moment, Span};
 use super::effect::{Effects, Report, Wakeup, Work};
 use super::grant::Grant;
-use super::lane::{Release, Waiter};
+use super::lane::{self, Waiter};
 use super::lease::LeaseNumber;
-use crate::backend::{LeaseId, Renewal};
+use crate::backend::{
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Hints,
+    Holder, LeaseId, Memory, Release, Released, Renewal, Renewed,
+};
 use crate::task::RuntimeId;
 use crate::{LockKey, Owner};
 
@@ -153,11 +158,56 @@ pub(super) fn release(
     report: Option<Report>,
     home: Option<RuntimeId>,
     now: Moment,
-) -> Release {
-    Release {
+) -> lane::Release {
+    lane::Release {
         hold,
         report,
         home,
         now,
+    }
+}
+
+/// A backend whose replies take time, so the engine serves it by tasks.
+#[derive(Clone, Default)]
+pub(super) struct Slow {
+    pub(super) memory: Memory,
+    /// The number of attempts so far.
+    pub(super) attempts: Arc<AtomicUsize>,
+    pub(super) attempt_takes: Duration,
+    pub(super) release_takes: Duration,
+    /// Whether each attempt fails.
+    pub(super) is_down: bool,
+}
+
+impl Backend for Slow {
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
+        self.attempts.fetch_add(1, Ordering::SeqCst);
+        sleep(self.attempt_takes).await;
+        if self.is_down {
+            let kind = BackendErrorKind::Unavailable;
+            return Err(BackendError::refused(kind, "down"));
+        }
+        self.memory.try_acquire(request).await
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
+        self.memory.renew(renewals).await
+    }
+
+    async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
+        sleep(self.release_takes).await;
+        self.memory.release(leases).await
+    }
+
+    fn watch(&self, key: &LockKey) -> Hints {
+        self.memory.watch(key)
+    }
+
+    async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
+        self.memory.inspect(key).await
+    }
+
+    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
+        self.memory.force_release(key).await
     }
 }

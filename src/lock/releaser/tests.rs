@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+
 use super::*;
+use crate::LockManager;
 use crate::backend::BackendError;
 use crate::lock::clock::Span;
-use crate::lock::tests::*;
+use crate::lock::lease::Lease;
+use crate::lock::tests::{self, MS, RENEWED, SECOND, Slow, TOKENS, claim, here, key, number};
 
 #[test]
 fn failed_release_dropped_by_lane_is_resolved() {
@@ -25,4 +30,73 @@ fn failed_release_dropped_by_lane_is_resolved() {
     };
     assert_eq!((lease, home), (number(1), here()));
     assert_eq!(ttl, sent.outgoing.ttl);
+}
+
+/// Returns the lane of a lock whose release was sent, and is reported.
+fn returning(now: Moment) -> Lane {
+    let (mut lane, mut effects) = (Lane::default(), Effects::default());
+    let claim = claim(1, RENEWED);
+    lane.contend_inline(&Arc::default(), &claim, now);
+    let lease = Lease::new(number(1), 100, TOKENS, RENEWED, now);
+    let grant = lane.granted_inline(&key(), &claim, lease, now, &mut effects);
+    let report = Some(oneshot::channel().0);
+    let release = tests::release(1, report, Some(here()), now);
+    lane.release(&key(), &grant, release, &mut effects);
+    assert!(lane.take_return(here(), now, now).is_some());
+    lane
+}
+
+#[test]
+fn repeated_release_that_finds_no_lease_is_done() {
+    let now = Moment::now();
+    let lost = Err(ErrorKind::Lost);
+    for (repeat, after, expected) in [
+        (Repeat::Yes, Duration::ZERO, Ok(())),
+        (Repeat::No, Duration::ZERO, lost),
+        (Repeat::Yes, RENEWED.ttl.get(), lost),
+    ] {
+        let mut lane = returning(now);
+        let sent = Sent {
+            outgoing: Outgoing {
+                lease: number(1),
+                ttl: RENEWED.ttl,
+            },
+            home: here(),
+            repeat,
+        };
+        let mut effects = Effects::default();
+        let not_held = Ok(Released::NotHeld);
+        sent.settle(&mut lane, not_held, now + after, &mut effects);
+        let (_report, outcome) = effects.reports.remove(0);
+        assert_eq!(outcome.map_err(|error| error.kind()), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_after_idle_time_starts_task_again() {
+    let locks = LockManager::builder(Slow::default()).build();
+    let locks = locks.expect("defaults");
+    for _ in 0..3 {
+        let guard = locks.acquire("k").await.expect("free");
+        guard.release().await.expect("held");
+        sleep(SECOND).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn releases_of_many_keys_take_one_round_trip() {
+    let backend = Slow {
+        release_takes: 100 * MS,
+        ..Slow::default()
+    };
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    let mut guards = Vec::new();
+    for nth in 0..IN_FLIGHT * BATCH {
+        guards.push(locks.acquire(format!("key {nth}")).await.expect("free"));
+    }
+    let began = Moment::now();
+    drop(guards);
+    assert!(locks.shutdown(SECOND).await.is_idle());
+    let took = Moment::now().since(began);
+    assert!(took < 110 * MS, "{took:?}");
 }

@@ -1,5 +1,6 @@
 //! The start and the end of the watchdog's task.
 
+use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -76,4 +77,16 @@ async fn lock_entered_while_task_ends_is_watched() {
     // The lock is held for longer than its lease.
     let next = acquire(&engine, "a").wait(2 * SECOND).await;
     assert!(next.is_ok() && !held.is_held(), "{next:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn resume_rejects_waiters_past_deadline() {
+    let (engine, _home) = engine().await;
+    let _guard = acquire(&engine, "a").await.expect("free");
+    let mut late = acquire(&engine, "a").wait(SECOND).into_future();
+    assert!((&mut late).now_or_never().is_none());
+    // Timers did not advance during the suspend.
+    reject_late(&engine, Moment::now() + SECOND);
+    let outcome = late.now_or_never().expect("without waiting");
+    assert!(outcome.expect_err("held").is_busy());
 }

@@ -86,7 +86,7 @@ fn return_is_in_time_before_guard_deadline() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     let end = grant.valid_until();
     returns(&mut lane.release(&grant), here());
-    let mut in_time = |lane: &mut TestLane, at| lane.lane.returns_in_time(number(1), at);
+    let in_time = |lane: &mut TestLane, at| lane.lane.returns_in_time(number(1), at);
     assert!(!in_time(&mut lane, end.before(MS)), "not sent");
     assert!(lane.take_return().is_some());
     assert!(in_time(&mut lane, end.before(MS)));

@@ -1,0 +1,34 @@
+use futures_util::FutureExt as _;
+
+use crate::backend::Memory;
+use crate::{ErrorKind, LockManager};
+
+fn manager(memory: &Memory) -> LockManager {
+    let locks = LockManager::builder(memory.clone()).build();
+    locks.expect("defaults")
+}
+
+#[tokio::test(start_paused = true)]
+async fn single_attempt_in_memory_is_rejected_at_once() {
+    let memory = Memory::new();
+    let (one, other) = (manager(&memory), manager(&memory));
+    let _guard = one.acquire("k").await.expect("free");
+    let outcome = other.acquire("k").no_wait().into_future().now_or_never();
+    let error = outcome.expect("without waiting").expect_err("held");
+    assert!(error.is_busy());
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_admits_only_owner_of_held_lock() {
+    let locks = manager(&Memory::new());
+    let guard = locks.acquire("k").await.expect("free");
+    locks.shutdown(std::time::Duration::ZERO).await;
+    let again = locks.acquire("k").owner(guard.owner()).await;
+    assert_eq!(again.expect("its own lock").hold_count(), 2);
+    let error = locks
+        .acquire("k")
+        .no_wait()
+        .await
+        .expect_err("another owner");
+    assert_eq!(error.kind(), ErrorKind::ShuttingDown);
+}

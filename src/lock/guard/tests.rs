@@ -1,0 +1,36 @@
+use std::time::Duration;
+
+use crate::LockManager;
+use crate::key::LockKey;
+
+#[tokio::test(start_paused = true)]
+async fn view_of_released_lock_reports_no_hold() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k").await.expect("free");
+    let again = locks.acquire("k").owner(guard.owner()).await.expect("own");
+    let held = guard.held();
+    assert_eq!(held.hold_count(), 2);
+    drop(again);
+    assert_eq!(held.hold_count(), 1);
+    assert!(held.remaining() > Duration::from_secs(29));
+    drop(guard);
+    assert_eq!((held.hold_count(), held.remaining()), (0, Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_lock_has_no_remaining_time() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k").await.expect("free");
+    assert!(locks.force_release("k").await.expect("in memory"));
+    assert_eq!(guard.remaining(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_key_of_group_has_its_own_token() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire(["a", "b"]).await.expect("free");
+    let of = |key| guard.fencing_token_for(&LockKey::new(key));
+    assert!(of("a").is_some() && of("a") < of("b"));
+    assert_eq!(of("b"), Some(guard.fencing_token()));
+    assert_eq!(of("c"), None);
+}
