@@ -26,7 +26,7 @@ async fn lost_lock_has_no_remaining_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_key_of_group_has_its_own_token() {
+async fn group_has_token_per_key() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire(["a", "b"]).await.expect("free");
     let of = |key| guard.fencing_token_for(&LockKey::new(key));

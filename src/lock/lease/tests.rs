@@ -222,7 +222,7 @@ fn extension_is_sent_once_per_budget() {
 }
 
 #[test]
-fn lease_fits_only_terms_it_was_acquired_under() {
+fn lease_fits_only_own_terms() {
     let (lease, _now) = lease(RENEWED);
     assert!(lease.fits(RENEWED));
     let renewed = false;
@@ -237,7 +237,7 @@ fn handoff_budget_ends_after_100_ms() {
 }
 
 #[test]
-fn reply_is_awaited_until_its_due_time() {
+fn reply_is_awaited_until_due() {
     for (reply_after, due_after) in [(9 * MS, TTL / 3), (10 * MS, 10 * MS)] {
         let (mut lease, now) = lease(RENEWED);
         lease.mark_suspect(now);

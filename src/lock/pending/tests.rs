@@ -18,7 +18,7 @@ async fn guard_outlives_deadline_of_its_acquire() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn acquire_that_lost_its_grant_unpolled_enters_again() {
+async fn unpolled_acquire_enters_again_after_lost_grant() {
     let locks = LockManager::in_memory();
     let first = locks.acquire("k").await.expect("free");
     let mut next = locks.acquire("k").max_hold(SECOND).into_future();

@@ -47,7 +47,7 @@ fn returning(now: Moment) -> Lane {
 }
 
 #[test]
-fn repeated_release_that_finds_no_lease_is_done() {
+fn repeated_release_of_free_key_succeeds() {
     let now = Moment::now();
     let lost = Err(ErrorKind::Lost);
     for (repeat, after, expected) in [

@@ -83,8 +83,7 @@ fn single_attempt_joins_first_attempt_of_lane() {
 
 #[test]
 fn single_attempt_joins_later_one_unless_others_wait() {
-    let busy = TestLane::looping(claim(1, RENEWED));
-    let (mut lane, wakeup, _answer) = busy;
+    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
     let ((), _effects) = lane.event(|lane, now, effects| {
         lane.refused(&wakeup, number(2), Seen::Busy(now), now, effects);
     });

@@ -202,7 +202,7 @@ fn unclaimed_hold_wakes_loss_future_when_end_moves() {
 }
 
 #[test]
-fn companion_renews_if_runtime_of_first_hold_blocks() {
+fn companion_renews_while_first_runtime_blocks() {
     let (mut lane, first) = TestLane::held(RENEWED);
     let one = claim(2, RENEWED);
     let other = Claim {

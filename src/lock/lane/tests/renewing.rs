@@ -79,7 +79,7 @@ fn reply_about_other_lease_changes_nothing() {
 }
 
 #[test]
-fn late_error_resolves_lease_if_it_may_be_extended() {
+fn late_unknown_error_resolves_lease() {
     let (mut lane, _grant) = TestLane::held(RENEWED);
     let other = renewal(2, RENEWED.ttl.get());
     let unknown = BackendError::unknown("no reply");
