@@ -169,7 +169,7 @@ fn ended_background_runtime_ends_calls_in_time() {
         let background = Background::start();
         let builder = LockManager::builder(Memory::new());
         let here = built(builder.runtime(background.handle.clone()));
-        background.shutdown_background();
+        drop(background);
         let driven = current_thread();
         let start = Instant::now();
         let outcome = driven.block_on(here.acquire("k").into_future());
