@@ -268,7 +268,7 @@ impl World {
             lease: ms(acquire.lease),
             max_hold: ms(acquire.max_hold),
             reentrant,
-            shares_owner: matches!(acquire.owner, crate::plan::Owner::Shared(_)),
+            shares_owner: !matches!(acquire.owner, crate::plan::Owner::Fresh),
             started: waiter.started,
             granted: now,
             granted_for: crate::time::time(held.remaining()),
