@@ -417,9 +417,10 @@ pub(super) fn take_over(
         if engine.is_closing() {
             lane.dismiss(&Error::new(ErrorKind::ShuttingDown), effects);
         }
+        // The effects are carried out without any mutex.
+        drop(state);
         taken
     });
-    drop(state);
     waker.wake();
     match taken {
         Ok(wakeup) => AcquireLoop::new(engine, key, home, wakeup)

@@ -110,6 +110,8 @@ impl Engine {
     ) {
         match self.home(home) {
             Some(home) => resolver::add(self, &home, key, lease, until),
+            // The runtime that was set has ended, and no other one follows: the leases expire.
+            None if self.homes.is_fixed() => {}
             None => {
                 self.homes.unresolved.keep(key.clone(), lease, until);
                 // A runtime that came since has not seen it.

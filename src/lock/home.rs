@@ -157,6 +157,11 @@ impl Homes {
         Ok(Current::New(id))
     }
 
+    /// Returns `true` if a runtime was set for all background work.
+    pub(super) fn is_fixed(&self) -> bool {
+        self.fixed.is_some()
+    }
+
     /// Enters the runtime set for background work if the caller is outside any runtime, so that it can poll
     /// futures that use timers.
     pub(super) fn enter(&self) -> Option<EnterGuard<'_>> {

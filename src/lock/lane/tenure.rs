@@ -44,7 +44,7 @@ struct Others {
 /// the limit of the oldest one.
 #[derive(Debug)]
 enum Holds {
-    /// One hold, or several without a limit that require the same renewals.
+    /// One hold, or several with the same limit that require the same renewals.
     Alike(End),
     /// The holds, oldest first.
     Mixed(Vec<Hold>),

@@ -67,3 +67,20 @@ fn leases_without_runtime_are_dropped_when_expired() {
     engine.forget_expired();
     assert_eq!(engine.unresolved(), 0);
 }
+
+#[test]
+fn ended_runtime_that_was_set_keeps_no_leases() {
+    let backend = Arc::new(Memory::new());
+    let ends = runtime();
+    let entered = ends.enter();
+    let set = crate::task::Runtime::current();
+    drop(entered);
+    let engine = Arc::new(Engine::new(backend, Options::default(), set));
+    let home = engine.current_home().expect("the runtime that was set");
+    drop(ends);
+    for lease in 1..=2 {
+        let ttl = Span::new(Duration::from_secs(30));
+        engine.resolve(&key(), number(lease), ttl, home);
+    }
+    assert_eq!(engine.unresolved(), 0);
+}
