@@ -24,7 +24,7 @@
 //! }
 //!
 //! async fn update(held: Held) -> String {
-//!     // Send the token along with the write: the storage can refuse whoever was overtaken.
+//!     // Send the token along with the write: the storage can then reject a stale holder.
 //!     format!("written with token {}", held.fencing_token())
 //! }
 //!
