@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::LockKey;
+use tower_lock::{LockKey, LockManager};
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Hints, LeaseId, Release,
@@ -153,6 +153,33 @@ async fn held_key_in_batch_is_busy_with_full_memory() {
         assert!(!error.may_have_taken_effect());
     }
     assert_eq!(server.cli(&["EXISTS", "lock:k1", "lock:k2"]), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_memory_keeps_local_hand_offs() {
+    let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
+    let locks = LockManager::builder(connect(server.url()).await).build();
+    let locks = locks.unwrap();
+    let first = locks.acquire("k").await.unwrap();
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    // Each holder takes longer than a hand-off budget.
+    let waiters = (0..4).map(|_| async {
+        let guard = locks.acquire("k").await.unwrap();
+        sleep(150 * MS).await;
+        let token = guard.fencing_token();
+        guard.release().await.unwrap();
+        token
+    });
+    let first_token = first.fencing_token();
+    let (tokens, ()) = tokio::join!(join_all(waiters), async {
+        sleep(150 * MS).await;
+        drop(first);
+    });
+    let mut last = first_token;
+    for token in tokens {
+        assert!(token > last, "{token:?} after {last:?}");
+        last = token;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

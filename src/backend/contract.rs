@@ -99,7 +99,7 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// The engine calls this when a lease has used up its hand-off budget in this process. The calling
     /// process is not subscribed to the key. A lease that is kept continues under
-    /// [`ReleasedOrKept::COUNTERS`] fresh counters.
+    /// [`ReleasedOrKept::COUNTERS`] fresh counters, or under its own if the store has no room to count.
     ///
     /// A backend that cannot count subscribers must release. The default implementation does so through
     /// [`release`](Self::release), with a subscriber count of 0.
@@ -409,8 +409,9 @@ pub enum ReleasedOrKept {
     #[non_exhaustive]
     Kept {
         /// The first of [`ReleasedOrKept::COUNTERS`] consecutive counters that only this lease uses.
-        /// They are fresh bases of fencing tokens, so a busy key needs few commands.
-        counter: u64,
+        /// They are fresh bases of fencing tokens, so a busy key needs few commands. `None` if the store
+        /// has no room to count: the lease continues with the tokens that are left of its own counter.
+        counter: Option<u64>,
     },
     /// Other processes may be waiting: the key is free.
     #[non_exhaustive]
@@ -427,9 +428,11 @@ impl ReleasedOrKept {
     /// The number of counters that a kept lease receives at once.
     pub const COUNTERS: u32 = 8;
 
-    /// Creates the outcome of a lease that continues under `counter` and the counters after it.
+    /// Creates the outcome of a lease that continues under `counter` and the counters after it, or under its
+    /// own if there is none.
     #[must_use]
-    pub fn kept(counter: u64) -> Self {
+    pub fn kept(counter: impl Into<Option<u64>>) -> Self {
+        let counter = counter.into();
         Self::Kept { counter }
     }
 
@@ -448,7 +451,7 @@ pub enum Extended {
     #[non_exhaustive]
     Kept {
         /// The first of the lease's fresh counters, as in [`ReleasedOrKept::Kept`].
-        counter: u64,
+        counter: Option<u64>,
     },
     /// Other processes may be waiting: the lease is unchanged.
     #[non_exhaustive]
@@ -461,9 +464,11 @@ pub enum Extended {
 }
 
 impl Extended {
-    /// Creates the outcome of a lease that continues under `counter` and the counters after it.
+    /// Creates the outcome of a lease that continues under `counter` and the counters after it, or under its
+    /// own if there is none.
     #[must_use]
-    pub fn kept(counter: u64) -> Self {
+    pub fn kept(counter: impl Into<Option<u64>>) -> Self {
+        let counter = counter.into();
         Self::Kept { counter }
     }
 

@@ -86,6 +86,8 @@ enum Wanted {
 struct Tokens {
     counter: u64,
     per_counter: u32,
+    /// The number of tokens under this counter and those after it that belong to the lease.
+    total: u32,
     /// The number of hand-offs under this counter.
     handed_off: u32,
 }
@@ -147,6 +149,7 @@ impl Lease {
             tokens: Tokens {
                 counter,
                 per_counter: tokens_per_counter,
+                total: tokens_per_counter,
                 handed_off: 0,
             },
             budget: Budget::Open {
@@ -189,6 +192,7 @@ impl Lease {
             counter,
             per_counter,
             handed_off,
+            ..
         } = self.tokens;
         FencingToken::new(counter, per_counter, handed_off)
     }
@@ -229,6 +233,11 @@ impl Lease {
             && self.tokens.handed_off + 1 < tokens
             && now < until
             && now + self.ttl() / RENEW_AT <= self.valid_until
+    }
+
+    /// Returns `true` if the next holder may receive a token of the present counters.
+    pub(super) fn has_tokens(&self) -> bool {
+        self.budget != Budget::Retired && self.tokens.handed_off + 1 < self.tokens.total
     }
 
     pub(super) fn hand_on(&mut self) {
@@ -291,7 +300,8 @@ impl Lease {
             Ok(Extended::Kept { counter }) => {
                 // A retired lease needs a counter drawn after the retirement. A late reply has a counter that was
                 // drawn before the present one.
-                if self.budget != Budget::Retired && *counter > self.tokens.counter {
+                let is_late = counter.is_some_and(|counter| counter <= self.tokens.counter);
+                if self.budget != Budget::Retired && !is_late {
                     self.keep(*counter, sent_at, ttl);
                 }
                 Ok(Renewed::Renewed)
@@ -317,15 +327,16 @@ impl Lease {
         self.renewal_answered(ttl, sent_at, &renewed, now);
     }
 
-    /// Continues the lease that the backend kept, under fresh counters.
-    pub(super) fn keep(&mut self, counter: u64, sent_at: Moment, ttl: Duration) {
-        self.tokens.counter = counter;
-        self.tokens.handed_off = 0;
+    /// Continues the lease that the backend kept, under fresh counters or the present ones.
+    pub(super) fn keep(&mut self, counter: Option<u64>, sent_at: Moment, ttl: Duration) {
+        let tokens = &mut self.tokens;
+        if let Some(counter) = counter {
+            tokens.counter = counter;
+            tokens.total = tokens.per_counter.saturating_mul(ReleasedOrKept::COUNTERS);
+            tokens.handed_off = 0;
+        }
         self.budget = Budget::Open {
-            tokens: self
-                .tokens
-                .per_counter
-                .saturating_mul(ReleasedOrKept::COUNTERS),
+            tokens: tokens.total,
             until: sent_at + HANDOFF_TIME,
             ask: Ask::NotYet,
         };

@@ -9,12 +9,12 @@ use std::time::Duration;
 use tokio::time::timeout_at;
 
 use super::claim::HoldId;
-use super::clock::{Moment, Span};
+use super::clock::Moment;
 use super::effect::{Effects, Outgoing, Report, Work};
 use super::engine::Engine;
 use super::grant::Grant;
 use super::home::Home;
-use super::lane::{self, Kept, Lane, Order, Yielded};
+use super::lane::{self, Kept, Lane, Order, ReleaseOrKeep, Yielded};
 use crate::backend::{BackendError, Immediate, KeepRequest, Release, Released, ReleasedOrKept};
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
@@ -63,8 +63,8 @@ impl Engine {
             };
             (until, keep)
         });
-        if let Some(((outgoing, ttl), home)) = keep {
-            start_release_or_keep(self, key.clone(), outgoing, ttl, home);
+        if let Some((order, home)) = keep {
+            start_release_or_keep(self, key.clone(), order, home);
         }
         until
     }
@@ -79,7 +79,7 @@ fn return_now(
     lane: &mut Lane,
     now: Moment,
     effects: &mut Effects,
-) -> Option<(Outgoing, Span)> {
+) -> Option<ReleaseOrKeep> {
     let home = lane.home()?;
     let order = lane.take_return(home, now, engine.stuck_at(now))?;
     // The return is the only work, and is done here.
@@ -96,7 +96,7 @@ fn return_now(
             sent.settle(lane, outcome, now, effects);
             None
         }
-        Order::ReleaseOrKeep(outgoing, ttl) => Some((outgoing, ttl)),
+        Order::ReleaseOrKeep(order) => Some(order),
     }
 }
 
@@ -107,8 +107,8 @@ pub(super) fn enqueue(engine: &Arc<Engine>, key: &LockKey, home: RuntimeId) {
         let keep = engine.event(key, |lane, effects| {
             return_now(engine, &backend, key, lane, now, effects)
         });
-        if let Some((outgoing, ttl)) = keep {
-            start_release_or_keep(engine, key.clone(), outgoing, ttl, home);
+        if let Some(order) = keep {
+            start_release_or_keep(engine, key.clone(), order, home);
         }
     } else if let Some(home) = engine.home(home) {
         home.releases.push(key.clone());
@@ -168,8 +168,8 @@ async fn run(mut running: Running) {
         for key in round {
             match engine.event(&key, |lane, _| lane.take_return(home.id, now, due)) {
                 Some(Order::Release(outgoing)) => releases.push((key, outgoing)),
-                Some(Order::ReleaseOrKeep(outgoing, ttl)) => {
-                    start_release_or_keep(&engine, key, outgoing, ttl, home.id);
+                Some(Order::ReleaseOrKeep(order)) => {
+                    start_release_or_keep(&engine, key, order, home.id);
                 }
                 // The lease was taken back, or the reply to a renewal is still to come.
                 None => {}
@@ -291,24 +291,22 @@ pub(super) fn send_again(engine: &Arc<Engine>, key: &LockKey, outgoing: Outgoing
 fn start_release_or_keep(
     engine: &Arc<Engine>,
     key: LockKey,
-    outgoing: Outgoing,
-    ttl: Span,
+    order: ReleaseOrKeep,
     home: RuntimeId,
 ) {
     if let Some(home) = engine.home(home) {
-        let task = release_or_keep(Arc::clone(engine), home.id, key, outgoing, ttl);
+        let task = release_or_keep(Arc::clone(engine), home.id, key, order);
         home.runtime.spawn(task);
     }
 }
 
 /// Keeps the lease if no other process waits for the key, and releases it otherwise.
-async fn release_or_keep(
-    engine: Arc<Engine>,
-    home: RuntimeId,
-    key: LockKey,
-    outgoing: Outgoing,
-    ttl: Span,
-) {
+async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, order: ReleaseOrKeep) {
+    let ReleaseOrKeep {
+        outgoing,
+        ttl,
+        needs_counter,
+    } = order;
     let number = outgoing.lease;
     let sent_at = Moment::now();
     let request = KeepRequest::new(key.clone(), engine.lease_id(number), ttl.get());
@@ -316,6 +314,9 @@ async fn release_or_keep(
     let outcome = backend.release_or_keep(request).await;
     let now = Moment::now();
     match outcome {
+        Ok(ReleasedOrKept::Kept { counter: None }) if needs_counter => {
+            release(engine, home, vec![(key, outgoing)], Repeat::No).await;
+        }
         Ok(ReleasedOrKept::Kept { counter }) => {
             let kept = Kept {
                 counter,

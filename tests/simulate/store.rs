@@ -21,8 +21,9 @@ pub enum Outcome {
     Released {
         watchers: u32,
     },
+    /// Without a counter if the store has no room to count.
     Kept {
-        counter: u64,
+        counter: Option<u64>,
     },
     Wanted {
         watchers: u32,
@@ -175,7 +176,9 @@ impl Store {
             Command::Extend if watchers > 0 => Outcome::Wanted { watchers },
             Command::Extend | Command::Pass if watchers == 0 => {
                 self.lengthen(item, lease, sent, now);
-                let counter = self.next_counters(item.key, lease, ReleasedOrKept::COUNTERS, now);
+                let is_full = now % 5 == 0;
+                let counter = (!is_full)
+                    .then(|| self.next_counters(item.key, lease, ReleasedOrKept::COUNTERS, now));
                 Outcome::Kept { counter }
             }
             _ => {

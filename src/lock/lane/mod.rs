@@ -22,5 +22,5 @@ pub(super) use entering::Entered;
 pub(super) use held::Release;
 pub(super) use looking::Look;
 pub(super) use renewing::Replied;
-pub(super) use returning::{Kept, Order};
+pub(super) use returning::{Kept, Order, ReleaseOrKeep};
 pub(super) use state::{Lane, Seen, Waiter, Yielded};

@@ -13,14 +13,23 @@ use crate::{Error, ErrorKind, LockKey};
 #[derive(Debug)]
 pub(in crate::lock) enum Order {
     Release(Outgoing),
-    /// Release the lease only if other processes wait: the budget has ended, but the lane has waiters.
-    ReleaseOrKeep(Outgoing, Span),
+    ReleaseOrKeep(ReleaseOrKeep),
+}
+
+/// The release of a lease only if other processes wait: the budget has ended, but the lane has waiters.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::lock) struct ReleaseOrKeep {
+    pub(in crate::lock) outgoing: Outgoing,
+    pub(in crate::lock) ttl: Span,
+    /// The lease has no token left for the next holder.
+    pub(in crate::lock) needs_counter: bool,
 }
 
 /// The terms under which the backend kept a lease.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::lock) struct Kept {
-    pub(in crate::lock) counter: u64,
+    /// The first fresh counter. Without one, the lease has tokens left.
+    pub(in crate::lock) counter: Option<u64>,
     pub(in crate::lock) ttl: Span,
     pub(in crate::lock) sent_at: Moment,
     /// The runtime of the task that sent the command.
@@ -52,10 +61,14 @@ impl Lane {
             } = first.claim;
             lease.is_renewed_for(terms, now) && !deadline.has_passed(now)
         });
-        let ttl = Span::new(lease.ttl());
+        let release_or_keep = ReleaseOrKeep {
+            outgoing,
+            ttl: Span::new(lease.ttl()),
+            needs_counter: !lease.has_tokens(),
+        };
         self.move_to(home);
         Some(if keep {
-            Order::ReleaseOrKeep(outgoing, ttl)
+            Order::ReleaseOrKeep(release_or_keep)
         } else {
             Order::Release(outgoing)
         })
@@ -92,7 +105,7 @@ impl Lane {
         }
     }
 
-    /// Continues a kept lease under a fresh counter, or releases it if no waiter is left. The backend keeps
+    /// Continues a kept lease for the next waiter, or releases it if no waiter is left. The backend keeps
     /// a lease if no other process waits for the key.
     pub(in crate::lock) fn kept(
         &mut self,
@@ -129,7 +142,10 @@ impl Lane {
         match self.first(now, effects) {
             Some(first) if lease.is_renewed_for(first.terms, now) => {
                 effects.report(report, Ok(()));
-                self.hand_to_first(now, effects, |claim| Tenure::begin(key, lease, claim, now));
+                self.hand_to_first(now, effects, |claim| match counter {
+                    Some(_) => Tenure::begin(key, lease, claim, now),
+                    None => Tenure::handed_on(key, lease, claim, now),
+                });
             }
             _ => self.surrender(lease, report, home, now, effects),
         }

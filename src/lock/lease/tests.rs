@@ -188,7 +188,7 @@ fn retired_lease_is_renewed_but_not_handed_off() {
     // An extension sent before the retirement provides no counter.
     lease.extension_answered(TTL, now, &Ok(Extended::kept(200)), 1, now);
     assert!(!lease.may_pass_to(RENEWED, now));
-    lease.keep(200, now, TTL);
+    lease.keep(Some(200), now, TTL);
     assert!(lease.may_pass_to(RENEWED, now), "under a fresh counter");
     assert_eq!(lease.token(), FencingToken::new(200, TOKENS, 0));
 }
@@ -205,7 +205,7 @@ fn lease_not_held_is_not_handed_off() {
 fn lease_near_its_end_is_not_handed_off() {
     let (mut lease, now) = lease(RENEWED);
     let enough = lease.valid_until().before(TTL / 3);
-    lease.keep(200, enough, Duration::ZERO);
+    lease.keep(Some(200), enough, Duration::ZERO);
     assert!(lease.may_pass_to(RENEWED, enough));
     assert!(!lease.may_pass_to(RENEWED, enough + MS));
     assert!(!lease.may_pass_to(FIXED, now));
@@ -217,7 +217,7 @@ fn extension_is_sent_once_per_budget() {
     assert!(!lease.asks_ahead(now));
     let soon = now + 75 * MS;
     assert!(lease.asks_ahead(soon) && !lease.asks_ahead(soon));
-    lease.keep(200, soon, TTL);
+    lease.keep(Some(200), soon, TTL);
     assert!(!lease.asks_ahead(soon) && lease.asks_ahead(soon + 75 * MS));
 }
 
@@ -246,4 +246,26 @@ fn reply_is_awaited_until_due() {
         lease.renewal_answered(TTL, now, &RENEWED_OK, now + reply_after);
         assert_eq!(lease.next_renewal(), Some(now + due_after));
     }
+}
+
+#[test]
+fn lease_without_fresh_counters_has_its_own_tokens() {
+    let (mut lease, now) = lease(RENEWED);
+    for _ in 0..TOKENS - 2 {
+        assert!(lease.has_tokens());
+        lease.hand_on();
+    }
+    lease.keep(None, now, TTL);
+    assert!(lease.may_pass_to(RENEWED, now));
+    lease.hand_on();
+    assert!(!lease.has_tokens() && !lease.may_pass_to(RENEWED, now));
+    lease.keep(Some(200), now, TTL);
+    for _ in 1..TOKENS * ReleasedOrKept::COUNTERS {
+        assert!(lease.has_tokens());
+        lease.hand_on();
+    }
+    assert!(!lease.has_tokens());
+    lease.keep(Some(300), now, TTL);
+    lease.retire();
+    assert!(!lease.has_tokens());
 }

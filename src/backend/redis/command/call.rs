@@ -287,6 +287,7 @@ impl Calls {
                 Ok(Extended::wanted(u32::try_from(others).unwrap_or(u32::MAX)))
             }
             Value::Int(kept) => Ok(Extended::kept(kept.unsigned_abs())),
+            Value::Nil => Ok(Extended::kept(None)),
             reply => Err(unexpected(&reply)),
         }
     }

@@ -170,9 +170,9 @@ impl TestLane {
         effects
     }
 
-    fn kept(&mut self, lease: u64, counter: u64) -> Effects {
+    fn kept(&mut self, lease: u64, counter: impl Into<Option<u64>>) -> Effects {
         let kept = Kept {
-            counter,
+            counter: counter.into(),
             ttl: RENEWED.ttl,
             sent_at: self.now,
             home: here(),

@@ -47,6 +47,31 @@ fn release_is_reported_when_kept_lease_continues() {
 }
 
 #[test]
+fn lease_kept_without_counter_hands_on_its_tokens() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.queue(2, RENEWED);
+    lane.pass(SECOND);
+    returns(&mut lane.release(&grant), here());
+    let order = lane.take_return();
+    assert!(matches!(order, Some(Order::ReleaseOrKeep(order)) if !order.needs_counter));
+    let next = granted(lane.kept(1, None));
+    assert_eq!(next.token(), FencingToken::new(100, TOKENS, 1));
+    assert!(next.valid_until() > grant.valid_until());
+}
+
+#[test]
+fn lease_without_tokens_needs_a_counter() {
+    let (mut lane, _reported) = keeping();
+    let grant = granted(lane.kept(1, 200));
+    assert_eq!(grant.token(), FencingToken::new(200, TOKENS, 0));
+    lane.lane.join_group(&grant, &claim(2, RENEWED), lane.now);
+    lane.queue(3, RENEWED);
+    returns(&mut lane.release_hold(&grant, 2, None), here());
+    let order = lane.take_return();
+    assert!(matches!(order, Some(Order::ReleaseOrKeep(order)) if order.needs_counter));
+}
+
+#[test]
 fn endless_return_is_reported_unavailable() {
     for sent in [false, true] {
         let (mut lane, grant) = TestLane::held(RENEWED);
