@@ -3,13 +3,15 @@
 //! It also contains the faults of a backend's code. Any command whose result is missing, or that panics,
 //! returns an error with an [unknown](BackendError::unknown) result.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
 use super::{
@@ -122,7 +124,7 @@ impl Immediate for CaughtImmediate<'_> {
 pub(in crate::backend) fn outcome<T: 'static>(
     command: impl Future<Output = Result<T, BackendError>> + Send + 'static,
 ) -> Outcome<T> {
-    Box::pin(async move { polled(command).await? })
+    Box::pin(Caught { command }.map(Result::flatten))
 }
 
 /// Boxes a command on `count` items. Each missing result, and after a panic each result, is an error with
@@ -131,25 +133,34 @@ fn outcomes<T: Clone + 'static>(
     count: usize,
     command: impl Future<Output = Vec<Result<T, BackendError>>> + Send + 'static,
 ) -> Outcomes<T> {
-    Box::pin(async move {
-        let mut outcomes = match polled(command).await {
-            Ok(outcomes) => outcomes,
-            Err(panicked) => vec![Err(panicked); count],
-        };
+    Box::pin(Caught { command }.map(move |outcomes| {
+        let mut outcomes = outcomes.unwrap_or_else(|panicked| vec![Err(panicked); count]);
         outcomes.resize_with(count, || Err(BackendError::no_outcome()));
         outcomes
-    })
+    }))
 }
 
-/// Completes with the output of the command, or with an error if a poll panics.
-async fn polled<T>(command: impl Future<Output = T>) -> Result<T, BackendError> {
-    let mut command = pin!(command);
-    poll_fn(|context| match caught(|| command.as_mut().poll(context)) {
-        Ok(poll) => poll.map(Ok),
-        // A future that panicked is not polled again.
-        Err(panicked) => Poll::Ready(Err(panicked)),
-    })
-    .await
+pin_project! {
+    /// Completes with the output of the command, or with an error if a poll panics.
+    ///
+    /// A hand-written future: an async function would store the command twice.
+    struct Caught<F> {
+        #[pin]
+        command: F,
+    }
+}
+
+impl<F: Future> Future for Caught<F> {
+    type Output = Result<F::Output, BackendError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let command = self.project().command;
+        match caught(|| command.poll(cx)) {
+            Ok(poll) => poll.map(Ok),
+            // A future that panicked is not polled again.
+            Err(panicked) => Poll::Ready(Err(panicked)),
+        }
+    }
 }
 
 /// Returns the output of the call, or an error with an unknown result if it panics.

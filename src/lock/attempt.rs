@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker, ready};
 
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 use super::claim::{Claim, Terms};
 use super::clock::Moment;
 use super::effect::Given;
+use super::seats::Seat;
 use crate::Error;
 use crate::backend::{Acquired, BackendError, BoxFuture, LeaseId};
 
@@ -59,12 +60,14 @@ pub(super) type Answer = oneshot::Receiver<Result<Given, Error>>;
 #[derive(Debug, Default)]
 pub(super) struct InlineAttempt(Mutex<Inline>);
 
+// The usual variant is not boxed, because each acquire would allocate twice.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug, Default)]
 pub(super) enum Inline {
     /// The attempt is unsent or finished.
     #[default]
     Empty,
-    InFlight(Box<InFlight>),
+    InFlight(InFlight),
     /// A task drives the attempt. The acquire waits in the queue.
     TakenOver(Answer),
 }
@@ -74,7 +77,7 @@ pub(super) enum Inline {
 pub(super) struct InFlight {
     pub(super) attempt: Attempt,
     pub(super) claim: Claim,
-    pub(super) seat: OwnedSemaphorePermit,
+    pub(super) seat: Seat,
     /// Wakes the acquire, which then waits in the queue.
     pub(super) waker: Waker,
 }

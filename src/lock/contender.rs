@@ -55,14 +55,19 @@ pub(super) enum Outcome {
     Never(Error),
 }
 
-/// Sends an attempt.
-pub(super) fn send(engine: &Arc<Engine>, key: &LockKey, lease: LeaseId, terms: Terms) -> Attempt {
+/// Sends an attempt. `now` is a moment before this call, and the lease counts from it.
+pub(super) fn send(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    lease: LeaseId,
+    terms: Terms,
+    now: Moment,
+) -> Attempt {
     let request = AcquireRequest::new(key.clone(), lease, terms.ttl.get());
-    let sent_at = Moment::now();
     Attempt {
         lease,
         terms,
-        sent_at,
+        sent_at: now,
         reply: Arc::clone(&engine.backend).try_acquire(request),
     }
 }
@@ -255,7 +260,7 @@ impl AcquireLoop {
             if let Some(replied) = attempt_now(&self.engine, &self.key, lease, terms, now) {
                 return Some(replied);
             }
-            self.in_flight = Some(send(&self.engine, &self.key, lease, terms));
+            self.in_flight = Some(send(&self.engine, &self.key, lease, terms, Moment::now()));
         }
         let Some(mut attempt) = self.in_flight.take() else {
             unreachable!("BUG: an attempt was just sent");
@@ -265,8 +270,10 @@ impl AcquireLoop {
         }
         // The reply may depend on the acquire's runtime, which may not run.
         self.took_over = false;
-        let due = self.engine.stuck_at(Moment::now());
-        let replied = by(due, poll_fn(|cx| attempt.poll_reply(cx))).await;
+        let now = Moment::now();
+        let due = self.engine.stuck_at(now);
+        let reply = poll_fn(|cx| attempt.poll_reply(cx));
+        let replied = by(&self.engine.homes, due, now, reply).await;
         Some(replied.unwrap_or_else(|| self.leave_behind(attempt)))
     }
 
@@ -396,7 +403,7 @@ pub(super) fn take_over(
         claim,
         seat,
         waker,
-    } = *in_flight;
+    } = in_flight;
     let waiter = Box::new(Waiter {
         claim,
         reply,

@@ -23,16 +23,18 @@ impl Engine {
         key: &LockKey,
         event: impl FnOnce(&mut Lane, &mut Effects) -> R,
     ) -> R {
-        // Most events have no effects, and dropping each empty list costs more than this check.
         let mut effects = ManuallyDrop::new(Effects::default());
         let result = self.lanes.with(key, &mut effects, event);
+        // Most events have no effects, and dropping each empty list costs more than this check.
         if !effects.is_empty() {
-            self.carry_out(key, ManuallyDrop::into_inner(effects));
+            self.carry_out(key, &mut effects);
+            drop(ManuallyDrop::into_inner(effects));
         }
         result
     }
 
-    pub(super) fn carry_out(self: &Arc<Self>, key: &LockKey, effects: Effects) {
+    /// Empties the lists in this order. They are not moved, which would cost more than most effects.
+    pub(super) fn carry_out(self: &Arc<Self>, key: &LockKey, effects: &mut Effects) {
         let Effects {
             grants,
             rejections,
@@ -54,15 +56,23 @@ impl Engine {
         each(grants, |Granted { reply, hold, given }| {
             // The acquire was dropped concurrently.
             if let Err(Ok(given)) = reply.send(Ok(given)) {
-                self.release(&given.grant, hold, None, Moment::now());
+                let home = self.release_home();
+                self.release(&given.grant, hold, home, None, Moment::now());
             }
         });
         each(reports, |(report, outcome)| {
             // The `release` future may have been dropped.
-            drop(report.send(outcome));
+            drop(report.reply.send(outcome));
         });
         each(deadlines, |(home, at)| watchdog::set(self, home, at));
         each(work, |work| self.start(key, work));
+    }
+
+    /// Carries out the effects of events in several lanes.
+    pub(super) fn carry_out_all(self: &Arc<Self>, all: Vec<(LockKey, Effects)>) {
+        for (key, mut effects) in all {
+            self.carry_out(&key, &mut effects);
+        }
     }
 
     fn start(self: &Arc<Self>, key: &LockKey, work: Work) {
@@ -136,9 +146,7 @@ impl Engine {
         let all = self
             .lanes
             .for_each(|_, lane, effects| lane.forget_if_expired(now, effects));
-        for (key, effects) in all {
-            self.carry_out(&key, effects);
-        }
+        self.carry_out_all(all);
     }
 
     /// Rejects new acquires and all waiters.
@@ -151,15 +159,13 @@ impl Engine {
         let all = self
             .lanes
             .for_each(|_, lane, effects| lane.dismiss(&error, effects));
-        for (key, effects) in all {
-            self.carry_out(&key, effects);
-        }
+        self.carry_out_all(all);
     }
 }
 
 /// Carries out the effects of one kind. Most lists are empty, and an iterator costs more than the test.
-fn each<T>(effects: Few<T>, carry_out: impl FnMut(T)) {
+fn each<T>(effects: &mut Few<T>, carry_out: impl FnMut(T)) {
     if !effects.is_empty() {
-        effects.into_iter().for_each(carry_out);
+        effects.drain(..).for_each(carry_out);
     }
 }

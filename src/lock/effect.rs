@@ -34,7 +34,12 @@ pub(super) enum PickUp {
 }
 
 /// Resolves a call of [`LockGuard::release`](crate::LockGuard::release).
-pub(super) type Report = oneshot::Sender<Result<(), Error>>;
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) reply: oneshot::Sender<Result<(), Error>>,
+    /// The runtime of the caller. Its watchdog ends the return in time, so the future needs no timer there.
+    pub(super) home: Option<RuntimeId>,
+}
 
 /// Wakes and identifies the task of one acquire loop.
 pub(super) type Wakeup = Arc<Notify>;

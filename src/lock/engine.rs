@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
 use super::clock::{Moment, Span};
 use super::home::{Home, Homes};
 use super::lease::LeaseNumber;
 use super::options::Options;
+use super::seats::{Seat, Seats};
 use super::table::Lanes;
 use super::unresolved::Unresolved;
 use crate::backend::{ErasedBackend, LeaseId};
@@ -30,8 +30,7 @@ pub(super) struct Engine {
     renewed_lease: Span,
     pub(super) lanes: Lanes,
     pub(super) homes: Homes,
-    /// One permit per waiter of this manager.
-    seats: Arc<Semaphore>,
+    seats: Seats,
     closing: AtomicBool,
     id: Uuid,
     numbers: Numbers,
@@ -51,7 +50,7 @@ impl Engine {
             backend,
             renewed_lease: Span::new(options.watchdog_timeout),
             lanes: Lanes::new(response_timeout),
-            seats: Arc::new(Semaphore::new(options.max_waiters)),
+            seats: Seats::new(options.max_waiters),
             options,
             response_timeout,
             homes: Homes::new(runtime),
@@ -97,9 +96,9 @@ impl Engine {
     /// # Errors
     ///
     /// Returns [`Overloaded`](ErrorKind::Overloaded) if all places are reserved.
-    pub(super) fn seat(&self) -> Result<OwnedSemaphorePermit, Error> {
-        let seat = Arc::clone(&self.seats).try_acquire_owned();
-        seat.map_err(|_all_taken| Error::new(ErrorKind::Overloaded))
+    pub(super) fn seat(&self) -> Result<Seat, Error> {
+        let seat = self.seats.take();
+        seat.ok_or_else(|| Error::new(ErrorKind::Overloaded))
     }
 
     /// Returns the runtime with this id, or another one if it has ended.

@@ -54,13 +54,13 @@ pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Mom
         Start::Rejected(error) => Step::Done(Err(error)),
         Start::Send(inline) => match engine.seat() {
             Ok(seat) => {
-                let attempt = send(engine, key, engine.new_lease_id(), claim.terms);
-                *inline.state() = Inline::InFlight(Box::new(InFlight {
+                let attempt = send(engine, key, engine.new_lease_id(), claim.terms, now);
+                *inline.state() = Inline::InFlight(InFlight {
                     attempt,
                     claim: *claim,
                     seat,
                     waker: Waker::noop().clone(),
-                }));
+                });
                 Step::Slow(Stage::Attempting(inline))
             }
             Err(overloaded) => {

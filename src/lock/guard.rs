@@ -6,14 +6,16 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::claim::{Claim, HoldId};
 use super::clock::Moment;
+use super::effect::Report;
 use super::engine::Engine;
 use super::grant::Grant;
 use super::lost::{Grants, Lost};
-use super::timeout::by;
+use super::timeout::{by, polled_in};
 use crate::{Error, ErrorKind, FencingToken, LockKey, Owner};
 
 /// One hold of one or several keys, released exactly once by `Drop`.
@@ -62,49 +64,53 @@ impl Hold {
 
     /// Starts the releases at once, and returns a future that only awaits them.
     fn release(mut self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
-        let engine = self.engine.take();
-        let now = Moment::now();
-        let release = |grant| Some(release(engine.as_ref()?, grant, self.id, now));
-        // All releases start before the first is awaited. A single key allocates nothing.
-        let mut grants = self.grants().iter();
-        let first = grants.next().and_then(release);
-        let others: Vec<_> = grants.filter_map(release).collect();
+        let Some(engine) = self.engine.take() else {
+            unreachable!("BUG: a hold is released once");
+        };
+        let (home, now) = (engine.release_home(), Moment::now());
+        let release = |grant| {
+            let (reply, reported) = oneshot::channel();
+            let report = Report { reply, home };
+            let until = engine.release(grant, self.id, home, Some(report), now);
+            Started { reported, until }
+        };
+        // All releases start before the first is awaited.
+        let started: SmallVec<[_; 1]> = self.grants().iter().map(release).collect();
         async move {
             let mut outcome = Ok(());
-            for release in first.into_iter().chain(others) {
-                outcome = outcome.and(release.await);
+            for Started {
+                mut reported,
+                until,
+            } in started
+            {
+                let in_home = polled_in(home, &mut reported).await;
+                // No report arrives in time if the runtime of the releaser has stopped.
+                let reported = match in_home {
+                    Some(reported) => Some(reported),
+                    None => by(&engine.homes, until, now, reported).await,
+                };
+                let unavailable = || Err(Error::new(ErrorKind::Unavailable));
+                outcome = outcome.and(reported.and_then(Result::ok).unwrap_or_else(unavailable));
             }
             outcome
         }
     }
 }
 
-/// Starts one release at once, and returns a future that only awaits it.
-fn release(
-    engine: &Arc<Engine>,
-    grant: &Arc<Grant>,
-    hold: HoldId,
-    now: Moment,
-) -> impl Future<Output = Result<(), Error>> + Send + use<> {
-    let (report, reported) = oneshot::channel();
-    let until = engine.release(grant, hold, Some(report), now);
-    async move {
-        // No report arrives in time if the runtime of the releaser has stopped.
-        let unavailable = || Err(Error::new(ErrorKind::Unavailable));
-        match by(until, reported).await {
-            Some(Ok(outcome)) => outcome,
-            Some(Err(_)) | None => unavailable(),
-        }
-    }
+/// A release that has started.
+struct Started {
+    reported: oneshot::Receiver<Result<(), Error>>,
+    /// When the lease must have expired.
+    until: Moment,
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.take() {
-            let now = Moment::now();
+            let (home, now) = (engine.release_home(), Moment::now());
             for grant in self.grants() {
                 // Completes at once or goes to the releaser; a lost lock needs neither.
-                engine.release(grant, self.id, None, now);
+                engine.release(grant, self.id, home, None, now);
             }
         }
     }

@@ -131,7 +131,7 @@ impl Homes {
             return Err(Error::new(ErrorKind::Misconfigured).with_source(NoRuntime));
         };
         let id = runtime.id();
-        let last = Some((self.manager, self.ended.load(Ordering::Acquire), id));
+        let last = self.as_last(id);
         if LAST.get() == last {
             return Ok(Current::Known(id));
         }
@@ -141,6 +141,18 @@ impl Homes {
             LAST.set(None);
         }
         current
+    }
+
+    fn as_last(&self, id: RuntimeId) -> Option<(u64, u64, RuntimeId)> {
+        Some((self.manager, self.ended.load(Ordering::Acquire), id))
+    }
+
+    /// Returns `true` if the caller runs inside a runtime with timers.
+    pub(super) fn has_timers(&self) -> bool {
+        Runtime::current().is_some_and(|runtime| {
+            // The last runtime of this thread was checked, unless a runtime is set.
+            LAST.get() == self.as_last(runtime.id()) || timers_work()
+        })
     }
 
     /// Returns the same for a runtime that was not the last one of this thread.

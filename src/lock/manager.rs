@@ -155,13 +155,14 @@ impl LockManager {
         if let Ok(home) = self.engine.current_home() {
             watchdog::adopt_all(&self.engine, home);
         }
+        let now = Moment::now();
         let finished = async {
             self.engine.lanes.emptied().await;
             for home in self.engine.homes.all() {
                 home.unresolved.finished().await;
             }
         };
-        match by(Moment::now() + grace, finished).await {
+        match by(&self.engine.homes, now + grace, now, finished).await {
             Some(()) => Snapshot::default(),
             None => self.snapshot(),
         }

@@ -105,6 +105,7 @@ mod pending;
 mod release_queue;
 mod releaser;
 mod resolver;
+mod seats;
 mod snapshot;
 mod table;
 #[cfg(test)]

@@ -21,13 +21,8 @@ use super::timeout::next_wake;
 use crate::{Error, ErrorKind, LockKey};
 
 /// Applies the reply to the first attempt.
-fn attempted(
-    engine: &Arc<Engine>,
-    key: &LockKey,
-    in_flight: Box<InFlight>,
-    replied: Replied,
-) -> Step {
-    let InFlight { claim, seat, .. } = *in_flight;
+fn attempted(engine: &Arc<Engine>, key: &LockKey, in_flight: InFlight, replied: Replied) -> Step {
+    let InFlight { claim, seat, .. } = in_flight;
     let now = replied.now;
     let (outcome, unresolved) = judge(engine, replied);
     if let Some((lease, ttl)) = unresolved {
@@ -164,8 +159,10 @@ impl Future for PendingAcquire {
                                 drop(state);
                                 attempted(engine, key, in_flight, replied)
                             } else {
+                                let sent_at = in_flight.attempt.sent_at;
                                 drop(state);
-                                ready!(wait_over(this.timer.as_mut(), claim.deadline, cx));
+                                let timer = this.timer.as_mut();
+                                ready!(wait_over(timer, claim.deadline, || sent_at, cx));
                                 let mut state = inline.state();
                                 if !matches!(&*state, Inline::InFlight(_)) {
                                     continue;
@@ -212,7 +209,8 @@ impl Future for PendingAcquire {
                         unreachable!("BUG: a waiter was dropped unresolved")
                     }
                     Poll::Pending => {
-                        ready!(wait_over(this.timer.as_mut(), claim.deadline, cx));
+                        let timer = this.timer.as_mut();
+                        ready!(wait_over(timer, claim.deadline, Moment::now, cx));
                         let now = Moment::now();
                         let left = engine.event(key, |lane, _| {
                             let error = lane.why_not(now);
@@ -241,26 +239,28 @@ impl Future for PendingAcquire {
     }
 }
 
-/// Completes at the deadline.
+/// Completes at the deadline. Without a timer, `now` returns a moment before this call.
 fn wait_over(
     mut timer: Pin<&mut Option<Sleep>>,
     deadline: Deadline,
+    now: impl FnOnce() -> Moment,
     cx: &mut Context<'_>,
 ) -> Poll<()> {
     let Some(until) = deadline.moment() else {
         return Poll::Pending;
     };
-    loop {
-        if let Some(sleep) = timer.as_mut().as_pin_mut() {
-            ready!(sleep.poll(cx));
-        }
+    if timer.is_none() {
+        timer.set(Some(sleep_until(next_wake(until, now()).into())));
+    }
+    while let Some(sleep) = timer.as_mut().as_pin_mut() {
+        ready!(sleep.poll(cx));
         let now = Moment::now();
         if now >= until {
-            return Poll::Ready(());
+            break;
         }
-        let next = next_wake(until, now);
-        timer.set(Some(sleep_until(next.into())));
+        timer.set(Some(sleep_until(next_wake(until, now).into())));
     }
+    Poll::Ready(())
 }
 
 /// The first command was in flight at the deadline.

@@ -30,23 +30,28 @@ const IN_FLIGHT: usize = 8;
 const PATIENCE: Duration = Duration::from_millis(20);
 
 impl Engine {
-    /// Ends one hold of a grant. Returns when the lease must have expired.
+    /// Returns the runtime of the task that returns a lease for the caller. A backend that replies at once
+    /// needs no task.
+    pub(super) fn release_home(self: &Arc<Self>) -> Option<RuntimeId> {
+        match self.backend.immediate() {
+            Some(_) => None,
+            None => self.current_home().ok(),
+        }
+    }
+
+    /// Ends one hold of a grant, for a caller in the runtime `home`. Returns when the lease must have expired.
     ///
     /// Resolves `report` when the backend has the lease, or when it was handed off.
     pub(super) fn release(
         self: &Arc<Self>,
         grant: &Arc<Grant>,
         hold: HoldId,
+        home: Option<RuntimeId>,
         report: Option<Report>,
         now: Moment,
     ) -> Moment {
         let key = grant.key();
         let immediate = self.backend.immediate();
-        // A backend that replies at once needs no task.
-        let home = match immediate {
-            Some(_) => None,
-            None => self.current_home().ok(),
-        };
         let (until, keep) = self.event(key, move |lane, effects| {
             let release = lane::Release {
                 hold,
@@ -229,8 +234,8 @@ async fn release(
     let outcomes = Arc::clone(&engine.backend)
         .release(releases.collect())
         .await;
+    let now = Moment::now();
     for ((key, outgoing), outcome) in leases.into_iter().zip(outcomes) {
-        let now = Moment::now();
         let sent = Sent {
             outgoing,
             home,

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -16,12 +16,13 @@ use super::effect::{Effects, Report, Wakeup, Work};
 use super::grant::Grant;
 use super::lane::{self, Waiter};
 use super::lease::LeaseNumber;
+use super::seats::Seats;
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Hints,
     Holder, LeaseId, Memory, Release, Released, Renewal, Renewed,
 };
 use crate::task::RuntimeId;
-use crate::{LockKey, Owner};
+use crate::{Error, LockKey, Owner};
 
 pub(super) const MS: Duration = Duration::from_millis(1);
 pub(super) const SECOND: Duration = Duration::from_secs(1);
@@ -101,12 +102,11 @@ pub(super) fn from_elsewhere(claim: Claim) -> Claim {
 }
 
 pub(super) fn waiter(claim: Claim) -> (Waiter, Answer) {
-    let seats = Arc::new(Semaphore::new(1));
     let (reply, answer) = oneshot::channel();
     let waiter = Waiter {
         claim,
         reply,
-        _seat: seats.try_acquire_owned().expect("a seat"),
+        _seat: Seats::new(1).take().expect("a seat"),
     };
     (waiter, answer)
 }
@@ -155,13 +155,13 @@ pub(super) fn returns(effects: &mut Effects, in_home: RuntimeId) {
 /// Returns the release of a hold by a caller in `home`.
 pub(super) fn release(
     hold: HoldId,
-    report: Option<Report>,
+    reply: Option<oneshot::Sender<Result<(), Error>>>,
     home: Option<RuntimeId>,
     now: Moment,
 ) -> lane::Release {
     lane::Release {
         hold,
-        report,
+        report: reply.map(|reply| Report { reply, home }),
         home,
         now,
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::time::sleep_until;
 
 use super::clock::Moment;
-use crate::task::{Runtime, sleep_on_thread, timers_work};
+use super::home::Homes;
+use crate::task::{Runtime, RuntimeId, sleep_on_thread};
 
 /// The longest sleep between two readings of the clock, because timers do not advance during a suspend.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -19,17 +20,20 @@ pub(super) fn next_wake(until: Moment, now: Moment) -> Moment {
 }
 
 /// Completes with the output of `future`, or with `None` at `until`. Works outside any runtime.
-pub(super) async fn by<F: Future>(until: Moment, future: F) -> Option<F::Output> {
+///
+/// `now` is a moment before the call. The clock is read again only when a timer fires.
+pub(super) async fn by<F: Future>(
+    homes: &Homes,
+    until: Moment,
+    mut now: Moment,
+    future: F,
+) -> Option<F::Output> {
     let mut future = pin!(future);
     if let Some(output) = poll_once(future.as_mut()).await {
         return Some(output);
     }
-    let timers = Runtime::current().is_some() && timers_work();
-    loop {
-        let now = Moment::now();
-        if now >= until {
-            return None;
-        }
+    let timers = homes.has_timers();
+    while now < until {
         let wake_at = next_wake(until, now);
         let wake = async {
             if timers {
@@ -41,9 +45,26 @@ pub(super) async fn by<F: Future>(until: Moment, future: F) -> Option<F::Output>
         tokio::select! {
             biased;
             output = &mut future => return Some(output),
-            () = wake => {}
+            () = wake => now = Moment::now(),
         }
     }
+    None
+}
+
+/// Completes with the output of `future` while it is polled in the runtime `home`, or with `None` when it is
+/// polled elsewhere. Needs no timer.
+pub(super) async fn polled_in<F: Future + Unpin>(
+    home: Option<RuntimeId>,
+    future: &mut F,
+) -> Option<F::Output> {
+    poll_fn(|cx| match Pin::new(&mut *future).poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if home.is_some() && Runtime::current().map(|it| it.id()) == home => {
+            Poll::Pending
+        }
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
 }
 
 async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {

@@ -80,9 +80,8 @@ pub(super) fn adopt_all(engine: &Arc<Engine>, home: RuntimeId) {
 /// Moves the background work of an ended runtime to another.
 fn adopt(engine: &Arc<Engine>, ended: RuntimeId, home: &Arc<Home>) {
     let now = Moment::now();
-    for (key, effects) in engine.lanes.adopt(ended, home.id, now) {
-        engine.carry_out(&key, effects);
-    }
+    let all = engine.lanes.adopt(ended, home.id, now);
+    engine.carry_out_all(all);
     home.watchdog.set(now);
     start(engine, home);
 }
@@ -180,9 +179,7 @@ async fn run(mut running: Running) {
 fn mark_suspect(engine: &Arc<Engine>, home: &Home) {
     let now = Moment::now();
     let all = engine.lanes.for_each(|_, lane, _| lane.mark_suspect(now));
-    for (key, effects) in all {
-        engine.carry_out(&key, effects);
-    }
+    engine.carry_out_all(all);
     home.watchdog.next(now);
 }
 
@@ -190,9 +187,7 @@ fn reject_late(engine: &Arc<Engine>, now: Moment) {
     let all = engine
         .lanes
         .for_each(|_, lane, effects| lane.reject_late(now, effects));
-    for (key, effects) in all {
-        engine.carry_out(&key, effects);
-    }
+    engine.carry_out_all(all);
 }
 
 /// Runs one round. Returns the time of the next one, or `None` if no lane is left to check.
@@ -217,9 +212,7 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
         let renewal = renew(Arc::clone(engine), home.id, batch, Arc::clone(&turns));
         home.runtime.spawn(renewal);
     }
-    for (key, effects) in effects {
-        engine.carry_out(&key, effects);
-    }
+    engine.carry_out_all(effects);
     next
 }
 

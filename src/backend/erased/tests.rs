@@ -1,3 +1,4 @@
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use uuid::Uuid;

@@ -27,8 +27,8 @@ impl Lane {
             Phase::Idle => return None,
             Phase::Held(tenure) => tenure.next_look(),
             Phase::Returning(returning) => match returning.reply_due() {
-                Some(due) => due.min(returning.forget_at),
-                None => returning.forget_at,
+                Some(due) => due.min(returning.next_end()),
+                None => returning.next_end(),
             },
             Phase::Contending(Contending {
                 driver: Driver::Inline { deadline, .. },
@@ -69,6 +69,7 @@ impl Lane {
             Phase::Held(tenure) => tenure
                 .ends_by()
                 .min(tenure.renewal_overdue(response_timeout)),
+            Phase::Returning(returning) if self.queue.is_empty() => returning.next_end(),
             Phase::Returning(returning) => returning.overdue(response_timeout),
             Phase::Contending(contending) => contending.due,
         };
@@ -169,8 +170,10 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
-        if let Phase::Held(tenure) = &mut self.phase {
-            tenure.remove_home(ended);
+        match &mut self.phase {
+            Phase::Held(tenure) => tenure.remove_home(ended),
+            Phase::Returning(returning) => returning.leave_future(ended),
+            Phase::Idle | Phase::Contending(_) => {}
         }
         if self.home != Some(ended) {
             return;

@@ -156,6 +156,8 @@ impl Lane {
                 homes.push(home);
             }
         }
+        let reporter = self.reporter();
+        homes.extend(reporter.filter(|home| self.home != Some(*home) && !homes.contains(home)));
         homes.extend(self.holder_homes());
         homes
     }

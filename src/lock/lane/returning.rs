@@ -152,16 +152,19 @@ impl Lane {
     }
 
     /// Ends the return of a lease that must have expired, because its task ended with its runtime or does
-    /// not run.
+    /// not run. Its `release` future ends when the lease expires, even if there is time for a late release.
     pub(in crate::lock) fn forget_if_expired(&mut self, now: Moment, effects: &mut Effects) {
         let Phase::Returning(returning) = &mut self.phase else {
             return;
         };
-        if now < returning.forget_at {
+        if now < returning.next_end() {
             return;
         }
         let report = returning.report.take();
         effects.report(report, Err(Error::new(ErrorKind::Unavailable)));
+        if now < returning.forget_at {
+            return;
+        }
         // The backend still holds the lease if its clock was set back.
         if !returning.sent
             && let Some(home) = self.home
@@ -200,7 +203,7 @@ impl Lane {
         due: Moment,
         effects: &mut Effects,
     ) {
-        self.home = Some(home);
+        self.move_to(home);
         let Phase::Returning(returning) = &mut self.phase else {
             unreachable!("BUG: only a return is resent");
         };
@@ -223,6 +226,23 @@ impl Lane {
 }
 
 impl Returning {
+    /// Returns when the `release` future, or else the return, ends without a reply.
+    pub(super) fn next_end(&self) -> Moment {
+        match self.report {
+            Some(_) => self.lease.expires_at().min(self.forget_at),
+            None => self.forget_at,
+        }
+    }
+
+    /// Removes an ended runtime, in which no future waits.
+    pub(super) fn leave_future(&mut self, ended: RuntimeId) {
+        if let Some(report) = &mut self.report
+            && report.home == Some(ended)
+        {
+            report.home = None;
+        }
+    }
+
     pub(super) fn outgoing(&self, now: Moment) -> Outgoing {
         Outgoing {
             lease: self.lease.number(),

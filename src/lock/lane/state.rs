@@ -5,8 +5,6 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
-
 use crate::backend::BackendError;
 use crate::lock::attempt::InlineAttempt;
 use crate::lock::claim::{Claim, Ticket};
@@ -14,6 +12,7 @@ use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Reply, Report, Wakeup};
 use crate::lock::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::seats::Seat;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind};
 
@@ -113,8 +112,7 @@ pub(super) struct Returning {
 pub(in crate::lock) struct Waiter {
     pub(in crate::lock) claim: Claim,
     pub(in crate::lock) reply: Reply,
-    /// The waiter's permit among all waiters of the manager.
-    pub(in crate::lock) _seat: OwnedSemaphorePermit,
+    pub(in crate::lock) _seat: Seat,
 }
 
 /// The last reply of the backend.
@@ -190,9 +188,17 @@ impl Lane {
     pub(in crate::lock) fn move_to(&mut self, home: RuntimeId) {
         if self.home != Some(home) {
             self.home = Some(home);
-            if !self.queue.is_empty() {
+            if !self.queue.is_empty() || self.reporter().is_some() {
                 self.elsewhere = Elsewhere::NEW;
             }
+        }
+    }
+
+    /// Returns the runtime in which a `release` future waits for the return.
+    pub(super) fn reporter(&self) -> Option<RuntimeId> {
+        match &self.phase {
+            Phase::Returning(returning) => returning.report.as_ref()?.home,
+            _ => None,
         }
     }
 

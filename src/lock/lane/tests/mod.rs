@@ -22,7 +22,7 @@ use crate::backend::{BackendError, Extended, Renewal, Renewed};
 use crate::lock::attempt::{Answer, InlineAttempt};
 use crate::lock::claim::{Claim, Deadline, HoldId, Terms, Ticket};
 use crate::lock::clock::{Moment, Span};
-use crate::lock::effect::{Effects, PickUp, Report, Wakeup, Work};
+use crate::lock::effect::{Effects, PickUp, Wakeup, Work};
 use crate::lock::grant::Grant;
 use crate::lock::lease::Lease;
 use crate::lock::tests::*;
@@ -150,7 +150,12 @@ impl TestLane {
         self.release_hold(grant, 1, None)
     }
 
-    fn release_hold(&mut self, grant: &Arc<Grant>, hold: u64, report: Option<Report>) -> Effects {
+    fn release_hold(
+        &mut self,
+        grant: &Arc<Grant>,
+        hold: u64,
+        report: Option<oneshot::Sender<Result<(), Error>>>,
+    ) -> Effects {
         let home = Some(here());
         let (_until, effects) = self.event(|lane, now, effects| {
             lane.release(&key(), grant, release(hold, report, home, now), effects)

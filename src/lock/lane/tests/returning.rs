@@ -118,3 +118,21 @@ fn return_is_in_time_before_guard_deadline() {
     assert!(!in_time(&mut lane, end));
     assert!(!lane.lane.returns_in_time(number(2), end.before(MS)));
 }
+
+#[test]
+fn release_future_ends_when_lease_expires() {
+    let (mut lane, grant) = TestLane::held(SHORT);
+    let (report, mut reported) = oneshot::channel();
+    lane.now = grant.valid_until().before(MS);
+    returns(&mut lane.release_hold(&grant, 1, Some(report)), here());
+    assert!(lane.take_return().is_some());
+    lane.now = lane.next_look();
+    assert!(lane.now < grant.valid_until() + SECOND);
+    let effects = lane.look(here()).1;
+    assert_eq!(effects.reports.len(), 1);
+    drop(effects);
+    assert!(reported.try_recv().is_err());
+    // There is time for a late release.
+    assert!(lane.lane.is_returning());
+    assert!(lane.next_look() > lane.now);
+}

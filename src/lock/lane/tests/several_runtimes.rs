@@ -157,3 +157,43 @@ fn ended_runtime_is_no_home_of_hold() {
     };
     assert!(tenure.homes().is_empty());
 }
+
+/// Returns a lane whose release waits here, after a waiter elsewhere sent it again and left.
+fn release_moved_elsewhere() -> (TestLane, Reported) {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    let (report, reported) = oneshot::channel();
+    let waiter = from_elsewhere(claim(2, RENEWED));
+    lane.lane.join_group(&grant, &claim(1, RENEWED), lane.now);
+    drop(lane.enqueue(waiter));
+    returns(&mut lane.release_hold(&grant, 1, Some(report)), here());
+    lane.pass(TAKE_OVER);
+    returns(&mut lane.look(elsewhere()).1, elsewhere());
+    assert!(lane.lane.leave(2).is_some());
+    (lane, reported)
+}
+
+#[test]
+fn release_future_is_resolved_by_own_runtime() {
+    let (mut lane, mut reported) = release_moved_elsewhere();
+    let (at, homes) = lane
+        .lane
+        .looks_from_elsewhere(RESPONSE_TIMEOUT)
+        .expect("a check");
+    assert_eq!(homes, [here()]);
+    lane.now = at;
+    let effects = lane.look(here()).1;
+    let outcome = effects.reports[0].1.as_ref().map_err(Error::kind);
+    assert_eq!(outcome, Err(ErrorKind::Unavailable));
+    drop(effects);
+    assert!(reported.try_recv().is_err());
+}
+
+#[test]
+fn ended_runtime_of_release_future_is_forgotten() {
+    let (mut lane, _reported) = release_moved_elsewhere();
+    let ((), effects) = lane.event(|lane, now, effects| {
+        lane.adopt(here(), elsewhere(), now, effects);
+    });
+    assert!(effects.is_empty());
+    assert_eq!(lane.lane.reporter(), None);
+}
