@@ -124,7 +124,10 @@ impl Immediate for CaughtImmediate<'_> {
 pub(in crate::backend) fn outcome<T: 'static>(
     command: impl Future<Output = Result<T, BackendError>> + Send + 'static,
 ) -> Outcome<T> {
-    Box::pin(Caught { command }.map(Result::flatten))
+    Box::pin(Caught {
+        command,
+        unknown: |panicked| Err(panicked),
+    })
 }
 
 /// Boxes a command on `count` items. Each missing result, and after a panic each result, is an error with
@@ -133,33 +136,35 @@ fn outcomes<T: Clone + 'static>(
     count: usize,
     command: impl Future<Output = Vec<Result<T, BackendError>>> + Send + 'static,
 ) -> Outcomes<T> {
-    Box::pin(Caught { command }.map(move |outcomes| {
-        let mut outcomes = outcomes.unwrap_or_else(|panicked| vec![Err(panicked); count]);
+    let counted = command.map(move |mut outcomes| {
         outcomes.resize_with(count, || Err(BackendError::no_outcome()));
         outcomes
-    }))
+    });
+    Box::pin(Caught {
+        command: counted,
+        unknown: move |panicked| vec![Err(panicked); count],
+    })
 }
 
 pin_project! {
-    /// Completes with the output of the command, or with an error if a poll panics.
+    /// Completes with the output of the command, or with that of `unknown` if a poll panics.
     ///
     /// A hand-written future: an async function would store the command twice.
-    struct Caught<F> {
+    struct Caught<F, U> {
         #[pin]
         command: F,
+        unknown: U,
     }
 }
 
-impl<F: Future> Future for Caught<F> {
-    type Output = Result<F::Output, BackendError>;
+impl<F: Future, U: Fn(BackendError) -> F::Output> Future for Caught<F, U> {
+    type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let command = self.project().command;
-        match caught(|| command.poll(cx)) {
-            Ok(poll) => poll.map(Ok),
-            // A future that panicked is not polled again.
-            Err(panicked) => Poll::Ready(Err(panicked)),
-        }
+        let this = self.project();
+        // A future that panicked is not polled again.
+        caught(|| this.command.poll(cx))
+            .unwrap_or_else(|panicked| Poll::Ready((this.unknown)(panicked)))
     }
 }
 

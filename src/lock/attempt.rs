@@ -32,6 +32,7 @@ pub(super) struct Replied {
 }
 
 impl Attempt {
+    #[inline]
     pub(super) fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Replied> {
         let outcome = ready!(self.reply.as_mut().poll(cx));
         Poll::Ready(Replied {
@@ -83,6 +84,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
+    #[inline]
     pub(super) fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Replied> {
         let reply = self.attempt.poll_reply(cx);
         if reply.is_pending() {

@@ -27,6 +27,7 @@ impl Moment {
     pub(super) const LAST: Self = Self(i64::MAX);
 
     /// Returns the present moment. Reads two clocks, about 20 ns each.
+    #[inline]
     pub(super) fn now() -> Self {
         let clocks = suspended::clocks();
         let ticked = ticked(Instant::now(), clocks);

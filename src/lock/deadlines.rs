@@ -29,6 +29,7 @@ pub(super) struct Deadlines {
 
 impl Deadlines {
     /// Adds an entry. Returns `true` if it is the earliest of its runtime, whose watchdog must be notified.
+    #[inline]
     pub(super) fn push(&mut self, home: RuntimeId, entry: Entry) -> bool {
         let heap = self.heap(home);
         let is_first = heap.peek().is_none_or(|Reverse(first)| entry.at < first.at);

@@ -123,6 +123,7 @@ impl Homes {
     /// # Errors
     ///
     /// Returns [`Misconfigured`](ErrorKind::Misconfigured) outside a runtime, and in one without timers.
+    #[inline]
     pub(super) fn current(&self) -> Result<Current, Error> {
         if let Some(fixed) = &self.fixed {
             return Ok(Current::Known(fixed.id));

@@ -22,6 +22,7 @@ pub(in crate::lock) struct Look {
 
 impl Lane {
     /// Returns when the watchdog of the lane's home has to check it.
+    #[inline]
     pub(in crate::lock) fn next_look(&self) -> Option<(RuntimeId, Moment)> {
         let at = match &self.phase {
             Phase::Idle => return None,
