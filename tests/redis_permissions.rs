@@ -168,6 +168,22 @@ async fn the_user_keeps_the_contract_in_a_cluster() {
     keeps_the_contract(|| with_everything(&url)).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn user_acquires_in_moving_slot() {
+    let cluster = Cluster::start();
+    for node in 0..6 {
+        allow(cluster.node(node), &format!("{LOCKER} {IN_CLUSTER} +set"));
+    }
+    let backend = at(&cluster.url()).quarantine(Duration::from_millis(1));
+    let locks = LockManager::builder(backend.connect().await.unwrap());
+    let locks = locks.build().unwrap();
+    let (slot, from) = (cluster.slot("{user}"), cluster.node_of("{user}"));
+    let to = cluster.primaries().into_iter().find(|it| *it != from);
+    cluster.begin_migration(slot, from, to.unwrap());
+    let guard = locks.acquire("{user}").wait(PATIENCE).await.unwrap();
+    guard.release().await.unwrap();
+}
+
 #[test]
 fn of_all_commands_the_user_may_send_those_of_the_manual() {
     let server = RedisServer::start();

@@ -33,8 +33,12 @@
 //! held, or none.
 //!
 //! Slots may move while their locks are held: commands follow them (`MOVED`, `ASK`), and so do
-//! subscriptions. A *new* lock in a slot that is on its way may have to wait until it has arrived
-//! (`TRYAGAIN`), within the wait of the acquire.
+//! subscriptions. While a slot is moving, its locks remain available, also if the migration is never finished:
+//!
+//! - An acquire sends a call for the lock and then one for its token, after one or two calls with the reply
+//!   `TRYAGAIN`.
+//! - The node that executes a release may not have the subscriptions. Waiters then poll, at least once a
+//!   second, and a busy lock goes to another process at each end of its hand-off time.
 //!
 //! # What a failover can do
 //!

@@ -6,7 +6,7 @@ use redis::{Cmd, Value};
 
 use super::error::{Cause, CommandError, unexpected};
 use super::names::{Lease, Name, Names, millis};
-use super::reply::{Outcomes, acquired, each, grants, held, holder, list, remaining};
+use super::reply::{Outcomes, acquired, each, grants, held, holder, list};
 use super::script::Scripts;
 use super::send::call;
 use crate::LockKey;
@@ -35,7 +35,7 @@ pub(crate) struct KeyRoute<'a> {
 }
 
 impl<'a> KeyRoute<'a> {
-    fn body(self) -> Name<'a> {
+    pub(super) fn body(self) -> Name<'a> {
         self.names.body(self.key)
     }
 
@@ -51,7 +51,7 @@ impl<'a> KeyRoute<'a> {
         }
     }
 
-    fn quarantine(self) -> Name<'a> {
+    pub(super) fn quarantine(self) -> Name<'a> {
         self.names.quarantine(self.route.slot())
     }
 }
@@ -112,6 +112,12 @@ impl Calls {
             }
             outcome => outcome,
         };
+        if let Err(CommandError::Scattered(_)) = outcome {
+            // Boxed, so that the usual acquire does not contain it.
+            let scattered = Box::pin(self.acquire_scattered(period, at, lease, ttl)).await;
+            note(at.route.outage(), scattered.as_ref());
+            return scattered;
+        }
         self::outcome(at.route, outcome)
     }
 
@@ -279,12 +285,20 @@ impl Calls {
         command.arg(Lease(lease)).arg(millis(ttl));
         command.arg(at.channel()).arg(own_subscribers);
         command.arg(ReleasedOrKept::COUNTERS).arg(u8::from(release));
-        let reply = call(script, at.route, (&command).into()).await?;
+        let reply = match call(script, at.route, (&command).into()).await {
+            Err(CommandError::Scattered(_)) => {
+                return Box::pin(self.release_scattered(at, lease, release)).await;
+            }
+            reply => reply?,
+        };
         match reply.value {
             Value::Int(0) if reply.resent && release => Ok(Extended::wanted(0)),
             Value::Int(0) => Ok(Extended::NotHeld),
             Value::Int(others @ 1..) => {
                 Ok(Extended::wanted(u32::try_from(others).unwrap_or(u32::MAX)))
+            }
+            Value::Int(_kept) if reply.asked => {
+                Box::pin(self.release_scattered(at, lease, release)).await
             }
             Value::Int(kept) => Ok(Extended::kept(kept.unsigned_abs())),
             Value::Nil => Ok(Extended::kept(None)),
@@ -330,30 +344,6 @@ impl Calls {
             Value::Int(0) => Ok(ForceReleased::NotHeld),
             reply => Err(unexpected(&reply)),
         }
-    }
-
-    /// Begins a quarantine if the counter of the route is lost, and returns the rest of the quarantine.
-    pub(crate) async fn prepare(&self, route: &Route) -> Result<Duration, BackendError> {
-        let Some(quarantine) = &self.scripts.quarantine else {
-            return Ok(Duration::ZERO);
-        };
-        let mut command = quarantine.prepare.evalsha(2, 1, 128);
-        command.arg(self.names.fence(route.slot()));
-        command.arg(self.names.quarantine(route.slot()));
-        command.arg(millis(quarantine.period));
-        match call(&quarantine.prepare, route, (&command).into())
-            .await?
-            .value
-        {
-            Value::Int(left) => Ok(remaining(left)),
-            reply => Err(unexpected(&reply)),
-        }
-    }
-
-    /// Returns the length of a quarantine in milliseconds.
-    pub(crate) fn quarantine_millis(&self) -> Option<u64> {
-        let quarantine = self.scripts.quarantine.as_ref();
-        quarantine.map(|quarantine| millis(quarantine.period))
     }
 }
 

@@ -5,6 +5,7 @@
 //! | `script`, `lua` | the scripts |
 //! | `names`, `slot` | the names of keys and channels, and their slots |
 //! | `call`, `send` | typed calls of the scripts |
+//! | `scattered` | calls whose keys may be at several nodes |
 //! | `reply`, `error` | the meaning of replies and of errors |
 //! | `acquire_batch` | concurrent acquires in one call |
 //! | `quarantine` | the pause of grants after a loss of data |
@@ -18,6 +19,7 @@ mod error;
 mod names;
 mod quarantine;
 mod reply;
+mod scattered;
 mod script;
 mod send;
 mod slot;

@@ -10,13 +10,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use redis::Value;
 
 use super::call::Calls;
-use super::error::Cause;
+use super::error::{Cause, CommandError, unexpected};
+use super::names::millis;
+use super::reply::remaining;
+use super::send::call;
 use crate::LockKey;
 use crate::backend::BackendError;
 use crate::backend::redis::connection::Network;
-use crate::backend::redis::topology::{Node, Routes, Topology};
+use crate::backend::redis::topology::{Node, Route, Routes, Topology};
 
 /// The most concurrent checks at a node, whose connection serves other commands as well.
 const AT_A_TIME: usize = 256;
@@ -34,6 +38,38 @@ pub(crate) async fn prepare(calls: &Calls, counters: Routes) -> Result<Duration,
     let longest = |one: Duration, other| std::future::ready(Ok(one.max(other)));
     let checks = stream::iter(checks).buffer_unordered(AT_A_TIME);
     checks.try_fold(Duration::ZERO, longest).await
+}
+
+impl Calls {
+    /// Begins a quarantine if the counter of the route is lost, and returns the rest of the quarantine.
+    async fn prepare(&self, route: &Route) -> Result<Duration, BackendError> {
+        let Some(quarantine) = &self.scripts.quarantine else {
+            return Ok(Duration::ZERO);
+        };
+        let (fence, pause) = (
+            self.names.fence(route.slot()),
+            self.names.quarantine(route.slot()),
+        );
+        let period = millis(quarantine.period);
+        let mut command = quarantine.prepare.evalsha(2, 1, 128);
+        command.arg(fence).arg(pause).arg(period);
+        match call(&quarantine.prepare, route, (&command).into()).await {
+            Err(CommandError::Scattered(_)) => {
+                let (_, left) = self.counter(route, fence, pause, Some(period)).await?;
+                Ok(left)
+            }
+            reply => match reply?.value {
+                Value::Int(left) => Ok(remaining(left)),
+                reply => Err(unexpected(&reply)),
+            },
+        }
+    }
+
+    /// Returns the length of a quarantine in milliseconds.
+    pub(crate) fn quarantine_millis(&self) -> Option<u64> {
+        let quarantine = self.scripts.quarantine.as_ref();
+        quarantine.map(|quarantine| millis(quarantine.period))
+    }
 }
 
 /// If a quarantine began with this rejection for `key`, checks the other slots of its node.

@@ -81,6 +81,10 @@ pub(super) struct Quarantine {
 pub(crate) struct Scripts {
     pub(super) acquire: Script,
     pub(super) acquire_all: Script,
+    /// An acquire without its counter.
+    pub(super) acquire_body: Script,
+    /// The counter of such an acquire.
+    pub(super) counter: Script,
     pub(super) vote: Script,
     pub(super) renew: Script,
     pub(super) release: Script,
@@ -133,6 +137,11 @@ impl Scripts {
         Self {
             acquire: Script::new(Repeatable, acquire),
             acquire_all: Script::new(Repeatable, &[fence, include_str!("lua/acquire_all.lua")]),
+            acquire_body: Script::new(
+                Repeatable,
+                &[include_str!("lua/fence_elsewhere.lua"), ACQUIRE],
+            ),
+            counter: Script::new(Repeatable, &[fence, include_str!("lua/counter.lua")]),
             vote: Script::new(Repeatable, vote),
             quarantine,
             renew: Script::new(Repeatable, &[include_str!("lua/renew.lua")]),

@@ -122,7 +122,11 @@ impl Connection {
             Err(CommandError::Died(_)) => (self.attempt(request, asking).await, true),
             outcome => (outcome, false),
         };
-        let outcome = outcome.map(|value| Reply { value, resent });
+        let outcome = outcome.map(|value| Reply {
+            value,
+            resent,
+            asked: asking,
+        });
         outcome.map_err(|error| error.after(resent))
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct Reply {
     pub(crate) value: Value,
     /// The command was sent before, over a connection that ended. It may have taken effect then.
     pub(crate) resent: bool,
+    /// The slot is moving to the cluster node that replied, and most of its subscribers are at the other one.
+    pub(crate) asked: bool,
 }
 
 /// Undoes a command without a reply, which may still reach the server.

@@ -105,8 +105,11 @@ impl Route {
                 Some(replicas) => {
                     let acquire = replicas.acquire(connection, command, undo, asking);
                     let value = acquire.boxed().await?;
-                    let resent = false;
-                    Ok(Reply { value, resent })
+                    Ok(Reply {
+                        value,
+                        resent: false,
+                        asked: asking,
+                    })
                 }
                 None => {
                     let undo = Some(undo);

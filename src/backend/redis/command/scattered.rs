@@ -1,0 +1,158 @@
+//! Calls whose keys may be at several nodes.
+//!
+//! # A slot that is moving
+//!
+//! The nodes reply `TRYAGAIN` to a call with several keys unless one of them has them all. A free lock has no
+//! body, so no node has all keys of its acquire until the slot has arrived. A call with one key always has one
+//! node: the source if the key is there, or else the target. Hence each key gets a call of its own:
+//!
+//! 1. The body is acquired. All calls for it are executed at the same node, so there is one holder.
+//! 2. While the lease is held, the counter is taken. The tokens of a key increase as its holders follow each
+//!    other. A counter from before the acquire could be below that of a holder in between.
+//! 3. With a quarantine, a missing counter and the quarantine itself are checked.
+//!
+//! If a later step fails, a lease that is not a repeated grant is released.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::call::{Calls, KeyRoute};
+use super::error::{Cause, CommandError, unavailable, unexpected};
+use super::names::{Lease, Name, millis};
+use super::reply::{acquired, remaining, spread};
+use super::send::call;
+use crate::backend::redis::connection::{Undo, after};
+use crate::backend::redis::topology::Route;
+use crate::backend::{Acquired, BackendError, Extended, LeaseId, Release, Released};
+
+impl Calls {
+    /// Acquires as [`acquire`](Self::acquire), with one call per key. `period` is the length of a quarantine
+    /// in milliseconds, 0 for a self-test.
+    pub(super) async fn acquire_scattered(
+        &self,
+        period: Option<u64>,
+        at: KeyRoute<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Acquired, BackendError> {
+        let reply = self.acquire_body(at, lease, ttl).await?;
+        let is_repeated = matches!(reply, Value::Array(_));
+        match acquired(reply)? {
+            Acquired::Granted { .. } => {}
+            busy => return Ok(busy),
+        }
+        let error = match self
+            .counter(at.route, at.fence(), at.quarantine(), period)
+            .await
+        {
+            Ok((counter, Duration::ZERO)) => return Ok(Acquired::granted(counter)),
+            Ok((_, left)) => unavailable(Cause::Quarantine(left)),
+            Err(error) => error,
+        };
+        if is_repeated {
+            // An owner may rely on the earlier grant. The caller decides whether to release it.
+            return Err(BackendError::unknown(error));
+        }
+        let release = Release::new(at.key.clone(), lease);
+        let released = self.release_all(at.route, &[&release]).await;
+        match spread(released, 1).remove(0) {
+            Ok(_) if error.may_have_taken_effect() => {
+                Err(BackendError::refused(error.kind(), error))
+            }
+            Ok(_) => Err(error),
+            Err(_) => Err(BackendError::unknown(error)),
+        }
+    }
+
+    async fn acquire_body(
+        &self,
+        at: KeyRoute<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Value, CommandError> {
+        let script = &self.scripts.acquire_body;
+        let mut command = script.evalsha(1, 2, 256);
+        command.arg(at.body()).arg(Lease(lease)).arg(millis(ttl));
+        let undo = || self.undo(at, lease);
+        let undo = Undo {
+            command: &undo,
+            limit: ttl,
+        };
+        let reply = match at.route.acquire(&command, undo).await {
+            Err(CommandError::NoScript { resent }) => {
+                after(at.route.acquire(&script.eval(&command), undo).await, resent)
+            }
+            outcome => outcome,
+        };
+        Ok(reply?.value)
+    }
+
+    /// Takes the counter of a route, and returns the rest of its quarantine.
+    pub(super) async fn counter(
+        &self,
+        route: &Route,
+        fence: Name<'_>,
+        quarantine: Name<'_>,
+        period: Option<u64>,
+    ) -> Result<(u64, Duration), BackendError> {
+        let Some(period) = period else {
+            let counter = self.next_counter(route, fence, false).await?;
+            let counter = counter.ok_or_else(|| unexpected(&Value::Nil))?;
+            return Ok((counter, Duration::ZERO));
+        };
+        if let Some(counter) = self.next_counter(route, fence, true).await? {
+            let mut left = redis::cmd("PTTL");
+            left.arg(quarantine);
+            return match route.send((&left).into()).await?.value {
+                // A self-test continues in a quarantine.
+                Value::Int(_) if period == 0 => Ok((counter, Duration::ZERO)),
+                Value::Int(left) => Ok((counter, remaining(left))),
+                reply => Err(unexpected(&reply)),
+            };
+        }
+        // In the order of quarantine.lua, which the period 0 ends here as well.
+        let mut begin = redis::cmd("SET");
+        begin.arg(quarantine).arg(1).arg("PX").arg(period);
+        route.send((&begin).into()).await?;
+        let counter = self.next_counter(route, fence, false).await?;
+        let counter = counter.ok_or_else(|| unexpected(&Value::Nil))?;
+        Ok((counter, Duration::from_millis(period)))
+    }
+
+    /// Returns `None` if the counter is `guarded` and missing.
+    async fn next_counter(
+        &self,
+        route: &Route,
+        fence: Name<'_>,
+        guarded: bool,
+    ) -> Result<Option<u64>, BackendError> {
+        let script = &self.scripts.counter;
+        let mut command = script.evalsha(1, 1, 128);
+        command.arg(fence).arg(u8::from(guarded));
+        match call(script, route, (&command).into()).await?.value {
+            Value::Int(counter @ 1..) => Ok(Some(counter.unsigned_abs())),
+            Value::Nil if guarded => Ok(None),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// Releases the lease as if another process waited for it, or only reports so: without a count of the
+    /// subscribers, which are at the source of the slot, and without a counter.
+    pub(super) async fn release_scattered(
+        &self,
+        at: KeyRoute<'_>,
+        lease: LeaseId,
+        release: bool,
+    ) -> Result<Extended, BackendError> {
+        if !release {
+            return Ok(Extended::wanted(0));
+        }
+        let release = Release::new(at.key.clone(), lease);
+        let released = self.release_all(at.route, &[&release]).await;
+        match spread(released, 1).remove(0)? {
+            Released::Released => Ok(Extended::wanted(0)),
+            Released::NotHeld => Ok(Extended::NotHeld),
+        }
+    }
+}
