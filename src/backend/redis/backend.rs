@@ -83,8 +83,9 @@ impl RedisBackend {
     /// - `rediss://…`, `rediss+sentinel://…`, `rediss+cluster://…`: the same over TLS, with the feature
     ///   `redis-tls`.
     ///
-    /// A URL with a host may end in `?protocol=2`. Unknown parameters are errors, and so is a user without
-    /// a password.
+    /// The URL of one server may end in `?protocol=2`, for a server or a proxy without RESP3. The backend then has
+    /// no subscription, unless [`notify`](RedisBackendBuilder::notify) names a server for it. Unknown parameters
+    /// are errors, and so is a user without a password.
     ///
     /// [`RedisBackendBuilder::connect`] reports an invalid URL.
     pub fn builder(url: impl Into<String>) -> RedisBackendBuilder {

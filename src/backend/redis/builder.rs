@@ -115,9 +115,9 @@ impl RedisBackendBuilder {
     /// Sets the URL of the server to subscribe at for releases. Defaults to the URL of the backend. Not for a
     /// cluster.
     ///
-    /// A backend [from a pool](RedisBackend::from_pool) has no URL. Without this setting it has no
-    /// subscription: its waiters poll at intervals of up to 500 ms, and its leases are released to other
-    /// processes at each hand-off that asks for them.
+    /// A backend [from a pool](RedisBackend::from_pool) has no URL, and with `?protocol=2` in the URL its server may
+    /// have no messages. Without this setting, such a backend has no subscription: its waiters poll at intervals of
+    /// up to 500 ms, and its leases are released to other processes at each hand-off that asks for them.
     pub fn notify(mut self, url: impl Into<String>) -> Self {
         self.notify = Some(url.into());
         self

@@ -303,8 +303,8 @@ fn is_tls(error: &RedisError) -> bool {
 }
 
 fn kind_of(code: &str, details: &str) -> BackendErrorKind {
-    /// `CROSSSLOT`: the URL names a cluster node as a single server.
-    const CODES: [&str; 4] = ["NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT"];
+    /// `CROSSSLOT`: the URL names a cluster node as a single server. `NOPROTO`: the server has no RESP3.
+    const CODES: [&str; 5] = ["NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT", "NOPROTO"];
     const SENTENCES: [&str; 11] = [
         // Foreign data under the name of a counter, of this crate or of Redisson.
         "FENCE",
@@ -368,6 +368,7 @@ mod tests {
                 "Error running script (call to f_1): @user_script:1: -OOM command",
                 Unavailable,
             ),
+            ("NOPROTO", "unsupported protocol version", Misconfigured),
             ("WRONGTYPE", "Operation against a key", Conflict),
             (
                 "ERR",

@@ -63,9 +63,11 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
             return Ok(single(&node, Origin::Given(pool), subscribed, publish));
         }
     };
+    let mut has_messages = true;
     let server: Arc<dyn Locate> = match targets {
         Targets::Server(target) => {
             reject_sentinel_auth(sentinel_auth.as_ref())?;
+            has_messages = target.has_messages();
             Arc::new(*target)
         }
         Targets::Sentinel { sentinels, service } => {
@@ -88,12 +90,12 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
             return cluster(settings, publish).await;
         }
     };
-    let subscribed = match notify {
-        Some(target) => Arc::new(target),
-        None => Arc::clone(&server),
+    let subscribed: Option<Arc<dyn Locate>> = match notify {
+        Some(target) => Some(Arc::new(target)),
+        None => has_messages.then(|| Arc::clone(&server)),
     };
     let origin = Origin::Server(server);
-    Ok(single(&node, origin, Some(subscribed), publish))
+    Ok(single(&node, origin, subscribed, publish))
 }
 
 /// Rejects a login that no sentinel would see.

@@ -53,6 +53,12 @@ impl Target {
         }
     }
 
+    /// Returns `true` unless the URL demands RESP2. Then the server may not have RESP3, and subscriptions need
+    /// it.
+    pub(crate) fn has_messages(&self) -> bool {
+        self.info.redis_settings().protocol() == ProtocolVersion::RESP3
+    }
+
     /// Returns the same server for a subscription: only RESP3 has messages between replies.
     pub(crate) fn for_messages(&self) -> ConnectionInfo {
         newest(self.info.clone())
