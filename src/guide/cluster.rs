@@ -40,6 +40,26 @@
 //! - The node that executes a release may not have the subscriptions. Waiters then poll, at least once a
 //!   second, and a busy lock goes to another process at each end of its hand-off time.
 //!
+//! # One endpoint for several servers
+//!
+//! A proxy or a managed service may have one address for all nodes. Its URL is that of one server, `redis://`.
+//! Such an endpoint rejects calls over several slots (`CROSSSLOT`). The backend notices that when it connects,
+//! or at the first acquire after [`connect_lazy`]. From then on it uses one counter per slot and calls for one
+//! slot, as in a cluster. The tokens of a guard of several keys then differ, as in a cluster.
+//!
+//! - An endpoint must reject such a call. A proxy that sends it to the server of its first key, without a
+//!   check, splits the locks among its servers. The backend cannot detect that, and two owners can hold a key.
+//! - `?protocol=2` in the URL is for an endpoint without RESP3. There are then no subscriptions, waiters poll at
+//!   intervals of up to 500 ms, and a busy lock goes to another process at each end of its hand-off time. With
+//!   [`notify`], waiters subscribe at another address.
+//! - Without `?protocol=2`, [`connect`] fails if the endpoint rejects `HELLO 3` or `SUBSCRIBE`.
+//! - [`min_replicas`] requires an endpoint that passes `WAIT` on to the server of the lock.
+//!
+//! [`connect`]: crate::backend::redis::RedisBackendBuilder::connect
+//! [`connect_lazy`]: crate::backend::redis::RedisBackendBuilder::connect_lazy
+//! [`min_replicas`]: crate::backend::redis::RedisBackendBuilder::min_replicas
+//! [`notify`]: crate::backend::redis::RedisBackendBuilder::notify
+//!
 //! # What a failover can do
 //!
 //! The same as with Sentinel, for the keys of one node. While a slot has no node

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod cluster;
+pub(crate) mod endpoint;
 pub(crate) mod engine;
 pub(crate) mod patience;
 pub(crate) mod process;

@@ -75,7 +75,8 @@ pub struct RedisBackend {
 impl RedisBackend {
     /// Creates a builder for a backend at `url`:
     ///
-    /// - `redis://[user][:password@]host[:port][/database]`: one server,
+    /// - `redis://[user][:password@]host[:port][/database]`: one server, or one
+    ///   [endpoint for several servers](crate::guide::cluster#one-endpoint-for-several-servers),
     /// - `redis+unix:///path/to/socket[?db=…][&user=…][&pass=…]`: one server on this machine,
     /// - `redis+sentinel://[user][:password@]host[:port],…/service[/database]`: the primary of a service.
     ///   The hosts are sentinels, with the default port 26379. User and password are for the primary.
@@ -145,7 +146,9 @@ impl Backend for RedisBackend {
             ));
         }
         let route = inner.topology.route(key)?;
-        if let Some(batch) = inner.acquire_batches.get(route.index()) {
+        // Few keys share a slot.
+        let batch = inner.acquire_batches.get(route.index());
+        if let Some(batch) = batch.filter(|_| route.slot().is_none()) {
             return batch.acquire(&inner.calls, route, request).await;
         }
         let at = inner.calls.at(&route, key);

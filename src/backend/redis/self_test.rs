@@ -56,10 +56,19 @@ async fn test_node(inner: &Inner, node: &Arc<Node>) -> Result<Vec<String>, Conne
         return Err(failed(error));
     }
 
-    let (key, route) = key_at(inner, node);
+    let (key, mut route) = key_at(inner, node);
+    // Before the first counter, which a sharded server has for each slot.
+    let found = match inner.topology.is_cluster() {
+        true => Ok(()),
+        false => inner.calls.find_shards(&route).await,
+    };
+    if let Some(found) = inner.topology.route_at(node, &key) {
+        route = found;
+    }
     let at = inner.calls.at(&route, &key);
     let mut warnings = Vec::new();
     let tried = async {
+        found?;
         let left = prepare(&inner.calls, inner.topology.counters(node)).await?;
         let outcome = try_scripts(inner, at).await;
         if inner.calls.names.of_redisson {

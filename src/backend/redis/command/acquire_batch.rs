@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
 use super::call::Calls;
-use super::error::Cause;
+use super::error::{Cause, CommandError};
 use super::reply::spread;
 use super::script::MAX_BATCH;
 use crate::backend::redis::topology::Route;
@@ -172,7 +172,11 @@ impl Sender {
 
     async fn send(&self, (acquires, replies): (Vec<AcquireRequest>, Vec<Reply>)) {
         let outcomes = match self.calls.acquire_all(&self.route, &acquires).await {
-            Err(error) if acquires.len() > 1 && error.may_spare_keys() => {
+            // The counter is a key of every call.
+            Err(error)
+                if matches!(error, CommandError::Scattered(_))
+                    || acquires.len() > 1 && error.may_spare_keys() =>
+            {
                 let alone = acquires.iter().map(|it| {
                     let at = self.calls.at(&self.route, &it.key);
                     self.calls.acquire(at, it.lease, it.ttl)

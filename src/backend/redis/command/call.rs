@@ -113,6 +113,12 @@ impl Calls {
             outcome => outcome,
         };
         if let Err(CommandError::Scattered(_)) = outcome {
+            if at.route.slot().is_none() {
+                at.route.mark_sharded();
+                let route = &at.route.in_slot(self.names.slot(at.key));
+                let at = KeyRoute { route, ..at };
+                return Box::pin(self.acquire_outside(period, at, lease, ttl)).await;
+            }
             // Boxed, so that the usual acquire does not contain it.
             let scattered = Box::pin(self.acquire_scattered(period, at, lease, ttl)).await;
             note(at.route.outage(), scattered.as_ref());
@@ -158,7 +164,16 @@ impl Calls {
             command: &command,
             undo: Some(undo),
         };
-        outcome(at.route, call(vote, at.route, request).await)
+        let outcome = call(vote, at.route, request).await;
+        if at.route.slot().is_none()
+            && let Err(CommandError::Scattered(_)) = outcome
+        {
+            at.route.mark_sharded();
+            let route = &at.route.in_slot(self.names.slot(at.key));
+            let at = KeyRoute { route, ..at };
+            return Box::pin(self.vote(at, lease, ttl, fence)).await;
+        }
+        self::outcome(at.route, outcome)
     }
 
     /// Returns the release that undoes an acquire. It contains the source, because the server may not have

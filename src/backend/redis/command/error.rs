@@ -219,7 +219,7 @@ pub(crate) fn check(reply: Value) -> Result<Value, CommandError> {
     match reply {
         Value::ServerError(error) => Err(match error.code() {
             "NOSCRIPT" => CommandError::NoScript { resent: false },
-            "TRYAGAIN" => CommandError::Scattered(refusal(error)),
+            "TRYAGAIN" | "CROSSSLOT" => CommandError::Scattered(refusal(error)),
             code @ ("MOVED" | "ASK") => match elsewhere(&error) {
                 Some(address) => CommandError::Elsewhere {
                     address,
@@ -303,7 +303,7 @@ fn is_tls(error: &RedisError) -> bool {
 }
 
 fn kind_of(code: &str, details: &str) -> BackendErrorKind {
-    /// `CROSSSLOT`: the URL names a cluster node as a single server. `NOPROTO`: the server has no RESP3.
+    /// `NOPROTO`: the server has no RESP3.
     const CODES: [&str; 5] = ["NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT", "NOPROTO"];
     const SENTENCES: [&str; 11] = [
         // Foreign data under the name of a counter, of this crate or of Redisson.

@@ -85,6 +85,8 @@ pub(crate) struct Scripts {
     pub(super) acquire_body: Script,
     /// The counter of such an acquire.
     pub(super) counter: Script,
+    /// A call over several slots.
+    pub(super) span: Script,
     pub(super) vote: Script,
     pub(super) renew: Script,
     pub(super) release: Script,
@@ -142,6 +144,7 @@ impl Scripts {
                 &[include_str!("lua/fence_elsewhere.lua"), ACQUIRE],
             ),
             counter: Script::new(Repeatable, &[fence, include_str!("lua/counter.lua")]),
+            span: Script::new(Repeatable, &[include_str!("lua/span.lua")]),
             vote: Script::new(Repeatable, vote),
             quarantine,
             renew: Script::new(Repeatable, &[include_str!("lua/renew.lua")]),

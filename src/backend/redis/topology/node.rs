@@ -35,6 +35,9 @@ pub(crate) struct Node {
     pub(crate) notifier: Notifier,
     /// A task inspects the counters of all slots.
     pub(crate) preparing: AtomicBool,
+    /// The server has the keys at several servers by slot, and rejects calls over several slots. Always unset
+    /// in a cluster, whose nodes are known.
+    pub(crate) is_sharded: AtomicBool,
 }
 
 impl Node {
@@ -55,6 +58,7 @@ impl Node {
             outage,
             notifier,
             preparing: AtomicBool::new(false),
+            is_sharded: AtomicBool::new(false),
         }
     }
 

@@ -60,7 +60,8 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
             }
             reject_sentinel_auth(sentinel_auth.as_ref())?;
             let subscribed = notify.map(|target| Arc::new(target) as Arc<dyn Locate>);
-            return Ok(single(&node, Origin::Given(pool), subscribed, publish));
+            let origin = Origin::Given(pool);
+            return Ok(single(&node, names, origin, subscribed, publish));
         }
     };
     let mut has_messages = true;
@@ -95,7 +96,7 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
         None => has_messages.then(|| Arc::clone(&server)),
     };
     let origin = Origin::Server(server);
-    Ok(single(&node, origin, subscribed, publish))
+    Ok(single(&node, names, origin, subscribed, publish))
 }
 
 /// Rejects a login that no sentinel would see.
@@ -111,6 +112,7 @@ fn reject_sentinel_auth(login: Option<&RedisConnectionInfo>) -> Result<(), Confi
 
 fn single(
     settings: &NodeSettings,
+    names: Names,
     origin: Origin,
     subscribed: Option<Arc<dyn Locate>>,
     publish: Publish,
@@ -123,7 +125,7 @@ fn single(
     let notifier = Notifier::new(network, endpoint, PubSub::kinds(publish));
     let node = Node::new(settings, origin, notifier);
     let address = node.address().to_owned();
-    (Box::new(Single::new(node)), address, publish)
+    (Box::new(Single::new(node, names)), address, publish)
 }
 
 async fn cluster(

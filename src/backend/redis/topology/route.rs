@@ -1,6 +1,7 @@
 //! The way of a command to the server of its key.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt as _;
 use redis::Cmd;
@@ -20,6 +21,8 @@ const REDIRECTIONS: usize = 5;
 pub(crate) struct Route {
     node: Arc<Node>,
     index: usize,
+    /// The slot that all keys of a call must have. `None` at a server that has all slots.
+    slot: Option<u16>,
     roaming: Option<Roaming>,
 }
 
@@ -27,15 +30,15 @@ pub(crate) struct Route {
 struct Roaming {
     cluster: Arc<Cluster>,
     key: LockKey,
-    slot: u16,
 }
 
 impl Route {
-    /// Creates the route of a key to a server that has all keys.
-    pub(super) fn direct(node: &Arc<Node>, key: &LockKey) -> Self {
+    /// Creates the route of a key to a server that has all keys, itself or behind it.
+    pub(super) fn direct(node: &Arc<Node>, key: &LockKey, slot: Option<u16>) -> Self {
         Self {
             node: Arc::clone(node),
             index: node.index_of(key),
+            slot,
             roaming: None,
         }
     }
@@ -51,18 +54,30 @@ impl Route {
             roaming: Some(Roaming {
                 cluster: Arc::clone(cluster),
                 key: key.clone(),
-                slot,
             }),
-            ..Self::direct(node, key)
+            ..Self::direct(node, key, Some(slot))
         }
     }
 
-    /// Returns the slot, or `None` outside of a cluster.
+    /// Returns the slot of a key that needs calls of its own slot, or `None` at a server that has all slots.
     pub(crate) fn slot(&self) -> Option<u16> {
-        self.roaming.as_ref().map(|roaming| roaming.slot)
+        self.slot
     }
 
-    /// Returns what the keys of one call have in common: the connection, and in a cluster the slot.
+    /// Records that the server rejects calls over several slots. New routes to it have a slot.
+    pub(crate) fn mark_sharded(&self) {
+        self.node.is_sharded.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the route of a key with this slot.
+    pub(crate) fn in_slot(&self, slot: u16) -> Self {
+        Self {
+            slot: Some(slot),
+            ..self.clone()
+        }
+    }
+
+    /// Returns what the keys of one call have in common: the connection, and the slot if there is one.
     pub(crate) fn group(&self) -> (u64, u16) {
         (self.connection().id(), self.slot().unwrap_or(0))
     }
@@ -158,7 +173,7 @@ impl Route {
             };
             asking = *ask;
             resent = *again;
-            let moved = (!asking).then_some(roaming.slot);
+            let moved = self.slot.filter(|_| !asking);
             let next = roaming.cluster.redirected(address, node.address(), moved);
             let Some(next) = next else { return outcome };
             index = next.index_of(&roaming.key);

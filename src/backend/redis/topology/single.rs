@@ -1,32 +1,47 @@
 //! One server that has all keys, or the primary of a service.
+//!
+//! A proxy or an endpoint of a managed service may look like one server, and have the keys at several ones by
+//! slot. It rejects calls over several slots, as a node of a cluster does, but names no nodes. Such a server
+//! gets the calls and the fencing counters of a cluster: one slot per call, one counter per slot. The self-test
+//! finds out, or the first acquire if the server was unreachable then. All processes must agree, or the tokens
+//! of a key would come from two counters. Hence the self-test uses keys of many slots.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::kind::{Routes, Topology};
 use super::node::Node;
 use super::route::Route;
 use crate::LockKey;
+use crate::backend::redis::command::{Names, SLOTS};
 use crate::backend::{BackendError, HintSender};
 
 pub(crate) struct Single {
     node: Arc<Node>,
+    names: Names,
 }
 
 impl Single {
-    pub(crate) fn new(node: Node) -> Self {
+    pub(crate) fn new(node: Node, names: Names) -> Self {
         Self {
             node: Arc::new(node),
+            names,
         }
+    }
+
+    fn is_sharded(&self) -> bool {
+        self.node.is_sharded.load(Ordering::Relaxed)
     }
 }
 
 impl Topology for Single {
     fn route(&self, key: &LockKey) -> Result<Route, BackendError> {
-        Ok(Route::direct(&self.node, key))
+        let slot = self.is_sharded().then(|| self.names.slot(key));
+        Ok(Route::direct(&self.node, key, slot))
     }
 
     fn share_call(&self, one: &LockKey, other: &LockKey) -> bool {
-        self.node.index_of(one) == self.node.index_of(other)
+        !self.is_sharded() && self.node.index_of(one) == self.node.index_of(other)
     }
 
     fn watch(&self, channel: String, waiter: HintSender) {
@@ -34,7 +49,11 @@ impl Topology for Single {
     }
 
     fn own_subscribers(&self, channel: &str) -> Option<u8> {
-        self.node.notifier.own_subscribers(channel)
+        // A shard may not count the subscribers of the others.
+        match self.is_sharded() {
+            true => None,
+            false => self.node.notifier.own_subscribers(channel),
+        }
     }
 
     fn look_out(&self) {
@@ -49,16 +68,20 @@ impl Topology for Single {
         false
     }
 
-    fn route_at(&self, node: &Arc<Node>, key: &LockKey) -> Option<Route> {
-        Some(Route::direct(node, key))
+    fn route_at(&self, _node: &Arc<Node>, key: &LockKey) -> Option<Route> {
+        self.route(key).ok()
     }
 
     fn counters(&self, node: &Arc<Node>) -> Routes {
         // The key selects one of the node's connections.
-        Box::new(std::iter::once(Route::direct(node, &LockKey::new("any"))))
+        let any = Route::direct(node, &LockKey::new("any"), None);
+        match self.is_sharded() {
+            true => Box::new((0..SLOTS).map(move |slot| any.in_slot(slot))),
+            false => Box::new(std::iter::once(any)),
+        }
     }
 
     fn siblings(&self, _key: &LockKey) -> Option<Arc<Node>> {
-        None
+        self.is_sharded().then(|| Arc::clone(&self.node))
     }
 }

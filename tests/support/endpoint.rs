@@ -1,0 +1,209 @@
+//! One endpoint in front of all primaries of a Cluster, as a proxy or a managed service provides it.
+//!
+//! It speaks RESP2 only and has no subscriptions. It sends each command to the primary of its slot, and answers
+//! `CROSSSLOT` to a script over several slots. Clients learn of no node.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use redis::aio::MultiplexedConnection;
+use redis::{Client, Cmd, Value};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use super::cluster::Cluster;
+
+const SLOTS: usize = 16_384;
+const PRIMARIES: usize = 3;
+
+/// Gone when dropped.
+pub(crate) struct Endpoint {
+    port: u16,
+    shared: Arc<Shared>,
+    acceptor: JoinHandle<()>,
+}
+
+struct Shared {
+    /// The primaries, in the order of their slots.
+    ports: Vec<u16>,
+    /// Ends every new connection.
+    closed: AtomicBool,
+    rejected: AtomicU64,
+    scripts: AtomicU64,
+}
+
+impl Endpoint {
+    pub(crate) async fn start(cluster: &Cluster) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("its number").port();
+        let shared = Arc::new(Shared {
+            ports: (0..PRIMARIES).map(|it| cluster.node(it).port()).collect(),
+            closed: AtomicBool::new(false),
+            rejected: AtomicU64::new(0),
+            scripts: AtomicU64::new(0),
+        });
+        let of_all = Arc::clone(&shared);
+        let acceptor = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                if !of_all.closed.load(Ordering::SeqCst) {
+                    let shared = Arc::clone(&of_all);
+                    drop(tokio::spawn(async move { shared.serve(client).await }));
+                }
+            }
+        });
+        Self {
+            port,
+            shared,
+            acceptor,
+        }
+    }
+
+    /// Without RESP3, as a client has to say.
+    pub(crate) fn url(&self) -> String {
+        format!("{}?protocol=2", self.url_of_resp3())
+    }
+
+    pub(crate) fn url_of_resp3(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Whether new connections are ended at once.
+    pub(crate) fn close(&self, closed: bool) {
+        self.shared.closed.store(closed, Ordering::SeqCst);
+    }
+
+    /// How many scripts spanned several slots.
+    pub(crate) fn rejected(&self) -> u64 {
+        self.shared.rejected.load(Ordering::SeqCst)
+    }
+
+    /// How many scripts were called, rejected ones included.
+    pub(crate) fn scripts(&self) -> u64 {
+        self.shared.scripts.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.acceptor.abort();
+    }
+}
+
+impl Shared {
+    /// Until the client closes its connection.
+    async fn serve(&self, client: TcpStream) -> io::Result<()> {
+        client.set_nodelay(true)?;
+        let mut primaries = Vec::new();
+        for port in &self.ports {
+            let client = Client::open(format!("redis://127.0.0.1:{port}/?protocol=resp2"));
+            let client = client.expect("a URL");
+            let connection = client.get_multiplexed_async_connection();
+            primaries.push(connection.await.map_err(io::Error::other)?);
+        }
+        let mut client = BufReader::new(client);
+        while let Some(words) = command(&mut client).await? {
+            let reply = self.reply(&mut primaries, &words).await?;
+            let mut encoded = Vec::new();
+            encode(&reply, &mut encoded);
+            client.write_all(&encoded).await?;
+        }
+        Ok(())
+    }
+
+    async fn reply(
+        &self,
+        primaries: &mut [MultiplexedConnection],
+        words: &[Vec<u8>],
+    ) -> io::Result<Value> {
+        let name = String::from_utf8_lossy(&words[0]).to_ascii_uppercase();
+        let keys = match name.as_str() {
+            "EVAL" | "EVALSHA" => {
+                self.scripts.fetch_add(1, Ordering::SeqCst);
+                let count: usize = text(&words[2]).parse().expect("a number of keys");
+                &words[3..3 + count]
+            }
+            "PTTL" | "SET" | "DEL" => &words[1..2],
+            "PUBLISH" | "PING" | "CONFIG" | "INFO" => &[],
+            _ => return Ok(error(&format!("ERR unknown command '{name}'"))),
+        };
+        let mut slots = Vec::new();
+        for key in keys {
+            let mut slot = redis::cmd("CLUSTER");
+            slot.arg("KEYSLOT").arg(key);
+            let slot = slot.query_async::<usize>(&mut primaries[0]).await;
+            slots.push(slot.map_err(io::Error::other)?);
+        }
+        slots.dedup();
+        if slots.len() > 1 {
+            self.rejected.fetch_add(1, Ordering::SeqCst);
+            let said = "CROSSSLOT Keys in request don't hash to the same slot";
+            return Ok(error(said));
+        }
+        let first = |primary: &usize| primary * SLOTS / PRIMARIES;
+        let slot = slots.first().copied().unwrap_or(0);
+        let primary = (0..PRIMARIES).rfind(|primary| first(primary) <= slot);
+        let mut command = Cmd::new();
+        words.iter().for_each(|word| {
+            command.arg(word);
+        });
+        let primary = &mut primaries[primary.expect("slot 0 is the first")];
+        let reply = primary.send_packed_command(&command).await;
+        reply.map_err(io::Error::other)
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("UTF-8")
+}
+
+fn error(said: &str) -> Value {
+    redis::parse_redis_value(format!("-{said}\r\n").as_bytes()).expect("an error")
+}
+
+/// The words of the next command, or `None` at the end.
+async fn command(client: &mut BufReader<TcpStream>) -> io::Result<Option<Vec<Vec<u8>>>> {
+    let mut line = String::new();
+    let mut number = async |client: &mut BufReader<TcpStream>| {
+        line.clear();
+        client.read_line(&mut line).await?;
+        let digits = line.get(1..).unwrap_or_default().trim_end();
+        Ok::<_, io::Error>(digits.parse::<usize>().ok())
+    };
+    let Some(count) = number(client).await? else {
+        return Ok(None);
+    };
+    let mut words = Vec::new();
+    for _ in 0..count {
+        let length = number(client).await?.expect("a length");
+        let mut word = vec![0; length + 2];
+        client.read_exact(&mut word).await?;
+        word.truncate(length);
+        words.push(word);
+    }
+    Ok(Some(words))
+}
+
+fn encode(value: &Value, out: &mut Vec<u8>) {
+    match value {
+        Value::Nil => out.extend(b"$-1\r\n"),
+        Value::Int(number) => out.extend(format!(":{number}\r\n").bytes()),
+        Value::BulkString(bytes) => {
+            out.extend(format!("${}\r\n", bytes.len()).bytes());
+            out.extend(bytes);
+            out.extend(b"\r\n");
+        }
+        Value::SimpleString(text) => out.extend(format!("+{text}\r\n").bytes()),
+        Value::Okay => out.extend(b"+OK\r\n"),
+        Value::Array(values) => {
+            out.extend(format!("*{}\r\n", values.len()).bytes());
+            values.iter().for_each(|value| encode(value, out));
+        }
+        Value::ServerError(error) => {
+            let details = error.details().unwrap_or_default();
+            out.extend(format!("-{} {details}\r\n", error.code()).bytes());
+        }
+        other => panic!("not a reply in RESP2: {other:?}"),
+    }
+}
