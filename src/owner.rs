@@ -49,6 +49,16 @@ impl fmt::Debug for Owner {
 /// write it as a string. Tokens of different keys must not be compared. (Those that are drawn from
 /// Redisson's counters, `redisson_fencing_tokens`, are small, and begin anew where Redis loses its data.)
 ///
+/// On Redis, the tokens of a lock increase under two conditions:
+///
+/// - All processes use the same prefix for the lock. The key `k` under the prefix `lock:` and the key
+///   `lock:k` under the prefix `""` are one lock with two counters. Grants from two counters are in order only
+///   if they are more than 1 ms apart and the server's clock did not step back.
+/// - The server has its counter, or its clock is past the lost tokens. After a loss of data or a failover that
+///   lost grants, the counter continues at the clock of the server that has it now. While that clock is behind
+///   the clock of the last lost grant, tokens can repeat. If a clock stepped back, the tokens stay ahead of it
+///   until it reaches its former value, and a loss in this time can also repeat tokens.
+///
 /// Source: Kleppmann, *How to do distributed locking* (2016).
 ///
 /// ```

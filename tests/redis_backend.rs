@@ -1071,3 +1071,29 @@ async fn response_timeout_includes_replica_timeout() {
     let replicated = replicated.connect_lazy().await.unwrap();
     assert_eq!(replicated.response_timeout(), Duration::from_secs(5));
 }
+
+/// One lock with two counters, in the order of the server's clock.
+#[tokio::test]
+async fn lock_under_two_prefixes_has_one_holder() {
+    let server = RedisServer::start();
+    let shared = RedisBackend::builder(server.url()).prefix("");
+    let backends = [
+        (connect(&server).await, "k"),
+        (shared.connect().await.unwrap(), "lock:k"),
+    ];
+    let mut last = 0;
+    for round in 0..20 {
+        let (backend, key) = &backends[round % 2];
+        let (other, same) = &backends[(round + 1) % 2];
+        let counter = grant(backend, key).await;
+        assert!(counter > last, "{counter} after {last}");
+        last = counter;
+        let request = AcquireRequest::new(LockKey::new(same), stranger(), TTL);
+        let busy = other.try_acquire(&request).await.unwrap();
+        assert!(matches!(busy, Acquired::Busy { .. }), "{busy:?}");
+        let release = Release::new(LockKey::new(key), lease());
+        backend.release(&[release]).await.remove(0).unwrap();
+        // Closer grants need not be in order.
+        sleep(2 * Duration::from_millis(1)).await;
+    }
+}

@@ -40,13 +40,30 @@
 //! - *With its data but for the last writes* (`appendfsync everysec`, a crash): the same for the locks
 //!   in them.
 //!
+//! # Fencing tokens
+//!
+//! All locks under one prefix take their tokens from one counter. It moves with each grant, and stays within
+//! 1 ms of the server's clock. The tokens of a lock increase under these conditions:
+//!
+//! | condition | otherwise |
+//! |---|---|
+//! | all processes use the same prefix for the lock | the key `k` under `lock:` and the key `lock:k` under `""` are one lock with two counters: tokens can repeat or decrease between grants within 1 ms, and for as long as the clock is behind one of the counters |
+//! | all processes use [`redisson_fencing_tokens`](crate::backend::redis::RedisBackendBuilder::redisson_fencing_tokens), or none does | the tokens come from unrelated counters |
+//! | the server has its counter, or its clock is past the lost tokens | tokens repeat until the clock is past them |
+//!
+//! The last condition concerns an empty restart, a restart from an older snapshot, and a failover that lost
+//! grants. The clock is past the lost tokens if it has reached the time of the last lost grant. If the clock
+//! stepped back before that grant, it must also have reached its value before the step.
+//!
+//! Other clients of the lock, such as Redisson's `getLock`, take no token and change no counter.
+//!
 //! # What to set
 //!
 //! | on the server | why |
 //! |---|---|
 //! | `maxmemory-policy noeviction` | any other policy throws held locks away when memory runs short |
 //! | `appendonly yes`, `appendfsync always` | a grant is on the disk before it is answered; `everysec` may forget a second |
-//! | a clock that slews and does not step | a step forward ends leases early |
+//! | a clock that slews and does not step | a step forward ends leases early; a step back and a loss of data repeat fencing tokens |
 //!
 //! | here | default | |
 //! |---|---|---|

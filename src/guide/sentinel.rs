@@ -37,8 +37,9 @@
 //!
 //! A replica copies after the primary has answered. A lock that the new primary never saw is free
 //! there: its holder is told at the first renewal, at once after the reconnect, and until then
-//! another may hold the key. The fencing token keeps their writes apart; it grows over a failover as
-//! long as the clocks of the servers agree.
+//! another may hold the key. The fencing token keeps their writes apart. It grows over a failover if the
+//! clock of the new primary is past the tokens that it never saw: see
+//! [fencing tokens](super::one_server#fencing-tokens).
 //!
 //! [`min_replicas`](crate::backend::redis::RedisBackendBuilder::min_replicas) narrows the gap: a
 //! grant counts only when so many replicas have it. If that is all of them, none can be chosen that

@@ -83,6 +83,10 @@ impl RedisBackendBuilder {
     /// `""` shares names with Java services, whose `getLock("a")` is the key `a`: see
     /// [sharing locks with Redisson](crate::guide::redisson). A prefix has at most 256 bytes, without braces and
     /// control characters.
+    ///
+    /// Each prefix has its own fencing counter. All processes that share a lock must use the same prefix. The key
+    /// `k` under `lock:` and the key `lock:k` under `""` exclude each other, but their
+    /// [tokens](crate::guide::one_server#fencing-tokens) may repeat or decrease from one to the other.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
