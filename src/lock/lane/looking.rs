@@ -27,7 +27,7 @@ impl Lane {
         let at = match &self.phase {
             Phase::Idle => return None,
             Phase::Held(tenure) => tenure.next_look(),
-            Phase::Returning(returning) => match returning.reply_due() {
+            Phase::Returning(returning) => match returning.lease.reply_due() {
                 Some(due) => due.min(returning.next_end()),
                 None => returning.next_end(),
             },
@@ -133,7 +133,10 @@ impl Lane {
                 self.send_return_again(home, now, now + look.response_timeout, effects);
                 None
             }
-            Phase::Returning(returning) if returning.reply_due().is_some_and(|due| due <= now) => {
+            // Another runtime sent the renewal for whose reply the release waits.
+            Phase::Returning(Returning { lease, .. })
+                if lease.reply_due().is_some_and(|due| due <= now) =>
+            {
                 self.give_up_renewal(now);
                 self.move_to(home);
                 effects.work.push(Work::Return(home));
@@ -183,7 +186,7 @@ impl Lane {
         match &mut self.phase {
             // The acquire that has yet to pick up the grant runs in another runtime.
             Phase::Held(tenure) if tenure.grant.is_offered() => tenure.lease.give_up_renewal(now),
-            Phase::Held(tenure) => match tenure.homes().iter().find(|other| **other != ended) {
+            Phase::Held(tenure) => match tenure.homes().first() {
                 Some(other) => {
                     self.home = Some(*other);
                     tenure.lease.give_up_renewal(now);
@@ -209,17 +212,12 @@ impl Lane {
 }
 
 impl Returning {
-    /// Returns when the release is sent without the reply to a renewal, which another runtime sent.
-    fn reply_due(&self) -> Option<Moment> {
-        self.lease.reply_due().filter(|_| !self.sent)
-    }
-
     /// Returns when the task that returns the lease counts as stuck.
     fn overdue(&self, response_timeout: Duration) -> Moment {
         match self.lease.in_flight_since() {
             // A release waits for the reply to a renewal.
-            Some(since) if !self.sent => self.due.max(since + response_timeout + TAKE_OVER),
-            _ => self.due,
+            Some(since) => self.due.max(since + response_timeout + TAKE_OVER),
+            None => self.due,
         }
     }
 }

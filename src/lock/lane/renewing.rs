@@ -70,9 +70,10 @@ impl Lane {
         let waiting = self.queue.len();
         let lease = match &mut self.phase {
             Phase::Held(tenure) => Some(&mut tenure.lease),
-            Phase::Returning(returning) if !returning.sent => Some(&mut returning.lease),
-            _ => None,
+            Phase::Returning(returning) => Some(&mut returning.lease),
+            Phase::Idle | Phase::Contending(_) => None,
         };
+        // A release that was sent follows this reply, so none is in flight beside it.
         let lease = lease.filter(|lease| lease.is(renewal.lease) && lease.is_in_flight());
         let Some(lease) = lease else {
             // A lease that is gone never comes back, whichever reply says so.

@@ -99,6 +99,7 @@ pub(super) struct Returning {
     pub(super) lease: Lease,
     /// Resolves the `release` future.
     pub(super) report: Option<Report>,
+    /// Whether the release was sent. It waits for the reply to a renewal, so none is in flight then.
     pub(super) sent: bool,
     /// Whether a second release was sent, after which the lease cannot be kept.
     pub(super) sent_again: bool,
