@@ -111,6 +111,16 @@ fn retry_comes_sooner_near_deadline() {
 }
 
 #[test]
+fn retry_of_short_lease_comes_after_its_thirtieth() {
+    let ttl = Span::new(3 * SECOND);
+    let (mut lease, now) = lease(Terms { ttl, ..RENEWED });
+    let sent_at = now + SECOND;
+    lease.start_renewal(sent_at);
+    lease.renewal_answered(ttl.get(), sent_at, &Err(unknown()), sent_at);
+    assert_eq!(lease.next_renewal(), Some(sent_at + 100 * MS));
+}
+
+#[test]
 fn suspect_lease_is_retried_at_once() {
     let (mut lease, now) = lease(RENEWED);
     lease.start_renewal(now + TTL / 3);
@@ -134,6 +144,17 @@ fn want_until_renews_once_for_later_end() {
     lease.renewal_answered(ttl, now, &RENEWED_OK, now);
     assert!(lease.valid_until() >= end && lease.valid_until() < end + SECOND);
     assert_eq!(lease.next_renewal(), None, "once");
+}
+
+#[test]
+fn want_until_of_short_lease_reaches_end() {
+    let ttl = Span::new(20 * MS);
+    let (mut lease, now) = lease(Terms { ttl, ..FIXED });
+    let end = lease.valid_until() + MS;
+    lease.want_until(end, now);
+    let ttl = lease.start_renewal(now).expect("due");
+    lease.renewal_answered(ttl, now, &RENEWED_OK, now);
+    assert!(lease.valid_until() >= end);
 }
 
 #[test]
@@ -209,6 +230,36 @@ fn lease_near_its_end_is_not_handed_off() {
     assert!(lease.may_pass_to(RENEWED, enough));
     assert!(!lease.may_pass_to(RENEWED, enough + MS));
     assert!(!lease.may_pass_to(FIXED, now));
+}
+
+#[test]
+fn lease_is_renewed_for_others_until_deadline() {
+    let (lease, _now) = lease(RENEWED);
+    let end = lease.valid_until();
+    assert!(lease.is_renewed_for(RENEWED, end.before(MS)) && !lease.is_renewed_for(RENEWED, end));
+}
+
+#[test]
+fn extension_without_larger_counter_keeps_tokens() {
+    let (mut lease, now) = lease(RENEWED);
+    lease.hand_on();
+    let token = lease.token();
+    for counter in [99, 100] {
+        lease.start_extension(now);
+        lease.extension_answered(TTL, now, &Ok(Extended::kept(counter)), 1, now);
+        assert_eq!(lease.token(), token);
+    }
+}
+
+#[test]
+fn only_counted_watchers_limit_handoffs() {
+    for (watchers, goes_on) in [(0, true), (1, false)] {
+        let (mut lease, now) = lease(RENEWED);
+        lease.start_extension(now);
+        lease.extension_answered(TTL, now, &Ok(Extended::wanted(watchers)), 0, now);
+        (0..SHORTEST_TURN).for_each(|_| lease.hand_on());
+        assert_eq!(lease.may_pass_to(RENEWED, now), goes_on);
+    }
 }
 
 #[test]

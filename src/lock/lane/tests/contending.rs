@@ -69,6 +69,23 @@ fn forced_release_in_attempt_renews_grant_at_once() {
 }
 
 #[test]
+fn first_grant_serves_companions_and_single_attempts() {
+    let first = claim(1, RENEWED);
+    let (mut lane, _attempt) = TestLane::attempting(first);
+    let companion = Claim {
+        owner: first.owner,
+        ..claim(2, RENEWED)
+    };
+    let _answers = [companion, once(3, &lane), claim(4, RENEWED)].map(|it| lane.enqueue(it));
+    let lease = lane.lease(1, 100, RENEWED);
+    let (grant, effects) =
+        lane.event(|lane, now, effects| lane.granted_inline(&key(), &first, lease, now, effects));
+    assert_eq!((effects.grants.len(), effects.grants[0].hold), (1, 2));
+    assert_eq!((effects.rejections.len(), lane.lane.waiters()), (1, 1));
+    assert_eq!(grant.holds(), 2);
+}
+
+#[test]
 fn suspicion_ends_with_its_attempt() {
     // The acquire ends without an attempt in flight.
     let mut lane = suspect_attempt();
@@ -149,6 +166,20 @@ fn busy_reply_rejects_single_attempts_sent_before() {
     drop(reply);
     let is_resolved = |mut answer: Answer| matches!(answer.try_recv(), Err(TryRecvError::Closed));
     assert!(is_resolved(before) && !is_resolved(after));
+}
+
+#[test]
+fn single_attempt_ends_pause_of_task() {
+    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
+    let pause = |lane: &mut TestLane| {
+        let (pause, effects) =
+            lane.event(|lane, now, effects| lane.pause(&wakeup, now + SECOND, now, effects));
+        assert!(effects.is_empty());
+        pause.expect("a waiter")
+    };
+    assert!(!pause(&mut lane).at_once);
+    let _single = lane.enqueue(once(2, &lane));
+    assert!(pause(&mut lane).at_once);
 }
 
 #[test]

@@ -54,6 +54,16 @@ fn unpolled_attempt_is_taken_over_for_waiter() {
 }
 
 #[test]
+fn later_waiters_delay_no_take_over() {
+    let (mut lane, _attempt) = TestLane::attempting(claim(1, RENEWED));
+    lane.queue(2, RENEWED);
+    let due = lane.next_look();
+    lane.pass(TAKE_OVER / 2);
+    lane.queue(3, RENEWED);
+    assert_eq!(lane.next_look(), due);
+}
+
+#[test]
 fn unpolled_attempt_is_taken_over_at_deadline() {
     let patient = Claim {
         deadline: Deadline::At(Moment::now() + SECOND),

@@ -233,3 +233,24 @@ fn released_hold_of_group_is_not_withdrawn() {
     assert!(lane.look(here()).1.is_empty());
     assert!(grant.is_held(lane.now));
 }
+
+#[test]
+fn released_hold_of_group_leaves_others_unclaimed() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    assert!(grant.pick_up());
+    let deadline = lane.now + SECOND;
+    let grouped = |hold| Claim {
+        deadline: Deadline::At(deadline),
+        grouped: true,
+        ..again(hold, RENEWED)
+    };
+    for hold in [2, 3] {
+        assert!(matches!(lane.enter(grouped(hold)), Entered::Nested(_)));
+    }
+    // The group was dropped while it waited for another key.
+    assert!(lane.release_hold(&grant, 2, None).work.is_empty());
+    lane.now = deadline;
+    assert!(lane.look(here()).1.work.is_empty());
+    assert_eq!(grant.holds(), 1);
+    assert!(!lane.lane.picked_up(&grant, &grouped(3), lane.now));
+}

@@ -26,6 +26,15 @@ fn kept_lease_without_waiter_is_released_first() {
 }
 
 #[test]
+fn kept_lease_for_other_terms_is_released() {
+    let (mut lane, _reported) = keeping();
+    lane.queue(3, FIXED);
+    assert!(lane.lane.leave(2).is_some());
+    returns(&mut lane.kept(1, 200), here());
+    assert!(matches!(lane.take_return(), Some(Order::Release(_))));
+}
+
+#[test]
 fn lease_released_twice_is_not_kept() {
     let (mut lane, _reported) = keeping();
     // The runtime has ended, and another one sends a release.

@@ -197,3 +197,47 @@ fn ended_runtime_of_release_future_is_forgotten() {
     assert!(effects.is_empty());
     assert_eq!(lane.lane.reporter(), None);
 }
+
+#[test]
+fn nested_hold_renews_after_end_of_other_runtime() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    assert!(grant.pick_up());
+    let nested = from_elsewhere(again(2, RENEWED));
+    assert!(matches!(lane.enter(nested), Entered::Nested(_)));
+    let ((), effects) =
+        lane.event(|lane, now, effects| lane.adopt(here(), elsewhere(), now, effects));
+    assert!(effects.is_empty());
+    let third = lane.now + RENEWED.ttl.get() / 3;
+    assert_eq!(lane.lane.next_look(), Some((elsewhere(), third)));
+}
+
+#[test]
+fn handoff_to_last_waiter_ends_checks_elsewhere() {
+    let grouped = Claim {
+        grouped: true,
+        ..claim(2, RENEWED)
+    };
+    for next in [from_elsewhere(claim(2, RENEWED)), grouped] {
+        let (mut lane, first) = TestLane::held(RENEWED);
+        let _answer = lane.enqueue(next);
+        granted(lane.release(&first));
+        assert!(!lane.lane.is_awaited_elsewhere());
+    }
+}
+
+#[test]
+fn check_from_elsewhere_is_repeated_after_pause() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.enqueue(from_elsewhere(claim(2, RENEWED)));
+    let announced = |lane: &mut TestLane| {
+        let looks = lane.lane.looks_from_elsewhere(RESPONSE_TIMEOUT);
+        looks.map(|(at, _homes)| at)
+    };
+    let end = grant.valid_until();
+    assert_eq!(announced(&mut lane), Some(end));
+    lane.now = end.before(MS);
+    lane.start_renewal();
+    assert_eq!(announced(&mut lane), None, "a check from here");
+    assert!(lane.look(elsewhere()).1.is_empty());
+    assert_eq!(announced(&mut lane), Some(lane.now + TAKE_OVER));
+}
