@@ -1,14 +1,36 @@
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
+use super::*;
 use crate::LockManager;
 use crate::backend::Memory;
-use crate::lock::tests::{MS, SECOND, Slow};
+use crate::lock::lease::valid_until;
+use crate::lock::options::Options;
+use crate::lock::tests::{MS, RENEWED, SECOND, Slow};
+
+#[test]
+fn late_grant_is_resolved() {
+    let engine = Engine::new(Arc::new(Memory::new()), Options::default(), None);
+    let sent_at = Moment::now();
+    let end = valid_until(sent_at, RENEWED.ttl.get());
+    for (now, is_granted) in [(end.before(MS), true), (end, false)] {
+        let replied = Replied {
+            lease: engine.new_lease_id(),
+            terms: RENEWED,
+            sent_at,
+            now,
+            outcome: Ok(Acquired::Granted { counter: 100 }),
+        };
+        let (outcome, unresolved) = judge(&engine, replied);
+        assert_eq!(matches!(outcome, Outcome::Granted(_)), is_granted);
+        assert_eq!(unresolved.is_none(), is_granted);
+    }
+}
 
 /// Both runtimes run all the time, and each waits for less than the response timeout.
 #[test]
@@ -36,6 +58,53 @@ fn attempt_of_running_task_is_not_replaced() {
     // One attempt for the first acquire, and at most one for the second.
     let attempts = attempts.load(Ordering::SeqCst);
     assert!(attempts <= 2, "{attempts} attempts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stuck_attempt_of_unpolled_acquire_is_replaced() {
+    let backend = Slow {
+        attempt_takes: 100 * SECOND,
+        ..Slow::default()
+    };
+    let attempts = Arc::clone(&backend.attempts);
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    let mut unpolled = locks.acquire("k").into_future();
+    assert!((&mut unpolled).now_or_never().is_none());
+    let waiter = locks.acquire("k").wait(4 * SECOND).await;
+    assert!(waiter.expect_err("no reply").is_unavailable());
+    // The second attempt is the task's own, and is not replaced.
+    assert_eq!(attempts.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_grant_of_replaced_attempt_is_released() {
+    let backend = Slow {
+        attempt_takes: SECOND,
+        ..Slow::default()
+    };
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    let mut unpolled = locks.acquire("k").wait(SECOND).into_future();
+    assert!((&mut unpolled).now_or_never().is_none());
+    // The second attempt reaches the backend after the first one.
+    let waiter = locks.acquire("k").wait(3 * SECOND).await;
+    assert!(waiter.expect("released").is_held());
+}
+
+#[test]
+fn waiter_of_ended_runtime_is_rejected() {
+    let runtime = || Builder::new_current_thread().enable_all().build();
+    let [own, other] = [runtime(), runtime()].map(|runtime| runtime.expect("a runtime"));
+    let memory = Memory::new();
+    let [locks, others] = [memory.clone(), memory].map(|memory| {
+        let locks = LockManager::builder(memory).build();
+        locks.expect("defaults")
+    });
+    let _guard = other.block_on(others.acquire("k").into_future());
+    let mut waiter = locks.acquire("k").into_future();
+    assert!(own.block_on(async { (&mut waiter).now_or_never().is_none() }));
+    drop(own);
+    let outcome = waiter.now_or_never().expect("without waiting");
+    assert!(outcome.expect_err("an ended runtime").is_unavailable());
 }
 
 #[tokio::test(start_paused = true)]
@@ -70,4 +139,23 @@ async fn waiter_deadlines_cause_no_attempts_in_outage() {
     }
     let attempts = attempts.load(Ordering::SeqCst);
     assert!(attempts <= 20, "{attempts} attempts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_makes_last_attempt_before_deadline() {
+    let backend = Slow::default();
+    let attempts = Arc::clone(&backend.attempts);
+    let [one, other] = [backend.clone(), backend].map(|backend| {
+        let locks = LockManager::builder(backend).build();
+        locks.expect("defaults")
+    });
+    let _guard = one.acquire("k").await.expect("free");
+    let waiter = other.acquire("k").wait(300 * MS).into_future();
+    let before_last = async {
+        sleep(250 * MS).await;
+        attempts.load(Ordering::SeqCst)
+    };
+    let (outcome, before_last) = tokio::join!(waiter, before_last);
+    assert!(outcome.expect_err("held").is_busy());
+    assert_eq!(attempts.load(Ordering::SeqCst), before_last + 1);
 }

@@ -19,6 +19,18 @@ async fn single_attempt_in_memory_is_rejected_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn free_key_in_memory_takes_no_seat() {
+    let locks = LockManager::builder(Memory::new()).max_waiters(1).build();
+    let locks = locks.expect("valid");
+    let _guard = locks.acquire("k").await.expect("free");
+    let mut waiter = locks.acquire("k").into_future();
+    assert!((&mut waiter).now_or_never().is_none());
+    // An attempt in flight reserves a place among the waiters.
+    let other = locks.acquire("other").await;
+    assert!(other.is_ok(), "{other:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn shutdown_admits_only_owner_of_held_lock() {
     let locks = manager(&Memory::new());
     let guard = locks.acquire("k").await.expect("free");

@@ -1,7 +1,6 @@
 use std::time::Duration;
 
-use crate::LockManager;
-use crate::key::LockKey;
+use crate::{ErrorKind, LockKey, LockManager};
 
 #[tokio::test(start_paused = true)]
 async fn view_of_released_lock_reports_no_hold() {
@@ -13,7 +12,9 @@ async fn view_of_released_lock_reports_no_hold() {
     drop(again);
     assert_eq!(held.hold_count(), 1);
     assert!(held.remaining() > Duration::from_secs(29));
+    assert!(held.is_held());
     drop(guard);
+    assert!(!held.is_held());
     assert_eq!((held.hold_count(), held.remaining()), (0, Duration::ZERO));
 }
 
@@ -26,6 +27,15 @@ async fn lost_lock_has_no_remaining_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn release_of_lost_lock_reports_loss() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k").await.expect("free");
+    assert!(locks.force_release("k").await.expect("in memory"));
+    let error = guard.release().await.expect_err("lost");
+    assert_eq!(error.kind(), ErrorKind::Lost);
+}
+
+#[tokio::test(start_paused = true)]
 async fn group_has_token_per_key() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire(["a", "b"]).await.expect("free");
@@ -33,4 +43,20 @@ async fn group_has_token_per_key() {
     assert!(of("a").is_some() && of("a") < of("b"));
     assert_eq!(of("b"), Some(guard.fencing_token()));
     assert_eq!(of("c"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn debug_shows_key_and_hold_count() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k").await.expect("free");
+    for (shown, name) in [
+        (format!("{guard:?}"), "LockGuard"),
+        (format!("{:?}", guard.held()), "Held"),
+    ] {
+        assert!(shown.starts_with(name), "{shown}");
+        assert!(
+            shown.contains("(k)") && shown.contains("hold_count: 1"),
+            "{shown}"
+        );
+    }
 }

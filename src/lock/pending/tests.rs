@@ -4,6 +4,8 @@ use futures_util::FutureExt as _;
 use tokio::time::sleep;
 
 use crate::LockManager;
+use crate::backend::Memory;
+use crate::lock::clock::Moment;
 use crate::lock::tests::{MS, SECOND, Slow};
 
 #[tokio::test(start_paused = true)]
@@ -18,6 +20,31 @@ async fn guard_outlives_deadline_of_its_acquire() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn late_pick_up_extends_no_fixed_lease() {
+    let locks = LockManager::in_memory();
+    let first = locks.acquire("k").await.expect("free");
+    let mut next = locks.acquire("k").lease(20 * SECOND).into_future();
+    assert!((&mut next).now_or_never().is_none());
+    drop(first);
+    sleep(2 * SECOND).await;
+    let next = next.await.expect("granted");
+    sleep(SECOND).await;
+    assert!(next.remaining() <= 17 * SECOND, "{:?}", next.remaining());
+}
+
+#[tokio::test(start_paused = true)]
+async fn acquire_polled_after_deadline_is_busy() {
+    let locks = LockManager::in_memory();
+    let first = locks.acquire("k").await.expect("free");
+    let mut next = locks.acquire("k").wait(SECOND).into_future();
+    assert!((&mut next).now_or_never().is_none());
+    drop(first);
+    // The key is free again, because the grant was withdrawn.
+    sleep(2 * SECOND).await;
+    assert!(next.await.expect_err("too late").is_busy());
+}
+
+#[tokio::test(start_paused = true)]
 async fn unpolled_acquire_enters_again_after_lost_grant() {
     let locks = LockManager::in_memory();
     let first = locks.acquire("k").await.expect("free");
@@ -27,6 +54,25 @@ async fn unpolled_acquire_enters_again_after_lost_grant() {
     sleep(2 * SECOND).await;
     let next = next.await.expect("a fresh grant");
     assert!(next.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn unpolled_companion_enters_again_after_lost_grant() {
+    let locks = LockManager::in_memory();
+    let first = locks.acquire("k").await.expect("free");
+    let other = locks.acquire("other").await.expect("free");
+    let acquire = || locks.acquire("k").owner(other.owner()).max_hold(SECOND);
+    let mut both = [acquire().into_future(), acquire().into_future()];
+    for acquire in &mut both {
+        assert!(acquire.now_or_never().is_none());
+    }
+    drop(first);
+    sleep(2 * SECOND).await;
+    let [one, other] = both;
+    let one = one.await.expect("a fresh grant");
+    let other = other.await.expect("the same grant");
+    assert_eq!(one.fencing_token(), other.fencing_token());
+    assert!(one.is_held());
 }
 
 #[tokio::test(start_paused = true)]
@@ -44,4 +90,69 @@ async fn single_attempt_sends_one_command() {
     let error = other.acquire("k").no_wait().await.expect_err("held");
     assert!(error.is_busy());
     assert_eq!(backend.attempts.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempt_without_reply_ends_at_deadline() {
+    let backend = Slow {
+        attempt_takes: 10 * SECOND,
+        ..Slow::default()
+    };
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    let began = Moment::now();
+    let error = locks.acquire("k").wait(SECOND).await.expect_err("no reply");
+    assert!(error.is_unavailable());
+    assert!(Moment::now().since(began) < 2 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempt_of_dropped_acquire_is_finished() {
+    let backend = Slow {
+        attempt_takes: SECOND,
+        ..Slow::default()
+    };
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    let mut dropped = locks.acquire("k").into_future();
+    assert!((&mut dropped).now_or_never().is_none());
+    drop(dropped);
+    let next = locks.acquire("k").wait(3 * SECOND).await;
+    assert!(next.is_ok(), "{next:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_waiter_leaves_queue() {
+    let locks = LockManager::builder(Memory::new()).max_waiters_per_key(1);
+    let locks = locks.build().expect("valid");
+    let _guard = locks.acquire("k").await.expect("free");
+    for _ in 0..2 {
+        let mut waiting = locks.acquire("k").into_future();
+        assert!((&mut waiting).now_or_never().is_none(), "no place");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_waiter_releases_its_grant() {
+    let locks = LockManager::in_memory();
+    let first = locks.acquire("k").await.expect("free");
+    let mut waiting = locks.acquire("k").into_future();
+    assert!((&mut waiting).now_or_never().is_none());
+    drop(first);
+    drop(waiting);
+    let next = locks.acquire("k").no_wait().await;
+    assert!(next.is_ok(), "{next:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn unpolled_group_holds_no_key_past_deadline() {
+    let locks = LockManager::in_memory();
+    let first = locks.acquire("a").await.expect("free");
+    let _second = locks.acquire("b").await.expect("free");
+    let mut group = locks.acquire(["a", "b"]).wait(SECOND).into_future();
+    assert!((&mut group).now_or_never().is_none());
+    drop(first);
+    assert!((&mut group).now_or_never().is_none());
+    assert!(locks.acquire("a").no_wait().await.is_err());
+    sleep(2 * SECOND).await;
+    let next = locks.acquire("a").no_wait().await;
+    assert!(next.is_ok(), "{next:?}");
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::*;
@@ -99,4 +101,54 @@ async fn releases_of_many_keys_take_one_round_trip() {
     assert!(locks.shutdown(SECOND).await.is_idle());
     let took = Moment::now().since(began);
     assert!(took < 110 * MS, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_release_delays_next_only_shortly() {
+    let backend = Slow {
+        release_takes: SECOND,
+        ..Slow::default()
+    };
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    let first = locks.acquire("a").await.expect("free");
+    let second = locks.acquire("b").await.expect("free");
+    drop(first);
+    sleep(MS).await;
+    let began = Moment::now();
+    second.release().await.expect("held");
+    let took = Moment::now().since(began);
+    assert!(took <= SECOND + 2 * PATIENCE, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn releases_of_many_keys_take_one_task() {
+    let locks = LockManager::builder(Slow::default()).build();
+    let locks = locks.expect("defaults");
+    let mut guards = Vec::new();
+    for key in ["a", "b", "c"] {
+        guards.push(locks.acquire(key).await.expect("free"));
+    }
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    drop(guards);
+    assert_eq!(tasks(), before + 1);
+}
+
+#[test]
+fn release_of_ended_runtime_is_sent_again() {
+    let runtime = || Builder::new_current_thread().enable_all().build();
+    let [own, other] = [runtime(), runtime()].map(|runtime| runtime.expect("a runtime"));
+    let backend = Slow {
+        release_takes: 50 * MS,
+        ..Slow::default()
+    };
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    own.block_on(async {
+        drop(locks.acquire("k").await.expect("free"));
+        // The task sends the release.
+        yield_now().await;
+    });
+    drop(own);
+    let next = other.block_on(locks.acquire("k").wait(2 * SECOND).into_future());
+    assert!(next.is_ok(), "{next:?}");
 }

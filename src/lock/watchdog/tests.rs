@@ -90,3 +90,18 @@ async fn resume_rejects_waiters_past_deadline() {
     let outcome = late.now_or_never().expect("without waiting");
     assert!(outcome.expect_err("held").is_busy());
 }
+
+#[cfg(feature = "test-util")]
+#[tokio::test(start_paused = true)]
+async fn resume_is_detected_within_tick() {
+    let (engine, _home) = engine().await;
+    let _guard = acquire(&engine, "a").await.expect("free");
+    let mut late = acquire(&engine, "a").wait(5 * SECOND).into_future();
+    assert!((&mut late).now_or_never().is_none());
+    // Starts the task.
+    sleep(TICK).await;
+    crate::test_util::suspend(6 * SECOND);
+    sleep(2 * TICK).await;
+    let outcome = late.now_or_never().expect("rejected");
+    assert!(outcome.expect_err("held").is_busy());
+}
