@@ -60,12 +60,9 @@ impl Engine {
                 now,
             };
             let until = lane.release(key, grant, release, effects);
-            let keep = match &immediate {
-                Some(backend) if lane.is_returning() => {
-                    return_now(self, backend, key, lane, now, effects).zip(lane.home())
-                }
-                _ => None,
-            };
+            let keep =
+                immediate.and_then(|backend| return_now(self, &backend, key, lane, now, effects));
+            let keep = keep.zip(lane.home());
             (until, keep)
         });
         if let Some((order, home)) = keep {
