@@ -23,7 +23,9 @@ fn renewal_is_due_after_third_of_lease() {
     let (mut lane, _grant) = TestLane::held(RENEWED);
     let at = lane.now + RENEWED.ttl.get() / 3;
     assert_eq!(lane.next_look(), at);
+    assert!(!lane.lane.renews_early(lane.now));
     lane.now = at + TAKE_OVER;
+    assert!(lane.lane.renews_early(lane.now));
     assert!(lane.look(elsewhere()).0.is_none(), "not from there");
     let renewal = lane.start_renewal();
     assert_eq!(renewal.ttl, RENEWED.ttl.get());

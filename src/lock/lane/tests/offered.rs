@@ -67,6 +67,7 @@ fn grant_for_other_runtime_moves_when_picked_up() {
             .picked_up(&grant, &from_elsewhere(claim(2, RENEWED)), lane.now)
     );
     assert_eq!(lane.lane.home(), Some(elsewhere()));
+    assert!(!lane.lane.is_awaited_elsewhere(), "no other hold");
     assert!(!grant.is_offered());
 }
 

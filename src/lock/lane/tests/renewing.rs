@@ -79,6 +79,16 @@ fn reply_about_other_lease_changes_nothing() {
 }
 
 #[test]
+fn reply_about_other_lease_leaves_renewal_in_flight() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.pass(10 * SECOND);
+    lane.start_renewal();
+    let (other, now) = (renewal(2, RENEWED.ttl.get()), lane.now);
+    assert!(lane.renewed(&other, now, Ok(Renewed::NotHeld)).is_empty());
+    assert!(grant.is_held(now) && lane.look(here()).0.is_none());
+}
+
+#[test]
 fn late_unknown_error_resolves_lease() {
     let (mut lane, _grant) = TestLane::held(RENEWED);
     let other = renewal(2, RENEWED.ttl.get());

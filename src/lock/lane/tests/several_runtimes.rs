@@ -241,3 +241,20 @@ fn check_from_elsewhere_is_repeated_after_pause() {
     assert!(lane.look(elsewhere()).1.is_empty());
     assert_eq!(announced(&mut lane), Some(lane.now + TAKE_OVER));
 }
+
+#[test]
+fn returning_lease_that_is_gone_is_not_taken_back() {
+    for sent in [false, true] {
+        let (mut lane, grant) = TestLane::held(RENEWED);
+        lane.lane.mark_suspect(lane.now);
+        let (stuck, sent_at) = (lane.start_renewal(), lane.now);
+        assert!(release_elsewhere(&mut lane, &grant, 1).work.is_empty());
+        lane.pass(TAKE_OVER);
+        returns(&mut lane.look(elsewhere()).1, elsewhere());
+        assert!(!sent || lane.take_return().is_some());
+        // The lane no longer waits for this reply.
+        let effects = lane.renewed(&stuck, sent_at, Ok(Renewed::NotHeld));
+        assert!(effects.is_empty() && lane.lane.is_returning());
+        assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
+    }
+}
