@@ -1,7 +1,7 @@
 //! Helpers of the engine's unit tests.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
@@ -18,8 +18,8 @@ use super::lane::{self, Waiter};
 use super::lease::LeaseNumber;
 use super::seats::Seats;
 use crate::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, Hints,
-    Holder, LeaseId, Memory, Release, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, HintSender,
+    Hints, Holder, LeaseId, Memory, Release, Released, Renewal, Renewed,
 };
 use crate::task::RuntimeId;
 use crate::{Error, LockKey, Owner};
@@ -177,6 +177,8 @@ pub(super) struct Slow {
     pub(super) release_takes: Duration,
     /// Whether each attempt fails.
     pub(super) is_down: bool,
+    /// The senders of the recoveries, one per manager.
+    pub(super) recoveries: Arc<Mutex<Vec<HintSender>>>,
 }
 
 impl Backend for Slow {
@@ -201,6 +203,12 @@ impl Backend for Slow {
 
     fn watch(&self, key: &LockKey) -> Hints {
         self.memory.watch(key)
+    }
+
+    fn recoveries(&self) -> Hints {
+        let (sender, recoveries) = Hints::channel();
+        self.recoveries.lock().expect("no panic").push(sender);
+        recoveries
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {

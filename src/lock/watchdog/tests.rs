@@ -5,11 +5,11 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::*;
-use crate::LockKey;
 use crate::backend::Memory;
 use crate::lock::acquire::Acquire;
 use crate::lock::options::Options;
-use crate::lock::tests::SECOND;
+use crate::lock::tests::{MS, SECOND, Slow};
+use crate::{LockKey, LockManager};
 
 /// Returns an engine and this test's runtime in it, without a watchdog task.
 async fn engine() -> (Arc<Engine>, Arc<Home>) {
@@ -89,6 +89,20 @@ async fn resume_rejects_waiters_past_deadline() {
     reject_late(&engine, Moment::now() + SECOND);
     let outcome = late.now_or_never().expect("without waiting");
     assert!(outcome.expect_err("held").is_busy());
+}
+
+#[tokio::test(start_paused = true)]
+async fn recovery_of_backend_renews_at_once() {
+    let backend = Slow::default();
+    let locks = LockManager::builder(backend.clone()).build();
+    let guard = locks.expect("defaults").acquire("k").await.expect("free");
+    sleep(SECOND).await;
+    let before = guard.remaining();
+    for recovery in &*backend.recoveries.lock().expect("no panic") {
+        recovery.hint();
+    }
+    sleep(MS).await;
+    assert!(guard.remaining() > before);
 }
 
 #[cfg(feature = "test-util")]
