@@ -105,6 +105,7 @@ fn endless_return_is_reported_unavailable() {
 #[test]
 fn reply_to_earlier_return_changes_nothing() {
     let (mut lane, grant) = TestLane::held(RENEWED);
+    assert!(!lane.lane.is_returning());
     returns(&mut lane.release(&grant), here());
     assert!(lane.take_return().is_some());
     assert!(lane.returned(7).is_empty());
