@@ -159,3 +159,22 @@ async fn waiter_makes_last_attempt_before_deadline() {
     assert!(outcome.expect_err("held").is_busy());
     assert_eq!(attempts.load(Ordering::SeqCst), before_last + 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn waiter_yields_after_handoffs_to_other_processes() {
+    let locks = LockManager::builder(Slow::default()).build();
+    let locks = locks.expect("defaults");
+    let first = locks.acquire("k").await.expect("free");
+    let next = async {
+        let guard = locks.acquire("k").await.expect("released");
+        (Moment::now(), guard)
+    };
+    let release = async {
+        sleep(SECOND).await;
+        drop(first);
+        Moment::now()
+    };
+    let ((granted_at, _guard), released_at) = tokio::join!(next, release);
+    let took = granted_at.since(released_at);
+    assert!(!took.is_zero() && took <= 2 * POLITE, "{took:?}");
+}

@@ -1,8 +1,10 @@
+use std::error::Error as _;
 use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt as _;
 use tokio::time::sleep;
 
+use super::NoReply;
 use crate::LockManager;
 use crate::backend::Memory;
 use crate::lock::clock::Moment;
@@ -102,6 +104,9 @@ async fn attempt_without_reply_ends_at_deadline() {
     let began = Moment::now();
     let error = locks.acquire("k").wait(SECOND).await.expect_err("no reply");
     assert!(error.is_unavailable());
+    // The acquire itself ends, not a task that took over its attempt.
+    let cause = error.source().map(ToString::to_string);
+    assert_eq!(cause, Some(NoReply.to_string()));
     assert!(Moment::now().since(began) < 2 * SECOND);
 }
 
