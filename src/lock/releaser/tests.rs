@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::sleep;
@@ -134,21 +134,39 @@ async fn releases_of_many_keys_take_one_task() {
     assert_eq!(tasks(), before + 1);
 }
 
-#[test]
-fn release_of_ended_runtime_is_sent_again() {
-    let runtime = || Builder::new_current_thread().enable_all().build();
-    let [own, other] = [runtime(), runtime()].map(|runtime| runtime.expect("a runtime"));
+fn runtime() -> Runtime {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime")
+}
+
+/// Returns a manager whose release of the key was in flight when its runtime ended.
+fn released_in_ended_runtime() -> LockManager {
     let backend = Slow {
         release_takes: 50 * MS,
         ..Slow::default()
     };
     let locks = LockManager::builder(backend).build().expect("defaults");
-    own.block_on(async {
+    runtime().block_on(async {
         drop(locks.acquire("k").await.expect("free"));
         // The task sends the release.
         yield_now().await;
     });
-    drop(own);
-    let next = other.block_on(locks.acquire("k").wait(2 * SECOND).into_future());
+    locks
+}
+
+#[test]
+fn release_of_ended_runtime_is_sent_again() {
+    let locks = released_in_ended_runtime();
+    let next = runtime().block_on(locks.acquire("k").wait(2 * SECOND).into_future());
     assert!(next.is_ok(), "{next:?}");
+}
+
+#[test]
+fn release_of_ended_runtime_needs_no_waiter() {
+    let locks = released_in_ended_runtime();
+    let left = runtime().block_on(async {
+        drop(locks.acquire("other").await.expect("free"));
+        locks.shutdown(2 * SECOND).await
+    });
+    assert!(left.is_idle(), "{left:?}");
 }
