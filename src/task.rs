@@ -1,4 +1,10 @@
 //! The one place that spawns: runtimes, and background tasks in them.
+//!
+//! | tasks | where they run |
+//! |---|---|
+//! | of a manager | a [`Runtime`] that the manager chooses |
+//! | of a quorum | the runtime of the last caller: [`Spawner`] |
+//! | of Redis connections | a thread of this crate: [`Background`] |
 
 use std::fmt;
 use std::future::Future;
@@ -120,4 +126,80 @@ impl Spawner {
             runtime.spawn(task);
         }
     }
+}
+
+/// A thread with a runtime that no caller can delay or end, for connections and the tasks that own them.
+///
+/// A connection can be used from any runtime, but only the runtime that dialled it moves its bytes. A
+/// runtime of the program may idle, block or end while other runtimes wait for a reply.
+///
+/// The first task starts the thread. All backends of the process share it, and it never ends. If the
+/// system allows no further thread, tasks run in the runtime of the caller.
+#[cfg(feature = "redis")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Background;
+
+#[cfg(feature = "redis")]
+impl Background {
+    /// Starts a detached task.
+    pub(crate) fn spawn<F>(self, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        // Logs go where those of the caller go, as in a runtime of the program.
+        #[cfg(feature = "tracing")]
+        let task = tracing::instrument::WithSubscriber::with_current_subscriber(task);
+        let handle = self.handle().or_else(|| Handle::try_current().ok());
+        if let Some(handle) = handle {
+            drop(handle.spawn(task));
+        }
+    }
+
+    /// Runs a task and returns its output, or `None` if it panicked or its runtime ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the task runs to its end.
+    pub(crate) async fn run<F>(self, task: F) -> Option<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let (sender, output) = oneshot::channel();
+        self.spawn(async move {
+            // The caller may be gone.
+            drop(sender.send(task.await));
+        });
+        output.await.ok()
+    }
+
+    /// Returns the runtime of the thread, which it starts if there is none.
+    fn handle(self) -> Option<Handle> {
+        static STARTED: Mutex<Option<Handle>> = Mutex::new(None);
+        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+        if started.is_none() {
+            *started = start_thread().ok();
+        }
+        started.clone()
+    }
+}
+
+/// Returns a callback whose logs go where those of the caller go, on any thread.
+#[cfg(feature = "redis")]
+pub(crate) fn with_caller_logs(call: impl Fn() + Send + Sync) -> impl Fn() + Send + Sync {
+    #[cfg(feature = "tracing")]
+    let dispatch = tracing::dispatcher::get_default(Clone::clone);
+    #[cfg(feature = "tracing")]
+    let call = move || tracing::dispatcher::with_default(&dispatch, &call);
+    call
+}
+
+#[cfg(feature = "redis")]
+fn start_thread() -> std::io::Result<Handle> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build()?;
+    let handle = runtime.handle().clone();
+    let thread = std::thread::Builder::new().name("tower-lock".to_owned());
+    // Detached: it ends with the process.
+    drop(thread.spawn(move || runtime.block_on(std::future::pending::<()>()))?);
+    Ok(handle)
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use deadpool_redis::{Config, Runtime};
 use futures_util::future::join_all;
+use futures_util::poll;
 use redis::Commands as _;
 use static_assertions::assert_impl_all;
 use tokio::time::{Instant, sleep, timeout};
@@ -736,12 +737,15 @@ async fn many_commands_on_a_killed_connection_open_one_new_one() {
 async fn a_server_that_is_down_is_refused_at_once_and_found_again() {
     let mut server = RedisServer::start();
     let backend = connect(&server).await;
-    server.kill();
     let key = LockKey::new("a");
-    let first = backend
-        .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
-        .await
-        .unwrap_err();
+    server.stop_process();
+    let request = AcquireRequest::new(key.clone(), lease(), TTL);
+    let mut first = Box::pin(backend.try_acquire(&request));
+    assert!(poll!(&mut first).is_pending());
+    // Written by now, and unread.
+    sleep(Duration::from_millis(50)).await;
+    server.kill();
+    let first = first.await.unwrap_err();
     assert_eq!(first.kind(), BackendErrorKind::Unavailable);
     assert!(
         first.may_have_taken_effect(),

@@ -1,4 +1,4 @@
-//! Runtimes: where a manager does its background work.
+//! Runtimes: where background work runs.
 //!
 //! A manager renews locks, releases them, and makes attempts for waiters in tasks. By default these
 //! tasks run in the Tokio runtime of the acquire that needs them, so a program can use one manager in
@@ -11,6 +11,13 @@
 //! | a runtime ends with guards | its guards expire with their leases, and other runtimes finish its releases |
 //! | an acquire outside any runtime, with no `runtime` set | fails with [`Misconfigured`](crate::ErrorKind::Misconfigured) |
 //! | a runtime without timers | fails with [`Misconfigured`](crate::ErrorKind::Misconfigured), and the error names `enable_time` |
+//!
+//! # The thread of the connections
+//!
+//! A [`RedisBackend`](crate::RedisBackend) opens its connections on a thread named `tower-lock`, which
+//! all backends of the process share. Its first connection starts it, and it never ends. So no runtime of
+//! the program delays the replies, the messages or the failover of another runtime. Connections that a
+//! program opened in its own [pool](crate::RedisBackend::from_pool) stay in the runtime that opened them.
 //!
 //! # A thread for the locks
 //!
@@ -46,7 +53,7 @@
 //! ```
 //!
 //! Keep `background` for as long as the manager is used. When that runtime ends, its locks are no longer
-//! renewed. It needs timers, and I/O for Redis; `enable_all` enables both.
+//! renewed. It needs timers, which `enable_time` and `enable_all` enable.
 //!
 //! # Synchronous code
 //!

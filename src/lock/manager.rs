@@ -244,8 +244,8 @@ impl LockManagerBuilder {
     ///
     /// By default a lock is renewed only while the runtime that acquired it is driven. Set another runtime
     /// if handlers block their executor, if the program calls `block_on` from synchronous code, or if it
-    /// acquires outside any Tokio runtime. Prefer a runtime with a thread of its own; it needs timers, and
-    /// I/O for Redis. When that runtime ends, all locks are lost. See [`guide::runtimes`](crate::guide::runtimes).
+    /// acquires outside any Tokio runtime. Prefer a runtime with a thread of its own; it needs timers.
+    /// When that runtime ends, all locks are lost. See [`guide::runtimes`](crate::guide::runtimes).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

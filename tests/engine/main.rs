@@ -10,6 +10,8 @@ mod force_release;
 mod hold;
 mod load;
 mod no_wait;
+#[path = "../support/other_runtime.rs"]
+mod other_runtime;
 mod owners;
 mod runtime_guards;
 mod runtime_waiters;

@@ -1,16 +1,14 @@
-//! A runtime that stops after its work, in real time.
+//! Tests in which another runtime stops after its work, in real time.
 
-use std::future::Future;
 use std::pin::Pin;
-use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use futures_util::poll;
-use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, sleep};
 use tower_lock::{Acquire, AcquireFuture, LockManager, LockManagerBuilder, Memory};
 
+pub(crate) use crate::other_runtime::{Fate, Other, current_thread};
 use crate::simulated::Simulated;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
@@ -21,75 +19,6 @@ pub(crate) const POLL: Duration = Duration::from_millis(1200);
 pub(crate) const LATE: Duration = Duration::from_millis(800);
 /// A duration longer than every bound in this file.
 pub(crate) const WAIT: Duration = Duration::from_secs(5);
-
-/// The way in which a runtime stops after its work.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Fate {
-    /// A `current_thread` runtime is outside `block_on`.
-    Idles,
-    /// A handler blocks its thread.
-    Blocks,
-    Ends,
-}
-
-/// A runtime on a separate thread that stopped after its work, kept until this is dropped.
-pub(crate) struct Other {
-    over: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-pub(crate) fn current_thread() -> Runtime {
-    Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-impl Other {
-    /// Returns when the runtime has stopped. The output of the work is kept, and not polled.
-    pub(crate) fn after<W>(fate: Fate, work: W) -> Self
-    where
-        W: Future<Output: 'static> + Send + 'static,
-    {
-        let (begun, has_begun) = mpsc::channel();
-        let (over, is_over) = mpsc::channel::<()>();
-        let thread = thread::spawn(move || {
-            let runtime = current_thread();
-            let until_over = || {
-                begun.send(()).unwrap();
-                // Ends with an error when the sender is dropped.
-                is_over.recv().unwrap_err();
-            };
-            match fate {
-                Fate::Idles => {
-                    let _kept = runtime.block_on(work);
-                    until_over();
-                }
-                Fate::Blocks => runtime.block_on(async {
-                    let _kept = work.await;
-                    until_over();
-                }),
-                Fate::Ends => {
-                    let _kept = runtime.block_on(work);
-                    drop(runtime);
-                    until_over();
-                }
-            }
-        });
-        has_begun.recv().expect("the work is done");
-        Self {
-            over: Some(over),
-            thread: Some(thread),
-        }
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        self.over = None;
-        if let Some(thread) = self.thread.take() {
-            let ended = thread.join();
-            assert!(ended.is_ok() || thread::panicking());
-        }
-    }
-}
 
 /// Returns two managers, as of two processes, on each kind of store.
 fn stores() -> [(&'static str, [LockManager; 2]); 2] {

@@ -18,7 +18,7 @@ use super::notify::{Publish, Recovery};
 use super::self_test::self_test;
 use super::topology::{MinReplicas, NodeSettings, Open, Source, open};
 use crate::error::with_causes;
-use crate::task::Spawner;
+use crate::task::Background;
 use crate::{ConfigError, ConnectError};
 
 const MAX_CONNECTIONS: usize = 256;
@@ -302,7 +302,7 @@ impl RedisBackendBuilder {
         let network = Arc::new(Network {
             connect_timeout: self.connect_timeout,
             response_timeout: self.response_timeout,
-            spawner: Spawner::default(),
+            background: Background,
             recovery: Recovery::default(),
         });
         let settings = Open {

@@ -113,7 +113,7 @@ impl AcquireBatch {
                 route: route.clone(),
                 over: false,
             };
-            route.connection().network().spawner.spawn(sender.run());
+            route.connection().network().background.spawn(sender.run());
         }
         match reply.await {
             Ok(Sent::Replied(outcome)) => outcome,

@@ -92,7 +92,7 @@ pub(crate) fn spread_quarantine(
     let counters = topology.counters(&node);
     let preparing = Preparing(node);
     let calls = Arc::clone(calls);
-    network.spawner.spawn(async move {
+    network.background.spawn(async move {
         let _preparing = preparing;
         // A counter whose check fails begins its quarantine with the next acquire.
         drop(prepare(&calls, counters).await);

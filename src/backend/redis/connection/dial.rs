@@ -20,6 +20,7 @@ use super::network::{Network, within};
 use super::server::{Locate, Target};
 use crate::backend::redis::command::{Cause, check, entry, not_connected, unavailable};
 use crate::backend::{BackendError, BackendErrorKind};
+use crate::task::with_caller_logs;
 
 /// redis-rs blocks senders beyond this many unsent commands. Its default of 50 is less than one
 /// busy process has in flight.
@@ -133,21 +134,27 @@ impl Connector {
         }
     }
 
-    /// Takes a second connection to the server of `shared` from the pool. It returns to the pool when
-    /// it is dropped. The caller sets the time limit.
+    /// Takes a second connection to the server of `shared` from the pool, within the connect timeout. It
+    /// returns to the pool when it is dropped.
     ///
     /// # Cancel safety
     ///
-    /// If dropped, a connection that was being opened is closed.
+    /// If dropped, a connection that is being opened goes to the pool.
     pub(crate) async fn checkout(&self, shared: &Link) -> Result<Pooled, BackendError> {
-        match &self.origin {
-            Origin::Given(pool) => checkout(pool).await,
+        let pool = match &self.origin {
+            Origin::Given(pool) => Some(pool.clone()),
             // The pool of `shared`: a request to the sentinels for each grant would be too many.
-            Origin::Server(_) => match self.pool_at(&shared.address) {
-                Some(pool) => checkout(&pool).await,
-                None => Err(unavailable(Cause::NotPrimary)),
-            },
-        }
+            Origin::Server(_) => self.pool_at(&shared.address),
+        };
+        let pool = pool.ok_or_else(|| unavailable(Cause::NotPrimary))?;
+        let limit = self.network.connect_timeout;
+        // The runtime that opens a connection also drives it for the next acquire, of any runtime.
+        let pooled = self.network.background.run(async move {
+            // The program's pool may have no timeouts.
+            within(limit, checkout(&pool)).await
+        });
+        let ended = || Err(unavailable(Cause::NoRuntime));
+        pooled.await.unwrap_or_else(ended)
     }
 
     fn last(&self) -> MutexGuard<'_, Option<(String, Pool)>> {
@@ -235,6 +242,7 @@ async fn dial(
     let client = Client::open(target.info.clone()).map_err(not_connected)?;
     let ended = Arc::<AtomicBool>::default();
     let flag = Arc::clone(&ended);
+    let on_end = with_caller_logs(on_end);
     let announce = move |message: PushInfo| {
         if message.kind == PushKind::Disconnection {
             flag.store(true, Ordering::Relaxed);

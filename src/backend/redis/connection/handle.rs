@@ -220,7 +220,7 @@ impl Connection {
         if !std::mem::replace(&mut state.connecting, true) {
             drop(state);
             let attempt = Connecting::new(Arc::downgrade(self));
-            self.network().spawner.spawn(attempt.run());
+            self.network().background.spawn(attempt.run());
         }
     }
 
@@ -232,7 +232,7 @@ impl Connection {
         }
         let pause = self.state().ended();
         let connection = Arc::downgrade(self);
-        self.network().spawner.spawn(async move {
+        self.network().background.spawn(async move {
             sleep(pause).await;
             if let Some(connection) = connection.upgrade() {
                 let mut state = connection.state();
@@ -285,7 +285,7 @@ impl Connection {
         }
         let (connection, link) = (Arc::clone(self), Arc::clone(link));
         let limit = self.probe_limit();
-        self.network().spawner.spawn(async move {
+        self.network().background.spawn(async move {
             let ping = redis::cmd("PING");
             match timeout(limit, link.send(&ping, false)).await {
                 Ok(Ok(_pong)) => {
@@ -310,7 +310,7 @@ impl Connection {
         let (command, limit) = ((undo.command)(), undo.limit);
         let until = Instant::now() + limit;
         let limit = limit.min(self.probe_limit());
-        self.network().spawner.spawn(async move {
+        self.network().background.spawn(async move {
             match timeout(limit, link.send(&command, asking)).await {
                 Ok(Ok(Value::ServerError(_))) => connection.discard(&link),
                 Ok(Ok(_reply)) => connection.answered(&link),

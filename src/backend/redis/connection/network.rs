@@ -5,13 +5,13 @@ use std::time::Duration;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, unavailable};
 use crate::backend::redis::notify::Recovery;
-use crate::task::Spawner;
+use crate::task::Background;
 
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
-    pub(crate) spawner: Spawner,
+    pub(crate) background: Background,
     pub(crate) recovery: Recovery,
 }
 

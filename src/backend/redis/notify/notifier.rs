@@ -37,7 +37,7 @@ impl Notifier {
         if start {
             self.shared
                 .network
-                .spawner
+                .background
                 .spawn(Task::new(&self.shared).run());
         } else {
             self.shared.changed.notify_one();

@@ -153,7 +153,11 @@ impl Cluster {
     fn start(&self) {
         if !self.refreshing.swap(true, Ordering::SeqCst) {
             let refreshing = Refreshing(Weak::clone(&self.myself));
-            self.settings.node.network.spawner.spawn(refreshing.run());
+            self.settings
+                .node
+                .network
+                .background
+                .spawn(refreshing.run());
         }
     }
 

@@ -57,7 +57,7 @@ impl Checkout {
     /// new one.
     pub(super) fn settle(self, last: Cmd, asking: bool, limit: Duration) {
         let connection = Arc::clone(&self.connection);
-        connection.network().spawner.spawn(async move {
+        connection.network().background.spawn(async move {
             match timeout(limit, self.link.send(&last, asking)).await {
                 // A rejection settles nothing.
                 Ok(Ok(Value::ServerError(_)) | Err(_)) | Err(_) => {

@@ -181,7 +181,7 @@ impl Locate for Sentinels {
     fn look_out(self: Arc<Self>) {
         if !self.looking.swap(true, Ordering::SeqCst) {
             let lookout = Lookout(Arc::clone(&self));
-            self.network.spawner.spawn(lookout.run());
+            self.network.background.spawn(lookout.run());
         }
     }
 }

@@ -1,0 +1,201 @@
+//! A runtime that dialled a connection and then stops delays no caller in another runtime.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::num::NonZeroUsize;
+use std::thread;
+use std::time::Duration;
+
+use futures_util::poll;
+use tokio::time::{Instant, sleep, timeout};
+use tower_lock::{LockManager, RedisBackend};
+
+use support::engine::{MS, PATIENCE, eventually, manager, pttl, subscribers, within};
+use support::other_runtime::{Fate, Other, current_thread};
+use support::redis_server::RedisServer;
+use support::sentinel::SentinelSet;
+
+const LEASE: Duration = Duration::from_secs(30);
+/// A caller that waits for the stopped runtime waits for at least this long.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The tolerance for a busy machine.
+const SOON: Duration = Duration::from_secs(2);
+const FATES: [Fate; 3] = [Fate::Idles, Fate::Blocks, Fate::Ends];
+
+async fn patient(url: String) -> LockManager {
+    let builder = RedisBackend::builder(url).response_timeout(RESPONSE_TIMEOUT);
+    let backend = builder.connect().await.unwrap();
+    let locks = LockManager::builder(backend).watchdog_timeout(LEASE);
+    locks.build().unwrap()
+}
+
+/// Connects, acquires and waits in a runtime that then stops.
+fn dialled_elsewhere(fate: Fate, url: String) -> (LockManager, Other) {
+    let (send, receive) = std::sync::mpsc::channel();
+    let other = Other::after(fate, async move {
+        let locks = patient(url).await;
+        let key = format!("kept:{fate:?}");
+        let kept = locks.acquire(&*key).await.unwrap();
+        let mut waiting = Box::pin(locks.acquire(key).into_future());
+        assert!(poll!(&mut waiting).is_pending());
+        drop(locks.acquire("first").await.unwrap());
+        // Waits for the subscription.
+        sleep(100 * MS).await;
+        send.send(locks).unwrap();
+        (kept, waiting)
+    });
+    (receive.recv().unwrap(), other)
+}
+
+fn in_each_case(test: impl Fn(&LockManager, &RedisServer) + Sync) {
+    thread::scope(|scope| {
+        for fate in FATES {
+            let test = &test;
+            let case = thread::Builder::new().name(format!("{fate:?}"));
+            let spawned = case.spawn_scoped(scope, move || {
+                let server = RedisServer::start();
+                let (locks, _other) = dialled_elsewhere(fate, server.url());
+                test(&locks, &server);
+            });
+            spawned.unwrap();
+        }
+    });
+}
+
+#[test]
+fn stopped_dialler_delays_no_command() {
+    in_each_case(|locks, _| {
+        current_thread().block_on(async {
+            let start = Instant::now();
+            let guard = locks.acquire("k").no_wait().await.unwrap();
+            guard.release().await.unwrap();
+            let all = (0..200).map(|n| {
+                let locks = locks.clone();
+                tokio::spawn(async move {
+                    let guard = locks.acquire(format!("k:{n}")).no_wait().await;
+                    guard.unwrap().release().await.unwrap();
+                })
+            });
+            for one in all.collect::<Vec<_>>() {
+                one.await.unwrap();
+            }
+            let took = start.elapsed();
+            assert!(took < SOON, "delayed for {took:?}");
+        });
+    });
+}
+
+#[test]
+fn stopped_dialler_delays_no_renewal() {
+    in_each_case(|locks, server| {
+        current_thread().block_on(async {
+            let guard = locks.acquire("k").await.unwrap();
+            server.cli(&["PEXPIRE", "lock:k", "20000"]);
+            // The end of the connection renews at once.
+            server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+            within(SOON, "a renewal", || pttl(server, "k") > 25_000).await;
+            assert!(guard.is_held());
+        });
+    });
+}
+
+#[test]
+fn stopped_dialler_delays_no_loss() {
+    in_each_case(|locks, server| {
+        current_thread().block_on(async {
+            let guard = locks.acquire("k").await.unwrap();
+            server.cli(&["DEL", "lock:k"]);
+            server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+            let lost = timeout(SOON, guard.lost()).await;
+            lost.expect("the loss is reported");
+        });
+    });
+}
+
+#[test]
+fn stopped_subscriber_delays_no_notification() {
+    in_each_case(|locks, server| {
+        current_thread().block_on(async {
+            let there = manager(server.url(), LEASE).await;
+            let guard = there.acquire("k").await.unwrap();
+            let mut waiting = Box::pin(locks.acquire("k").into_future());
+            assert!(poll!(&mut waiting).is_pending());
+            let subscribed = eventually("subscribed", || subscribers(server, "k") == 1);
+            tokio::select! {
+                _ = &mut waiting => panic!("granted twice"),
+                () = subscribed => {}
+            }
+            let released = Instant::now();
+            guard.release().await.unwrap();
+            // The next attempt by the clock is 900 ms away.
+            let granted = timeout(600 * MS, waiting).await;
+            let waited = released.elapsed();
+            let granted = granted.unwrap_or_else(|_| panic!("{waited:?}"));
+            drop(granted.unwrap());
+        });
+    });
+}
+
+#[test]
+fn stopped_dialler_delays_no_replicated_grant() {
+    thread::scope(|scope| {
+        for fate in FATES {
+            scope.spawn(move || {
+                let server = RedisServer::start();
+                let port = server.port().to_string();
+                let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
+                current_thread().block_on(eventually("a replica", || {
+                    replica.cli(&["ROLE"]).contains("connected")
+                }));
+                let url = server.url();
+                let (send, receive) = std::sync::mpsc::channel();
+                let _other = Other::after(fate, async move {
+                    let builder = RedisBackend::builder(url).response_timeout(RESPONSE_TIMEOUT);
+                    let builder = builder.min_replicas(NonZeroUsize::MIN, RESPONSE_TIMEOUT);
+                    let locks = LockManager::builder(builder.connect().await.unwrap());
+                    let locks = locks.build().unwrap();
+                    drop(locks.acquire("first").await.unwrap());
+                    sleep(100 * MS).await;
+                    send.send(locks).unwrap();
+                });
+                let locks = receive.recv().unwrap();
+                current_thread().block_on(async {
+                    let acquire = timeout(SOON, locks.acquire("k").no_wait());
+                    drop(acquire.await.expect("in time").unwrap());
+                });
+            });
+        }
+    });
+}
+
+/// The sentinels were first asked in the stopped runtime.
+#[test]
+fn stopped_dialler_delays_no_failover() {
+    let mut set = SentinelSet::start();
+    let url = set.url(set.service());
+    let driven = current_thread();
+    let others = FATES.map(|fate| {
+        let (locks, other) = dialled_elsewhere(fate, url.clone());
+        let acquire = locks.acquire(format!("k:{fate:?}")).into_future();
+        let guard = driven.block_on(acquire).unwrap();
+        (fate, locks, guard, other)
+    });
+    // The count of `WAIT` is of its own connection's writes.
+    set.cli(set.primary(), &["PUBLISH", "nobody", ""]);
+    assert_eq!(set.cli(set.primary(), &["WAIT", "2", "5000"]), "2");
+    set.kill_primary();
+    driven.block_on(set.failover());
+    for (fate, locks, guard, _other) in &others {
+        let key = format!("after:{fate:?}");
+        let acquire = locks.acquire(key).wait(PATIENCE).into_future();
+        let granted = driven.block_on(async { timeout(SOON, acquire).await });
+        drop(
+            granted
+                .unwrap_or_else(|_| panic!("{fate:?}: late"))
+                .unwrap(),
+        );
+        assert!(guard.is_held());
+    }
+}
