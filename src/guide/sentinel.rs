@@ -28,10 +28,24 @@
 //!
 //! One holder for each key as long as no failover loses a write.
 //!
-//! Commands go only to a server that says itself that it is the primary, at the address that most of the
-//! sentinels that answer name. They are asked four times a second while anybody holds or waits, or a
-//! connection does not come about. A connection to another server than more than half of them name is
-//! dropped, and so is one whose server says that it may not be written to any more.
+//! Commands go only to a server that confirms that it is the primary, at the address that the sentinels
+//! name. While there are holders or waiters, or a connection is being opened, the sentinels are asked four
+//! times a second. A connection to another server is dropped, and so is one whose server rejects writes.
+//!
+//! | sentinels of the URL | the primary |
+//! |---|---|
+//! | more than half name the same server | that server |
+//! | no majority for less than 2 s | the known one, or else the server of the latest failover that a sentinel reports |
+//! | no majority for longer | the server of a later failover than that of the known one, even if only one sentinel reports it; otherwise the known one |
+//! | none replies | existing connections stay, and new ones wait |
+//!
+//! Each failover has a number, the configuration epoch, and a majority of all sentinels must elect the
+//! sentinel that performs it. A sentinel that was cut off reports an earlier one, so it cannot replace a
+//! known primary. If some sentinels were replaced by others at new addresses, one address of the URL that
+//! still replies is enough. Sentinels that the URL does not name are not asked, so use DNS names, or
+//! restart the process with a new URL, before the last one is replaced.
+//!
+//! A sentinel that does not reply within the response timeout is asked again over a new connection.
 //!
 //! # What a failover can do
 //!
@@ -67,5 +81,6 @@
 //! | an odd number of sentinels, at least three, on different machines; all of them in the URL, each once | a majority has to agree |
 //!
 //! The login in the URL is that of the primary. The sentinels have one of their own, or none:
-//! [`sentinel_auth`](crate::backend::redis::RedisBackendBuilder::sentinel_auth), for a user that needs
-//! `+sentinel|get-master-addr-by-name` and no more.
+//! [`sentinel_auth`](crate::backend::redis::RedisBackendBuilder::sentinel_auth). Its user needs
+//! `+sentinel|get-master-addr-by-name +sentinel|master`. Without the second one, the epochs are unknown,
+//! and only a majority replaces a known primary.

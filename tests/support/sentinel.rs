@@ -71,6 +71,11 @@ impl SentinelSet {
         addresses.collect::<Vec<_>>().join(",")
     }
 
+    /// The ports of the Sentinels, for proxies in front of them.
+    pub(crate) fn sentinel_ports(&self) -> Vec<u16> {
+        self.sentinels.iter().map(RedisServer::port).collect()
+    }
+
     pub(crate) fn url(&self, service: &str) -> String {
         format!("redis+sentinel://{}/{service}", self.addresses())
     }
@@ -85,6 +90,19 @@ impl SentinelSet {
 
     pub(crate) fn sentinel(&mut self, sentinel: usize) -> &mut RedisServer {
         &mut self.sentinels[sentinel]
+    }
+
+    /// Kills a Sentinel, and starts another one at a new address, which watches the same primary.
+    pub(crate) fn replace_sentinel(&mut self, index: usize) {
+        let primary = self.primary();
+        self.sentinels[index].kill();
+        self.sentinels[index] = sentinel(&configuration(&self.nodes[primary]), &[]);
+    }
+
+    /// Waits until each running Sentinel sees the others.
+    pub(crate) async fn sentinels_agree(&self) {
+        let in_order = || self.in_order();
+        until("Sentinels that agree", || self.logs(), in_order).await;
     }
 
     /// Runs a command on a node as its administrator.

@@ -57,7 +57,7 @@ pub(crate) enum Cause {
     #[error("sentinels do not know the service {0:?}")]
     UnknownService(String),
     #[error("no sentinel could be asked for the primary")]
-    SentinelsFail(#[source] RedisError),
+    SentinelsFail(#[source] BackendError),
     #[error("no sentinel named the primary within {0:?}")]
     SentinelsSilent(Duration),
     #[error("server is a cluster node: the URL must begin with `redis+cluster`")]
@@ -273,7 +273,7 @@ pub(crate) fn not_connected(error: RedisError) -> BackendError {
 }
 
 /// Returns the kind of an error of a connection's handshake or of a server.
-pub(crate) fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
+fn kind_of_connecting(error: &RedisError) -> BackendErrorKind {
     use redis::ErrorKind;
     match error.kind() {
         ErrorKind::AuthenticationFailed

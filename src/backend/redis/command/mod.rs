@@ -27,8 +27,7 @@ mod slot;
 pub(crate) use acquire_batch::AcquireBatch;
 pub(crate) use call::{Calls, KeyRoute};
 pub(crate) use error::{
-    Cause, CommandError, check, is_demoted, kind_of_connecting, not_connected, unavailable,
-    unexpected,
+    Cause, CommandError, check, is_demoted, not_connected, unavailable, unexpected,
 };
 pub(crate) use names::{Names, millis};
 pub(crate) use quarantine::{prepare, spread_quarantine};

@@ -40,7 +40,7 @@ impl Connecting {
                     if connection.state().sound(&connection.connector).is_none() {
                         connection.ended();
                     }
-                    if again {
+                    if again && !connection.is_quiet() {
                         // The store may have changed in the meantime: waiters try, holders renew.
                         network.recovery.report();
                     }

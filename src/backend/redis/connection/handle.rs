@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::future::try_join;
 use redis::{Cmd, Value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -79,6 +80,11 @@ impl Connection {
         }
     }
 
+    /// Returns `true` if the server has no locks, or another connection leads to it.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.outage.is_none()
+    }
+
     pub(crate) fn connector(&self) -> &Connector {
         &self.connector
     }
@@ -133,6 +139,38 @@ impl Connection {
     /// Sends a command that is no script, as [`send`](Self::send).
     pub(crate) async fn query(self: &Arc<Self>, command: &Cmd) -> Result<Value, BackendError> {
         Ok(self.send(command.into(), false).await?.value)
+    }
+
+    /// Sends two commands over one link, in this order, and returns their replies, errors included. Both
+    /// are sent again if the link ends. They leave nothing behind.
+    pub(crate) async fn query_both(
+        self: &Arc<Self>,
+        first: &Cmd,
+        second: &Cmd,
+    ) -> Result<(Value, Value), BackendError> {
+        let mut again = true;
+        loop {
+            let link = self.await_link().await?;
+            // Each is sent with its first poll, and `try_join` polls them in this order.
+            let both = try_join(link.send(first, false), link.send(second, false));
+            match timeout(self.network().response_timeout, both).await {
+                Ok(Ok(replies)) => {
+                    self.answered(&link);
+                    return Ok(replies);
+                }
+                Ok(Err(error)) => {
+                    self.discard(&link);
+                    if !std::mem::replace(&mut again, false) {
+                        return Err(BackendError::unknown(error));
+                    }
+                }
+                Err(_elapsed) => {
+                    self.mark_suspect(&link);
+                    let waited = self.network().response_timeout;
+                    return Err(BackendError::unknown(Cause::NoReply(waited)));
+                }
+            }
+        }
     }
 
     async fn attempt(
@@ -227,7 +265,7 @@ impl Connection {
     /// Replaces a link that ended while recoveries have a subscriber, which the next link then reports. A
     /// quiet connection waits for its next command.
     pub(super) fn ended(self: &Arc<Self>) {
-        if self.outage.is_none() || !self.network().recovery.is_awaited() {
+        if self.is_quiet() || !self.network().recovery.is_awaited() {
             return;
         }
         let pause = self.state().ended();

@@ -1,8 +1,7 @@
-//! The primary of a service, as the sentinels report it.
+//! Rounds of questions to the sentinels.
 //!
 //! The sentinels are asked for every connection, because an address that led to the primary may lead to
-//! a replica now. A sentinel that was cut off reports the previous primary. Hence a majority decides,
-//! and the server itself must confirm its role.
+//! a replica now.
 //!
 //! While there are holders or waiters, the sentinels are also asked at intervals. After a failover, the
 //! old primary takes itself for the primary for ten seconds or more. All that it grants or renews in
@@ -15,12 +14,13 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
-use redis::aio::MultiplexedConnection;
-use redis::{Client, RedisConnectionInfo, RedisError};
+use redis::RedisConnectionInfo;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::votes::{Named, Votes};
-use crate::backend::redis::command::{Cause, kind_of_connecting, unavailable};
+use super::known::Known;
+use super::question::Sentinel;
+use super::votes::Votes;
+use crate::backend::redis::command::{Cause, unavailable};
 use crate::backend::redis::connection::{Locate, Network, Outage, Target};
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::jitter::jittered;
@@ -30,23 +30,18 @@ use crate::jitter::jittered;
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 pub(crate) struct Sentinels {
-    sentinels: Vec<Sentinel>,
+    sentinels: Vec<Arc<Sentinel>>,
     service: String,
     /// The name of the service in errors and logs.
     address: String,
     /// The credentials for the primary, at any address.
     login: Target,
     network: Arc<Network>,
-    /// The address that a majority named last.
+    known: Mutex<Known>,
+    /// The address of the known primary.
     primary: Mutex<Option<String>>,
     looking: AtomicBool,
     outage: Outage,
-}
-
-struct Sentinel {
-    target: Target,
-    /// Kept for the next request.
-    connection: Mutex<Option<MultiplexedConnection>>,
 }
 
 impl Sentinels {
@@ -57,12 +52,15 @@ impl Sentinels {
         login: RedisConnectionInfo,
         network: Arc<Network>,
     ) -> Self {
-        let sentinel = |target: &Target| Sentinel {
-            target: Target {
+        // RESP3 announces the end of a connection. A proxy may demand RESP2.
+        let protocol = targets[0].info.redis_settings().protocol();
+        let login = login.set_protocol(protocol);
+        let sentinel = |target: &Target| {
+            let target = Target {
                 info: target.info.clone().set_redis_settings(login.clone()),
                 address: target.address.clone(),
-            },
-            connection: Mutex::default(),
+            };
+            Arc::new(Sentinel::new(target, Arc::clone(&network)))
         };
         let address = address(&targets, &service);
         let outage = Outage::new(
@@ -76,6 +74,7 @@ impl Sentinels {
             service,
             address,
             network,
+            known: Mutex::default(),
             primary: Mutex::default(),
             looking: AtomicBool::new(false),
             outage,
@@ -86,7 +85,11 @@ impl Sentinels {
         self.primary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the address that a majority of the sentinels names, or else most of those that reply.
+    /// Returns the server to connect to: see [the rule](super).
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, tasks still wait for the replies of the sentinels, and discard them.
     async fn ask(&self) -> Result<Target, BackendError> {
         // Sentinels that do not reply must leave time to connect.
         let network = &self.network;
@@ -107,40 +110,42 @@ impl Sentinels {
                 deadline = deadline.min(Instant::now() + LOOK_AGAIN);
             }
         }
-        if let Some((host, port)) = votes.majority() {
-            let primary = self.login.at(host, port);
-            self.note(&primary.address);
+        if let Some(primary) = self.decide(&votes) {
             return Ok(primary);
-        }
-        // Good enough for a new connection. But a minority cannot invalidate an existing one.
-        if let Some((host, port)) = votes.plurality() {
-            return Ok(self.login.at(host, port));
         }
         Err(if votes.unknown {
             let cause = Cause::UnknownService(self.service.clone());
             BackendError::refused(BackendErrorKind::Misconfigured, cause)
         } else if let Some(error) = votes.failure {
-            BackendError::refused(kind_of_connecting(&error), Cause::SentinelsFail(error))
+            BackendError::refused(error.kind(), Cause::SentinelsFail(error))
         } else {
             unavailable(Cause::SentinelsSilent(limit))
         })
     }
 
-    fn note(&self, address: &str) {
-        self.outage.end();
-        let mut primary = self.last_primary();
-        if primary.as_deref() == Some(address) {
-            return;
+    fn decide(&self, votes: &Votes) -> Option<Target> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let (named, is_known) = known.decide(votes, Instant::now())?;
+        let primary = self.login.at(&named.host, named.port);
+        if !is_known {
+            return Some(primary);
         }
-        let before = primary.replace(address.to_owned());
-        drop(primary);
-        if before.is_some() {
+        // Under the lock of the decision, so that an earlier one does not overtake a later one.
+        let before = self.last_primary().replace(primary.address.clone());
+        drop(known);
+        self.outage.end();
+        if before.is_some_and(|before| before != primary.address) {
             #[cfg(feature = "tracing")]
-            tracing::info!(address = self.address, primary = address, "primary changed");
+            tracing::info!(
+                address = self.address,
+                primary = primary.address,
+                "primary changed"
+            );
             // Holders ask the new primary whether it has their leases, waiters try there, and the
             // subscription follows.
             self.network.recovery.report();
         }
+        Some(primary)
     }
 }
 
@@ -167,7 +172,7 @@ impl Locate for Sentinels {
         moved.boxed()
     }
 
-    /// Returns `true` if a majority of the sentinels named another server last.
+    /// Returns `true` if another server is known to be the primary.
     fn has_left(&self, address: &str) -> bool {
         self.last_primary()
             .as_ref()
@@ -183,33 +188,6 @@ impl Locate for Sentinels {
             let lookout = Lookout(Arc::clone(&self));
             self.network.background.spawn(lookout.run());
         }
-    }
-}
-
-impl Sentinel {
-    /// # Cancel safety
-    ///
-    /// If dropped, the connection is kept and discards the late reply.
-    async fn ask(&self, service: &str) -> Result<Named, RedisError> {
-        let mut question = redis::cmd("SENTINEL");
-        question.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
-        let kept = self.connection().clone();
-        // A failure shows only that the kept connection ended.
-        if let Some(mut connection) = kept
-            && let Ok(named) = question.query_async(&mut connection).await
-        {
-            return Ok(named);
-        }
-        let client = Client::open(self.target.info.clone())?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
-        let named = question.query_async(&mut connection).await?;
-        *self.connection() = Some(connection);
-        Ok(named)
-    }
-
-    fn connection(&self) -> MutexGuard<'_, Option<MultiplexedConnection>> {
-        let connection = self.connection.lock();
-        connection.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
