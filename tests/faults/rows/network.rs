@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout};
+use tower_lock::{LockManager, RedisBackend};
 
 use super::Row;
 use crate::store::Topology::Single;
@@ -61,6 +62,7 @@ pub(super) fn rows() -> Vec<Row> {
             Box::pin(subscriptions_swallowed(world))
         })
         .hears_nothing(),
+        row("an idle connection ends", |world| Box::pin(idle_cut(world))),
         row("clients killed by the server", |world| {
             Box::pin(clients_killed(world))
         }),
@@ -229,6 +231,44 @@ async fn subscriptions_swallowed(world: &mut World) {
     let port = world.gates[0].messages.port();
     world.proof(!World::answers(port, 100 * MS), "no messages");
     world.gates.iter().for_each(|gate| gate.messages.heal());
+}
+
+/// A process without load holds a lock that the server lost. Its next renewal is 10 s away.
+async fn idle_cut(world: &mut World) {
+    const TIMES: u32 = 5;
+    const CHECKED: Duration = Duration::from_millis(100);
+    let gate = Proxy::start(world.port()).await;
+    let backend = RedisBackend::builder(gate.url()).connect().await;
+    let locks = LockManager::builder(backend.expect("the server is there"));
+    let locks = locks.watchdog_timeout(30 * SECOND).build();
+    let locks = locks.expect("valid settings");
+    let mut longest = Duration::ZERO;
+    for _ in 0..TIMES {
+        let guard = locks.acquire("idle").await.expect("it is free");
+        // Longer than the time in which a second end meets a backoff.
+        sleep(2_200 * MS).await;
+        world.cli("DEL lock:idle");
+        let cut = Instant::now();
+        gate.cut();
+        let lost = timeout(5 * SECOND, guard.lost()).await;
+        let (took, now) = (cut.elapsed(), Instant::now());
+        let stalled = world.referee.canary.delay(cut, now);
+        world.referee.expect(lost.is_ok(), "loss", || {
+            "the holder was never checked".to_owned()
+        });
+        // One round trip, and one to connect.
+        let limit = CHECKED + stalled + 20 * MS;
+        world.referee.expect(took <= limit, "loss", || {
+            format!("reported after {took:?}, stalled for {stalled:?}")
+        });
+        longest = longest.max(took);
+    }
+    let made = gate.accepted();
+    let replaced = made > u64::from(TIMES);
+    world.proof(
+        replaced,
+        format!("lost within {longest:.1?}, {made} connections"),
+    );
 }
 
 async fn clients_killed(world: &mut World) {

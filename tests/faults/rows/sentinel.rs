@@ -10,13 +10,17 @@ use crate::load::hot;
 use crate::referee::BACKSTOP;
 use crate::store::{Store, Topology};
 use crate::support::engine::{MS, SECOND};
+use crate::support::proxy::Proxy;
 use crate::support::sentinel::SentinelSet;
-use crate::world::World;
+use crate::world::{PROCESSES, World};
 
 const NODES: usize = 3;
 const LEASE: Duration = Duration::from_millis(1_500);
 /// Longer than a failover takes.
 const LONG: Duration = Duration::from_secs(6);
+
+/// After it, a connection to a sentinel is replaced.
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub(super) fn rows() -> Vec<Row> {
     // A failover takes two to four seconds, and loses what the replicas have not got by then.
@@ -27,6 +31,10 @@ pub(super) fn rows() -> Vec<Row> {
     };
     vec![
         row("primary killed", |world| Box::pin(killed(world))),
+        row("sentinel connections hang, primary killed", |world| {
+            Box::pin(hung_sentinels(world))
+        })
+        .recovers_within(BACKSTOP + RESPONSE_TIMEOUT),
         row("primary stopped, and back as a replica", |world| {
             Box::pin(stopped(world))
         }),
@@ -66,6 +74,25 @@ async fn killed(world: &mut World) {
     let before = set(world).kill_primary();
     replaced(world, before).await;
     world.end(&begun, 1);
+}
+
+/// The sentinels themselves are well, and their new connections pass.
+async fn hung_sentinels(world: &mut World) {
+    let accepted = |world: &World| world.sentinels.iter().map(Proxy::accepted).sum::<u64>();
+    let made = accepted(world);
+    let begun = world.begin(None);
+    world.sentinels.iter().for_each(Proxy::freeze);
+    let before = set(world).kill_primary();
+    replaced(world, before).await;
+    world.end(&begun, 1);
+    sleep(BACKSTOP).await;
+    let made = accepted(world) - made;
+    // One replacement for each process and sentinel, which then stays.
+    let each = (PROCESSES * world.sentinels.len()) as u64;
+    world.proof(made >= each, format!("{made} connections to sentinels"));
+    world.referee.expect(made <= 2 * each, "I15", || {
+        format!("{made} connections to sentinels")
+    });
 }
 
 async fn stopped(world: &mut World) {

@@ -41,6 +41,8 @@ pub(crate) struct World {
     pub(crate) row: &'static Row,
     pub(crate) store: Store,
     pub(crate) gates: Vec<Gate>,
+    /// The ways of all processes to the sentinels.
+    pub(crate) sentinels: Vec<Proxy>,
     pub(crate) managers: Vec<LockManager>,
     pub(crate) referee: Arc<Referee>,
     load: Load,
@@ -57,6 +59,7 @@ impl World {
             row,
             store: Store::start(row.topology),
             gates: Vec::new(),
+            sentinels: Vec::new(),
             managers: Vec::new(),
             referee: Referee::start(),
             load: Load::new(),
@@ -72,6 +75,11 @@ impl World {
             }
             if row.quarantine {
                 world.sit_out_the_first_quarantine().await;
+            }
+            if let Store::Sentinel(set) = &world.store {
+                for port in set.sentinel_ports() {
+                    world.sentinels.push(Proxy::start(port).await);
+                }
             }
             for process in 0..PROCESSES {
                 world.add_process(process).await;
@@ -127,7 +135,13 @@ impl World {
                 self.gates.push(gate);
                 builder
             }
-            Store::Sentinel(set) => self.backend(set.url(set.service())),
+            Store::Sentinel(set) => {
+                let addresses = self.sentinels.iter();
+                let addresses = addresses.map(|it| format!("127.0.0.1:{}", it.port()));
+                let addresses = addresses.collect::<Vec<_>>().join(",");
+                let service = set.service();
+                self.backend(format!("redis+sentinel://{addresses}/{service}"))
+            }
             Store::Cluster(cluster) => self.backend(cluster.url()),
             Store::Quorum(servers) => {
                 let mut quorum = Quorum::builder();
