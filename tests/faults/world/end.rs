@@ -49,7 +49,11 @@ impl World {
             self.check(*expectation);
         }
         self.managers.clear();
+        if !self.has_silent_connections {
+            no_connection_is_left(&self.store, &self.referee).await;
+        }
         self.gates.clear();
+        self.sentinels.clear();
         no_task_is_left(&self.referee).await;
         let mut verdict = Verdict::of(self.row, &self.referee, &contended);
         verdict.orphans = orphans;
@@ -90,6 +94,32 @@ async fn no_subscription_is_left(store: &Store, referee: &Referee) {
             return;
         }
         sleep(20 * MS).await;
+    }
+}
+
+/// I10. The tasks of connections run on a thread of the crate, and end with their connections. Nodes of a
+/// set or of a cluster also have connections to each other.
+async fn no_connection_is_left(store: &Store, referee: &Referee) {
+    let servers = match store {
+        Store::Single(_) | Store::Quorum(_) => store.servers(),
+        _ => return,
+    };
+    let limit = Instant::now() + 5 * SECOND;
+    for server in servers {
+        loop {
+            let kinds = ["normal", "pubsub"].into_iter();
+            let clients = kinds.flat_map(|kind| server.clients(kind));
+            let ours = clients.filter(|client| !client.contains("cmd=monitor"));
+            let ours = ours.count();
+            if ours == 0 {
+                break;
+            }
+            if Instant::now() > limit {
+                referee.violation("I10", format!("{ours} connections"));
+                return;
+            }
+            sleep(20 * MS).await;
+        }
     }
 }
 
