@@ -19,7 +19,8 @@ use crate::backend::{
 
 /// Leases in Redis 6 or newer, shared with Redisson's `getLock`.
 ///
-/// A cheap handle: clones share the connections, which close with the last clone.
+/// A cheap handle: clones share the connections, which close with the last clone. Connections run on a
+/// thread of this crate, so any [runtime](crate::guide::runtimes) can use them.
 ///
 /// # Timeouts
 ///
