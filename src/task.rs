@@ -4,7 +4,7 @@
 //! |---|---|
 //! | of a manager | a [`Runtime`] that the manager chooses |
 //! | of a quorum | the runtime of the last caller: [`Spawner`] |
-//! | of Redis connections | a thread of this crate: [`Background`] |
+//! | of Redis connections | a thread of this crate, or a multi-thread runtime: [`Background`] |
 
 use std::fmt;
 use std::future::Future;
@@ -12,6 +12,8 @@ use std::panic::catch_unwind;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+#[cfg(feature = "redis")]
+use tokio::runtime::RuntimeFlavor;
 pub(crate) use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::oneshot;
 
@@ -152,6 +154,23 @@ impl Background {
         let handle = self.handle().or_else(|| Handle::try_current().ok());
         if let Some(handle) = handle {
             drop(handle.spawn(task));
+        }
+    }
+
+    /// Starts a detached task in the runtime of the caller if that runs on threads of its own, and on the
+    /// thread otherwise.
+    ///
+    /// For the path of each command, because a change of threads costs more than a script call. Such a
+    /// runtime does not idle. If it ends, or all its threads block, the owner of the task starts it again.
+    pub(crate) fn spawn_near<F>(self, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        match Handle::try_current() {
+            Ok(handle) if handle.runtime_flavor() == RuntimeFlavor::MultiThread => {
+                drop(handle.spawn(task));
+            }
+            _ => self.spawn(task),
         }
     }
 

@@ -22,7 +22,7 @@ const LEASE: Duration = Duration::from_secs(30);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The tolerance for a busy machine.
 const SOON: Duration = Duration::from_secs(2);
-const FATES: [Fate; 3] = [Fate::Idles, Fate::Blocks, Fate::Ends];
+const FATES: [Fate; 4] = [Fate::Idles, Fate::Blocks, Fate::Ends, Fate::ThreadsEnd];
 
 async fn patient(url: String) -> LockManager {
     let builder = RedisBackend::builder(url).response_timeout(RESPONSE_TIMEOUT);

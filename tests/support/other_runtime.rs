@@ -13,6 +13,8 @@ pub(crate) enum Fate {
     /// A handler blocks its thread.
     Blocks,
     Ends,
+    /// A multi-thread runtime ends.
+    ThreadsEnd,
 }
 
 /// A runtime on a separate thread that stopped after its work, kept until this is dropped.
@@ -35,7 +37,10 @@ impl Other {
         let (begun, has_begun) = mpsc::channel();
         let (over, is_over) = mpsc::channel::<()>();
         let thread = thread::spawn(move || {
-            let runtime = current_thread();
+            let runtime = match fate {
+                Fate::ThreadsEnd => Runtime::new().expect("a runtime"),
+                Fate::Idles | Fate::Blocks | Fate::Ends => current_thread(),
+            };
             let until_over = || {
                 begun.send(()).expect("the test waits");
                 // Ends with an error when the sender is dropped.
@@ -50,7 +55,7 @@ impl Other {
                     let _kept = work.await;
                     until_over();
                 }),
-                Fate::Ends => {
+                Fate::Ends | Fate::ThreadsEnd => {
                     let _kept = runtime.block_on(work);
                     drop(runtime);
                     until_over();

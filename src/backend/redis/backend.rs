@@ -20,7 +20,7 @@ use crate::backend::{
 /// Leases in Redis 6 or newer, shared with Redisson's `getLock`.
 ///
 /// A cheap handle: clones share the connections, which close with the last clone. Connections run on a
-/// thread of this crate, so any [runtime](crate::guide::runtimes) can use them.
+/// thread of this crate or in a multi-thread runtime, so any [runtime](crate::guide::runtimes) can use them.
 ///
 /// # Timeouts
 ///

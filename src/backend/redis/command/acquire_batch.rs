@@ -113,7 +113,11 @@ impl AcquireBatch {
                 route: route.clone(),
                 over: false,
             };
-            route.connection().network().background.spawn(sender.run());
+            route
+                .connection()
+                .network()
+                .background
+                .spawn_near(sender.run());
         }
         match reply.await {
             Ok(Sent::Replied(outcome)) => outcome,

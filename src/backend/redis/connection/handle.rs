@@ -258,7 +258,7 @@ impl Connection {
         if !std::mem::replace(&mut state.connecting, true) {
             drop(state);
             let attempt = Connecting::new(Arc::downgrade(self));
-            self.network().background.spawn(attempt.run());
+            self.network().background.spawn_near(attempt.run());
         }
     }
 
@@ -270,7 +270,7 @@ impl Connection {
         }
         let pause = self.state().ended();
         let connection = Arc::downgrade(self);
-        self.network().background.spawn(async move {
+        self.network().background.spawn_near(async move {
             sleep(pause).await;
             if let Some(connection) = connection.upgrade() {
                 let mut state = connection.state();
