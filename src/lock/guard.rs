@@ -74,6 +74,8 @@ impl Hold {
             let until = engine.release(grant, self.id, home, Some(report), now);
             Started { reported, until }
         };
+        // The caller may be in another runtime than the one that was set.
+        let own = home.filter(|_| !engine.homes.is_fixed());
         // All releases start before the first is awaited.
         let started: SmallVec<[_; 1]> = self.grants().iter().map(release).collect();
         async move {
@@ -83,7 +85,7 @@ impl Hold {
                 until,
             } in started
             {
-                let in_home = polled_in(home, &mut reported).await;
+                let in_home = polled_in(own, &mut reported).await;
                 // No report arrives in time if the runtime of the releaser has stopped.
                 let reported = match in_home {
                     Some(reported) => Some(reported),

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::release_queue::ReleaseQueue;
 use super::unresolved::Unresolved;
@@ -25,6 +25,8 @@ pub(super) struct Home {
     pub(super) watchdog: Alarm,
     pub(super) releases: ReleaseQueue,
     pub(super) unresolved: Unresolved,
+    /// Whether the runtime is no longer among the known ones.
+    ended: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -33,6 +35,8 @@ pub(super) struct Homes {
     manager: u64,
     fixed: Option<Arc<Home>>,
     known: Mutex<Vec<Arc<Home>>>,
+    /// The first of them, which most programs look up only, without the mutex.
+    first: OnceLock<Arc<Home>>,
     /// The number of runtimes that have ended.
     ended: AtomicU64,
     /// Leases of unknown fate for which no runtime was left. The next runtime resolves them.
@@ -71,7 +75,16 @@ impl Home {
             watchdog: Alarm::default(),
             releases: ReleaseQueue::default(),
             unresolved: Unresolved::default(),
+            ended: AtomicBool::new(false),
         }
+    }
+
+    fn is_known(&self) -> bool {
+        !self.ended.load(Ordering::SeqCst)
+    }
+
+    fn leave(&self) {
+        self.ended.store(true, Ordering::SeqCst);
     }
 
     /// Returns `true` if the runtime still accepts tasks.
@@ -109,6 +122,7 @@ impl Homes {
             manager: MANAGERS.fetch_add(1, Ordering::Relaxed),
             known: Mutex::new(fixed.iter().cloned().collect()),
             fixed,
+            first: OnceLock::new(),
             ended: AtomicU64::new(0),
             unresolved: Unresolved::default(),
         }
@@ -202,12 +216,19 @@ impl Homes {
         let ended: Vec<_> = known.iter().filter(|home| !home.is_alive()).collect();
         let mut known = self.known();
         known.retain(|home| !ended.iter().any(|ended| ended.id == home.id));
+        ended.iter().for_each(|home| home.leave());
         if known.iter().all(|home| home.id != id) {
-            known.push(Arc::new(Home::new(runtime)));
+            let home = Arc::new(Home::new(runtime));
+            self.first.get_or_init(|| Arc::clone(&home));
+            known.push(home);
         }
     }
 
     pub(super) fn get(&self, id: RuntimeId) -> Option<Arc<Home>> {
+        let first = self.first.get();
+        if let Some(first) = first.filter(|first| first.id == id && first.is_known()) {
+            return Some(Arc::clone(first));
+        }
         self.known().iter().find(|home| home.id == id).cloned()
     }
 
@@ -222,7 +243,13 @@ impl Homes {
 
     /// Removes a runtime that has ended.
     pub(super) fn end(&self, id: RuntimeId) {
-        self.known().retain(|home| home.id != id);
+        self.known().retain(|home| {
+            let stays = home.id != id;
+            if !stays {
+                home.leave();
+            }
+            stays
+        });
         self.ended.fetch_add(1, Ordering::AcqRel);
     }
 }

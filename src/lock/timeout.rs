@@ -52,16 +52,18 @@ pub(super) async fn by<F: Future>(
 }
 
 /// Completes with the output of `future` while it is polled in the runtime `home`, or with `None` when it is
-/// polled elsewhere. Needs no timer.
+/// polled elsewhere. Needs no timer. The first poll must be in `home`, whose identity costs two contended
+/// writes.
 pub(super) async fn polled_in<F: Future + Unpin>(
     home: Option<RuntimeId>,
     future: &mut F,
 ) -> Option<F::Output> {
+    let Some(home) = home else { return None };
+    let mut first = true;
     poll_fn(|cx| match Pin::new(&mut *future).poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending if home.is_some() && Runtime::current().map(|it| it.id()) == home => {
-            Poll::Pending
-        }
+        Poll::Pending if std::mem::take(&mut first) => Poll::Pending,
+        Poll::Pending if Runtime::current().is_some_and(|it| it.id() == home) => Poll::Pending,
         Poll::Pending => Poll::Ready(None),
     })
     .await

@@ -43,7 +43,7 @@ fn built(builder: LockManagerBuilder) -> LockManager {
 /// Runs the test for each fate on both kinds of store concurrently. The thread name contains both.
 pub(crate) fn in_each_case(test: impl Fn(Fate, &LockManager, &LockManager) + Sync) {
     thread::scope(|scope| {
-        for fate in [Fate::Idles, Fate::Blocks, Fate::Ends] {
+        for fate in [Fate::Idles, Fate::Blocks, Fate::Ends, Fate::ThreadsEnd] {
             for (store, [here, there]) in stores() {
                 let case = thread::Builder::new().name(format!("{fate:?} on {store}"));
                 let test = &test;
