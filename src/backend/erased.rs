@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
@@ -126,7 +125,7 @@ pub(in crate::backend) fn outcome<T: 'static>(
 ) -> Outcome<T> {
     Box::pin(Caught {
         command,
-        unknown: |panicked| Err(panicked),
+        finish: |polled: Result<Result<T, _>, _>| polled.and_then(|outcome| outcome),
     })
 }
 
@@ -136,35 +135,37 @@ fn outcomes<T: Clone + 'static>(
     count: usize,
     command: impl Future<Output = Vec<Result<T, BackendError>>> + Send + 'static,
 ) -> Outcomes<T> {
-    let counted = command.map(move |mut outcomes| {
-        outcomes.resize_with(count, || Err(BackendError::no_outcome()));
-        outcomes
-    });
     Box::pin(Caught {
-        command: counted,
-        unknown: move |panicked| vec![Err(panicked); count],
+        command,
+        finish: move |polled: Result<Vec<_>, _>| {
+            let mut outcomes = polled.unwrap_or_else(|panicked| vec![Err(panicked); count]);
+            outcomes.resize_with(count, || Err(BackendError::no_outcome()));
+            outcomes
+        },
     })
 }
 
 pin_project! {
-    /// Completes with the output of the command, or with that of `unknown` if a poll panics.
+    /// Polls a command, and completes with what `finish` makes of its output, or of the error if a poll panics.
     ///
     /// A hand-written future: an async function would store the command twice.
-    struct Caught<F, U> {
+    struct Caught<F, M> {
         #[pin]
         command: F,
-        unknown: U,
+        finish: M,
     }
 }
 
-impl<F: Future, U: Fn(BackendError) -> F::Output> Future for Caught<F, U> {
-    type Output = F::Output;
+impl<F: Future, T, M: Fn(Result<F::Output, BackendError>) -> T> Future for Caught<F, M> {
+    type Output = T;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let this = self.project();
-        // A future that panicked is not polled again.
-        caught(|| this.command.poll(cx))
-            .unwrap_or_else(|panicked| Poll::Ready((this.unknown)(panicked)))
+        match caught(|| this.command.poll(cx)) {
+            Ok(poll) => poll.map(|output| (this.finish)(Ok(output))),
+            // A future that panicked is not polled again.
+            Err(panicked) => Poll::Ready((this.finish)(Err(panicked))),
+        }
     }
 }
 
