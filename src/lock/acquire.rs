@@ -172,7 +172,11 @@ impl Acquire {
         tokio::select! {
             biased;
             () = guard.lost() => Err(Error::new(ErrorKind::Lost)),
-            output = work => Ok(output),
+            // The loss may have come during the last poll of the work.
+            output = work => match guard.is_held() {
+                true => Ok(output),
+                false => Err(Error::new(ErrorKind::Lost)),
+            },
         }
     }
 

@@ -184,3 +184,16 @@ async fn invalid_option_is_named_in_error() {
         assert_eq!(outcome.unwrap_err().field(), field);
     }
 }
+
+#[tokio::test]
+async fn run_reports_loss_in_last_poll() {
+    let locks = LockManager::in_memory();
+    let acquire = locks.acquire("k").lease(Duration::from_millis(20));
+    let ran = acquire.run(async |held| {
+        // Blocks until the lease has expired.
+        while held.is_held() {
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(ran.await.unwrap_err().kind(), ErrorKind::Lost);
+}
