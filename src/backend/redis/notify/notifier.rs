@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::pub_sub::{PubSub, ask, ping};
 use super::shared::{Endpoint, Shared};
 use super::task::Task;
+use crate::backend::redis::command::{Cause, unavailable};
 use crate::backend::redis::connection::Network;
 use crate::backend::{BackendError, HintSender};
 
@@ -84,16 +85,23 @@ impl Notifier {
         if self.shared.endpoint.is_none() {
             return Ok(());
         }
-        let trial = async {
-            let messages = self.shared.listen().await?;
-            for kind in self.shared.kinds {
-                ask(&messages.connection, &kind.subscribe(channel)).await?;
-                ping(&messages.connection).await?;
-                ask(&messages.connection, &kind.unsubscribe(channel)).await?;
-            }
-            Ok(())
-        };
-        self.shared.within(trial).await
+        let (shared, channel) = (Arc::clone(&self.shared), channel.to_owned());
+        // Like the subscriptions later, which need no I/O of the caller's runtime.
+        let tried = self.shared.network.background.run(async move {
+            let trial = async {
+                let messages = shared.listen().await?;
+                for kind in shared.kinds {
+                    ask(&messages.connection, &kind.subscribe(&channel)).await?;
+                    ping(&messages.connection).await?;
+                    ask(&messages.connection, &kind.unsubscribe(&channel)).await?;
+                }
+                Ok(())
+            };
+            shared.within(trial).await
+        });
+        tried
+            .await
+            .unwrap_or_else(|| Err(unavailable(Cause::NoRuntime)))
     }
 }
 
