@@ -138,7 +138,7 @@ impl fmt::Display for Error {
             ErrorKind::TooManyWaiters => "too many are waiting for this lock",
             ErrorKind::Overloaded => "too many are waiting for locks",
             ErrorKind::Unavailable => "the lock backend is unavailable",
-            ErrorKind::Misconfigured => "the lock backend refuses this client",
+            ErrorKind::Misconfigured => "the lock backend or the runtime is misconfigured",
             ErrorKind::Lost => "the lock was lost",
             ErrorKind::ShuttingDown => "the lock manager is shutting down",
             ErrorKind::InvalidKey => "the lock key is invalid",

@@ -110,8 +110,8 @@
 //! Per key and process there is one lane with a queue. Only the head of a lane talks to the
 //! backend, so a thousand requests for one busy key cost one subscription and one command in
 //! flight. A lock that is given up while others of this process wait goes to the next of them
-//! without a round trip. Renewals are the work of one task per manager, in batches, and a lock that
-//! is held for less than a third of its lease is never renewed. A release is off the request's
+//! without a round trip. Renewals are the work of one task per manager and runtime, in batches, and a
+//! lock that is held for less than a third of its lease is not renewed. A release is off the request's
 //! path: the response does not wait for it.
 //!
 //! The lock is given back when the response is complete. A body that is in memory is complete with

@@ -4,8 +4,9 @@
 //! absent. Scripts make all changes, so each change is atomic and repeatable. Releases are published on
 //! `redisson_lock__channel:{<key>}`.
 //!
-//! Connections come from a deadpool-redis pool. Each is taken once, multiplexed, and replaced through the pool
-//! when it ends. A key always has the same connection, so a release cannot overtake its acquire.
+//! Commands share multiplexed connections, which tasks open and replace. A deadpool-redis pool supplies the
+//! connections of acquires that wait for replicas. A key always has the same connection, so a release cannot
+//! overtake its acquire.
 //!
 //! | part | responsibility |
 //! |---|---|
