@@ -273,7 +273,7 @@ impl AcquireLoop {
         let now = Moment::now();
         let due = self.engine.stuck_at(now);
         let reply = poll_fn(|cx| attempt.poll_reply(cx));
-        let replied = by(&self.engine.homes, due, now, reply).await;
+        let replied = by(due, now, reply).await;
         Some(replied.unwrap_or_else(|| self.leave_behind(attempt)))
     }
 

@@ -89,7 +89,7 @@ impl Hold {
                 // No report arrives in time if the runtime of the releaser has stopped.
                 let reported = match in_home {
                     Some(reported) => Some(reported),
-                    None => by(&engine.homes, until, now, reported).await,
+                    None => by(until, now, reported).await,
                 };
                 let unavailable = || Err(Error::new(ErrorKind::Unavailable));
                 outcome = outcome.and(reported.and_then(Result::ok).unwrap_or_else(unavailable));

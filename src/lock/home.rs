@@ -164,10 +164,19 @@ impl Homes {
 
     /// Returns `true` if the caller runs inside a runtime with timers.
     pub(super) fn has_timers(&self) -> bool {
-        Runtime::current().is_some_and(|runtime| {
-            // The last runtime of this thread was checked, unless a runtime is set.
-            LAST.get() == self.as_last(runtime.id()) || timers_work()
-        })
+        let Some(runtime) = Runtime::current() else {
+            return false;
+        };
+        let last = self.as_last(runtime.id());
+        if LAST.get() == last {
+            return true;
+        }
+        let works = timers_work();
+        // Otherwise only an acquire may set it, which also registers the runtime.
+        if works && self.is_fixed() {
+            LAST.set(last);
+        }
+        works
     }
 
     /// Returns the same for a runtime that was not the last one of this thread.
@@ -189,14 +198,15 @@ impl Homes {
         self.fixed.is_some()
     }
 
-    /// Enters the runtime set for background work if the caller is outside any runtime, so that it can poll
-    /// futures that use timers.
+    /// Enters the runtime set for background work if the caller is in no runtime with timers, so that it can
+    /// poll futures that use them.
     pub(super) fn enter(&self) -> Option<EnterGuard<'_>> {
         let fixed = self.fixed.as_ref()?;
         // The timers of the caller's own runtime fire whatever the other one does.
-        Runtime::current()
-            .is_none()
-            .then(|| fixed.runtime.enter())?
+        match self.has_timers() {
+            true => None,
+            false => fixed.runtime.enter(),
+        }
     }
 
     /// Polls a future like a caller inside a runtime.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
-use tokio::time::{Sleep, sleep};
 
 use super::clock::Moment;
 use super::grant::Grant;
+use crate::task::Timer;
 
 /// The grants of one guard, one per key, in the order of the keys.
 #[derive(Debug, Clone)]
@@ -94,7 +94,7 @@ pin_project! {
         first: Option<u64>,
         more: Vec<Option<u64>>,
         #[pin]
-        deadline: Sleep,
+        deadline: Timer,
     }
 
     impl PinnedDrop for Lost {
@@ -113,7 +113,8 @@ impl Lost {
     pub(super) fn new(grants: Grants) -> Self {
         let more = vec![None; grants.as_slice().len() - 1];
         // Reading the clock detects a suspend, which the conversion of a moment does not.
-        let deadline = sleep(grants.valid_until().since(Moment::now()));
+        let now = Moment::now();
+        let deadline = Timer::at(grants.valid_until().max(now).into());
         Self {
             grants,
             first: None,
@@ -139,10 +140,7 @@ impl Future for Lost {
                 // A released guard can no longer be lost.
                 Standing::Released => return Poll::Pending,
                 Standing::HeldUntil(until) => {
-                    let until = until.into();
-                    if this.deadline.deadline() != until {
-                        this.deadline.as_mut().reset(until);
-                    }
+                    this.deadline.as_mut().reset(until.into());
                 }
             }
             ready!(this.deadline.as_mut().poll(cx));

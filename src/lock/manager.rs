@@ -93,6 +93,7 @@ impl LockManager {
     /// If dropped, nothing changes.
     pub async fn inspect(&self, key: impl Into<LockKey>) -> Result<Option<LockInfo>, Error> {
         let key = valid(key)?;
+        self.engine.require_runtime()?;
         let backend = Arc::clone(&self.engine.backend);
         let holder = self
             .engine
@@ -121,6 +122,7 @@ impl LockManager {
     pub async fn force_release(&self, key: impl Into<LockKey>) -> Result<bool, Error> {
         let key = valid(key)?;
         let engine = &self.engine;
+        engine.require_runtime()?;
         let seen = engine.event(&key, |lane, _| lane.lease_number());
         let backend = Arc::clone(&engine.backend);
         let outcome = self
@@ -162,7 +164,7 @@ impl LockManager {
                 home.unresolved.finished().await;
             }
         };
-        match by(&self.engine.homes, now + grace, now, finished).await {
+        match by(now + grace, now, finished).await {
             Some(()) => Snapshot::default(),
             None => self.snapshot(),
         }

@@ -30,6 +30,19 @@ const IN_FLIGHT: usize = 8;
 const PATIENCE: Duration = Duration::from_millis(20);
 
 impl Engine {
+    /// Checks that the caller can send a command.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Misconfigured`](ErrorKind::Misconfigured) outside a runtime, and in one without timers, unless
+    /// the backend replies at once or a runtime is set.
+    pub(super) fn require_runtime(self: &Arc<Self>) -> Result<(), Error> {
+        match self.backend.immediate() {
+            Some(_) => Ok(()),
+            None => self.current_home().map(drop),
+        }
+    }
+
     /// Returns the runtime of the task that returns a lease for the caller. A backend that replies at once
     /// needs no task.
     pub(super) fn release_home(self: &Arc<Self>) -> Option<RuntimeId> {

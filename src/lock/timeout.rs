@@ -5,11 +5,8 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::sleep_until;
-
 use super::clock::Moment;
-use super::home::Homes;
-use crate::task::{Runtime, RuntimeId, sleep_on_thread};
+use crate::task::{Runtime, RuntimeId, Timer};
 
 /// The longest sleep between two readings of the clock, because timers do not advance during a suspend.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -22,30 +19,18 @@ pub(super) fn next_wake(until: Moment, now: Moment) -> Moment {
 /// Completes with the output of `future`, or with `None` at `until`. Works outside any runtime.
 ///
 /// `now` is a moment before the call. The clock is read again only when a timer fires.
-pub(super) async fn by<F: Future>(
-    homes: &Homes,
-    until: Moment,
-    mut now: Moment,
-    future: F,
-) -> Option<F::Output> {
+pub(super) async fn by<F: Future>(until: Moment, mut now: Moment, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     if let Some(output) = poll_once(future.as_mut()).await {
         return Some(output);
     }
-    let timers = homes.has_timers();
+    let mut timer = pin!(Timer::at(next_wake(until, now).into()));
     while now < until {
-        let wake_at = next_wake(until, now);
-        let wake = async {
-            if timers {
-                sleep_until(wake_at.into()).await;
-            } else {
-                sleep_on_thread(wake_at.since(now)).await;
-            }
-        };
+        timer.as_mut().reset(next_wake(until, now).into());
         tokio::select! {
             biased;
             output = &mut future => return Some(output),
-            () = wake => now = Moment::now(),
+            () = timer.as_mut() => now = Moment::now(),
         }
     }
     None

@@ -223,3 +223,48 @@ fn idle_background_runtime_delays_no_timeout() {
         assert!(outcome.unwrap_err().is_busy());
     });
 }
+
+/// A caller outside all runtimes, and one in a runtime without timers.
+fn from_callers_without_timers(call: impl Fn(&dyn Fn(Work) -> Output)) {
+    call(&|work| park_until_ready(SECOND, work));
+    let without_timers = tokio::runtime::Builder::new_current_thread().build();
+    let without_timers = without_timers.unwrap();
+    call(&|work| without_timers.block_on(work));
+}
+
+type Output = Result<(), tower_lock::Error>;
+type Work = std::pin::Pin<Box<dyn Future<Output = Output>>>;
+
+#[test]
+fn background_runtime_serves_callers_without_timers() {
+    on_each_store(|locks, _| {
+        from_callers_without_timers(|block_on| {
+            let work = locks.clone();
+            let ran = block_on(Box::pin(async move {
+                let (held, other) = (work.acquire("k").await?, work.clone());
+                // Waits until the other guard is dropped.
+                let waits = async { other.acquire("k").run(async |_| ()).await };
+                let drops = async {
+                    tokio::task::yield_now().await;
+                    drop(held);
+                };
+                futures_util::join!(waits, drops).0
+            }));
+            ran.unwrap();
+        });
+    });
+}
+
+#[test]
+fn loss_reaches_callers_without_timers() {
+    on_each_store(|locks, _| {
+        from_callers_without_timers(|block_on| {
+            let work = locks.clone();
+            let lost = block_on(Box::pin(async move {
+                let acquire = work.acquire("k").lease(100 * MS);
+                acquire.run(|_| std::future::pending::<()>()).await
+            }));
+            assert_eq!(lost.unwrap_err().kind(), tower_lock::ErrorKind::Lost);
+        });
+    });
+}

@@ -51,3 +51,24 @@ fn wait_without_timers_names_enable_time() {
     names_enable_time(&without_timers().block_on(waiting).unwrap_err());
     assert_eq!(locks.snapshot().waiting, 0);
 }
+
+#[test]
+fn inspection_without_timers_names_enable_time() {
+    let locks = LockManager::builder(Simulated::new(Duration::from_millis(1)));
+    let locks = locks.build().unwrap();
+    let runtime = without_timers();
+    names_enable_time(&runtime.block_on(locks.inspect("k")).unwrap_err());
+    names_enable_time(&runtime.block_on(locks.is_locked("k")).unwrap_err());
+    names_enable_time(&runtime.block_on(locks.force_release("k")).unwrap_err());
+}
+
+#[test]
+fn loss_is_noticed_without_timers() {
+    let with_timers = Builder::new_current_thread().enable_time().build().unwrap();
+    let locks = LockManager::in_memory();
+    let lease = Duration::from_millis(50);
+    let held = with_timers.block_on(locks.acquire("k").lease(lease).into_future());
+    let held = held.unwrap();
+    without_timers().block_on(held.lost());
+    assert!(!held.is_held());
+}
