@@ -104,9 +104,9 @@ mod axum {
 mod redis {
     use super::*;
     use tower_lock::RedisBackend;
-    use tower_lock::backend::redis::{Publish, RedisBackendBuilder};
+    use tower_lock::backend::redis::{Credentials, Publish, RedisBackendBuilder};
 
-    assert_shared!(RedisBackend, RedisBackendBuilder, Publish);
+    assert_shared!(RedisBackend, RedisBackendBuilder, Publish, Credentials);
     assert_impl_all!(RedisBackend: Clone);
 }
 

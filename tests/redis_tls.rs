@@ -233,6 +233,61 @@ async fn a_server_of_another_name_is_refused() {
 }
 
 #[tokio::test]
+async fn server_name_replaces_host_in_certificate() {
+    let server = TlsServer::start();
+    server.show(&server.authority().issue_for(&["locks.example"]));
+    let story = refusal(builder(&server)).await;
+    assert!(story.contains("not valid for name"), "{story}");
+    let named = || builder(&server).tls_server_name("locks.example");
+    let (here, there) = (manager(named()).await, manager(named()).await);
+    let guard = here.acquire("a").await.unwrap();
+    let waiting = tokio::spawn(there.acquire("a").wait_forever().into_future());
+    eventually("it subscribes", || subscribers(server.server(), "a") > 0).await;
+    guard.release().await.unwrap();
+    let next = timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
+    next.release().await.unwrap();
+    let wrong = builder(&server).tls_server_name("elsewhere.example");
+    let story = refusal(wrong).await;
+    assert!(story.contains("not valid for name"), "{story}");
+}
+
+#[tokio::test]
+async fn server_name_reaches_sentinel_and_primary() {
+    let primary = TlsServer::start();
+    let port = primary.port();
+    let configuration = format!("sentinel monitor locks 127.0.0.1 {port} 1\n");
+    let options = ["--sentinel", "--tls-replication", "yes"];
+    let options = [&options[..], &["--tls-auth-clients", "no"]].concat();
+    let sentinel = primary.start_beside(&configuration, &options);
+    primary.show(&primary.authority().issue_for(&["localhost"]));
+    let url = sentinel.url().replace("rediss://", "rediss+sentinel://") + "/locks";
+    let builder = || at(&url).ca_certificate(primary.ca());
+    let story = refusal(builder()).await;
+    assert!(story.contains("primary"), "{story}");
+    let locks = manager(builder().tls_server_name("localhost")).await;
+    locks.acquire("a").await.unwrap().release().await.unwrap();
+    let story = refusal(builder().tls_server_name("locks.example")).await;
+    assert!(story.contains("no sentinel could be asked"), "{story}");
+}
+
+#[tokio::test]
+async fn server_name_reaches_cluster_nodes() {
+    let options = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
+    let options = [&options[..], &["--tls-auth-clients", "no"]].concat();
+    let server = TlsServer::start_with(&options);
+    let all = ["CLUSTER", "ADDSLOTSRANGE", "0", "16383"];
+    server.server().cli(&all);
+    let info = || server.server().cli(&["CLUSTER", "INFO"]);
+    eventually("a cluster in order", || info().contains("state:ok")).await;
+    server.show(&server.authority().issue_for(&["locks.example"]));
+    let url = server.url().replace("rediss://", "rediss+cluster://");
+    let builder = || at(&url).ca_certificate(server.ca());
+    refusal(builder()).await;
+    let locks = manager(builder().tls_server_name("locks.example")).await;
+    locks.acquire("a").await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_server_that_asks_for_a_certificate_refuses_those_without_a_good_one() {
     let options = ["--tls-auth-clients", "yes", "--tls-protocols"];
     for version in ["TLSv1.2", "TLSv1.3"] {
@@ -335,6 +390,14 @@ async fn certificates_that_cannot_be_used_are_named() {
         pool().notify("redis://127.0.0.1:1"),
     ] {
         unusable.push(("ca_certificate", builder.ca_certificate(&*ca)));
+    }
+    for builder in [
+        tls().tls_server_name(""),
+        tls().tls_server_name("no name"),
+        RedisBackend::builder("redis://127.0.0.1:1").tls_server_name("locks.example"),
+        pool().tls_server_name("locks.example"),
+    ] {
+        unusable.push(("tls_server_name", builder));
     }
     let plain = RedisBackend::builder("redis://127.0.0.1:1");
     let plain = plain.client_certificate(&*good.certificate, &*good.key);

@@ -60,6 +60,13 @@
 //! [`min_replicas`]: crate::backend::redis::RedisBackendBuilder::min_replicas
 //! [`notify`]: crate::backend::redis::RedisBackendBuilder::notify
 //!
+//! # Nodes behind Docker, NAT or a tunnel
+//!
+//! Nodes report the addresses of the other nodes. [`address_map`] returns the address to connect to for each of
+//! them, redirections included. The nodes in the URL are connected to as written.
+//!
+//! [`address_map`]: crate::backend::redis::RedisBackendBuilder::address_map
+//!
 //! # What a failover can do
 //!
 //! The same as with Sentinel, for the keys of one node. While a slot has no node

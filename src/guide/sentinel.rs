@@ -84,3 +84,7 @@
 //! [`sentinel_auth`](crate::backend::redis::RedisBackendBuilder::sentinel_auth). Its user needs
 //! `+sentinel|get-master-addr-by-name +sentinel|master`. Without the second one, the epochs are unknown,
 //! and only a majority replaces a known primary.
+//!
+//! If this process cannot reach the address that the sentinels name, as behind Docker or NAT, set
+//! [`address_map`](crate::backend::redis::RedisBackendBuilder::address_map). A password or token of the primary that
+//! changes comes from [`credentials`](crate::backend::redis::RedisBackendBuilder::credentials).

@@ -1,9 +1,10 @@
 //! Every error that a connection can end in, and what is told of it.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use deadpool_redis::{Config, Runtime};
-use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
+use tower_lock::backend::redis::{Credentials, RedisBackend, RedisBackendBuilder};
 use tower_lock::{Backend as _, ConnectError, ErrorKind, LockKey, LockManager};
 
 use crate::canary::{Canary, KEY, PASSWORD, USER, admit, assert_no_login, encoded, with_login};
@@ -96,6 +97,9 @@ fn no_error_of_connecting_shows_a_login() {
         assert!(refused(
             fails(&mut canary, RedisBackend::builder(&url)).await
         ));
+        let provided = RedisBackend::builder(server.url())
+            .credentials(|| async { Ok::<_, Infallible>(Credentials::new(USER, PASSWORD)) });
+        assert!(refused(fails(&mut canary, provided).await));
         admit(&server);
         server.cli(&["ACL", "SETUSER", USER, "-evalsha"]);
         assert!(refused(

@@ -8,7 +8,7 @@ use axum::extract::FromRequestParts as _;
 use deadpool_redis::{Config, Runtime};
 use http::{Request, Response};
 use tower::{Layer as _, Service as _, service_fn};
-use tower_lock::backend::redis::Publish;
+use tower_lock::backend::redis::{Credentials, Publish};
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased,
     Hints, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
@@ -112,6 +112,7 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
     canary.closed(&ReleasedOrKept::kept(1));
     canary.closed(&Extended::kept(1));
     canary.closed(&ForceReleased::NotHeld);
+    canary.closed(&Credentials::new(USER, PASSWORD));
     backend.force_release(&key).await.unwrap();
 
     let memory = Memory::new();
@@ -200,6 +201,8 @@ fn no_builder_shows_a_login_or_a_private_key() {
     let mut builders = vec![
         RedisBackend::builder("redis://h").sentinel_auth(USER, PASSWORD),
         RedisBackend::builder("redis://h").notify(with_login("redis://h")),
+        RedisBackend::builder("redis://h")
+            .credentials(|| async { Ok::<_, Infallible>(Credentials::new(USER, PASSWORD)) }),
         RedisBackend::builder("rediss://h")
             .client_certificate(&*identity.certificate, &*identity.key),
         RedisBackend::from_pool({

@@ -1,5 +1,7 @@
 //! The settings of a Redis backend.
 
+mod reach;
+
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use super::RedisBackend;
 use super::command::{Calls, Names, Scripts};
 #[cfg(feature = "redis-tls")]
 use super::connection::Certificates;
-use super::connection::{Network, Transport};
+use super::connection::{AddressMap, Network, Provider, Transport};
 use super::inner::Inner;
 use super::notify::{Publish, Recovery};
 use super::self_test::self_test;
@@ -44,6 +46,8 @@ pub struct RedisBackendBuilder {
     response_timeout: Duration,
     publish: Publish,
     sentinel_auth: Option<RedisConnectionInfo>,
+    credentials: Option<Provider>,
+    address_map: Option<AddressMap>,
     #[cfg(feature = "redis-tls")]
     certificates: Certificates,
     min_replicas: Option<MinReplicas>,
@@ -70,6 +74,8 @@ impl RedisBackendBuilder {
             response_timeout: Duration::from_millis(500),
             publish: Publish::default(),
             sentinel_auth: None,
+            credentials: None,
+            address_map: None,
             #[cfg(feature = "redis-tls")]
             certificates: Certificates::default(),
             min_replicas: None,
@@ -132,56 +138,6 @@ impl RedisBackendBuilder {
     /// For older clients of Redisson in a cluster, see [sharing locks with Redisson](crate::guide::redisson).
     pub fn publish(mut self, publish: Publish) -> Self {
         self.publish = publish;
-        self
-    }
-
-    /// Sets the credentials for the sentinels. Defaults to none. The user and the password in the URL are for
-    /// the primary.
-    ///
-    /// An empty user means the default user of the server.
-    pub fn sentinel_auth(mut self, user: impl AsRef<str>, password: impl AsRef<str>) -> Self {
-        let login = RedisConnectionInfo::default().set_password(password);
-        self.sentinel_auth = Some(match user.as_ref() {
-            "" => login,
-            user => login.set_username(user),
-        });
-        self
-    }
-
-    /// Sets the trusted authorities for `rediss://`, as one or more PEM certificates. Defaults to the public ones
-    /// that Mozilla trusts, which these replace.
-    ///
-    /// They apply to commands, subscriptions, sentinels and all nodes of a cluster. The certificate of a server
-    /// must contain its host name or IP address, as in the URL or as a sentinel or a cluster reports it.
-    ///
-    /// ```no_run
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use tower_lock::RedisBackend;
-    ///
-    /// let backend = RedisBackend::builder("rediss://locks.internal:6380")
-    ///     .ca_certificate(std::fs::read("ca.pem")?)
-    ///     .connect()
-    ///     .await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[cfg(feature = "redis-tls")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
-    pub fn ca_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.certificates.ca = Some(pem.into());
-        self
-    }
-
-    /// Sets the client certificate, followed by its intermediate ones, and its private key, both as PEM. Defaults
-    /// to none.
-    #[cfg(feature = "redis-tls")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
-    pub fn client_certificate(
-        mut self,
-        certificate_pem: impl Into<Vec<u8>>,
-        key_pem: impl Into<Vec<u8>>,
-    ) -> Self {
-        self.certificates.client = Some((certificate_pem.into(), key_pem.into()));
         self
     }
 
@@ -312,6 +268,8 @@ impl RedisBackendBuilder {
             publish: self.publish,
             transport: Transport {
                 user_timeout: self.connect_timeout.max(MIN_USER_TIMEOUT),
+                credentials: self.credentials,
+                address_map: self.address_map,
                 #[cfg(feature = "redis-tls")]
                 certificates: self.certificates,
             },

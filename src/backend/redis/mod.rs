@@ -30,4 +30,5 @@ mod topology;
 
 pub use backend::RedisBackend;
 pub use builder::RedisBackendBuilder;
+pub use connection::Credentials;
 pub use notify::Publish;

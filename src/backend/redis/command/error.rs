@@ -36,6 +36,8 @@ pub(crate) enum Cause {
     NoReply(Duration),
     #[error("no connection within {0:?}")]
     NoConnection(Duration),
+    #[error("credentials provider failed")]
+    NoCredentials(#[source] Box<dyn Error + Send + Sync>),
     #[error("server closed the connection")]
     HungUp,
     #[error("runtime was shut down")]

@@ -3,28 +3,24 @@
 //! A connection from a pool announces no end: all connections of a pool have one sender of push messages.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use deadpool_redis::{
-    Connection as Pooled, Manager, Pool, PoolConfig, PoolError, Runtime, Timeouts,
-};
+use deadpool_redis::{Connection as Pooled, Pool};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ProtocolVersion, PushInfo, PushKind};
+use redis::{Client, ProtocolVersion, PushInfo, PushKind};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::link::Link;
 use super::network::{Network, within};
+use super::pools::{Pools, checkout};
 use super::server::{Locate, Target};
+use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, check, entry, not_connected, unavailable};
-use crate::backend::{BackendError, BackendErrorKind};
 use crate::task::with_caller_logs;
 
-/// redis-rs blocks senders beyond this many unsent commands. Its default of 50 is less than one
-/// busy process has in flight.
-const UNSENT_COMMANDS: usize = 4_096;
 /// The most links per connection: one that hangs, whose commands may still take effect, and its replacement.
 const LINKS: usize = 2;
 /// Disables the response timeout of redis-rs.
@@ -40,10 +36,7 @@ pub(crate) enum Origin {
 /// Opens the connections for commands.
 pub(crate) struct Connector {
     origin: Origin,
-    /// The address of the last connection, and the pool for it.
-    last: Mutex<Option<(String, Pool)>>,
-    /// The number of connections that a pool must have room for.
-    pool_size: usize,
+    pools: Arc<Pools>,
     /// A permit for each open link, suspect ones included.
     links: Arc<Semaphore>,
     /// The name for errors and logs.
@@ -66,8 +59,10 @@ impl Connector {
         Self {
             address: address.to_owned(),
             origin,
-            last: Mutex::default(),
-            pool_size: connections + checked_out,
+            pools: Arc::new(Pools::new(
+                connections + checked_out,
+                network.connect_timeout,
+            )),
             links: Arc::new(Semaphore::new(LINKS * connections)),
             network,
         }
@@ -77,7 +72,7 @@ impl Connector {
     pub(crate) fn pool_size(&self) -> usize {
         match &self.origin {
             Origin::Given(pool) => pool.status().max_size,
-            Origin::Server(_) => self.pool_size,
+            Origin::Server(_) => self.pools.size(),
         }
     }
 
@@ -103,11 +98,13 @@ impl Connector {
                     let open = |target: Target| {
                         let on_end = on_end.clone();
                         async move {
+                            let target = target.with_login().await?;
                             // For the connections that are checked out later.
-                            self.pool(&target)?;
-                            let (connection, ended) = dial(&target, on_end).await?;
+                            self.pools.prepare(&target)?;
+                            let address = target.address.clone();
+                            let (connection, ended) = dial(target, on_end).await?;
                             let connection = confirmed(&**server, connection).await?;
-                            Ok((connection, target.address, ended))
+                            Ok((connection, address, ended))
                         }
                     };
                     open_at(&**server, open).await?
@@ -141,43 +138,26 @@ impl Connector {
     ///
     /// If dropped, a connection that is being opened goes to the pool.
     pub(crate) async fn checkout(&self, shared: &Link) -> Result<Pooled, BackendError> {
-        let pool = match &self.origin {
-            Origin::Given(pool) => Some(pool.clone()),
-            // The pool of `shared`: a request to the sentinels for each grant would be too many.
-            Origin::Server(_) => self.pool_at(&shared.address),
-        };
-        let pool = pool.ok_or_else(|| unavailable(Cause::NotPrimary))?;
         let limit = self.network.connect_timeout;
+        let given = match &self.origin {
+            Origin::Given(pool) => Some(pool.clone()),
+            Origin::Server(_) => None,
+        };
+        let (pools, address) = (Arc::clone(&self.pools), shared.address.clone());
         // The runtime that opens a connection also drives it for the next acquire, of any runtime.
         let pooled = self.network.background.run(async move {
+            let pooled = async {
+                match given {
+                    Some(pool) => checkout(&pool).await,
+                    // The pool of `shared`: a request to the sentinels for each grant would be too many.
+                    None => pools.checkout(&address).await,
+                }
+            };
             // The program's pool may have no timeouts.
-            within(limit, checkout(&pool)).await
+            within(limit, pooled).await
         });
         let ended = || Err(unavailable(Cause::NoRuntime));
         pooled.await.unwrap_or_else(ended)
-    }
-
-    fn last(&self) -> MutexGuard<'_, Option<(String, Pool)>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn pool_at(&self, address: &str) -> Option<Pool> {
-        let last = self.last();
-        let same = last.as_ref().filter(|(last, _)| last == address);
-        same.map(|(_, pool)| pool.clone())
-    }
-
-    fn pool(&self, target: &Target) -> Result<Pool, BackendError> {
-        let mut last = self.last();
-        if let Some((address, pool)) = &*last
-            && *address == target.address
-        {
-            return Ok(pool.clone());
-        }
-        let pool = pool(target, self.pool_size, self.network.connect_timeout)
-            .map_err(|error| BackendError::refused(BackendErrorKind::Misconfigured, error))?;
-        *last = Some((target.address.clone(), pool.clone()));
-        Ok(pool)
     }
 }
 
@@ -236,10 +216,10 @@ async fn confirmed(
 
 /// Opens a connection for commands. At its end, the flag is set and `on_end` is called.
 async fn dial(
-    target: &Target,
+    target: Target,
     on_end: impl Fn() + Send + Sync + 'static,
 ) -> Result<(MultiplexedConnection, Arc<AtomicBool>), BackendError> {
-    let client = Client::open(target.info.clone()).map_err(not_connected)?;
+    let (info, mut config) = target.settings();
     let ended = Arc::<AtomicBool>::default();
     let flag = Arc::clone(&ended);
     let on_end = with_caller_logs(on_end);
@@ -250,20 +230,12 @@ async fn dial(
         }
         Ok::<_, ()>(())
     };
-    let mut config = untimed();
-    if target.info.redis_settings().protocol() == ProtocolVersion::RESP3 {
+    if info.redis_settings().protocol() == ProtocolVersion::RESP3 {
         config = config.set_push_sender(announce);
     }
+    let client = Client::open(info).map_err(not_connected)?;
     let connection = client.get_multiplexed_async_connection_with_config(&config);
     Ok((connection.await.map_err(not_connected)?, ended))
-}
-
-/// Returns settings without timeouts, which the callers have.
-fn untimed() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(UNSENT_COMMANDS)
 }
 
 async fn taken(pool: &Pool) -> Result<MultiplexedConnection, BackendError> {
@@ -275,17 +247,6 @@ async fn taken(pool: &Pool) -> Result<MultiplexedConnection, BackendError> {
 pub(crate) fn without_timeout(mut connection: MultiplexedConnection) -> MultiplexedConnection {
     connection.set_response_timeout(NO_TIMEOUT);
     connection
-}
-
-async fn checkout(pool: &Pool) -> Result<Pooled, BackendError> {
-    match pool.get().await {
-        Ok(connection) => Ok(connection),
-        Err(PoolError::Backend(error)) => Err(not_connected(error)),
-        Err(error @ (PoolError::Closed | PoolError::NoRuntimeSpecified)) => Err(
-            BackendError::refused(BackendErrorKind::Misconfigured, error),
-        ),
-        Err(error) => Err(unavailable(error)),
-    }
 }
 
 /// A connection for subscriptions, and its push messages. Its end is one of them.
@@ -303,40 +264,23 @@ pub(crate) struct Messages {
 /// If dropped, a connection that was being opened is closed.
 pub(crate) async fn listen(server: &dyn Locate) -> Result<Messages, BackendError> {
     let open = |target: Target| async move {
-        let client = Client::open(target.for_messages()).map_err(not_connected)?;
+        let target = target.with_login().await?;
+        let address = target.address.clone();
+        let (info, config) = target.for_messages().settings();
+        let client = Client::open(info).map_err(not_connected)?;
         let (sender, pushed) = unbounded_channel();
-        let config = untimed().set_push_sender(sender);
+        let config = config.set_push_sender(sender);
         let connection = client
             .get_multiplexed_async_connection_with_config(&config)
             .await
             .map_err(not_connected)?;
         Ok(Messages {
             connection: confirmed(server, connection).await?,
-            address: target.address,
+            address,
             pushed,
         })
     };
     open_at(server, open).await
-}
-
-/// Creates a pool for `size` connections to `target`.
-///
-/// Only acquires that wait for replicas check connections out.
-fn pool(
-    target: &Target,
-    size: usize,
-    connect_timeout: Duration,
-) -> Result<Pool, Box<dyn std::error::Error + Send + Sync>> {
-    let config = untimed().set_connection_timeout(Some(connect_timeout));
-    let manager = Manager::new_with_config(target.info.clone(), config)?;
-    let mut pool = PoolConfig::new(size);
-    pool.timeouts = Timeouts {
-        wait: Some(connect_timeout),
-        create: Some(connect_timeout),
-        recycle: Some(connect_timeout),
-    };
-    let pool = Pool::builder(manager).config(pool);
-    Ok(pool.runtime(Runtime::Tokio1).build()?)
 }
 
 impl fmt::Debug for Connector {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `server` | the address, the credentials and the certificates of a server |
 //! | `dial` | opens connections |
+//! | `pools` | the pool of the current server |
 //! | `link` | one multiplexed connection |
 //! | `handle`, `state`, `connecting` | the current link for commands, and its replacement |
 //! | `request` | a command, its undo and its reply |
@@ -23,6 +24,7 @@ mod handle;
 mod link;
 mod network;
 mod outage;
+mod pools;
 mod request;
 mod server;
 mod state;
@@ -36,4 +38,5 @@ pub(crate) use outage::Outage;
 pub(crate) use request::{Reply, Request, Undo, after};
 #[cfg(feature = "redis-tls")]
 pub(crate) use server::Certificates;
-pub(crate) use server::{Locate, Target, Targets, Transport};
+pub use server::Credentials;
+pub(crate) use server::{AddressMap, Locate, Provider, Target, Targets, Transport};

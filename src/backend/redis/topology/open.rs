@@ -58,6 +58,11 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
                 let problem = "connections are the pool's";
                 transport.certificates.refuse(problem)?;
             }
+            if notify.is_none() && transport.credentials.is_some() {
+                let problem = "connections are the pool's";
+                return Err(ConfigError::new("credentials", problem).into());
+            }
+            reject_address_map(&transport)?;
             reject_sentinel_auth(sentinel_auth.as_ref())?;
             let subscribed = notify.map(|target| Arc::new(target) as Arc<dyn Locate>);
             let origin = Origin::Given(pool);
@@ -68,6 +73,7 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
     let server: Arc<dyn Locate> = match targets {
         Targets::Server(target) => {
             reject_sentinel_auth(sentinel_auth.as_ref())?;
+            reject_address_map(&transport)?;
             has_messages = target.has_messages();
             Arc::new(*target)
         }
@@ -106,6 +112,17 @@ fn reject_sentinel_auth(login: Option<&RedisConnectionInfo>) -> Result<(), Confi
         Some(_) => Err(ConfigError::new(
             "sentinel_auth",
             "the URL names no sentinels",
+        )),
+    }
+}
+
+/// Rejects a map that no address would pass.
+fn reject_address_map(transport: &Transport) -> Result<(), ConfigError> {
+    match transport.address_map {
+        None => Ok(()),
+        Some(_) => Err(ConfigError::new(
+            "address_map",
+            "one server reports no addresses",
         )),
     }
 }

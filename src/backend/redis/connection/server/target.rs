@@ -1,9 +1,24 @@
 //! A server, and how to connect and log in to it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
-use redis::{ConnectionAddr, ConnectionInfo, ProtocolVersion};
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisConnectionInfo,
+};
+
+use super::credentials::Provider;
+#[cfg(feature = "redis-tls")]
+use super::resolver::Resolver;
+use crate::backend::BackendError;
+
+/// redis-rs blocks senders beyond this many unsent commands. Its default of 50 is less than one
+/// busy process has in flight.
+const UNSENT_COMMANDS: usize = 4_096;
+
+/// Returns the host and the port to connect to, for those that a server reports.
+pub(crate) type AddressMap = Arc<dyn Fn(&str, u16) -> (String, u16) + Send + Sync>;
 
 /// One server and the credentials for it. It contains the password, so it has no `Debug`.
 #[derive(Clone)]
@@ -11,6 +26,12 @@ pub(crate) struct Target {
     pub(crate) info: ConnectionInfo,
     /// Host and port, or the path of the socket.
     pub(crate) address: String,
+    /// `None` if the login in `info` is that of every connection.
+    pub(crate) credentials: Option<Provider>,
+    address_map: Option<AddressMap>,
+    /// The name that certificates must contain. Defaults to the host.
+    #[cfg(feature = "redis-tls")]
+    server_name: Option<String>,
 }
 
 /// The settings of every connection, whatever its URL. It contains a private key, so it has no
@@ -19,21 +40,31 @@ pub(crate) struct Target {
 pub(crate) struct Transport {
     /// How long sent bytes may remain unacknowledged.
     pub(crate) user_timeout: Duration,
+    pub(crate) credentials: Option<Provider>,
+    pub(crate) address_map: Option<AddressMap>,
     #[cfg(feature = "redis-tls")]
     pub(crate) certificates: super::Certificates,
 }
 
 impl Target {
-    pub(crate) fn new(info: ConnectionInfo, user_timeout: Duration) -> Self {
+    pub(crate) fn new(info: ConnectionInfo, transport: &Transport) -> Self {
         Self {
             address: address_of(info.addr()),
-            info: info.set_tcp_settings(tcp_settings(user_timeout)),
+            info: info.set_tcp_settings(tcp_settings(transport.user_timeout)),
+            credentials: transport.credentials.clone(),
+            address_map: transport.address_map.clone(),
+            #[cfg(feature = "redis-tls")]
+            server_name: transport.certificates.server_name.clone(),
         }
     }
 
-    /// Returns another server with the same login and the same kind of connection.
+    /// Returns another server with the same login and the same kind of connection. A server reported its
+    /// address.
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
-        let host = host.to_owned();
+        let (host, port) = match &self.address_map {
+            Some(map) => map(host, port),
+            None => (host.to_owned(), port),
+        };
         let addr = match self.info.addr() {
             ConnectionAddr::TcpTls {
                 insecure,
@@ -50,7 +81,64 @@ impl Target {
         Self {
             address: address_of(&addr),
             info: self.info.clone().set_addr(addr),
+            ..self.clone()
         }
+    }
+
+    /// Returns the same server with another login, which is that of every connection.
+    pub(crate) fn with(&self, login: RedisConnectionInfo) -> Self {
+        Self {
+            info: self.info.clone().set_redis_settings(login),
+            credentials: None,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the same server with the login of one connection. The caller sets the time limit.
+    pub(crate) async fn with_login(&self) -> Result<Self, BackendError> {
+        let mut target = self.clone();
+        if let Some(provider) = &self.credentials {
+            let settings = self.info.redis_settings().clone();
+            let settings = provider.ask().await?.apply(settings);
+            target.info = target.info.set_redis_settings(settings);
+        }
+        Ok(target)
+    }
+
+    /// Returns the settings of a connection, without timeouts, which the callers have.
+    pub(crate) fn settings(self) -> (ConnectionInfo, AsyncConnectionConfig) {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(UNSENT_COMMANDS);
+        #[cfg(feature = "redis-tls")]
+        if let Some(name) = self.server_name
+            && let ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure,
+                tls_params,
+            } = self.info.addr().clone()
+        {
+            // redis-rs verifies the certificate against the host that it resolves.
+            let addr = ConnectionAddr::TcpTls {
+                host: name,
+                port,
+                insecure,
+                tls_params,
+            };
+            let config = config.set_dns_resolver(Resolver::new(host));
+            return (self.info.set_addr(addr), config);
+        }
+        (self.info, config)
+    }
+
+    /// Returns `true` if both are the same server with the same login.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let (mine, theirs) = (self.info.redis_settings(), other.info.redis_settings());
+        self.address == other.address
+            && mine.username() == theirs.username()
+            && mine.password() == theirs.password()
     }
 
     /// Returns `true` unless the URL demands RESP2. Then the server may not have RESP3, and subscriptions need
@@ -60,8 +148,11 @@ impl Target {
     }
 
     /// Returns the same server for a subscription: only RESP3 has messages between replies.
-    pub(crate) fn for_messages(&self) -> ConnectionInfo {
-        newest(self.info.clone())
+    pub(crate) fn for_messages(self) -> Self {
+        Self {
+            info: newest(self.info),
+            ..self
+        }
     }
 }
 

@@ -6,19 +6,22 @@ use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertific
 use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::sign::CertifiedKey;
 
 use crate::ConfigError;
 
 const CA: &str = "ca_certificate";
 const CLIENT: &str = "client_certificate";
+const NAME: &str = "tls_server_name";
 
 /// The builder's certificates, as PEM. They include a private key, so there is no `Debug`.
 #[derive(Default)]
 pub(crate) struct Certificates {
     pub(crate) ca: Option<Vec<u8>>,
     pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
+    /// The name that the certificates of servers must contain. Defaults to the host.
+    pub(crate) server_name: Option<String>,
 }
 
 impl Certificates {
@@ -34,7 +37,7 @@ impl Certificates {
         }
         let provider = provider();
         self.check(&provider)?;
-        if self.given().is_none() {
+        if self.ca.is_none() && self.client.is_none() {
             return Ok(info);
         }
         let certificates = TlsCertificates {
@@ -58,7 +61,9 @@ impl Certificates {
 
     fn given(&self) -> Option<&'static str> {
         let ca = self.ca.is_some().then_some(CA);
-        ca.or(self.client.is_some().then_some(CLIENT))
+        let client = self.client.is_some().then_some(CLIENT);
+        let name = self.server_name.is_some().then_some(NAME);
+        ca.or(client).or(name)
     }
 
     /// Checks the certificates before the first connection. A parser's own error may repeat its
@@ -78,6 +83,10 @@ impl Certificates {
                 .map_err(|_| ConfigError::new(CLIENT, "the key is not PEM with a private key"))?;
             CertifiedKey::from_der(chain, key, provider)
                 .map_err(|_| ConfigError::new(CLIENT, "the key does not fit the certificate"))?;
+        }
+        if let Some(name) = &self.server_name {
+            ServerName::try_from(name.as_str())
+                .map_err(|_| ConfigError::new(NAME, "not a host name or an IP address"))?;
         }
         Ok(())
     }

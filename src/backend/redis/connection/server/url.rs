@@ -198,7 +198,11 @@ impl Target {
         };
         #[cfg(feature = "redis-tls")]
         let info = transport.certificates.apply(field, info)?;
-        Ok(Self::new(info, transport.user_timeout))
+        if transport.credentials.is_some() && info.redis_settings().password().is_some() {
+            let problem = format!("the URL in `{field}` has a password");
+            return Err(ConfigError::new("credentials", problem));
+        }
+        Ok(Self::new(info, transport))
     }
 }
 

@@ -56,10 +56,7 @@ impl Sentinels {
         let protocol = targets[0].info.redis_settings().protocol();
         let login = login.set_protocol(protocol);
         let sentinel = |target: &Target| {
-            let target = Target {
-                info: target.info.clone().set_redis_settings(login.clone()),
-                address: target.address.clone(),
-            };
+            let target = target.with(login.clone());
             Arc::new(Sentinel::new(target, Arc::clone(&network)))
         };
         let address = address(&targets, &service);

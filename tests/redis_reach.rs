@@ -1,0 +1,354 @@
+//! Credentials that change, and nodes that report addresses that clients cannot reach.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::error::Error;
+use std::future::{IntoFuture as _, pending};
+use std::io;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use deadpool_redis::{Config, Runtime};
+use tokio::time::{sleep, timeout};
+use tower_lock::backend::redis::{Credentials, RedisBackendBuilder};
+use tower_lock::{ConnectError, ErrorKind, LockManager, RedisBackend};
+
+use support::cluster::Cluster;
+use support::engine::{MS, PATIENCE, SECOND, eventually, subscribers};
+use support::proxy::Proxy;
+use support::redis_server::RedisServer;
+
+const USER: &str = "locker";
+/// A host that no resolver knows.
+const NOWHERE: &str = "locks.invalid";
+
+/// A client that is patient with a busy machine.
+fn at(url: impl Into<String>) -> RedisBackendBuilder {
+    let builder = RedisBackend::builder(url).connect_timeout(PATIENCE);
+    builder.response_timeout(PATIENCE)
+}
+
+async fn manager(builder: RedisBackendBuilder) -> LockManager {
+    let backend = builder.connect().await.unwrap();
+    LockManager::builder(backend).build().unwrap()
+}
+
+/// An error and all its causes.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    text
+}
+
+/// A token service, and how often it was asked.
+#[derive(Clone, Default)]
+struct Tokens {
+    token: Arc<Mutex<String>>,
+    fails: Arc<Mutex<bool>>,
+    asked: Arc<AtomicU64>,
+}
+
+impl Tokens {
+    /// Sets the only password of the user, at the server and here.
+    fn rotate(&self, server: &RedisServer, token: &str) {
+        let password = format!(">{token}");
+        let all = ["~*", "&*", "+@all"];
+        let rule = ["ACL", "SETUSER", USER, "on", "resetpass", &password];
+        server.cli(&[&rule[..], &all].concat());
+        *self.token.lock().unwrap() = token.to_owned();
+    }
+
+    /// Connections without the user are rejected from now on.
+    fn required(server: &RedisServer) -> Self {
+        let tokens = Self::default();
+        tokens.rotate(server, "first");
+        server.cli(&["ACL", "SETUSER", "default", "off"]);
+        tokens
+    }
+
+    fn give(&self, builder: RedisBackendBuilder) -> RedisBackendBuilder {
+        let tokens = self.clone();
+        builder.credentials(move || {
+            let tokens = tokens.clone();
+            async move {
+                tokens.asked.fetch_add(1, Ordering::SeqCst);
+                if *tokens.fails.lock().unwrap() {
+                    return Err(io::Error::other("no token"));
+                }
+                Ok(Credentials::new(
+                    USER,
+                    tokens.token.lock().unwrap().as_str(),
+                ))
+            }
+        })
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    fn fail(&self, fails: bool) {
+        *self.fails.lock().unwrap() = fails;
+    }
+}
+
+/// A holder and a waiter survive a change of the password.
+async fn survives_rotation(server: &RedisServer, tokens: &Tokens, url: &str) {
+    let connect = || manager(tokens.give(at(url)));
+    let (here, there) = (connect().await, connect().await);
+    let guard = here.acquire("a").await.unwrap();
+    let waiting = tokio::spawn(there.acquire("a").wait_forever().into_future());
+    let sharded = "redisson_lock__channel:{lock:a}";
+    let listens = || {
+        let counted = server.cli(&["PUBSUB", "SHARDNUMSUB", sharded]);
+        subscribers(server, "a") > 0 || counted.ends_with('1')
+    };
+    eventually("a subscriber", listens).await;
+    tokens.rotate(server, "second");
+    server.cli(&["CLIENT", "KILL", "USER", USER]);
+    assert!(!listens(), "the subscription ended");
+    eventually("a subscriber again", listens).await;
+    guard.release().await.unwrap();
+    let guard = timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rotated_password_opens_next_connections() {
+    let server = RedisServer::start();
+    let tokens = Tokens::required(&server);
+    survives_rotation(&server, &tokens, &server.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rotated_password_opens_cluster_nodes() {
+    let server = RedisServer::start_with(&["--cluster-enabled", "yes"]);
+    server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    let ok = || server.cli(&["CLUSTER", "INFO"]).contains("state:ok");
+    eventually("a cluster in order", ok).await;
+    let tokens = Tokens::required(&server);
+    let url = server.url().replace("redis://", "redis+cluster://");
+    survives_rotation(&server, &tokens, &url).await;
+}
+
+/// A sentinel that reports this address of the primary.
+fn sentinel(address: &str) -> RedisServer {
+    let monitor = format!(
+        "sentinel monitor locks {address} 1\n\
+         sentinel auth-user locks watcher\n\
+         sentinel auth-pass locks watches\n"
+    );
+    RedisServer::try_start(Some(&monitor), &["--sentinel"]).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rotated_password_opens_primary() {
+    let server = RedisServer::start();
+    let watcher = ["ACL", "SETUSER", "watcher", "on", ">watches"];
+    server.cli(&[&watcher[..], &["~*", "&*", "+@all"]].concat());
+    let tokens = Tokens::required(&server);
+    let sentinel = sentinel(&format!("127.0.0.1 {}", server.port()));
+    // The sentinel has no such user: the credentials are not for it.
+    let url = format!("redis+sentinel://{}/locks", sentinel.address());
+    survives_rotation(&server, &tokens, &url).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rotated_password_opens_pooled_connection() {
+    let server = RedisServer::start();
+    let replica = RedisServer::start();
+    replica.cli(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
+    let online = || server.cli(&["INFO", "replication"]).contains("online");
+    eventually("a replica", online).await;
+    let tokens = Tokens::default();
+    tokens.rotate(&server, "first");
+    let builder = at(server.url()).min_replicas(NonZeroUsize::MIN, PATIENCE);
+    let locks = manager(tokens.give(builder)).await;
+    locks.acquire("a").await.unwrap().release().await.unwrap();
+
+    tokens.rotate(&server, "second");
+    let clients = server.clients("normal");
+    let pooled = clients.iter().filter(|it| it.contains(" cmd=wait "));
+    let pooled: Vec<_> = pooled.collect();
+    assert_eq!(pooled.len(), 1, "{clients:?}");
+    let id = pooled[0].split(' ').next().unwrap();
+    let asked = tokens.asked();
+    server.cli(&["CLIENT", "KILL", "ID", id.trim_start_matches("id=")]);
+    locks.acquire("a").await.unwrap().release().await.unwrap();
+    assert_eq!(tokens.asked(), asked + 1);
+    // The next one has the new password from the start.
+    let (one, other) = tokio::join!(locks.acquire("a"), locks.acquire("b"));
+    one.unwrap().release().await.unwrap();
+    other.unwrap().release().await.unwrap();
+    assert_eq!(tokens.asked(), asked + 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failing_provider_is_unavailable_with_backoff() {
+    let server = RedisServer::start();
+    let tokens = Tokens::required(&server);
+    let locks = manager(tokens.give(at(server.url()))).await;
+    tokens.fail(true);
+    server.cli(&["CLIENT", "KILL", "USER", USER]);
+    let error = locks.acquire("a").wait(SECOND).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let text = chain(&error);
+    assert!(text.ends_with("provider failed: no token"), "{text}");
+    let asked = tokens.asked();
+    let end = tokio::time::Instant::now() + SECOND;
+    while tokio::time::Instant::now() < end {
+        drop(locks.acquire("a").no_wait().await);
+        sleep(5 * MS).await;
+    }
+    let asked = tokens.asked() - asked;
+    assert!((1..=20).contains(&asked), "asked {asked} times");
+    tokens.fail(false);
+    locks.acquire("a").await.unwrap().release().await.unwrap();
+
+    tokens.fail(true);
+    let error = tokens.give(at(server.url())).connect().await.unwrap_err();
+    assert!(matches!(error, ConnectError::Unreachable { .. }));
+}
+
+#[tokio::test]
+async fn hanging_provider_meets_connect_timeout() {
+    let server = RedisServer::start();
+    let builder = RedisBackend::builder(server.url())
+        .connect_timeout(100 * MS)
+        .credentials(pending::<io::Result<Credentials>>);
+    let error = timeout(PATIENCE, builder.connect()).await.unwrap();
+    assert!(matches!(error, Err(ConnectError::Unreachable { .. })));
+}
+
+#[tokio::test]
+async fn rejected_credentials_are_asked_for_again() {
+    let server = RedisServer::start();
+    let tokens = Tokens::required(&server);
+    let locks = manager(tokens.give(at(server.url()))).await;
+    *tokens.token.lock().unwrap() = "stale".to_owned();
+    server.cli(&["CLIENT", "KILL", "USER", USER]);
+    let error = locks.acquire("a").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert!(!format!("{} {error:?}", chain(&error)).contains("stale"));
+    tokens.rotate(&server, "fresh");
+    let granted = async { while locks.acquire("a").await.is_err() {} };
+    timeout(PATIENCE, granted).await.expect("a lock again");
+}
+
+// ---- addresses ----
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn address_map_leads_to_cluster_nodes() {
+    let cluster = Cluster::start_with(&[
+        "--cluster-announce-hostname",
+        NOWHERE,
+        "--cluster-preferred-endpoint-type",
+        "hostname",
+    ]);
+    let mut ports = Vec::new();
+    let mut proxies = Vec::new();
+    for node in cluster.nodes() {
+        let proxy = Proxy::start(node.port()).await;
+        ports.push((node.port(), proxy.port()));
+        proxies.push(proxy);
+    }
+    let url = proxies[0].url().replace("redis://", "redis+cluster://");
+    let unmapped = manager(RedisBackend::builder(&url)).await;
+    let error = unmapped.acquire("a").wait(SECOND).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+
+    let through = move |host: &str, port: u16| {
+        assert_eq!(host, NOWHERE);
+        let proxy = ports.iter().find(|(node, _)| *node == port);
+        ("127.0.0.1".to_owned(), proxy.unwrap().1)
+    };
+    let locks = manager(at(&url).address_map(through.clone())).await;
+    let other = manager(at(&url).address_map(through)).await;
+    // Some keys for each node.
+    for key in 0..12 {
+        let key = format!("key {key}");
+        let guard = locks.acquire(key.as_str()).await.unwrap();
+        let waiting = tokio::spawn(other.acquire(key.as_str()).wait_forever().into_future());
+        eventually("a waiter", || other.snapshot().waiting > 0).await;
+        guard.release().await.unwrap();
+        let guard = timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
+        guard.release().await.unwrap();
+    }
+
+    let key = "{user}:a";
+    let (slot, from) = (cluster.slot(key), cluster.node_of(key));
+    let to = cluster.primaries().into_iter().find(|it| *it != from);
+    let to = to.unwrap();
+    cluster.begin_migration(slot, from, to);
+    cluster.move_keys(slot, from, to);
+    // `ASK`, and later `MOVED`.
+    let guard = locks.acquire(key).await.unwrap();
+    cluster.move_keys(slot, from, to);
+    cluster.end_migration(slot, from, to).await;
+    guard.release().await.unwrap();
+    let guard = other.acquire(key).await.unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn address_map_leads_to_primary() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    // Reserved for documentation: no host has this address.
+    let sentinel = sentinel("192.0.2.1 6379");
+    let url = format!("redis+sentinel://{}/locks", sentinel.address());
+    let unmapped = RedisBackend::builder(&url).connect_timeout(SECOND);
+    let error = unmapped.connect().await.unwrap_err();
+    assert!(matches!(error, ConnectError::Unreachable { .. }));
+
+    let port = proxy.port();
+    let mapped = at(&url).address_map(move |host, reported| {
+        assert_eq!((host, reported), ("192.0.2.1", 6379));
+        ("127.0.0.1".to_owned(), port)
+    });
+    let locks = manager(mapped).await;
+    let guard = locks.acquire("a").await.unwrap();
+    assert_eq!(server.cli(&["EXISTS", "lock:a"]), "1");
+    // A lookout that mistook the reported address for another primary would end the link.
+    let accepted = proxy.accepted();
+    sleep(SECOND).await;
+    assert_eq!(proxy.accepted(), accepted);
+    guard.release().await.unwrap();
+}
+
+// ---- settings that nothing would use ----
+
+#[tokio::test]
+async fn unused_setting_is_rejected() {
+    let provider = || async { Ok::<_, io::Error>(Credentials::new("", "p")) };
+    let map = |host: &str, port| (host.to_owned(), port);
+    let pool = || {
+        let config = Config::from_url("redis://127.0.0.1:1");
+        RedisBackend::from_pool(config.create_pool(Some(Runtime::Tokio1)).unwrap())
+    };
+    let url = RedisBackend::builder;
+    for (field, builder) in [
+        ("credentials", url("redis://:p@h").credentials(provider)),
+        (
+            "credentials",
+            url("redis://h")
+                .notify("redis://:p@h")
+                .credentials(provider),
+        ),
+        ("credentials", pool().credentials(provider)),
+        ("address_map", url("redis://h").address_map(map)),
+        ("address_map", pool().address_map(map)),
+    ] {
+        match builder.connect().await {
+            Err(ConnectError::Config(error)) => assert_eq!(error.field(), field),
+            outcome => panic!("{field}: {outcome:?}"),
+        }
+    }
+}
