@@ -1,7 +1,7 @@
 //! The pool of the server that the connections lead to.
 
 use std::error::Error;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::{
@@ -15,7 +15,7 @@ use crate::backend::{BackendError, BackendErrorKind};
 /// The pool for the server of the last connection.
 pub(super) struct Pools {
     /// The server, with the login of the pool.
-    last: Mutex<Option<(Target, Pool)>>,
+    last: Mutex<Option<(Arc<Target>, Pool)>>,
     /// The number of connections that a pool must have room for.
     size: usize,
     connect_timeout: Duration,
@@ -34,7 +34,7 @@ impl Pools {
         self.size
     }
 
-    fn last(&self) -> MutexGuard<'_, Option<(Target, Pool)>> {
+    fn last(&self) -> MutexGuard<'_, Option<(Arc<Target>, Pool)>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -51,7 +51,7 @@ impl Pools {
         }
         let pool = pool(target, self.size, self.connect_timeout)
             .map_err(|error| BackendError::refused(BackendErrorKind::Misconfigured, error))?;
-        *last = Some((target.clone(), pool.clone()));
+        *last = Some((Arc::new(target.clone()), pool.clone()));
         Ok(pool)
     }
 
