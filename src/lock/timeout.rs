@@ -43,7 +43,7 @@ pub(super) async fn polled_in<F: Future + Unpin>(
     home: Option<RuntimeId>,
     future: &mut F,
 ) -> Option<F::Output> {
-    let Some(home) = home else { return None };
+    let home = home?;
     let mut first = true;
     poll_fn(|cx| match Pin::new(&mut *future).poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
