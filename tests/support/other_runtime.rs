@@ -14,6 +14,7 @@ pub(crate) enum Fate {
     Blocks,
     Ends,
     /// A multi-thread runtime ends.
+    #[allow(dead_code, reason = "only tests of Redis use it")]
     ThreadsEnd,
 }
 
