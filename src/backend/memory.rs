@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
@@ -31,9 +31,8 @@ const MIN_SWEEP: usize = 64;
 struct State {
     leases: KeyMap<Entry>,
     watchers: KeyMap<Subscribers>,
-    counter: u64,
-    /// The time of the first counter, since the epoch and on the clock of all later counters.
-    started: Option<(Duration, Instant)>,
+    /// The last counter, or `None` before the first.
+    counter: Option<u64>,
     /// The counter as a node of a quorum, or `None` before the first confirmation.
     fence: Option<u64>,
     /// The number of entries at which abandoned ones are removed. It is then set to twice the number
@@ -68,15 +67,13 @@ impl State {
     }
 
     /// Reserves `count` unused counters and returns the first.
-    fn next_counters(&mut self, count: u32, now: Instant) -> u64 {
-        let (since_epoch, then) = self.started.get_or_insert_with(|| {
-            let now_of_world = SystemTime::now().duration_since(UNIX_EPOCH);
-            (now_of_world.unwrap_or_default(), now)
+    fn next_counters(&mut self, count: u32) -> u64 {
+        let last = self.counter.get_or_insert_with(|| {
+            let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+            u64::try_from(since_epoch.unwrap_or_default().as_micros()).unwrap_or(0)
         });
-        let micros = (*since_epoch + now.saturating_duration_since(*then)).as_micros();
-        let micros = u64::try_from(micros).unwrap_or(0);
-        let first = micros.max(self.counter + 1);
-        self.counter = first + u64::from(count) - 1;
+        let first = *last + 1;
+        *last += u64::from(count);
         first
     }
 
@@ -118,7 +115,7 @@ impl State {
             return Extended::wanted(watchers);
         }
         entry.expires = entry.expires.max(now + request.ttl);
-        Extended::kept(self.next_counters(ReleasedOrKept::COUNTERS, now))
+        Extended::kept(self.next_counters(ReleasedOrKept::COUNTERS))
     }
 
     fn free(&mut self, key: &LockKey) {
@@ -232,7 +229,7 @@ impl Immediate for Memory {
         request: &AcquireRequest,
         now: Instant,
     ) -> Result<Acquired, BackendError> {
-        let counter = |state: &mut State| state.next_counters(1, now);
+        let counter = |state: &mut State| state.next_counters(1);
         Ok(self.state().try_acquire(request, now, counter))
     }
 
@@ -264,6 +261,8 @@ impl fmt::Debug for Memory {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use uuid::Uuid;
 
     use super::*;
@@ -283,6 +282,16 @@ mod tests {
         let request = AcquireRequest::new(key.clone(), lease, Duration::from_secs(60));
         let outcome = Immediate::try_acquire(memory, &request, Instant::now());
         assert!(matches!(outcome, Ok(Acquired::Granted { .. })));
+    }
+
+    #[test]
+    fn counters_start_at_clock_and_never_repeat() {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let mut state = State::default();
+        let first = state.next_counters(1);
+        assert!(u128::from(first) > since_epoch.as_micros(), "{first}");
+        assert_eq!(state.next_counters(7), first + 1);
+        assert_eq!(state.next_counters(1), first + 8);
     }
 
     #[test]
