@@ -70,3 +70,34 @@ fn valid_limit(field: &'static str, limit: usize) -> Result<(), ConfigError> {
     }
     Err(ConfigError::new(field, "0 is less than 1".to_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NANOSECOND: Duration = Duration::from_nanos(1);
+    const LONGEST: Duration = Duration::from_secs(31_622_400);
+
+    #[test]
+    fn longest_wait_is_valid_and_longer_is_not() {
+        assert!(valid_wait("wait", LONGEST).is_ok());
+        assert!(valid_wait("wait", LONGEST + NANOSECOND).is_err());
+    }
+
+    #[test]
+    fn bounds_of_lease_are_inclusive() {
+        let shortest = Duration::from_millis(10);
+        for lease in [shortest, LONGEST] {
+            assert!(valid_lease("lease", lease).is_ok(), "{lease:?}");
+        }
+        for lease in [shortest - NANOSECOND, LONGEST + NANOSECOND] {
+            assert!(valid_lease("lease", lease).is_err(), "{lease:?}");
+        }
+    }
+
+    #[test]
+    fn smallest_limit_is_one() {
+        assert!(valid_limit("max_waiters", 1).is_ok());
+        assert!(valid_limit("max_waiters", 0).is_err());
+    }
+}
