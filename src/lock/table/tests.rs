@@ -134,6 +134,23 @@ fn waiter_of_other_runtime_enters_lane_there() {
 }
 
 #[test]
+fn empty_shard_frees_memory_after_burst() {
+    let (lanes, now) = (lanes(), Moment::now());
+    let in_first_shard = |key: &LockKey| (key.hash_code() >> 24).is_multiple_of(SHARDS as u64);
+    let keys = (0..).map(key).filter(in_first_shard).take(1_025);
+    let hold = |key| {
+        let (grant, _told) = acquire(&lanes, &key, claim(1, FIXED), now);
+        (key, grant)
+    };
+    let held: Vec<_> = keys.map(hold).collect();
+    assert!(lock(&lanes.shards[0]).lanes.capacity() > 1_024);
+    for (key, grant) in &held {
+        release(&lanes, key, grant, now);
+    }
+    assert_eq!(lock(&lanes.shards[0]).lanes.capacity(), 0);
+}
+
+#[test]
 fn short_holds_of_one_key_leave_index_bounded() {
     let (lanes, now) = (lanes(), Moment::now());
     for nth in 0..100_000 {
