@@ -304,6 +304,15 @@ mod tests {
         assert!(clocks.total(running(clocks.start)) <= clocks.noticed());
     }
 
+    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+    #[test]
+    fn counting_clock_advances_over_full_second() {
+        let before = counting();
+        std::thread::sleep(std::time::Duration::from_millis(1_100));
+        let elapsed = counting() - before;
+        assert!(elapsed >= SECOND, "{elapsed}");
+    }
+
     #[test]
     fn time_of_four_threads_never_decreases() {
         let (start, suspended) = (Instant::now(), AtomicI64::new(0));
