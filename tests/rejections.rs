@@ -200,6 +200,9 @@ async fn an_unreachable_backend_is_503_and_never_an_unlocked_request() {
     let answer = answer(&layer, post("/a")).await;
     answer.assert_row(503, true, "lock-unavailable", ErrorKind::Unavailable);
     assert!(!answer.body.contains("on purpose"));
+    // The source of the error is for the operator.
+    let detail = "locks cannot be taken at the moment; this is temporary";
+    assert_eq!(answer.json()["detail"], detail);
 }
 
 #[tokio::test(start_paused = true)]
