@@ -168,3 +168,103 @@ impl Election {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::BackendErrorKind;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Returns the election after these replies: `7`, `5` and `0` granted with that counter, `b` busy for a
+    /// second per position, `f` failed, `.` open.
+    fn election(ballots: &str, now: Instant) -> Election {
+        let mut election = Election::new(ballots.len());
+        for (node, ballot) in ballots.chars().enumerate() {
+            let seconds = u32::try_from(node).unwrap();
+            let answer = match ballot {
+                '.' => continue,
+                'b' => Ok(Acquired::busy(seconds * SECOND)),
+                'f' => Err(BackendError::refused(
+                    BackendErrorKind::Unavailable,
+                    "fails",
+                )),
+                counter => Ok(Acquired::granted(counter.to_digit(10).unwrap().into())),
+            };
+            election.cast(node, answer, now);
+        }
+        election
+    }
+
+    /// Returns the counter of the elected lease, `Ok(None)` while it is open, or `Err` after a defeat.
+    fn elected(standing: &Standing) -> Result<Option<u64>, ()> {
+        match standing {
+            Standing::Open => Ok(None),
+            Standing::Elected(counter) => Ok(Some(*counter)),
+            Standing::Defeated => Err(()),
+        }
+    }
+
+    #[test]
+    fn standing_follows_ballots() {
+        for (ballots, expected) in [
+            ("757..", Ok(Some(7))),
+            ("007..", Ok(None)),
+            ("007bf", Ok(Some(7))),
+            ("77...", Ok(None)),
+            ("77.bb", Ok(None)),
+            ("77bff", Err(())),
+            ("bbb..", Err(())),
+            ("fff..", Err(())),
+            ("bbf..", Ok(None)),
+            ("bbff.", Ok(None)),
+            ("bff..", Ok(None)),
+        ] {
+            let standing = election(ballots, Instant::now()).standing();
+            assert_eq!(elected(&standing), expected, "{ballots}");
+        }
+    }
+
+    #[test]
+    fn agreement_follows_counters() {
+        for (ballots, expected) in [
+            ("777..", Ok(Some(7))),
+            ("775..", Ok(None)),
+            ("7755.", Ok(None)),
+            ("77555", Err(())),
+        ] {
+            let election = election(ballots, Instant::now());
+            assert_eq!(elected(&election.agreement(7)), expected, "{ballots}");
+            assert_eq!(election.is_known(7), expected == Ok(Some(7)), "{ballots}");
+        }
+        let election = election("750b.", Instant::now());
+        assert_eq!(election.behind(7), [1, 2]);
+        assert_eq!(election.forgetful(), [2]);
+    }
+
+    #[test]
+    fn election_is_split_by_single_grant() {
+        assert!(election("7bb", Instant::now()).is_split());
+        assert!(!election("bb.", Instant::now()).is_split());
+    }
+
+    #[test]
+    fn closed_election_is_open_no_more() {
+        let mut election = election("7..", Instant::now());
+        election.close(SECOND);
+        assert_eq!(elected(&election.standing()), Err(()));
+    }
+
+    #[test]
+    fn defeat_returns_time_until_majority_is_free() {
+        let now = Instant::now();
+        for (ballots, seconds) in [("7bbbb", 2), ("77bbb", 2), ("bbbff", 2), ("fbbbb", 3)] {
+            let outcome = election(ballots, now).defeat(now, false);
+            assert!(
+                matches!(outcome, Ok(Acquired::Busy { ttl }) if ttl == seconds * SECOND),
+                "{ballots}: {outcome:?}"
+            );
+        }
+        assert!(election("77fff", now).defeat(now, false).is_err());
+    }
+}

@@ -292,4 +292,25 @@ mod tests {
         ledger.open(&other, lease, now);
         assert!(ledger.is_out(&key, lease));
     }
+
+    #[test]
+    fn sweep_keeps_unexpired_leases() {
+        let ledger = Ledger::new(1);
+        let lease = LeaseId::new(Uuid::from_u128(1), 1);
+        let now = Instant::now();
+        let until = now + Duration::from_secs(60);
+        for nth in 0..40 {
+            let key = LockKey::new(format!("k{nth}"));
+            ledger.open(&key, lease, until);
+        }
+        let key = LockKey::new("k0");
+        let claim = ledger.claim(0, &key, lease).expect("not claimed");
+        assert!(claim.is_owed(now) && !claim.is_owed(until));
+        drop(claim);
+        ledger.sweep_at_next_open();
+        ledger.open(&LockKey::new("other"), lease, now);
+        assert!(!ledger.is_out(&key, lease));
+        // The next sweep waits for as many entries again.
+        assert_eq!(ledger.entries().sweep_at, 80);
+    }
 }
