@@ -51,6 +51,16 @@ fn all_leases_of_key_go_in_one_command() {
 }
 
 #[test]
+fn command_of_several_keys_is_bounded() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    for lease in 2..=150 {
+        unresolved.add(key("b"), number(lease), now + DAY);
+    }
+    assert_eq!(released(&unresolved, now).len(), BATCH);
+}
+
+#[test]
 fn key_has_one_command_in_flight() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
