@@ -313,6 +313,19 @@ mod tests {
         assert!(elapsed >= SECOND, "{elapsed}");
     }
 
+    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+    #[test]
+    fn suspend_of_this_machine_is_counted() {
+        let start = Instant::now();
+        let mut counter = Counter::new(counting, || running(start));
+        // The same readings as after a suspend of four seconds.
+        counter.ahead -= 4 * SECOND;
+        let clocks = Clocks { start, counter };
+        let total = clocks.total(running(start));
+        assert!((SECOND..=4 * SECOND).contains(&total), "{total}");
+        assert_eq!(clocks.noticed(), total);
+    }
+
     #[test]
     fn time_of_four_threads_never_decreases() {
         let (start, suspended) = (Instant::now(), AtomicI64::new(0));
