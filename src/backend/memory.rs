@@ -336,6 +336,16 @@ mod tests {
     }
 
     #[test]
+    fn held_keys_are_swept_rarely() {
+        let memory = Memory::new();
+        let lease = LeaseId::new(Uuid::new_v4(), 1);
+        for n in 0..200 {
+            acquire(&memory, &LockKey::new(format!("k{n}")), lease);
+        }
+        assert_eq!(memory.state().sweep_at, 256);
+    }
+
+    #[test]
     fn burst_of_keys_is_shrunk_afterwards() {
         let memory = Memory::new();
         let lease = LeaseId::new(Uuid::new_v4(), 1);
