@@ -318,7 +318,7 @@ mod tests {
     fn suspend_of_this_machine_is_counted() {
         let start = Instant::now();
         let mut counter = Counter::new(counting, || running(start));
-        // The same readings as after a suspend of four seconds.
+        // This lead makes the readings those of a machine that was suspended for four seconds.
         counter.ahead -= 4 * SECOND;
         let clocks = Clocks { start, counter };
         let total = clocks.total(running(start));
