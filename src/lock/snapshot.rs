@@ -85,3 +85,27 @@ impl LockInfo {
         engine.event(key, |lane, _| Self::new(holder, lane))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+    use crate::LockManager;
+
+    #[tokio::test]
+    async fn snapshot_counts_holders_and_waiters() {
+        let locks = LockManager::in_memory();
+        let (a, b) = (locks.acquire("a").await, locks.acquire("b").await);
+        let mut waiter = pin!(locks.acquire("a").into_future());
+        assert!(futures_util::poll!(&mut waiter).is_pending());
+        let expected = Snapshot {
+            held: 2,
+            waiting: 1,
+            lanes: 2,
+            unreleased: 0,
+        };
+        assert_eq!(locks.snapshot(), expected);
+        drop((a, b));
+    }
+}
