@@ -293,6 +293,15 @@ fn adopted_lanes_are_entered_in_other_runtime() {
     assert!(grant.is_marked_lost());
 }
 
+#[test]
+fn single_renewal_is_sent_when_due() {
+    let (lanes, now) = (lanes(), Moment::now());
+    acquire(&lanes, &key(1), claim(1, RENEWED), now);
+    let due = now + TTL / 3;
+    assert!(look(&lanes, here(), due.before(MS)).renewals.is_empty());
+    assert_eq!(look(&lanes, here(), due).renewals.len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn emptied_completes_when_last_lane_leaves() {
     let (lanes, now) = (lanes(), Moment::now());
@@ -300,6 +309,16 @@ async fn emptied_completes_when_last_lane_leaves() {
     let mut emptied = pin!(lanes.emptied());
     assert!(timeout(SECOND, &mut emptied).await.is_err());
     release(&lanes, &key(1), &grant, now);
+    assert!(timeout(SECOND, emptied).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn emptied_completes_when_lanes_become_idle() {
+    let (lanes, now) = (lanes(), Moment::now());
+    acquire(&lanes, &key(1), claim(1, RENEWED), now);
+    let mut emptied = pin!(lanes.emptied());
+    assert!(timeout(SECOND, &mut emptied).await.is_err());
+    drop(lanes.for_each(|_, lane, _| *lane = Lane::default()));
     assert!(timeout(SECOND, emptied).await.is_ok());
 }
 
