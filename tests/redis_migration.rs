@@ -261,7 +261,7 @@ async fn quarantine_in_moving_slot_ends() {
     let backend = builder.quarantine(PERIOD).connect().await.unwrap();
     assert_eq!(backend.warnings().len(), 3, "{:?}", backend.warnings());
     for warning in backend.warnings() {
-        assert!(warning.contains("is new"), "{warning}");
+        assert!(warning.contains("is new, restarted"), "{warning}");
     }
     let counters = |node: usize| cluster.cli(node, &["KEYS", "*%"]).lines().count();
     assert_eq!((0..3).map(counters).sum::<usize>(), 16_384);

@@ -25,8 +25,10 @@ const IN_CLUSTER: &str =
     "+cluster|slots +asking +spublish +ssubscribe +sunsubscribe +pubsub|shardnumsub";
 /// And of replicas that have to acknowledge.
 const WITH_REPLICAS: &str = "+wait +unwatch";
-/// And of the votes of a quorum; a quarantine takes the second one.
+/// And of the votes of a quorum.
 const WITH_VOTES: &str = "+get +set";
+/// And of a quarantine.
+const WITH_QUARANTINE: &str = "+set +info";
 /// And of a forced release.
 const WITH_FORCE: &str = "+hgetall";
 
@@ -57,7 +59,8 @@ const WITH_NAMES: [&str; 18] = [
     "del lock:b KEY",
 ];
 /// Everything else. How many listen to a channel may be asked of any.
-const WITHOUT_NAMES: [&str; 10] = [
+const WITHOUT_NAMES: [&str; 11] = [
+    "info",
     "ping",
     "time",
     "unsubscribe",
@@ -71,7 +74,7 @@ const WITHOUT_NAMES: [&str; 10] = [
 ];
 
 fn rules() -> String {
-    format!("{LOCKER} {IN_CLUSTER} {WITH_REPLICAS} {WITH_VOTES}")
+    format!("{LOCKER} {IN_CLUSTER} {WITH_REPLICAS} {WITH_VOTES} {WITH_QUARANTINE}")
 }
 
 fn allow(server: &RedisServer, rules: &str) {
@@ -133,8 +136,14 @@ fn the_manual_and_the_documentation_say_the_same() {
         include_str!("../README.md").to_owned(),
         include_str!("../src/backend/redis/backend.rs").replace("///", ""),
     ] {
-        let quoted =
-            [IN_CLUSTER, WITH_REPLICAS, WITH_VOTES, WITH_FORCE].map(|rules| format!("`{rules}`"));
+        let quoted = [
+            IN_CLUSTER,
+            WITH_REPLICAS,
+            WITH_QUARANTINE,
+            WITH_VOTES,
+            WITH_FORCE,
+        ]
+        .map(|rules| format!("`{rules}`"));
         for rules in [format!("{LOCKER} ```")].iter().chain(&quoted) {
             assert!(words(&text).contains(rules), "{rules}");
         }
@@ -144,17 +153,35 @@ fn the_manual_and_the_documentation_say_the_same() {
 #[tokio::test]
 async fn the_user_keeps_the_contract() {
     let server = RedisServer::start();
-    allow(&server, &format!("{LOCKER} +set"));
-    // Begins a quarantine: nobody has been here before.
-    let quarantined = at(&server.url()).quarantine(Duration::from_millis(1));
-    quarantined.connect().await.unwrap();
+    allow(&server, &format!("{LOCKER} {WITH_QUARANTINE}"));
+    // The server is new, so a quarantine begins. It is over after the first grant.
+    let quarantined = || at(&server.url()).quarantine(Duration::from_millis(1));
+    let locks = LockManager::builder(quarantined().connect().await.unwrap());
+    let locks = locks.build().unwrap();
+    drop(locks.acquire("a").wait(PATIENCE).await.unwrap());
     allow(&server, &format!("{LOCKER} {WITH_FORCE}"));
     let connect = || at(&server.url()).connect();
     conformance::all(&connect().await.unwrap(), &connect().await.unwrap()).await;
     allow(&server, &format!("{LOCKER} {WITH_VOTES} {WITH_FORCE}"));
     keeps_the_contract(|| at(&server.url())).await;
     // Looks for a loss at each grant, and finds none.
-    keeps_the_contract(|| at(&server.url()).quarantine(PATIENCE)).await;
+    let rules = format!("{LOCKER} {WITH_QUARANTINE} {WITH_VOTES} {WITH_FORCE}");
+    allow(&server, &rules);
+    keeps_the_contract(quarantined).await;
+}
+
+#[tokio::test]
+async fn quarantine_without_info_permission_is_refused() {
+    let server = RedisServer::start();
+    allow(&server, &format!("{LOCKER} +set"));
+    // The first call creates the counter and needs no uptime, and the second one does.
+    let connect = || at(&server.url()).quarantine(PATIENCE).connect();
+    for _ in 0..2 {
+        let refused = connect().await.unwrap_err();
+        assert!(matches!(refused, ConnectError::Refused { .. }), "{refused}");
+    }
+    allow(&server, &format!("{LOCKER} {WITH_QUARANTINE}"));
+    connect().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -172,7 +199,8 @@ async fn the_user_keeps_the_contract_in_a_cluster() {
 async fn user_acquires_in_moving_slot() {
     let cluster = Cluster::start();
     for node in 0..6 {
-        allow(cluster.node(node), &format!("{LOCKER} {IN_CLUSTER} +set"));
+        let rules = format!("{LOCKER} {IN_CLUSTER} {WITH_QUARANTINE}");
+        allow(cluster.node(node), &rules);
     }
     let backend = at(&cluster.url()).quarantine(Duration::from_millis(1));
     let locks = LockManager::builder(backend.connect().await.unwrap());
@@ -263,7 +291,7 @@ fn the_user_may_do_no_more_in_a_script() {
 
 /// Connecting succeeds without: the votes of a quorum, and a quarantine; a slot on its way to
 /// another node; a connection that the pool lends again.
-const NOT_TRIED: [&str; 4] = ["get", "set", "asking", "unwatch"];
+const NOT_TRIED: [&str; 5] = ["get", "set", "info", "asking", "unwatch"];
 
 #[tokio::test]
 async fn without_any_of_the_permissions_the_user_is_refused_at_once() {

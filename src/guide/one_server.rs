@@ -34,11 +34,14 @@
 //! - *With its data:* holders are renewed if the server is back before their deadline.
 //! - *Empty:* all locks are free. Holders are told as soon as they are connected again, or at their
 //!   deadline; until then another may hold the same key. Tokens keep growing: the counter starts at the
-//!   server's clock. With
-//!   [`quarantine`](crate::backend::redis::RedisBackendBuilder::quarantine) nobody is granted
-//!   anything until the leases of before must have run out.
+//!   server's clock.
 //! - *With its data but for the last writes* (`appendfsync everysec`, a crash): the same for the locks
 //!   in them.
+//! - *From an older snapshot* (the default persistence): the same for all locks since the snapshot.
+//!
+//! With a [`quarantine`](crate::backend::redis::RedisBackendBuilder::quarantine), a restart of any kind pauses all
+//! grants until earlier leases have expired. Holders whose leases survived the restart keep them. A failover to a
+//! replica does not pause grants, because the process of the replica is older.
 //!
 //! # Fencing tokens
 //!

@@ -33,4 +33,4 @@
 //! - *A majority down:* nothing is granted, and what is held is lost at its deadline.
 //! - *A node back without its data:* it no longer knows who holds what, and may vote for a second
 //!   holder. One such node and one holder's missing vote, and two majorities exist. The `quarantine` of
-//!   the Redis builder keeps a node from voting until all leases of before have run out.
+//!   the Redis builder keeps a restarted node from voting until all earlier leases have expired.

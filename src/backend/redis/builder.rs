@@ -167,14 +167,27 @@ impl RedisBackendBuilder {
         self
     }
 
-    /// Sets how long no lock is granted after Redis lost its data. Defaults to off, from 1 ms to 366 days.
+    /// Sets how long no lock is granted after Redis restarted or lost its data. Defaults to off, from 1 ms to
+    /// 366 days.
     ///
     /// A holder does not notice the loss of its lock at once. `max_lease` is the longest time for which it may rely
     /// on the lock: the longest lease of any process, which is the manager's watchdog timeout or a longer fixed
     /// lease. Callers receive *unavailable* during this time.
     ///
-    /// A missing fencing counter shows the loss. Hence the first start looks the same, and so does `FLUSHALL`.
-    /// [`RedisBackend::warnings`] reports a quarantine that is in force when the backend connects.
+    /// Two signs begin a quarantine:
+    ///
+    /// - The server process started within `max_lease`. It may have loaded a snapshot without the last grants.
+    ///   Hence a restart that kept all data pauses grants as well. A server reports its uptime in full seconds, so
+    ///   this pause is up to 2 s longer than `max_lease`.
+    /// - The fencing counter is missing, as at the first start and after `FLUSHALL`.
+    ///
+    /// A failover to a replica begins no quarantine if the replica has a counter: its process is older.
+    /// [`min_replicas`](Self::min_replicas) makes the loss of a lock in a failover unlikely. While a slot of a
+    /// cluster is moving, the uptime counts at the node that has the slot's counter.
+    ///
+    /// Holders keep, renew and release their locks in a quarantine. [`RedisBackend::warnings`] reports a quarantine
+    /// that is in force when the backend connects. Each attempt reads the uptime from `INFO server`, which takes
+    /// the server about 10 µs. The setting requires more [permissions](RedisBackend#permissions).
     ///
     /// All processes that share the server must set the same time. A process without the setting grants locks, and
     /// creates a counter, which hides the loss from the others. So does a Java service that shares the names.

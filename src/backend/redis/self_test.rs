@@ -86,7 +86,7 @@ async fn test_node(inner: &Inner, node: &Arc<Node>) -> Result<Vec<String>, Conne
     match tried {
         Ok(Duration::ZERO) => {}
         Ok(left) => warnings.push(format!(
-            "server {} lost its data or is new; no grants for another {left:?}",
+            "server {} is new, restarted or lost its data; no grants for another {left:?}",
             node.address()
         )),
         Err(error)

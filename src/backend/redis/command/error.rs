@@ -75,7 +75,7 @@ pub(crate) enum Cause {
     NotPrimary,
     #[error("{acknowledged} of {asked} replicas acknowledged the grant")]
     TooFewReplicas { acknowledged: i64, asked: usize },
-    #[error("server lost its data; no grants for another {0:?}")]
+    #[error("server restarted or lost its data; no grants for another {0:?}")]
     Quarantine(Duration),
     #[error("too many acquires wait for replicas")]
     Crowded,

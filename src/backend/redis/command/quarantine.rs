@@ -1,7 +1,11 @@
-//! A pause of all grants after a server lost its data.
+//! A pause of all grants after a server restarted or lost its data.
 //!
-//! The holders of lost locks do not notice the loss at once. The acquire script detects it by the missing
-//! counter. In a cluster, each slot has a counter, and a counter that was never used looks lost. Hence all
+//! The holders of lost locks do not notice the loss at once. The acquire script detects it by two signs:
+//!
+//! - The server process is younger than the quarantine. It may have loaded a snapshot without the last grants.
+//! - The counter is missing, as after `FLUSHALL` or at an empty replica.
+//!
+//! The first sign ends with its pause and needs no record. The second one does. In a cluster, each slot has a counter, and a counter that was never used looks lost. Hence all
 //! slots of a node are checked together: when a backend connects, and when the first of them is found lost.
 //! Otherwise each slot would begin its quarantine at its first use, long after the loss.
 

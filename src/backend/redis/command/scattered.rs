@@ -9,7 +9,8 @@
 //! 1. The body is acquired. All calls for it are executed at the same node, so there is one holder.
 //! 2. While the lease is held, the counter is taken. The tokens of a key increase as its holders follow each
 //!    other. A counter from before the acquire could be below that of a holder in between.
-//! 3. With a quarantine, a missing counter and the quarantine itself are checked.
+//! 3. With a quarantine, a missing counter, the uptime of the counter's node and the quarantine itself are
+//!    checked.
 //!
 //! If a later step fails, a lease that is not a repeated grant is released.
 //!
@@ -115,7 +116,8 @@ impl Calls {
         Ok(reply?.value)
     }
 
-    /// Takes the counter of a route, and returns the rest of its quarantine.
+    /// Takes the counter of a route, and returns the rest of its quarantine. In a quarantine, the counter is
+    /// meaningless.
     pub(super) async fn counter(
         &self,
         route: &Route,
@@ -124,11 +126,17 @@ impl Calls {
         period: Option<u64>,
     ) -> Result<(u64, Duration), BackendError> {
         let Some(period) = period else {
-            let counter = self.next_counter(route, fence, false).await?;
+            let counter = self.next_counter(route, fence, None).await?;
             let counter = counter.ok_or_else(|| unexpected(&Value::Nil))?;
             return Ok((counter, Duration::ZERO));
         };
-        if let Some(counter) = self.next_counter(route, fence, true).await? {
+        let guarded = self.next_counter(route, fence, Some(period)).await;
+        if let Err(rejection) = &guarded
+            && let Some(Cause::Quarantine(left)) = Cause::behind(rejection)
+        {
+            return Ok((0, *left));
+        }
+        if let Some(counter) = guarded? {
             let mut left = redis::cmd("PTTL");
             left.arg(quarantine);
             return match route.send((&left).into()).await?.value {
@@ -142,24 +150,25 @@ impl Calls {
         let mut begin = redis::cmd("SET");
         begin.arg(quarantine).arg(1).arg("PX").arg(period);
         route.send((&begin).into()).await?;
-        let counter = self.next_counter(route, fence, false).await?;
+        let counter = self.next_counter(route, fence, None).await?;
         let counter = counter.ok_or_else(|| unexpected(&Value::Nil))?;
         Ok((counter, Duration::from_millis(period)))
     }
 
-    /// Returns `None` if the counter is `guarded` and missing.
+    /// With the length of a quarantine in milliseconds, returns `None` if the counter is missing, and an error
+    /// if the server started within this time.
     async fn next_counter(
         &self,
         route: &Route,
         fence: Name<'_>,
-        guarded: bool,
+        period: Option<u64>,
     ) -> Result<Option<u64>, BackendError> {
         let script = &self.scripts.counter;
         let mut command = script.evalsha(1, 1, 128);
-        command.arg(fence).arg(u8::from(guarded));
+        command.arg(fence).arg(period);
         match call(script, route, (&command).into()).await?.value {
             Value::Int(counter @ 1..) => Ok(Some(counter.unsigned_abs())),
-            Value::Nil if guarded => Ok(None),
+            Value::Nil if period.is_some() => Ok(None),
             reply => Err(unexpected(&reply)),
         }
     }

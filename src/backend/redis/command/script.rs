@@ -107,7 +107,11 @@ impl Scripts {
         } else {
             include_str!("lua/fence.lua")
         };
-        const NOTICE: &str = include_str!("lua/quarantine.lua");
+        const STARTED: &str = include_str!("lua/started.lua");
+        const NOTICE: &str = concat!(
+            include_str!("lua/started.lua"),
+            include_str!("lua/quarantine.lua")
+        );
         const ACQUIRE: &str = include_str!("lua/acquire.lua");
         const VOTE: &str = include_str!("lua/vote.lua");
         const GUARD: &str = include_str!("lua/guard.lua");
@@ -143,7 +147,10 @@ impl Scripts {
                 Repeatable,
                 &[include_str!("lua/fence_elsewhere.lua"), ACQUIRE],
             ),
-            counter: Script::new(Repeatable, &[fence, include_str!("lua/counter.lua")]),
+            counter: Script::new(
+                Repeatable,
+                &[fence, STARTED, include_str!("lua/counter.lua")],
+            ),
             span: Script::new(Repeatable, &[include_str!("lua/span.lua")]),
             vote: Script::new(Repeatable, vote),
             quarantine,

@@ -1,4 +1,5 @@
 -- Prepended if grants pause after a loss of data: detects the loss, and returns the rest of the pause.
+-- A process that started within the period may have lost grants, whichever data it loaded.
 --
 -- The fencing counter is never deleted. If it is missing, data was lost, or there never was any. The
 -- quarantine is written before the counter: if the second write is refused, the next call detects the loss
@@ -9,5 +10,5 @@ local function quarantined(fence, quarantine, period)
     next_counter(fence, '1')
     return tonumber(period)
   end
-  return math.max(redis.call('pttl', quarantine), 0)
+  return math.max(redis.call('pttl', quarantine), after_start(period))
 end
