@@ -25,6 +25,9 @@ use crate::world::World;
 /// What happens to a world, from when its load runs until it can recover.
 pub(crate) type Fault = for<'a> fn(&'a mut World) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
+/// A server reports its uptime in full seconds, and a quarantine is so much longer than it is set.
+pub(crate) const ROUNDING: Duration = Duration::from_secs(2);
+
 /// A fault, and what must hold when it happens.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
@@ -42,7 +45,7 @@ pub(crate) struct Row {
     pub(crate) hears: bool,
     /// How many replicas have to acknowledge a grant.
     pub(crate) min_replicas: Option<NonZeroUsize>,
-    /// Whether a server that lost its data grants nothing for a lease.
+    /// Whether a server that restarted or lost its data grants nothing for a lease.
     pub(crate) quarantine: bool,
     /// How long it may take after the load until everything is given back.
     pub(crate) clearance: Duration,

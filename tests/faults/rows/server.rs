@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 use tokio::time::sleep;
 use tower_lock::ErrorKind;
 
-use super::Row;
+use super::{ROUNDING, Row};
 use crate::referee::BACKSTOP;
 use crate::store::Topology::Single;
-use crate::support::engine::{MS, SECOND};
+use crate::support::engine::{FENCE, MS, SECOND};
 use crate::world::World;
 
 const LEASE: Duration = Duration::from_millis(1_500);
@@ -30,7 +30,15 @@ pub(super) fn rows() -> Vec<Row> {
         )
         .lease(LEASE)
         .in_quarantine()
-        .recovers_within(LEASE + BACKSTOP),
+        .recovers_within(LEASE + ROUNDING + BACKSTOP),
+        Row::new(
+            Single(&[]),
+            "killed, restarted from an older snapshot, with a quarantine",
+            |world| Box::pin(restarted_from_snapshot(world)),
+        )
+        .lease(LEASE)
+        .in_quarantine()
+        .recovers_within(LEASE + ROUNDING + BACKSTOP),
         Row::new(
             Single(KEEPS_ALL),
             "killed, restarted with its data",
@@ -72,10 +80,35 @@ async fn quarantined(world: &mut World) {
     world.server().launch_again();
     let outage = world.end(&begun, 1);
     world.expect_all_lost(outage);
+    expect_no_grant(world, killed, &[]).await;
+}
+
+/// The server has its counter, but not the grants since the snapshot.
+async fn restarted_from_snapshot(world: &mut World) {
+    let counter = |world: &mut World| world.cli(&format!("GET {FENCE}")).parse::<u64>().unwrap();
+    world.cli("SAVE");
+    let saved = counter(world);
+    sleep(LEASE / 2).await;
+    let begun = world.begin(None);
+    let granted = counter(world);
+    world.server().kill();
+    let killed = SystemTime::now();
+    world.server().launch_again();
+    let restored = counter(world);
+    let survivors = world.store.locks();
+    world.end(&begun, 1);
+    let is_older = saved.max(restored) < granted && restored > 0;
+    world.proof(is_older, "grants after the snapshot");
+    expect_no_grant(world, killed, &survivors).await;
+}
+
+/// The holders of `survivors` may hand off what they hold, with new tokens.
+async fn expect_no_grant(world: &mut World, killed: SystemTime, survivors: &[String]) {
     sleep(LEASE - 300 * MS).await;
     let tried = world.managers[0].acquire("nobody's").no_wait().await;
     let is_refused = tried.is_err_and(|error| error.kind() == ErrorKind::Unavailable);
-    let granted = world.granted_since(killed);
+    let mut granted = world.granted_since(killed);
+    granted.retain(|hold| !survivors.contains(&format!("lock:{}", hold.key)));
     world.referee.expect(granted.is_empty(), "I1", || {
         format!("granted in quarantine: {granted:?}")
     });

@@ -17,7 +17,7 @@ use tower_lock::{LockManager, LockManagerBuilder, Quorum, RedisBackend};
 
 use crate::load::{Load, hot};
 use crate::referee::Referee;
-use crate::rows::Row;
+use crate::rows::{ROUNDING, Row};
 use crate::store::{Store, Topology};
 use crate::support::engine::{MS, Monitor, eventually};
 use crate::support::proxy::Proxy;
@@ -116,7 +116,7 @@ impl World {
             let backend = self.backend(url).connect().await;
             drop(backend.expect("the server is there"));
         }
-        sleep(self.row.lease + 50 * MS).await;
+        sleep(self.row.lease + ROUNDING).await;
     }
 
     async fn add_process(&mut self, process: usize) {
