@@ -151,7 +151,7 @@ impl CommandError {
             Self::Refused(error) => server_error(error).is_some_and(|error| {
                 let details = || error.detail().unwrap_or_default();
                 let code = error.code().unwrap_or_default();
-                MOVED_SLOT.contains(&code) || (code == "ERR" && details().contains("READONLY"))
+                MOVED_SLOT.contains(&code) || (is_quoting(code) && details().contains("READONLY"))
             }),
             Self::Unsent(error) => error.kind() == BackendErrorKind::Unavailable,
             Self::Died(_) | Self::Unanswered(_) => true,
@@ -253,7 +253,15 @@ pub(crate) fn is_demoted(reply: &Value) -> bool {
     let details = || error.details().unwrap_or_default();
     // `MASTERDOWN` comes from a replica that lost its primary and must not serve stale data.
     matches!(error.code(), "READONLY" | "MASTERDOWN")
-        || (error.code() == "ERR" && details().contains("READONLY"))
+        || (is_quoting(error.code()) && details().contains("READONLY"))
+}
+
+/// Returns `true` if the details may quote the error of a command inside a script.
+///
+/// Since 7.0, that error keeps its code. Before, it arrives as an `ERR`, or without a code if the script
+/// returned what `redis.pcall` rejected.
+fn is_quoting(code: &str) -> bool {
+    matches!(code, "ERR" | "@user_script:")
 }
 
 /// Creates the error of a command that the server rejected, and that did not take effect.
@@ -322,9 +330,7 @@ fn kind_of(code: &str, details: &str) -> BackendErrorKind {
         "nknown command",
         "nknown Redis command",
     ];
-    // Since 7.0, the error of a command inside a script keeps its code. Before, it arrives as an
-    // `ERR` that quotes it.
-    let says = |what: &str| code == "ERR" && details.contains(what);
+    let says = |what: &str| is_quoting(code) && details.contains(what);
     if code == "WRONGTYPE" || says("WRONGTYPE") {
         BackendErrorKind::Conflict
     } else if CODES.contains(&code) || SENTENCES.into_iter().any(says) {
@@ -381,6 +387,11 @@ mod tests {
             (
                 "ERR",
                 "Error running script (call to f_1): @user_script:19: FENCE the fencing counter",
+                Misconfigured,
+            ),
+            (
+                "@user_script:",
+                " 54: The user executing the script can't run this command or subcommand",
                 Misconfigured,
             ),
             ("NOPERM", "this user has no permissions", Misconfigured),
