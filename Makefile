@@ -25,10 +25,11 @@ FIRST ?= 0
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test faults simulate mutants server lint features bench instructions interop
+.PHONY: help test test-servers faults simulate mutants server lint features bench instructions interop
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
+	@echo 'make test-servers  the Redis tests against Redis 6.2, 7.0, 8.2, Valkey 8.1 and 9.1 (takes Python)'
 	@echo 'make faults    every fault $(RUNS) times under load, as one table (RUNS=n, ROWS="words of names"; 100 000 locks once, or by name)'
 	@echo 'make simulate  the engine under simulated faults, in virtual time (SEEDS=n, FIRST=n; SEED=n: one, with its trace)'
 	@echo 'make mutants   changes of the engine and the middleware that no test catches (SHARD=k/n, JOBS=n)'
@@ -45,6 +46,18 @@ help:
 # Benchmarks and their long runs are no part of it: `cargo test` leaves them out.
 test: server
 	$(CARGO) test --all-features
+
+# Output goes to target/servers/NAME.log, and one line per test program to the terminal.
+test-servers: server
+	$(CARGO) test --all-features --no-run --test 'redis_*'
+	@mkdir -p target/servers && .ci/servers >target/servers/list
+	@failed=; while read -r name path; do \
+		echo "== $$name"; log=target/servers/$$name.log; \
+		SERVER=$$path $(CARGO) test --all-features --no-fail-fast --test 'redis_*' \
+			</dev/null >"$$log" 2>&1 || failed="$$failed $$name"; \
+		grep -E '^ *Running |^test .* FAILED$$|^test result|^error' "$$log" || failed="$$failed $$name"; \
+	done <target/servers/list; \
+	if [ -n "$$failed" ]; then echo "FAILED:$$failed (target/servers/NAME.log)" >&2; exit 1; fi
 
 # A table of violations, overlaps, recovery times and orphaned keys. `make test` runs each fault once.
 faults: server

@@ -6,6 +6,7 @@ mod view;
 use std::time::Duration;
 
 use super::patience::{until, wait_until};
+use super::process::version;
 use super::redis_server::{FREE_PORT, RedisServer};
 
 use view::View;
@@ -30,7 +31,6 @@ impl Cluster {
     pub(crate) fn start_with(options: &[&str]) -> Self {
         let basis = [
             ["--cluster-enabled", "yes"],
-            ["--cluster-port", FREE_PORT],
             ["--cluster-node-timeout", "1000"],
             // However long a replica was cut off, it may take over.
             ["--cluster-replica-validity-factor", "0"],
@@ -38,7 +38,11 @@ impl Cluster {
             // A primary waits five seconds for more replicas before it sends its data, if it may.
             ["--repl-diskless-sync-delay", "0"],
         ];
-        let options = [basis.as_flattened(), options].concat();
+        let bus: &[_] = match version() {
+            ..7 => &[],
+            _ => &["--cluster-port", FREE_PORT],
+        };
+        let options = [basis.as_flattened(), bus, options].concat();
         let nodes = (0..NODES).map(|_| RedisServer::start_with(&options));
         let cluster = Self {
             nodes: nodes.collect(),
@@ -55,12 +59,14 @@ impl Cluster {
         for (index, node) in self.nodes[..PRIMARIES].iter().enumerate() {
             let start = index * SLOTS / PRIMARIES;
             let end = (index + 1) * SLOTS / PRIMARIES - 1;
-            let (start, end) = (start.to_string(), end.to_string());
-            node.cli(&["CLUSTER", "ADDSLOTSRANGE", &start, &end]);
+            // Redis 6 has no `ADDSLOTSRANGE`.
+            let slots: Vec<_> = (start..=end).map(|slot| slot.to_string()).collect();
+            let slots: Vec<_> = slots.iter().map(String::as_str).collect();
+            node.cli(&[&["CLUSTER", "ADDSLOTS"], &slots[..]].concat());
         }
         for node in &self.nodes[1..] {
             let (port, bus) = (node.port().to_string(), bus(node));
-            self.cli(0, &["CLUSTER", "MEET", "127.0.0.1", &port, bus]);
+            self.cli(0, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
         }
         wait_until(
             "nodes that know each other",
@@ -253,8 +259,12 @@ impl Cluster {
 }
 
 /// The port that the nodes use among themselves.
-fn bus(server: &RedisServer) -> &str {
-    server.option("--cluster-port").expect("an option of all")
+fn bus(server: &RedisServer) -> String {
+    match server.option("--cluster-port") {
+        Some(port) => port.to_owned(),
+        // Redis 6 has no such option.
+        None => (server.port() + 10_000).to_string(),
+    }
 }
 
 fn ok(server: &RedisServer) -> bool {

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// How much of a log a panic shows.
 const LAST_LINES: usize = 40;
@@ -14,6 +14,19 @@ const LAST_LINES: usize = 40;
 /// `redis-server`, or what the variable `SERVER` names.
 pub(crate) fn program() -> String {
     std::env::var("SERVER").unwrap_or_else(|_| "redis-server".to_owned())
+}
+
+/// The major version of the server program. Those of Redis end at 8, and those of Valkey begin at 8.
+pub(crate) fn version() -> u32 {
+    static VERSION: OnceLock<u32> = OnceLock::new();
+    *VERSION.get_or_init(|| {
+        let said = Command::new(program()).arg("--version").output();
+        let said = said.expect("the server program runs").stdout;
+        let said = String::from_utf8_lossy(&said);
+        let version = said.split_whitespace().find_map(|it| it.strip_prefix("v="));
+        let major = version.and_then(|version| version.split('.').next()?.parse().ok());
+        major.unwrap_or_else(|| panic!("no version: {said}"))
+    })
 }
 
 /// A port that nobody uses, and that this process has not given to anybody before: a server that
