@@ -162,8 +162,10 @@ impl Election {
         }
         free_at.sort_unstable();
         // Where the defeat was clear before a majority had answered, what is known of the rest.
+        // Without a majority of nodes, the lock cannot be had even if its holder releases it.
+        let usable = nodes - failures.len() >= self.majority;
         match free_at.get(self.majority - 1).or(free_at.last()) {
-            Some(at) if busy => Ok(Acquired::busy(at.saturating_duration_since(now))),
+            Some(at) if busy && usable => Ok(Acquired::busy(at.saturating_duration_since(now))),
             _ => Err(fault::no_majority(failures, nodes, unsettled)),
         }
     }
@@ -265,6 +267,10 @@ mod tests {
                 "{ballots}: {outcome:?}"
             );
         }
-        assert!(election("77fff", now).defeat(now, false).is_err());
+        for ballots in ["77fff", "bbfff", "bffff"] {
+            let outcome = election(ballots, now).defeat(now, false);
+            let error = outcome.expect_err(ballots);
+            assert_eq!(error.kind(), BackendErrorKind::Unavailable);
+        }
     }
 }
