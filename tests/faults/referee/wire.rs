@@ -1,6 +1,7 @@
 //! What the server was sent, judged: I8 and I9.
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
@@ -9,6 +10,12 @@ use super::Referee;
 
 /// From the decision to renew to the server that has it, on a machine that is busy.
 const ON_THE_WAY: Duration = Duration::from_millis(150);
+
+/// The hash of the renewal script. An acquire in a slot that is moving has arguments of the same form.
+static RENEW: LazyLock<String> = LazyLock::new(|| {
+    let source = include_str!("../../../src/backend/redis/command/lua/renew.lua");
+    redis::Script::new(source).get_hash().to_owned()
+});
 
 /// A line of `MONITOR`.
 struct Line<'a> {
@@ -49,7 +56,9 @@ impl<'a> Line<'a> {
         let leases = || keys.iter().copied().zip(rest.iter().step_by(2).copied());
         let is_number = |arg: &&str| arg.bytes().all(|byte| byte.is_ascii_digit());
         match rest.get(1) {
-            Some(second) if rest.len() == 2 * keys.len() && is_number(second) => {
+            Some(second)
+                if rest.len() == 2 * keys.len() && is_number(second) && self.args[1] == *RENEW =>
+            {
                 Call::Renew(leases().collect())
             }
             Some(channel) if rest.len() == 2 * keys.len() && channel.contains("channel") => {
