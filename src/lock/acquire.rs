@@ -39,6 +39,29 @@ use crate::{ConfigError, Error, ErrorKind, LockKeys, Owner};
 /// [`LockManagerBuilder::runtime`](crate::LockManagerBuilder::runtime) sets a runtime for the
 /// background work. Redis needs a runtime with I/O.
 ///
+/// # In a loop of `select!`
+///
+/// An `Acquire` is a request; awaiting it, or [`into_future`](IntoFuture::into_future), makes the future. A
+/// `select!` in a loop must poll one future in all turns. A fresh request in each turn would start its
+/// wait again:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_lock::Error> {
+/// # let locks = tower_lock::LockManager::in_memory();
+/// let mut ticks = tokio::time::interval(std::time::Duration::from_millis(1));
+/// let mut acquire = std::pin::pin!(locks.acquire("order:42").into_future());
+/// let guard = loop {
+///     tokio::select! {
+///         acquired = &mut acquire => break acquired?,
+///         _ = ticks.tick() => {}
+///     }
+/// };
+/// # drop(guard);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Cancel safety
 ///
 /// If dropped, the acquire leaves the queue at once, and a lease that a command in flight may still

@@ -20,6 +20,9 @@ use crate::{ConfigError, Error, ErrorKind, LockKey, LockKeys, Owner};
 ///
 /// Clones share all state. Guards stay valid after the last handle is dropped.
 ///
+/// Use one manager per backend in a process, and clone it. Two managers over one backend contend with each
+/// other like two processes: their waiters share no queue, and an owner counts its holds per manager.
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,5 +1,21 @@
 //! The engine: locks by key, without HTTP and without any particular backend.
 //!
+//! # Files
+//!
+//! | files | responsibility |
+//! |---|---|
+//! | [`manager`], [`options`], [`snapshot`] | the public handle, its settings, its view of the locks |
+//! | [`acquire`], [`entry`], [`pending`], [`attempt`], [`claim`], [`seats`] | an acquire: its options, its first event, its wait, its first command |
+//! | [`guard`], [`grant`], [`lost`] | what an acquire returns: the hold, the state that its views share, its loss |
+//! | [`lane`], [`lease`], [`effect`] | one key in this process: a state machine without I/O, and the effects of its events |
+//! | [`table`], [`deadlines`], [`engine`], [`dispatch`] | all lanes, the index of their deadlines, and the one place that carries out effects |
+//! | [`contender`] | the acquire loop of a key that another process holds |
+//! | [`watchdog`], [`wake`], [`extend_ahead`] | renewals and checks of overdue work |
+//! | [`releaser`], [`release_queue`] | releases, in batches |
+//! | [`resolver`], [`unresolved`] | leases of unknown fate, released without their lanes |
+//! | [`home`] | the runtimes in which all of this runs |
+//! | [`clock`], [`timeout`] | time that includes suspends |
+//!
 //! # Life of a lock
 //!
 //! Each key has one *lane* per process ([`lane`]): a state machine under the mutex of its shard of the
@@ -48,7 +64,8 @@
 //! | surrendered | the releaser runs, the queue is empty | returning | release | releaser |
 //! | surrendered | the releaser runs, a waiter | returning | keep unless other processes wait | releaser |
 //! | surrendered, returning | the task does not run, a waiter in another runtime | | release from there as well | releaser there |
-//! | surrendered, returning | the lease must have expired | contending, or idle | report `Unavailable` | loop |
+//! | surrendered, returning | the lease must have expired | | report `Unavailable` | watchdog of the caller's runtime |
+//! | surrendered, returning | the same, and a late release had 500 ms | contending, or idle | | loop |
 //! | returning | kept | held by the first in the queue | resolve it; if none is left, release | watchdog |
 //! | returning | released by force | contending, or idle | if it is kept, release it | loop |
 //! | returning | released, not held, or failed | contending, or idle | retry a failed release without the lane | loop |
@@ -68,6 +85,7 @@
 //!   another guard, such as a lost one, change nothing.
 //! - If a waiter is dropped while it is being resolved, its hold is released and goes to the next in the
 //!   queue.
+//!
 //! # Runtimes
 //!
 //! Background work runs in the *home* of a lane: the runtime of its last event, or the one set by
