@@ -1,6 +1,5 @@
-//! Managers and guards on a Redis that dies, stands still, refuses, or is cut off; and processes
-//! that do.
-// Helpers of tests are tests.
+//! Faults of the server, of the network and of the process that holds a lock.
+// Test helpers follow the rules for tests.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod support;
@@ -28,17 +27,17 @@ use support::engine::{
 use support::proxy::{Proxy, Swallow};
 use support::redis_server::RedisServer;
 
-/// For locks that are to be lost.
+/// The lease of locks that a test loses.
 const SHORT: Duration = Duration::from_millis(1_500);
-/// For locks that are to survive, also where a server takes a while to start.
+/// The lease of locks that must survive, including a slow start of the server.
 const LONG: Duration = Duration::from_secs(6);
 
-/// When the lock is over if it is not renewed.
+/// Returns when the lease expires unless it is renewed.
 fn end_of(guard: &LockGuard) -> Instant {
     Instant::now() + guard.remaining()
 }
 
-/// The lock is renewed: its end moves beyond `end`.
+/// Completes when a renewal moves the end of the lease beyond `end`.
 async fn renewed_beyond(end: Instant, guard: &LockGuard) {
     within(PATIENCE, "the renewal", || {
         assert!(guard.is_held(), "lost instead");
@@ -47,36 +46,36 @@ async fn renewed_beyond(end: Instant, guard: &LockGuard) {
     .await;
 }
 
-/// Waits for a lock in a task of its own, and is in its queue.
+/// Spawns an acquire and completes when it is queued.
 async fn waiter(locks: &LockManager, key: &str) -> JoinHandle<Result<LockGuard, Error>> {
     let before = locks.snapshot().waiting;
     let waiter = tokio::spawn(locks.acquire(key).wait_forever().into_future());
-    eventually("it waits", || locks.snapshot().waiting > before).await;
+    eventually("queued", || locks.snapshot().waiting > before).await;
     waiter
 }
 
-/// Nobody waits, holds or gives back; what was waited for ends a moment after its last waiter.
+/// Completes when the manager has no waiters, holders or pending releases.
 async fn nothing_is_waited_for(locks: &LockManager) {
     within(SECOND, "idle", || locks.snapshot().is_idle()).await;
 }
 
-/// Takes a lock once the server can be used again.
+/// Acquires a lock as soon as the server is available again.
 async fn acquired_again(locks: &LockManager, key: &str) -> LockGuard {
     let guard = locks.acquire(key).wait(10 * SECOND).await;
-    guard.expect("the server can be used again")
+    guard.expect("the server is available again")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_became_a_replica_is_left_by_renewals_too() {
+async fn renewal_on_demoted_server_reconnects() {
     let server = RedisServer::start();
     let locks = manager(server.url(), LONG).await;
     let guard = locks.acquire("k").await.unwrap();
     let before = server.clients("normal");
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
-    // `CLIENT LIST` begins with the number of the client.
+    // Each line of `CLIENT LIST` begins with the client ID.
     let number = |client: &String| client.split(' ').next().map(ToOwned::to_owned);
     let before: Vec<_> = before.iter().map(number).collect();
-    within(LONG, "the connection is left", || {
+    within(LONG, "the connection is closed", || {
         let now = server.clients("normal");
         now.iter().all(|it| !before.contains(&number(it)))
     })
@@ -87,10 +86,10 @@ async fn a_server_that_became_a_replica_is_left_by_renewals_too() {
     drop(guard);
 }
 
-// ---- a server that dies ----
+// ---- server restarts ----
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_an_empty_restart_guards_are_lost_at_the_next_renewal_and_tokens_grow() {
+async fn guard_after_empty_restart_is_lost_at_renewal() {
     let mut server = RedisServer::start();
     let locks = manager(server.url(), LONG).await;
     let first = locks.acquire("a").await.unwrap();
@@ -99,12 +98,12 @@ async fn after_an_empty_restart_guards_are_lost_at_the_next_renewal_and_tokens_g
     server.restart_empty();
     first.lost().await;
     second.lost().await;
-    assert!(Instant::now() < end, "told by a renewal, not by the clock");
+    assert!(Instant::now() < end, "lost only at the deadline");
     assert!(!first.is_held() && !second.is_held());
     let next = acquired_again(&locks, "a").await;
     assert!(next.fencing_token() > first.fencing_token());
     assert!(next.fencing_token() > second.fencing_token());
-    // What the old guard does harms nobody.
+    // A release by the stale holder does not affect the new lease.
     assert!(first.release().await.unwrap_err().is_lost());
     assert!(pttl(&server, "a") > 0);
     assert!(next.is_held());
@@ -113,7 +112,7 @@ async fn after_an_empty_restart_guards_are_lost_at_the_next_renewal_and_tokens_g
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_survives_a_restart_with_its_data_and_so_does_a_waiter() {
+async fn holder_and_waiter_survive_restart_with_data() {
     let mut server = RedisServer::start();
     let (here, there) = (
         manager(server.url(), LONG).await,
@@ -125,24 +124,24 @@ async fn a_holder_survives_a_restart_with_its_data_and_so_does_a_waiter() {
     server.restart_with_data();
     renewed_beyond(end, &guard).await;
     assert!(!waiter.is_finished());
-    // The subscription is there again, too: nobody waits for the backstop.
+    // The restored subscription serves the waiter before its backstop.
     eventually("subscribed again", || subscribers(&server, "k") == 1).await;
     guard.release().await.unwrap();
     drop(waiter.await.unwrap().unwrap());
     nothing_is_left(&server, &[&here, &there], SECOND, "the end").await;
 }
 
-/// Redisson #2801, #3121: `tryLock` overran its wait while Redis was down. Redisson #6026: pub/sub
-/// stayed dead after a restart.
+/// Redisson #2801, #3121: `tryLock` exceeded its wait while Redis was down. Redisson #6026: pub/sub
+/// was not restored after a restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_gone_makes_nobody_wait_longer_and_is_found_when_it_is_back() {
+async fn acquire_while_server_down_ends_at_deadline() {
     let mut server = RedisServer::start();
     let (here, there) = (
         manager(server.url(), SHORT).await,
         manager(server.url(), SHORT).await,
     );
     let guard = here.acquire("k").await.unwrap();
-    // Waits since before, and goes on waiting beyond.
+    // This waiter is queued before the outage and stays queued until after it.
     let patient = waiter(&there, "k").await;
     let early = there.acquire("k");
     let early = tokio::spawn(async move { fails_at_its_deadline(early, 3 * SECOND).await });
@@ -161,7 +160,7 @@ async fn a_server_that_is_gone_makes_nobody_wait_longer_and_is_found_when_it_is_
     assert_eq!(once.kind(), ErrorKind::Unavailable);
     assert!(
         start.elapsed() < 3 * SECOND,
-        "no answer for {:?}",
+        "no result for {:?}",
         start.elapsed()
     );
     assert!(guard.release().await.unwrap_err().is_lost());
@@ -170,13 +169,13 @@ async fn a_server_that_is_gone_makes_nobody_wait_longer_and_is_found_when_it_is_
     let guard = acquired_again(&here, "again").await;
     let served = timeout(5 * SECOND, patient)
         .await
-        .expect("a waiter of old is served");
+        .expect("the waiter is served after the outage");
     drop((guard, served.unwrap().unwrap()));
     nothing_is_left(&server, &[&here, &there], 2 * SECOND, "the end").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_hangs_up_on_everybody_meets_no_storm() {
+async fn closed_connections_are_reopened_with_backoff() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let locks = manager(proxy.url(), SHORT).await;
@@ -190,7 +189,7 @@ async fn a_server_that_hangs_up_on_everybody_meets_no_storm() {
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Unavailable);
     }
     assert!(!guard.is_held());
-    // Both for commands and for messages: one every second in the end, eleven in the first three.
+    // Commands and notifications each back off to one connection per second.
     let connections = proxy.accepted() - before;
     let allowed = 2 * (8 + start.elapsed().as_secs());
     assert!(
@@ -203,13 +202,13 @@ async fn a_server_that_hangs_up_on_everybody_meets_no_storm() {
     nothing_is_left(&server, &[&locks], 2 * SECOND, "the end").await;
 }
 
-// ---- a server that stands still ----
+// ---- server hangs ----
 
 #[derive(Debug, Clone, Copy)]
 enum Standstill {
-    /// The process stops; what comes waits in its sockets.
+    /// `SIGSTOP`: the process stops, and commands stay in its socket buffers.
     Stopped,
-    /// `CLIENT PAUSE`: the process takes commands and holds them back.
+    /// `CLIENT PAUSE`: the server reads commands and postpones them.
     Paused,
 }
 
@@ -237,7 +236,7 @@ impl Standstill {
     }
 }
 
-/// Stands still for twice the lease.
+/// Hangs the server for twice the lease.
 async fn a_standstill_that_outlasts_the_lease(standstill: Standstill) {
     let server = RedisServer::start();
     let (here, there) = (
@@ -268,33 +267,33 @@ async fn a_standstill_that_outlasts_the_lease(standstill: Standstill) {
     }
     let served = timeout(5 * SECOND, patient)
         .await
-        .expect("it is served when the server goes on");
+        .expect("the waiter is served when the server resumes");
     let served = served.unwrap().unwrap();
     assert!(served.fencing_token() > guard.fencing_token());
     assert!(guard.release().await.unwrap_err().is_lost());
-    // What was on its way arrived and was undone.
+    // The server ran the commands in flight, and their leases were released.
     drop(served);
     nothing_is_left(&server, &[&here, &there], 2 * SECOND, standstill).await;
-    // Seven keys; before and after a few each, and per key one or two that nobody answered, undone
-    // every half second and more for as long as its lease may last.
+    // Each of the seven keys needs a few commands before and after the hang. Each has one or two
+    // unanswered acquires, whose undo is retried until their leases expire.
     let sent = scripts_called(&server) - before;
     assert!(sent <= 90, "{sent} commands are a storm");
     let quiet = scripts_called(&server);
     sleep(SECOND).await;
-    assert_eq!(scripts_called(&server), quiet, "who still sends, and why?");
+    assert_eq!(scripts_called(&server), quiet, "commands are still sent");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_stopped_for_longer_than_the_lease_loses_the_lock_at_the_local_deadline() {
+async fn server_stop_beyond_lease_loses_lock_at_deadline() {
     a_standstill_that_outlasts_the_lease(Standstill::Stopped).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_paused_for_longer_than_the_lease_loses_the_lock_at_the_local_deadline() {
+async fn server_pause_beyond_lease_loses_lock_at_deadline() {
     a_standstill_that_outlasts_the_lease(Standstill::Paused).await;
 }
 
-/// Redisson #2515, #3194: the watchdog was dead after one failed renewal.
+/// Redisson #2515, #3194: the watchdog stopped after one failed renewal.
 async fn a_standstill_shorter_than_the_lease(standstill: Standstill) {
     let server = RedisServer::start();
     let (here, there) = (
@@ -303,11 +302,11 @@ async fn a_standstill_shorter_than_the_lease(standstill: Standstill) {
     );
     let guard = here.acquire("k").await.unwrap();
     let waiter = waiter(&there, "k").await;
-    // Until the first renewal, due after two seconds, has failed.
+    // The first renewal is due after two seconds and fails.
     let end = end_of(&guard);
     standstill.during(&server, 3 * SECOND, async {}).await;
     renewed_beyond(end, &guard).await;
-    // And on it goes.
+    // The watchdog continues after the failed renewal.
     renewed_beyond(end_of(&guard), &guard).await;
     assert!(!waiter.is_finished());
     guard.release().await.unwrap();
@@ -316,19 +315,19 @@ async fn a_standstill_shorter_than_the_lease(standstill: Standstill) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_stopped_for_less_than_the_lease_costs_nobody_the_lock() {
+async fn server_stop_within_lease_keeps_lock() {
     a_standstill_shorter_than_the_lease(Standstill::Stopped).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_paused_for_less_than_the_lease_costs_nobody_the_lock() {
+async fn server_pause_within_lease_keeps_lock() {
     a_standstill_shorter_than_the_lease(Standstill::Paused).await;
 }
 
-// ---- a network that fails ----
+// ---- network faults ----
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_half_open_connection_is_noticed_by_the_local_deadline_and_by_the_waiters_own() {
+async fn half_open_connection_respects_local_deadlines() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let (here, there) = (
@@ -340,7 +339,7 @@ async fn a_half_open_connection_is_noticed_by_the_local_deadline_and_by_the_wait
     let patient = waiter(&here, "theirs").await;
     let waiting = here.acquire("theirs");
     let waiting = tokio::spawn(async move { fails_at_its_deadline(waiting, 3 * SECOND).await });
-    eventually("both wait", || here.snapshot().waiting == 2).await;
+    eventually("both acquires are queued", || here.snapshot().waiting == 2).await;
     proxy.swallow(Swallow::Both);
     let ((), new) = join(
         lost_at_its_deadline(&mine),
@@ -349,7 +348,7 @@ async fn a_half_open_connection_is_noticed_by_the_local_deadline_and_by_the_wait
     .await;
     assert_eq!(new.kind(), ErrorKind::Unavailable);
     assert_eq!(waiting.await.unwrap().kind(), ErrorKind::Unavailable);
-    // The other side of the partition goes on: it waits no longer than for the lease.
+    // The other side of the partition waits at most until the lease expires.
     let taken = timeout(SHORT + SECOND, there.acquire("mine").into_future());
     let taken = taken.await.expect("within the lease").unwrap();
     assert!(taken.fencing_token() > mine.fencing_token());
@@ -363,11 +362,11 @@ async fn a_half_open_connection_is_noticed_by_the_local_deadline_and_by_the_wait
     nothing_is_left(&server, &[&here, &there], 2 * SECOND, "the end").await;
 }
 
-/// Others counted a resent acquire twice, and one release did not free the lock.
+/// In other crates, a resent acquire counted twice and one release did not free the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_on_a_connection_that_is_reset_is_granted_once_on_the_next() {
+async fn acquire_after_connection_reset_is_granted_once() {
     let server = RedisServer::start();
-    // Before it got there, and after it was done.
+    // The command is lost before it arrives, or its reply is lost.
     for lost in [Swallow::Commands, Swallow::Answers] {
         let proxy = Proxy::start(server.port()).await;
         let locks = manager(proxy.url(), LONG).await;
@@ -379,7 +378,7 @@ async fn an_acquire_on_a_connection_that_is_reset_is_granted_once_on_the_next() 
         assert!(poll!(&mut acquiring).is_pending());
         match lost {
             Swallow::Answers => {
-                eventually("it was done", || server.calls("hset") > sets).await;
+                eventually("the acquire was executed", || server.calls("hset") > sets).await;
             }
             _ => sleep(50 * MS).await,
         }
@@ -393,10 +392,10 @@ async fn an_acquire_on_a_connection_that_is_reset_is_granted_once_on_the_next() 
     }
 }
 
-/// The key of an acquire that nobody waits for any more is free within a second of the end of its
-/// connection, whether the next connection comes at once or not.
+/// The key of an abandoned acquire is free within a second after its connection ends, even if the
+/// next connection is delayed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_that_was_done_and_is_refused_when_sent_again_leaves_no_key() {
+async fn acquire_rejected_on_resend_leaves_no_key() {
     let server = RedisServer::start();
     for forget_scripts in [false, true] {
         let proxy = Proxy::start(server.port()).await;
@@ -407,7 +406,7 @@ async fn an_acquire_that_was_done_and_is_refused_when_sent_again_leaves_no_key()
         proxy.swallow(Swallow::Answers);
         let mut acquiring = Box::pin(locks.acquire("k").no_wait().into_future());
         assert!(poll!(&mut acquiring).is_pending());
-        eventually("it was done", || server.calls("hset") > sets).await;
+        eventually("the acquire was executed", || server.calls("hset") > sets).await;
         if forget_scripts {
             server.cli(&["SCRIPT", "FLUSH"]);
         }
@@ -415,13 +414,13 @@ async fn an_acquire_that_was_done_and_is_refused_when_sent_again_leaves_no_key()
         proxy.heal();
         proxy.cut();
         assert!(acquiring.await.unwrap_err().is_unavailable());
-        within(2 * SECOND, "given back", || pttl(&server, "k") == -2).await;
+        within(2 * SECOND, "released", || pttl(&server, "k") == -2).await;
         server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_dropped_before_its_connection_is_reset_leaves_no_key() {
+async fn acquire_dropped_before_reset_leaves_no_key() {
     let server = RedisServer::start();
     for unreachable in [false, true] {
         for lost in [Swallow::Commands, Swallow::Answers] {
@@ -434,7 +433,7 @@ async fn an_acquire_dropped_before_its_connection_is_reset_leaves_no_key() {
             let mut acquiring = Box::pin(locks.acquire("k").into_future());
             assert!(poll!(&mut acquiring).is_pending());
             if lost == Swallow::Answers {
-                eventually("it was done", || server.calls("hset") > sets).await;
+                eventually("the acquire was executed", || server.calls("hset") > sets).await;
                 assert!(pttl(&server, "k") > 0);
             }
             drop(acquiring);
@@ -452,29 +451,29 @@ async fn an_acquire_dropped_before_its_connection_is_reset_leaves_no_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_that_take_longer_than_the_timeout_are_undone() {
+async fn acquire_with_late_reply_is_undone() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let locks = manager(proxy.url(), LONG).await;
     drop(locks.acquire("warm-up").await.unwrap());
     nothing_is_left(&server, &[&locks], SECOND, "warm").await;
-    // The round trip takes 600 ms, the timeout is 500 ms.
+    // The round trip takes 600 ms, which exceeds the response timeout of 500 ms.
     let sets = server.calls("hset");
     proxy.delay(300 * MS);
     let error = locks.acquire("k").no_wait().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert_eq!(server.calls("hset") - sets, 1, "it was granted");
-    within(2 * SECOND, "undone", || pttl(&server, "k") == -2).await;
-    // Slow and in time is fast enough.
+    assert_eq!(server.calls("hset") - sets, 1, "the acquire was granted");
+    within(2 * SECOND, "released", || pttl(&server, "k") == -2).await;
+    // A round trip of 100 ms is within the timeout.
     proxy.delay(50 * MS);
-    nothing_is_left(&server, &[&locks], 4 * SECOND, "and known to be").await;
+    nothing_is_left(&server, &[&locks], 4 * SECOND, "the undo is confirmed").await;
     acquired_again(&locks, "k").await.release().await.unwrap();
     nothing_is_left(&server, &[&locks], SECOND, "the end").await;
 }
 
-/// Redisson #5761, #763: unlock messages were missed, and waiters slept on.
+/// Redisson #5761, #763: waiters missed unlock messages and did not wake.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_subscription_delays_nobody_once_it_is_back() {
+async fn waiter_after_resubscribe_is_served_promptly() {
     let server = RedisServer::start();
     let (here, there) = (
         manager(server.url(), LONG).await,
@@ -486,7 +485,7 @@ async fn a_killed_subscription_delays_nobody_once_it_is_back() {
         eventually("subscribed", || subscribers(&server, "k") == 1).await;
         server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         eventually("subscribed again", || subscribers(&server, "k") == 1).await;
-        // It tries as soon as it is told, and then would not again for 900 ms.
+        // The waiter attempts the lock when notified; the next attempt would follow after 900 ms.
         let start = Instant::now();
         guard.release().await.unwrap();
         drop(waiter.await.unwrap().unwrap());
@@ -496,9 +495,9 @@ async fn a_killed_subscription_delays_nobody_once_it_is_back() {
     }
 }
 
-/// Redisson #5070, #4744: a release between the failed try and the subscription went unheard.
+/// Redisson #5070, #4744: a release between a failed attempt and the subscription was missed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_before_the_subscription_is_in_force_is_not_missed() {
+async fn release_before_subscription_is_not_missed() {
     let server = RedisServer::start();
     let slow = Proxy::start(server.port()).await;
     let there = manager(server.url(), LONG).await;
@@ -509,20 +508,20 @@ async fn a_release_before_the_subscription_is_in_force_is_not_missed() {
     let guard = there.acquire("k").await.unwrap();
     let tries = scripts_called(&server);
     let waiter = waiter(&here, "k").await;
-    eventually("it has tried", || scripts_called(&server) > tries).await;
+    eventually("attempted", || scripts_called(&server) > tries).await;
     assert_eq!(subscribers(&server, "k"), 0, "not yet in force");
     let start = Instant::now();
     guard.release().await.unwrap();
     drop(waiter.await.unwrap().unwrap());
     let waited = start.elapsed();
-    // By the try that follows the subscription.
+    // The attempt that follows the subscription acquires the lock.
     assert!(waited < 800 * MS, "served by the backstop: {waited:?}");
     nothing_is_left(&server, &[&here, &there], SECOND, "the end").await;
 }
 
-/// Redisson #4064: subscriptions leaked, until every acquire failed at once.
+/// Redisson #4064: subscriptions leaked until every acquire failed immediately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waits_that_run_out_leave_no_subscription_behind() {
+async fn timed_out_waits_leave_no_subscription() {
     let server = RedisServer::start();
     let (here, there) = (
         manager(server.url(), LONG).await,
@@ -544,10 +543,10 @@ async fn waits_that_run_out_leave_no_subscription_behind() {
     nothing_is_left(&server, &[&here, &there], 2 * SECOND, "the end").await;
 }
 
-// ---- a server that refuses ----
+// ---- rejected commands ----
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_scripts_are_nobodys_business() {
+async fn script_flush_under_load_preserves_locks() {
     let server = RedisServer::start();
     let managers = [
         manager(server.url(), SHORT).await,
@@ -562,7 +561,7 @@ async fn lost_scripts_are_nobodys_business() {
             tokio::spawn(async move {
                 for _ in 0..25 {
                     let guard = locks.acquire("k").wait_forever().await.unwrap();
-                    assert!(!inside.swap(true, Ordering::SeqCst), "two at a time");
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two holders at once");
                     sleep(MS).await;
                     assert!(inside.swap(false, Ordering::SeqCst));
                     guard.release().await.unwrap();
@@ -571,7 +570,7 @@ async fn lost_scripts_are_nobodys_business() {
         })
         .collect();
     let end = end_of(&held);
-    // Also between a load and the call behind it.
+    // A flush can also fall between loading a script and calling it.
     while !tasks.iter().all(JoinHandle::is_finished) {
         server.cli(&["SCRIPT", "FLUSH"]);
         sleep(MS).await;
@@ -586,7 +585,7 @@ async fn lost_scripts_are_nobodys_business() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn full_memory_refuses_the_new_and_keeps_and_releases_the_old() {
+async fn full_memory_rejects_acquires_and_keeps_leases() {
     let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
     let (here, there) = (
         manager(server.url(), SHORT).await,
@@ -598,18 +597,18 @@ async fn full_memory_refuses_the_new_and_keeps_and_releases_the_old() {
     assert_eq!(once.kind(), ErrorKind::Unavailable);
     let error = fails_at_its_deadline(there.acquire("new"), 2 * SHORT).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    // That was two leases.
+    // The failed acquire lasted two leases, so the watchdog renewed this lock.
     assert!(guard.is_held());
     let held = there.acquire("held").no_wait().await.unwrap_err();
     assert_eq!(
         held.kind(),
         ErrorKind::Busy,
-        "what it is, not what it would be"
+        "the lock is held, whatever the memory"
     );
-    // The next one here would need a token, and gets none; the lease is given back all the same.
+    // The next waiter needs a fencing token and gets none. The lease is released regardless.
     let next = here.acquire("held");
     let next = tokio::spawn(async move { fails_at_its_deadline(next, SECOND).await });
-    eventually("it waits", || here.snapshot().waiting == 1).await;
+    eventually("queued", || here.snapshot().waiting == 1).await;
     guard.release().await.unwrap();
     assert_eq!(pttl(&server, "held"), -2);
     assert_eq!(next.await.unwrap().kind(), ErrorKind::Unavailable);
@@ -620,7 +619,7 @@ async fn full_memory_refuses_the_new_and_keeps_and_releases_the_old() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_is_not_a_lock_is_a_conflict_and_stays_untouched() {
+async fn foreign_value_is_conflict_and_stays_unchanged() {
     let server = RedisServer::start();
     let locks = manager(server.url(), SHORT).await;
     server.cli(&["SET", "lock:text", "precious"]);
@@ -637,29 +636,29 @@ async fn a_key_that_is_not_a_lock_is_a_conflict_and_stays_untouched() {
         let (waiting, once) = outcomes.await;
         assert_eq!(waiting.unwrap_err().kind(), ErrorKind::KeyConflict);
         let once = once.unwrap_err().kind();
-        // The second one may have been refused because of the first.
+        // The first acquire may have made the second one busy.
         assert!(matches!(once, ErrorKind::KeyConflict | ErrorKind::Busy));
         assert!(start.elapsed() < 4 * SECOND, "waiting does not help");
         let forced = locks.force_release(name).await.unwrap_err();
         assert_eq!(forced.kind(), ErrorKind::KeyConflict);
-        assert_eq!(server.cli(&["DUMP", &key]), before, "{name} was touched");
+        assert_eq!(server.cli(&["DUMP", &key]), before, "{name} was changed");
     }
-    // Somebody overwrites a lock: it is lost in time, and what stands there is not ours.
+    // An overwritten lock is lost at its deadline, and the new value stays unchanged.
     let guard = locks.acquire("overwritten").await.unwrap();
     server.cli(&["SET", "lock:overwritten", "precious"]);
     lost_at_its_deadline(&guard).await;
     assert!(guard.release().await.unwrap_err().is_lost());
-    eventually("given up", || locks.snapshot().is_idle()).await;
+    eventually("the release is abandoned", || locks.snapshot().is_idle()).await;
     assert_eq!(server.cli(&["GET", "lock:overwritten"]), "precious");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_a_replica_now_meets_no_storm_of_connections() {
+async fn reconnects_to_demoted_server_back_off() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let locks = manager(proxy.url(), LONG).await;
     let guard = locks.acquire("k").await.unwrap();
-    // Of nobody, so that it keeps its data.
+    // No primary listens there, so the replica keeps its data.
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     let before = proxy.accepted();
     let start = Instant::now();
@@ -668,7 +667,7 @@ async fn a_server_that_is_a_replica_now_meets_no_storm_of_connections() {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         sleep(MS).await;
     }
-    // At once, and then after 50, 100, 200, 400, 400, … ms.
+    // Connections follow at once, and then after 50, 100, 200, 400, 400, … ms.
     let made = proxy.accepted() - before;
     let allowed = 6 + start.elapsed().as_millis() as u64 / 350;
     assert!((2..=allowed).contains(&made), "{made} connections");
@@ -679,7 +678,7 @@ async fn a_server_that_is_a_replica_now_meets_no_storm_of_connections() {
     nothing_is_left(&server, &[&locks], 2 * SECOND, "the end").await;
 }
 
-/// A server with a user who may do everything, and a manager in its name.
+/// Returns a server with an unrestricted user and a manager that logs in as that user.
 async fn with_a_user() -> (RedisServer, LockManager) {
     let server = RedisServer::start();
     let rules = "ACL SETUSER some reset on >secret ~* &* +@all";
@@ -688,9 +687,9 @@ async fn with_a_user() -> (RedisServer, LockManager) {
     (server, locks)
 }
 
-/// A server that reads its data refuses everything until it has.
+/// A server rejects all commands while it loads its data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_loads_its_data_is_waited_for() {
+async fn acquire_while_server_loads_waits_for_data() {
     let mut server = RedisServer::start();
     let url = server.url();
     let (here, there) = (manager(&url, 5 * LONG).await, manager(&url, 5 * LONG).await);
@@ -700,7 +699,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
     server.cli(&["SAVE"]);
     server.kill();
     let launched = tokio::task::spawn_blocking(move || {
-        // A millisecond for each key.
+        // The server loads each key in one millisecond.
         let slowly = ["--key-load-delay", "1000"];
         let responsive = ["--loading-process-events-interval-bytes", "1024"];
         server.launch_again_with(&[slowly, responsive].concat());
@@ -712,12 +711,12 @@ async fn a_server_that_loads_its_data_is_waited_for() {
         let asked = connection.and_then(|mut it| redis::cmd("EXISTS").arg("k").exec(&mut it));
         asked.is_err_and(|error| error.code() == Some("LOADING"))
     };
-    within(PATIENCE, "it loads", loads).await;
+    within(PATIENCE, "the server loads its data", loads).await;
     let error = fails_at_its_deadline(there.acquire("other"), 500 * MS).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(loads(), "it loaded until then");
+    assert!(loads(), "the server still loads its data");
     let late = there.acquire("other").wait(PATIENCE).await;
-    let late = late.expect("within its wait");
+    let late = late.expect("acquired within its wait");
     let server = launched.await.unwrap();
     assert!(guard.is_held(), "nothing was lost");
     guard.release().await.unwrap();
@@ -726,7 +725,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_password_that_was_changed_is_a_misconfiguration_without_a_storm() {
+async fn changed_password_is_misconfigured_without_storm() {
     let (server, locks) = with_a_user().await;
     let other = manager(server.url(), LONG).await;
     let guard = locks.acquire("k").await.unwrap();
@@ -736,9 +735,9 @@ async fn a_password_that_was_changed_is_a_misconfiguration_without_a_storm() {
     let log_ins = || server.calls("hello") + server.calls("auth");
     let before = log_ins();
     server.cli(&["CLIENT", "KILL", "USER", "some"]);
-    // Everybody is told what it is, long before the wait is over.
+    // The waiter fails with the cause long before its wait ends.
     let start = Instant::now();
-    let told = timeout(5 * SECOND, waiter).await.expect("told early");
+    let told = timeout(5 * SECOND, waiter).await.expect("rejected early");
     assert_eq!(told.unwrap().unwrap_err().kind(), ErrorKind::Misconfigured);
     while start.elapsed() < 3 * SECOND {
         let error = locks.acquire("new").await.unwrap_err();
@@ -752,13 +751,13 @@ async fn a_password_that_was_changed_is_a_misconfiguration_without_a_storm() {
     server.cli(&["ACL", "SETUSER", "some", ">secret"]);
     let deadline = Instant::now() + PATIENCE;
     while locks.acquire("new").await.is_err() {
-        assert!(Instant::now() < deadline, "not found again");
+        assert!(Instant::now() < deadline, "the server is still unavailable");
         sleep(10 * MS).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_permission_that_was_withdrawn_is_a_misconfiguration_without_a_storm() {
+async fn revoked_permission_is_misconfigured_without_storm() {
     for rule in ["-evalsha", "-hset", "-@all"] {
         let (server, locks) = with_a_user().await;
         let guard = locks.acquire("k").await.unwrap();
@@ -771,10 +770,10 @@ async fn a_permission_that_was_withdrawn_is_a_misconfiguration_without_a_storm()
         }
         assert!(start.elapsed() < 4 * SECOND, "waiting does not help");
         let sent = scripts_called(&server) - before;
-        // Those who came after the first answer asked for themselves, once.
-        assert!(sent <= 100, "{sent} commands: somebody tried again");
+        // Each acquire that follows the first reply sends at most one command.
+        assert!(sent <= 100, "{sent} commands include retries");
         if rule == "-hset" {
-            // What needs no new lock goes on.
+            // Renewals and releases need no `HSET` and continue.
             renewed_beyond(end_of(&guard), &guard).await;
             guard.release().await.unwrap();
         } else {
@@ -785,14 +784,14 @@ async fn a_permission_that_was_withdrawn_is_a_misconfiguration_without_a_storm()
     }
 }
 
-// ---- this process, and another ----
+// ---- process faults ----
 
 const LEASE_OF_THE_OTHER: Duration = SHORT;
 
-/// The other process of the tests below: this very program, started again with a URL. Without one
-/// there is nothing to do.
+/// Runs as the other process of the tests below, in the same program started with a URL. Without
+/// a URL it returns at once.
 #[test]
-fn the_other_process() {
+fn other_process() {
     let Ok(url) = std::env::var("URL_FOR_THE_OTHER_PROCESS") else {
         return;
     };
@@ -808,17 +807,17 @@ fn the_other_process() {
         let held = guard.is_held();
         let slept = before.elapsed();
         if slept > LEASE_OF_THE_OTHER {
-            // The first check after a stop: no task has told anybody anything, or it has.
+            // The first check after a stop must detect the loss, even before any task has run.
             eprintln!("other: woke, held: {held}");
             break;
         }
-        assert!(held, "lost without a reason");
+        assert!(held, "lost without a stop");
     }
     let told = runtime.block_on(async { timeout(50 * MS, guard.lost()).await.is_ok() });
     eprintln!("other: told: {told}");
     let outcome = runtime.block_on(guard.release());
     eprintln!("other: lost: {}", outcome.unwrap_err().is_lost());
-    // Stays until it is killed.
+    // The test kills this process.
     std::thread::sleep(PATIENCE);
 }
 
@@ -830,7 +829,7 @@ struct OtherProcess {
 impl OtherProcess {
     fn start(server: &RedisServer) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_other_process", "--nocapture"])
+            .args(["--exact", "other_process", "--nocapture"])
             .env("URL_FOR_THE_OTHER_PROCESS", server.url())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -843,10 +842,10 @@ impl OtherProcess {
         other
     }
 
-    /// The next thing it says.
+    /// Returns the next message of the process.
     fn says(&mut self) -> String {
         loop {
-            let line = self.said.next().expect("it is alive").unwrap();
+            let line = self.said.next().expect("the process is running").unwrap();
             if let Some(said) = line.strip_prefix("other: ") {
                 return said.to_owned();
             }
@@ -867,27 +866,27 @@ impl Drop for OtherProcess {
     }
 }
 
-/// etcd #11456: what was true before a stop was not looked at again after it.
+/// etcd #11456: after a stop, a lock was not checked again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_stopped_for_longer_than_its_lease_knows_at_its_first_look() {
+async fn process_resumed_after_lease_sees_lock_lost() {
     let server = RedisServer::start();
     let locks = manager(server.url(), LONG).await;
     let monitor = Monitor::start(&server);
     let mut other = OtherProcess::start(&server);
     let millis = format!("\"{}\"", LEASE_OF_THE_OTHER.as_millis());
-    // One key with its lease and a time.
+    // A renewal passes one key, its lease ID and its TTL.
     let is_renewal = |line: &String| {
         line.contains("\"EVALSHA\"")
             && line.contains(" \"1\" \"lock:k\" ")
             && line.ends_with(&millis)
     };
     let renewals = |lines: &[String]| lines.iter().filter(|line| is_renewal(line)).count();
-    // Right after a renewal, so that none is between its decision and its wire.
-    eventually("it renews", || renewals(&monitor.lines()) > 0).await;
+    // The stop follows a renewal closely, so that the next one is not due yet.
+    eventually("a renewal", || renewals(&monitor.lines()) > 0).await;
     sleep(50 * MS).await;
     other.signal("-STOP");
     let guard = locks.acquire("k").wait(LEASE_OF_THE_OTHER + SECOND).await;
-    let guard = guard.expect("its lease ran out");
+    let guard = guard.expect("the lease expired");
     sleep(LEASE_OF_THE_OTHER).await;
     let before = renewals(&monitor.lines_until_now(&server).await);
     other.signal("-CONT");
@@ -896,18 +895,18 @@ async fn a_process_stopped_for_longer_than_its_lease_knows_at_its_first_look() {
     assert_eq!(other.says(), "lost: true");
     sleep(LEASE_OF_THE_OTHER).await;
     let after = renewals(&monitor.lines_until_now(&server).await);
-    assert_eq!(after, before, "a renewal for a lease that is over");
-    assert!(guard.is_held(), "and it did no harm");
+    assert_eq!(after, before, "an expired lease was renewed");
+    assert!(guard.is_held(), "the new lease is unaffected");
     guard.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_key_of_a_killed_process_is_free_within_its_lease_and_a_second() {
+async fn killed_process_key_expires_with_lease() {
     let server = RedisServer::start();
     let locks = manager(server.url(), LONG).await;
     let mut other = OtherProcess::start(&server);
     let waiter = waiter(&locks, "k").await;
-    // It is renewed for as long as its holder lives.
+    // The lease is renewed while its holder runs.
     sleep(2 * LEASE_OF_THE_OTHER).await;
     assert!(!waiter.is_finished());
     other.child.kill().unwrap();
@@ -927,13 +926,13 @@ fn runtime() -> Runtime {
 }
 
 #[test]
-fn a_runtime_that_shuts_down_leaves_its_locks_to_their_leases() {
+fn runtime_shutdown_leaves_locks_to_expire() {
     let server = RedisServer::start();
     let first = runtime();
     let locks = first.block_on(manager(server.url(), SHORT));
     let (guard, queued) = first.block_on(async {
         let guard = locks.acquire("k").await.unwrap();
-        // In every state at which it can meet its end.
+        // The runtime ends with a waiter, an acquire and a queued future.
         drop(waiter(&locks, "k").await);
         drop(tokio::spawn(locks.acquire("other").into_future()));
         let mut queued = Box::pin(locks.acquire("k").into_future());
@@ -943,10 +942,10 @@ fn a_runtime_that_shuts_down_leaves_its_locks_to_their_leases() {
     let start = Instant::now();
     drop(first);
     drop(queued);
-    assert!(start.elapsed() < 5 * SECOND, "it blocks");
-    assert!(guard.is_held(), "the lease is as good as before");
+    assert!(start.elapsed() < 5 * SECOND, "the drop blocks");
+    assert!(guard.is_held(), "the lease has not expired");
     drop(guard);
-    // Nobody could send the release: the lease runs out. The same manager goes on elsewhere.
+    // No runtime can send the release, so the lease expires. The manager works in a second runtime.
     let second = runtime();
     second.block_on(async {
         let guard = locks.acquire("k").wait(SHORT + SECOND).await.unwrap();
@@ -957,14 +956,14 @@ fn a_runtime_that_shuts_down_leaves_its_locks_to_their_leases() {
 }
 
 #[test]
-fn a_runtime_that_shuts_down_while_a_connection_is_wanted_does_not_hang() {
+fn runtime_shutdown_during_connect_does_not_hang() {
     let mut server = RedisServer::start();
     let runtime = runtime();
     let locks = runtime.block_on(manager(server.url(), SHORT));
     server.kill();
     let (inside, is_inside) = std::sync::mpsc::channel();
     drop(runtime.spawn(async move {
-        // One poll: it begins before the end of the runtime and goes on after it.
+        // This poll begins before the runtime ends and continues after it.
         inside.send(()).unwrap();
         std::thread::sleep(300 * MS);
         drop(locks.acquire("k").no_wait().await);
@@ -975,11 +974,11 @@ fn a_runtime_that_shuts_down_while_a_connection_is_wanted_does_not_hang() {
         drop(runtime);
         gone.send(()).unwrap();
     }));
-    is_gone.recv_timeout(PATIENCE).expect("dropping it blocks");
+    is_gone.recv_timeout(PATIENCE).expect("the drop blocks");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shutdown_wakes_the_waiting_renews_the_holding_and_flushes_the_releases() {
+async fn shutdown_wakes_waiters_and_flushes_releases() {
     let server = RedisServer::start();
     let (here, there) = (
         manager(server.url(), SHORT).await,
@@ -998,16 +997,16 @@ async fn a_shutdown_wakes_the_waiting_renews_the_holding_and_flushes_the_release
     }
     let new = here.acquire("new").await.unwrap_err();
     assert!(new.is_shutting_down());
-    // Through more than one lease.
+    // The guard is renewed for more than one lease.
     renewed_beyond(end_of(&guard) + SHORT, &guard).await;
     assert!(!shutdown.is_finished());
     drop(guard);
-    let left = timeout(SECOND, shutdown).await.expect("nothing is left");
+    let left = timeout(SECOND, shutdown).await.expect("completed");
     assert!(left.unwrap().is_idle());
-    assert_eq!(pttl(&server, "k"), -2, "flushed");
+    assert_eq!(pttl(&server, "k"), -2, "the release was flushed");
     drop(theirs);
     nothing_is_left(&server, &[&here, &there], SECOND, "the end").await;
-    // What is left is told.
+    // The shutdown reports the remaining holder.
     let guard = there.acquire("k").await.unwrap();
     let left = there.shutdown(50 * MS).await;
     assert_eq!((left.held, left.lanes, left.waiting), (1, 1, 0));
@@ -1022,19 +1021,19 @@ async fn a_shutdown_wakes_the_waiting_renews_the_holding_and_flushes_the_release
 
 // ---- dropped futures ----
 
-/// How far a future goes before it is dropped.
+/// The point at which a future is dropped.
 #[derive(Debug, Clone, Copy)]
 enum Until {
-    /// So many polls, each when it was woken.
+    /// The number of polls, each after a wake.
     Polls(usize),
     Time(Duration),
 }
 
-/// True if the future was ready by then.
+/// Polls the future up to that point and returns `true` if it was ready.
 async fn dropped_at(until: Until, future: impl Future) -> bool {
     let mut future = pin!(future);
     match until {
-        // Timers count in milliseconds, and most of this is over in one.
+        // Timers have a resolution of 1 ms, within which most scenarios finish.
         Until::Time(time) => {
             let end = Instant::now() + time;
             loop {
@@ -1056,7 +1055,7 @@ async fn dropped_at(until: Until, future: impl Future) -> bool {
                 left -= 1;
                 match future.as_mut().poll(context) {
                     std::task::Poll::Ready(_) => std::task::Poll::Ready(true),
-                    // Once more at the next wake; at the last poll there is nothing to wait for.
+                    // The last poll needs no further wake.
                     std::task::Poll::Pending if left == 0 => std::task::Poll::Ready(false),
                     std::task::Poll::Pending => std::task::Poll::Pending,
                 }
@@ -1071,8 +1070,8 @@ struct World {
     there: LockManager,
 }
 
-/// Runs the scenario for every number of polls until it is ready by itself, and for many moments
-/// in between. Afterwards, long before a lease ends, nothing is left of it.
+/// Runs the scenario for each number of polls until it completes, and for many durations.
+/// After each run, all traces must be gone long before a lease expires.
 macro_rules! dropped_everywhere {
     ($name:ident, $moments:literal, |$world:ident, $until:ident| $scenario:block) => {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -1110,13 +1109,13 @@ macro_rules! dropped_everywhere {
 }
 
 dropped_everywhere!(
-    an_acquire_of_a_free_key_may_be_dropped_anywhere,
+    acquire_dropped_on_free_key_leaves_nothing,
     5_000,
     |world, until| { dropped_at(until, world.here.acquire("a").into_future()).await }
 );
 
 dropped_everywhere!(
-    an_acquire_of_a_busy_key_may_be_dropped_anywhere,
+    acquire_dropped_on_busy_key_leaves_nothing,
     80_000,
     |world, until| {
         let _guard = world.there.acquire("a").await.unwrap();
@@ -1125,7 +1124,7 @@ dropped_everywhere!(
 );
 
 dropped_everywhere!(
-    an_acquire_of_a_key_given_back_elsewhere_may_be_dropped_anywhere,
+    acquire_dropped_on_remote_release_leaves_nothing,
     80_000,
     |world, until| {
         let guard = world.there.acquire("a").await.unwrap();
@@ -1143,7 +1142,7 @@ dropped_everywhere!(
 );
 
 dropped_everywhere!(
-    an_acquire_of_a_key_handed_over_here_may_be_dropped_anywhere,
+    acquire_dropped_on_local_handoff_leaves_nothing,
     20_000,
     |world, until| {
         let guard = world.here.acquire("a").await.unwrap();
@@ -1161,7 +1160,7 @@ dropped_everywhere!(
 );
 
 dropped_everywhere!(
-    an_acquire_of_several_keys_may_be_dropped_anywhere,
+    acquire_dropped_on_several_keys_leaves_nothing,
     80_000,
     |world, until| {
         let guard = world.there.acquire("b").await.unwrap();
@@ -1176,17 +1175,17 @@ dropped_everywhere!(
     }
 );
 
-/// redis-py #3847: a cancelled release forgot the token, and the lock stayed.
-mod a_release {
+/// redis-py #3847: a cancelled release lost the token, and the lock remained.
+mod release {
     use super::*;
 
-    dropped_everywhere!(may_be_dropped_anywhere, 5_000, |world, until| {
+    dropped_everywhere!(dropped_leaves_nothing, 5_000, |world, until| {
         let guard = world.here.acquire("a").await.unwrap();
         dropped_at(until, guard.release()).await
     });
 
     dropped_everywhere!(
-        of_several_keys_may_be_dropped_anywhere,
+        dropped_on_several_keys_leaves_nothing,
         5_000,
         |world, until| {
             let guard = world.here.acquire(["a", "b", "c"]).await.unwrap();
@@ -1196,7 +1195,7 @@ mod a_release {
 }
 
 dropped_everywhere!(
-    work_under_a_lock_may_be_dropped_anywhere,
+    work_dropped_under_lock_leaves_nothing,
     20_000,
     |world, until| {
         let work = world.here.acquire("a").run(|_held| sleep(5 * MS));
