@@ -1,5 +1,5 @@
-//! What Redis itself must see, and what must survive when it misbehaves.
-// Helpers of tests are tests.
+//! The Redis backend's data format, error handling, connections and subscriptions.
+// Test helpers follow the rules for tests.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -41,7 +41,7 @@ fn stranger() -> LeaseId {
     LeaseId::new(Uuid::new_v4(), 1)
 }
 
-/// Patient: a busy machine is not what these tests are about.
+/// Connects with a long response timeout, because a busy machine must not fail these tests.
 async fn connect(server: &RedisServer) -> RedisBackend {
     let builder = RedisBackend::builder(server.url()).response_timeout(PATIENCE);
     builder.connect().await.unwrap()
@@ -75,7 +75,7 @@ async fn hinted(hints: &mut Hints) -> bool {
     timeout(PATIENCE, hints.next()).await.is_ok()
 }
 
-/// How many connections the server has ever taken.
+/// Returns the number of connections that the server has accepted since its start.
 fn connections(server: &RedisServer) -> u64 {
     let stats = server.cli(&["INFO", "stats"]);
     let prefix = "total_connections_received:";
@@ -83,7 +83,7 @@ fn connections(server: &RedisServer) -> u64 {
     count.unwrap().trim().parse().unwrap()
 }
 
-/// Asks until it is so.
+/// Completes when `is_so` returns `true`.
 async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
@@ -92,7 +92,7 @@ async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Everything an error says, down to its last cause.
+/// Returns the `Debug` and `Display` texts of an error and of all its sources.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = format!("{error:?} {error}");
     let mut source = error.source();
@@ -103,10 +103,10 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-// ---- the wire ----
+// ---- data format ----
 
 #[tokio::test]
-async fn a_lock_looks_in_redis_as_redisson_would_have_written_it() {
+async fn lock_format_matches_redisson() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     grant(&backend, "order:42").await;
@@ -121,14 +121,11 @@ async fn a_lock_looks_in_redis_as_redisson_would_have_written_it() {
         Released::Released
     );
     let keys = server.cli(&["KEYS", "*"]);
-    assert_eq!(
-        keys, "lock:{fencing-token}%",
-        "the counter and nothing else"
-    );
+    assert_eq!(keys, "lock:{fencing-token}%", "only the counter remains");
 }
 
 #[tokio::test]
-async fn a_release_says_zero_on_redissons_channel() {
+async fn release_publishes_zero_on_redisson_channel() {
     let server = RedisServer::start();
     let backend = RedisBackend::builder(server.url())
         .prefix("")
@@ -152,7 +149,7 @@ async fn a_release_says_zero_on_redissons_channel() {
 }
 
 #[tokio::test]
-async fn a_lock_held_by_redisson_is_busy_and_its_unlock_is_a_hint() {
+async fn redisson_lock_is_busy_and_its_unlock_hints() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     server.cli(&["HSET", "lock:order", "java-uuid:33", "2"]);
@@ -177,7 +174,7 @@ async fn a_lock_held_by_redisson_is_busy_and_its_unlock_is_a_hint() {
 }
 
 #[tokio::test]
-async fn the_counter_goes_on_from_the_last_when_the_clock_is_behind() {
+async fn counter_ahead_of_clock_continues_from_last() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     let ahead = 4_000_000_000_000_000_u64;
@@ -189,7 +186,7 @@ async fn the_counter_goes_on_from_the_last_when_the_clock_is_behind() {
 }
 
 #[tokio::test]
-async fn the_counter_is_at_most_a_millisecond_behind_the_clock() {
+async fn counter_is_within_one_ms_of_clock() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     let now = || -> u64 {
@@ -211,7 +208,7 @@ async fn the_counter_is_at_most_a_millisecond_behind_the_clock() {
 }
 
 #[tokio::test]
-async fn what_stands_in_the_counters_place_is_named_and_left_alone() {
+async fn foreign_value_at_counter_is_named_and_unchanged() {
     const COUNTER: &str = "lock:{fencing-token}%";
     let server = RedisServer::start();
     let backend = connect(&server).await;
@@ -231,9 +228,9 @@ async fn what_stands_in_the_counters_place_is_named_and_left_alone() {
     }
 }
 
-/// What is below 1 means something else in an answer.
+/// A reply below 1 does not mean a counter.
 #[tokio::test]
-async fn a_counter_of_redisson_below_zero_grants_nothing() {
+async fn negative_redisson_counter_grants_nothing() {
     const COUNTER: &str = "redisson_lock_token:{a}";
     let server = RedisServer::start();
     let builder = RedisBackend::builder(server.url()).prefix("");
@@ -251,7 +248,7 @@ async fn a_counter_of_redisson_below_zero_grants_nothing() {
 }
 
 #[tokio::test]
-async fn the_counter_outgrows_an_empty_restart() {
+async fn counter_after_empty_restart_still_grows() {
     let mut server = RedisServer::start();
     let backend = connect(&server).await;
     let before = grant(&backend, "a").await;
@@ -261,7 +258,7 @@ async fn the_counter_outgrows_an_empty_restart() {
 }
 
 #[tokio::test]
-async fn a_restart_with_its_data_keeps_the_lease() {
+async fn restart_with_data_keeps_lease() {
     let mut server = RedisServer::start();
     let backend = connect(&server).await;
     grant(&backend, "a").await;
@@ -270,7 +267,7 @@ async fn a_restart_with_its_data_keeps_the_lease() {
 }
 
 #[tokio::test]
-async fn lost_scripts_are_loaded_again_without_anybody_noticing() {
+async fn flushed_scripts_are_reloaded_once() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     let loads = || server.calls("eval");
@@ -287,7 +284,7 @@ async fn lost_scripts_are_loaded_again_without_anybody_noticing() {
 }
 
 #[tokio::test]
-async fn a_lease_is_passed_on_only_to_others_that_watch() {
+async fn release_or_keep_depends_on_other_subscribers() {
     let server = RedisServer::start();
     let (one, other) = (connect(&server).await, connect(&server).await);
     let key = LockKey::new("a");
@@ -300,11 +297,11 @@ async fn a_lease_is_passed_on_only_to_others_that_watch() {
         counter: second, ..
     } = alone
     else {
-        panic!("nobody watches: {alone:?}");
+        panic!("no subscriber: {alone:?}");
     };
     assert!(second > Some(first));
 
-    // The subscription stays for a moment.
+    // The subscription outlives its last subscriber briefly.
     let mut own = one.watch(&key);
     assert!(hinted(&mut own).await);
     drop(own);
@@ -323,7 +320,7 @@ async fn a_lease_is_passed_on_only_to_others_that_watch() {
         .unwrap();
     assert_eq!(watched_there, ReleasedOrKept::released(1));
 
-    // Another manager over the same connections.
+    // A clone of the backend stands for another manager on the same connections.
     let key = LockKey::new("b");
     grant(&one, "b").await;
     let mut clones = one.clone().watch(&key);
@@ -341,7 +338,7 @@ async fn a_lease_is_passed_on_only_to_others_that_watch() {
 }
 
 #[tokio::test]
-async fn without_notifications_a_lease_is_always_passed_on() {
+async fn release_or_keep_without_notify_always_releases() {
     let server = RedisServer::start();
     let pool = Config::from_url(server.url());
     let pool = pool.create_pool(Some(Runtime::Tokio1)).unwrap();
@@ -354,10 +351,10 @@ async fn without_notifications_a_lease_is_always_passed_on() {
     assert_eq!(server.clients("pubsub"), [""; 0]);
 }
 
-// ---- keys that are not locks, and a server that refuses ----
+// ---- conflicts and rejected commands ----
 
 #[tokio::test]
-async fn a_key_that_is_not_a_lock_is_a_conflict_and_stays_as_it_is() {
+async fn foreign_value_is_conflict_and_stays_unchanged() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     server.cli(&["SET", "lock:text", "precious"]);
@@ -381,7 +378,7 @@ async fn a_key_that_is_not_a_lock_is_a_conflict_and_stays_as_it_is() {
             assert_eq!(error.kind(), BackendErrorKind::Conflict, "{name} {command}");
             assert!(!error.may_have_taken_effect());
         }
-        // A foreign hash simply does not hold the lease; everything else cannot be asked.
+        // A foreign hash does not contain the lease; any other type is a conflict.
         if name != "hash" {
             let outcomes = [
                 renew(&backend, name).await.map(drop),
@@ -395,12 +392,12 @@ async fn a_key_that_is_not_a_lock_is_a_conflict_and_stays_as_it_is() {
                 assert_eq!(error.kind(), BackendErrorKind::Conflict);
             }
         }
-        assert_eq!(dump(&format!("lock:{name}")), before, "{name} was touched");
+        assert_eq!(dump(&format!("lock:{name}")), before, "{name} was changed");
     }
 }
 
 #[tokio::test]
-async fn one_key_that_is_not_a_lock_does_not_fail_the_rest_of_its_batch() {
+async fn conflict_in_batch_affects_only_its_key() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     server.cli(&["SET", "lock:text", "precious"]);
@@ -415,7 +412,7 @@ async fn one_key_that_is_not_a_lock_does_not_fail_the_rest_of_its_batch() {
 }
 
 #[tokio::test]
-async fn full_memory_refuses_acquires_and_still_renews_and_releases() {
+async fn full_memory_rejects_only_acquires() {
     let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
     let backend = connect(&server).await;
     grant(&backend, "held").await;
@@ -442,7 +439,7 @@ async fn full_memory_refuses_acquires_and_still_renews_and_releases() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_full_or_a_replica_or_evicts_is_warned_of() {
+async fn unsuitable_server_is_reported_in_warnings() {
     let server = RedisServer::start();
     assert_eq!(connect(&server).await.warnings(), [""; 0]);
     let warned_of = async |what: &str| {
@@ -464,11 +461,11 @@ async fn a_server_that_is_full_or_a_replica_or_evicts_is_warned_of() {
 }
 
 #[tokio::test]
-async fn a_refused_client_is_told_so_and_not_tried_again_and_again() {
+async fn unauthorized_client_is_rejected_on_connect() {
     let server = RedisServer::start();
     let refused = async |url: String| {
         let outcome = RedisBackend::builder(url).connect().await;
-        let error = outcome.expect_err("the client has no business here");
+        let error = outcome.expect_err("the client is unauthorized");
         assert!(
             matches!(&error, ConnectError::Refused { address, .. }
                 if *address == format!("127.0.0.1:{}", server.port())),
@@ -477,10 +474,10 @@ async fn a_refused_client_is_told_so_and_not_tried_again_and_again() {
         );
         chain(&error)
     };
-    // May log in and nothing else.
+    // This user can only log in.
     server.cli(&["ACL", "SETUSER", "guest", "reset", "on", ">secret"]);
     refused(server.url_of("guest", "secret")).await;
-    // May do everything but the one thing inside the scripts.
+    // This user can run everything except one command inside the scripts.
     let all = [
         "ACL", "SETUSER", "most", "reset", "on", ">secret", "~*", "&*", "+@all",
     ];
@@ -496,21 +493,18 @@ async fn a_refused_client_is_told_so_and_not_tried_again_and_again() {
         "{said}"
     );
     let bodies = server.cli(&["KEYS", "lock:self-test*"]);
-    assert_eq!(
-        bodies, "",
-        "a body that could not get its end was taken back"
-    );
-    // May not subscribe.
+    assert_eq!(bodies, "", "a self-test key without a TTL was deleted");
+    // This user cannot subscribe.
     server.cli(&[&all[..], &["-subscribe"]].concat());
     refused(server.url_of("most", "secret")).await;
-    // The wrong password, and none.
+    // The password is wrong, and then missing.
     refused(server.url_of("most", "wrong")).await;
     server.cli(&["CONFIG", "SET", "requirepass", "secret"]);
     refused(server.url()).await;
 }
 
 #[tokio::test]
-async fn a_permission_that_is_withdrawn_is_a_misconfiguration() {
+async fn revoked_permission_is_misconfigured() {
     let server = RedisServer::start();
     let all = [
         "ACL", "SETUSER", "some", "reset", "on", ">secret", "~*", "&*", "+@all",
@@ -531,7 +525,7 @@ async fn a_permission_that_is_withdrawn_is_a_misconfiguration() {
 }
 
 #[tokio::test]
-async fn a_user_that_may_not_read_hashes_learns_that_a_lock_is_held_but_not_by_whom() {
+async fn inspect_without_hgetall_omits_holder_id() {
     let server = RedisServer::start();
     let rules = "ACL SETUSER some reset on >secret ~* &* +@all -hgetall";
     server.cli(&rules.split(' ').collect::<Vec<_>>());
@@ -545,7 +539,7 @@ async fn a_user_that_may_not_read_hashes_learns_that_a_lock_is_held_but_not_by_w
 // ---- settings ----
 
 #[tokio::test]
-async fn settings_out_of_bounds_are_named() {
+async fn invalid_settings_are_named() {
     let builder = || RedisBackend::builder("redis://127.0.0.1:1");
     let many = NonZeroUsize::new(1_000_000).unwrap();
     for (field, builder) in [
@@ -580,7 +574,7 @@ async fn settings_out_of_bounds_are_named() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_down_at_the_start_is_found_later_if_asked_to() {
+async fn lazy_connect_finds_server_started_later() {
     let mut server = RedisServer::start();
     server.kill();
     let builder = || RedisBackend::builder(server.url());
@@ -601,22 +595,22 @@ async fn a_server_that_is_down_at_the_start_is_found_later_if_asked_to() {
         .await
         .is_err()
     {
-        assert!(Instant::now() < deadline, "not found");
+        assert!(Instant::now() < deadline, "still unavailable");
         sleep(Duration::from_millis(20)).await;
     }
-    // Everything else is refused as ever.
+    // A wrong password still fails the lazy connect.
     let wrong = RedisBackend::builder(server.url_of("nobody", "wrong"));
     let error = wrong.connect_lazy().await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
 }
 
 #[tokio::test]
-async fn an_unreachable_server_is_named_within_the_connect_timeout() {
+async fn unreachable_server_is_named_within_connect_timeout() {
     let patience = Duration::from_millis(300);
-    // Takes connections and says nothing.
+    // This server accepts connections and never replies.
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mute = mute.local_addr().unwrap().to_string();
-    // Was there a moment ago.
+    // The listener of this address is closed.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let gone = closed.local_addr().unwrap().to_string();
     drop(closed);
@@ -642,7 +636,7 @@ async fn an_unreachable_server_is_named_within_the_connect_timeout() {
 }
 
 #[tokio::test]
-async fn no_password_is_ever_shown() {
+async fn debug_and_errors_omit_passwords() {
     let server = RedisServer::start();
     let rules = "ACL SETUSER some reset on >canary ~* &* +@all";
     server.cli(&rules.split(' ').collect::<Vec<_>>());
@@ -672,15 +666,15 @@ async fn no_password_is_ever_shown() {
     assert!(shown.contains("127.0.0.1"), "the address is shown");
 }
 
-// ---- connections that come and go ----
+// ---- connections ----
 
 #[tokio::test]
-async fn each_connection_is_opened_once_and_closed_with_the_last_handle() {
+async fn connections_open_once_and_close_with_last_handle() {
     let server = RedisServer::start();
     let three = NonZeroUsize::new(3).unwrap();
     let builder = RedisBackend::builder(server.url()).connections(three);
     let backend = builder.connect().await.unwrap();
-    eventually("the self-test hung up", || {
+    eventually("the self-test disconnected", || {
         server.clients("pubsub").is_empty()
     })
     .await;
@@ -693,7 +687,7 @@ async fn each_connection_is_opened_once_and_closed_with_the_last_handle() {
     assert_eq!(
         server.clients("normal").len(),
         3,
-        "no command opened another"
+        "a command opened a connection"
     );
     let mut hints = backend.watch(&LockKey::new("a"));
     assert!(hinted(&mut hints).await);
@@ -707,7 +701,7 @@ async fn each_connection_is_opened_once_and_closed_with_the_last_handle() {
 }
 
 #[tokio::test]
-async fn a_killed_connection_is_replaced_by_the_next_command() {
+async fn killed_connection_is_replaced_on_next_command() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     for round in 0..3 {
@@ -722,7 +716,7 @@ async fn a_killed_connection_is_replaced_by_the_next_command() {
 }
 
 #[tokio::test]
-async fn many_commands_on_a_killed_connection_open_one_new_one() {
+async fn commands_after_kill_open_one_connection() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
@@ -734,7 +728,7 @@ async fn many_commands_on_a_killed_connection_open_one_new_one() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_down_is_refused_at_once_and_found_again() {
+async fn commands_while_server_down_fail_at_once() {
     let mut server = RedisServer::start();
     let backend = connect(&server).await;
     let key = LockKey::new("a");
@@ -742,14 +736,14 @@ async fn a_server_that_is_down_is_refused_at_once_and_found_again() {
     let request = AcquireRequest::new(key.clone(), lease(), TTL);
     let mut first = Box::pin(backend.try_acquire(&request));
     assert!(poll!(&mut first).is_pending());
-    // Written by now, and unread.
+    // The command is sent and unread.
     sleep(Duration::from_millis(50)).await;
     server.kill();
     let first = first.await.unwrap_err();
     assert_eq!(first.kind(), BackendErrorKind::Unavailable);
     assert!(
         first.may_have_taken_effect(),
-        "the connection broke under it"
+        "the connection broke in flight"
     );
     let started = Instant::now();
     for _ in 0..1_000 {
@@ -772,13 +766,13 @@ async fn a_server_that_is_down_is_refused_at_once_and_found_again() {
         .await
         .is_err()
     {
-        assert!(Instant::now() < deadline, "not found again");
+        assert!(Instant::now() < deadline, "still unavailable");
         sleep(Duration::from_millis(10)).await;
     }
 }
 
 #[tokio::test]
-async fn an_acquire_that_arrives_late_is_given_back_by_itself() {
+async fn late_acquire_is_released_automatically() {
     let server = RedisServer::start();
     let backend = RedisBackend::builder(server.url());
     let backend = backend.connect().await.unwrap();
@@ -796,17 +790,17 @@ async fn an_acquire_that_arrives_late_is_given_back_by_itself() {
     assert!(started.elapsed() < Duration::from_millis(1_200));
     assert!(error.may_have_taken_effect(), "{}", chain(&error));
 
-    // The administrator's own command waits for the end of the pause, too.
-    eventually("the late acquire was done", || {
+    // `INFO` also waits for the end of the pause.
+    eventually("the late acquire was executed", || {
         server.calls("evalsha") > acquires
     })
     .await;
     assert_ne!(
         server.cli(&["GET", "lock:{fencing-token}%"]),
         fence,
-        "it was granted"
+        "the acquire was granted"
     );
-    eventually("it was given back", || {
+    eventually("the late acquire was released", || {
         server.cli(&["EXISTS", "lock:late"]) == "0"
     })
     .await;
@@ -814,10 +808,10 @@ async fn an_acquire_that_arrives_late_is_given_back_by_itself() {
     grant(&backend, "late").await;
 }
 
-/// The connection of the acquire hangs, its replacement does not: the release that the engine asks
-/// for overtakes the acquire, and only what was queued behind it can undo it.
+/// The connection of the acquire hangs, and its replacement does not. The engine's release
+/// overtakes the acquire, so only a release queued on the same connection can undo it.
 #[tokio::test]
-async fn an_acquire_that_a_release_overtook_is_given_back_on_its_own_connection() {
+async fn overtaken_acquire_is_released_on_its_connection() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let builder = RedisBackend::builder(proxy.url());
@@ -837,11 +831,11 @@ async fn an_acquire_that_a_release_overtook_is_given_back_on_its_own_connection(
     let fence = || server.cli(&["GET", "lock:{fencing-token}%"]);
     let before = fence();
     let clients = server.clients("normal").len();
-    assert_eq!(clients, 2, "the old connection is kept for what is on it");
+    assert_eq!(clients, 2, "the old connection stays for its commands");
 
     proxy.thaw();
     eventually("the late acquire was granted", || fence() != before).await;
-    eventually("it was given back", || {
+    eventually("the late acquire was released", || {
         server.cli(&["EXISTS", "lock:late"]) == "0"
     })
     .await;
@@ -853,7 +847,7 @@ async fn an_acquire_that_a_release_overtook_is_given_back_on_its_own_connection(
 }
 
 #[tokio::test]
-async fn behind_a_server_that_stands_still_nothing_piles_up() {
+async fn commands_to_hung_server_do_not_pile_up() {
     let server = RedisServer::start();
     let builder = RedisBackend::builder(server.url())
         .response_timeout(Duration::from_millis(100))
@@ -894,11 +888,11 @@ async fn behind_a_server_that_stands_still_nothing_piles_up() {
         sleep(Duration::from_millis(5)).await;
     }
     let sent = server.calls("evalsha") - evals;
-    assert!(sent < 20, "{sent} commands for {refused} that were refused");
+    assert!(sent < 20, "{sent} commands for {refused} rejected acquires");
 }
 
 #[tokio::test]
-async fn a_connection_that_answers_again_is_used_again() {
+async fn recovered_connection_is_reused() {
     let server = RedisServer::start();
     let builder = RedisBackend::builder(server.url());
     let builder = builder.response_timeout(Duration::from_millis(100));
@@ -909,7 +903,7 @@ async fn a_connection_that_answers_again_is_used_again() {
     let error = renew(&backend, "a").await.unwrap_err();
     assert!(error.may_have_taken_effect());
     server.continue_process();
-    // Nobody asked for a replacement, so none was opened.
+    // No command needed a replacement, so the backend opened none.
     sleep(Duration::from_millis(300)).await;
     assert_eq!(renew(&backend, "a").await.unwrap(), Renewed::Renewed);
     assert_eq!(connections(&server), before);
@@ -918,7 +912,7 @@ async fn a_connection_that_answers_again_is_used_again() {
 // ---- subscriptions ----
 
 #[tokio::test]
-async fn all_watches_share_one_connection_and_end_with_their_watchers() {
+async fn subscriptions_share_one_connection_until_dropped() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     let mut watches: Vec<_> = (0..1_200)
@@ -931,10 +925,10 @@ async fn all_watches_share_one_connection_and_end_with_their_watchers() {
     assert_eq!(clients.len(), 1);
     assert!(clients[0].contains(" sub=1200 "), "{clients:?}");
 
-    // Those who come back at once find their subscription still there.
+    // A watch that follows at once reuses the existing subscription.
     watches.truncate(1);
     drop(backend.watch(&LockKey::new("a:5")));
-    eventually("the channels are left", || {
+    eventually("the channels are unsubscribed", || {
         server
             .clients("pubsub")
             .iter()
@@ -947,15 +941,15 @@ async fn all_watches_share_one_connection_and_end_with_their_watchers() {
         server.clients("pubsub").is_empty()
     })
     .await;
-    assert!(left.elapsed() > Duration::from_secs(1), "it lingers");
+    assert!(left.elapsed() > Duration::from_secs(1), "closed early");
     assert!(format!("{backend:?}").contains("RedisBackend"));
 
     let mut again = backend.watch(&LockKey::new("a:1"));
-    assert!(hinted(&mut again).await, "the next watch starts anew");
+    assert!(hinted(&mut again).await, "the next watch subscribes again");
 }
 
 #[tokio::test]
-async fn a_killed_subscription_comes_back_and_says_so() {
+async fn killed_subscription_is_restored_and_hints() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     let mut hints = [
@@ -979,7 +973,7 @@ async fn a_killed_subscription_comes_back_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_subscription_survives_a_restart_of_the_server() {
+async fn subscription_survives_server_restart() {
     let mut server = RedisServer::start();
     let backend = connect(&server).await;
     let mut hints = backend.watch(&LockKey::new("a"));
@@ -991,7 +985,7 @@ async fn a_subscription_survives_a_restart_of_the_server() {
 }
 
 #[tokio::test]
-async fn a_subscription_connection_that_went_silent_is_noticed() {
+async fn silent_subscription_connection_is_replaced() {
     let server = RedisServer::start();
     let quick = Duration::from_millis(200);
     let builder = RedisBackend::builder(server.url()).connect_timeout(quick);
@@ -999,14 +993,14 @@ async fn a_subscription_connection_that_went_silent_is_noticed() {
     let mut hints = backend.watch(&LockKey::new("a"));
     assert!(hinted(&mut hints).await);
     server.stop_process();
-    // Longer than it takes to ask for a sign of life and to give up on it.
+    // The hang exceeds the interval and the timeout of the probe.
     sleep(Duration::from_secs(4)).await;
     server.continue_process();
     assert!(hinted(&mut hints).await, "subscribed again");
 }
 
 #[tokio::test]
-async fn a_watcher_without_permission_does_not_make_a_storm() {
+async fn subscribe_without_permission_backs_off() {
     let server = RedisServer::start();
     let all = [
         "ACL", "SETUSER", "some", "reset", "on", ">secret", "~*", "&*", "+@all",
@@ -1024,7 +1018,7 @@ async fn a_watcher_without_permission_does_not_make_a_storm() {
 }
 
 #[test]
-fn a_watch_in_a_second_runtime_works_when_the_first_is_gone() {
+fn backend_moved_to_second_runtime_still_works() {
     let server = RedisServer::start();
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
@@ -1053,7 +1047,7 @@ fn a_watch_in_a_second_runtime_works_when_the_first_is_gone() {
 }
 
 #[tokio::test]
-async fn names_with_another_prefix_are_other_locks() {
+async fn keys_with_different_prefixes_are_independent() {
     let server = RedisServer::start();
     let shop = RedisBackend::builder(server.url()).prefix("shop:");
     let shop = shop.connect().await.unwrap();
@@ -1076,7 +1070,7 @@ async fn response_timeout_includes_replica_timeout() {
     assert_eq!(replicated.response_timeout(), Duration::from_secs(5));
 }
 
-/// One lock with two counters, in the order of the server's clock.
+/// One lock has two counters, which follow the server's clock.
 #[tokio::test]
 async fn lock_under_two_prefixes_has_one_holder() {
     let server = RedisServer::start();
@@ -1097,7 +1091,7 @@ async fn lock_under_two_prefixes_has_one_holder() {
         assert!(matches!(busy, Acquired::Busy { .. }), "{busy:?}");
         let release = Release::new(LockKey::new(key), lease());
         backend.release(&[release]).await.remove(0).unwrap();
-        // Closer grants need not be in order.
+        // Counters are ordered only if the grants are at least 1 ms apart.
         sleep(2 * Duration::from_millis(1)).await;
     }
 }
