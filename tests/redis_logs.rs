@@ -1,5 +1,5 @@
-//! What the log says of outages: each once when it begins and once when it is over.
-// Helpers of tests are tests.
+//! Logs of outages: one line when an outage begins and one when it ends.
+// Test helpers follow the rules for tests.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -32,7 +32,7 @@ const GRANTED: &str = "INFO locks can be acquired again";
 const LEFT: &str = "INFO server removed";
 const MOVED: &str = "INFO primary changed";
 
-/// Everything that is worth a line in production.
+/// The log at level `INFO` and above.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -51,7 +51,7 @@ impl Log {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 
-    /// Level and message of each line about a server, and its address.
+    /// Returns the level and message of each line about a server, with the server's address.
     fn told(&self) -> Vec<(String, String)> {
         let text = self.text();
         let lines = text.lines().filter_map(|line| {
@@ -71,7 +71,7 @@ impl Log {
         self.messages().iter().filter(|it| *it == message).count()
     }
 
-    /// The addresses whose outages are not all over.
+    /// Returns the addresses with an unfinished outage.
     fn troubled(&self) -> Vec<String> {
         let mut open = BTreeMap::<_, i32>::new();
         for (message, address) in self.told() {
@@ -83,7 +83,7 @@ impl Log {
     }
 }
 
-/// Runs `work` and all its tasks on this thread, and shows it what they tell.
+/// Runs `work` and its tasks on this thread and passes it their log.
 fn logged<F: Future>(work: impl FnOnce(Log) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -106,7 +106,7 @@ async fn is_unavailable(locks: &LockManager) {
 }
 
 #[test]
-fn a_full_memory_is_told_once_though_releases_succeed() {
+fn full_memory_with_releases_is_logged_once() {
     logged(|log| async move {
         let server = RedisServer::start();
         let locks = manager(server.url(), LEASE).await;
@@ -128,12 +128,12 @@ fn a_full_memory_is_told_once_though_releases_succeed() {
         assert_eq!(log.messages(), [REFUSED, GRANTED]);
         let text = log.text();
         let cause = text.matches("'maxmemory'").count();
-        assert_eq!(cause, 1, "a cause is told once: {text}");
+        assert_eq!(cause, 1, "the cause is not logged once: {text}");
     });
 }
 
 #[test]
-fn a_permission_that_is_withdrawn_is_told_once_and_so_is_its_return() {
+fn permission_loss_and_recovery_are_logged_once() {
     logged(|log| async move {
         let server = RedisServer::start();
         let allow = |rule| server.cli(&["ACL", "SETUSER", "some", rule]);
@@ -153,9 +153,9 @@ fn a_permission_that_is_withdrawn_is_told_once_and_so_is_its_return() {
     });
 }
 
-/// As a failover on command does for a while; a `PING` is answered all the time.
+/// A `FAILOVER` pauses writes in the same way; the server still replies to `PING`.
 #[test]
-fn a_pause_of_all_writes_is_told_once_and_so_is_its_end() {
+fn write_pause_and_recovery_are_logged_once() {
     logged(|log| async move {
         let server = RedisServer::start();
         let locks = manager(server.url(), LEASE).await;
@@ -170,7 +170,7 @@ fn a_pause_of_all_writes_is_told_once_and_so_is_its_end() {
     });
 }
 
-/// The link answers again while its replacement is being opened, which then fails.
+/// The link recovers while its replacement is being opened; the replacement then fails.
 #[test]
 fn failed_dial_beside_healthy_link_is_not_logged() {
     logged(|log| async move {
@@ -195,7 +195,7 @@ fn failed_dial_beside_healthy_link_is_not_logged() {
         assert_eq!(proxy.accepted(), dials + 1, "a dial is in flight");
         assert_eq!(log.messages(), [UNREACHED]);
         proxy.heal();
-        eventually("the link answers", || log.messages().len() > 1).await;
+        eventually("the link recovers", || log.messages().len() > 1).await;
         assert_eq!(log.messages(), [UNREACHED, REACHED]);
         // Until the dial has failed.
         tokio::time::sleep(SECOND).await;
@@ -204,9 +204,9 @@ fn failed_dial_beside_healthy_link_is_not_logged() {
     });
 }
 
-/// What it may not ask for, it can do without.
+/// The backend works without the commands that this user cannot run.
 #[test]
-fn the_user_of_the_manual_starts_without_a_word() {
+fn readme_acl_user_logs_nothing() {
     let manual = include_str!("../README.md");
     let (_, rules) = manual.split_once("ACL SETUSER locker ").unwrap();
     let (rules, _) = rules.split_once("```").unwrap();
@@ -223,7 +223,7 @@ fn the_user_of_the_manual_starts_without_a_word() {
 }
 
 #[test]
-fn a_server_that_is_gone_is_told_once_and_so_is_its_return() {
+fn server_loss_and_recovery_are_logged_once() {
     logged(|log| async move {
         let mut server = RedisServer::start();
         let locks = manager(server.url(), LEASE).await;
@@ -239,7 +239,7 @@ fn a_server_that_is_gone_is_told_once_and_so_is_its_return() {
     });
 }
 
-/// One try, with nothing behind it that would try again.
+/// Makes one attempt without retries, which must fail.
 async fn fails(backend: &RedisBackend) {
     let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::new_v4(), 1));
     let acquired = backend
@@ -249,7 +249,7 @@ async fn fails(backend: &RedisBackend) {
 }
 
 #[test]
-fn a_server_that_stands_still_is_told_once_and_so_is_its_next_answer() {
+fn server_hang_and_recovery_are_logged_once() {
     logged(|log| async move {
         let server = RedisServer::start();
         let backend = RedisBackend::builder(server.url()).connect();
@@ -258,14 +258,14 @@ fn a_server_that_stands_still_is_told_once_and_so_is_its_next_answer() {
         fails(&backend).await;
         assert_eq!(log.messages(), [UNREACHED]);
         server.continue_process();
-        // Of the release that went behind the acquire, on the same connection.
-        eventually("an answer", || log.messages() == [UNREACHED, REACHED]).await;
+        // The release that follows the acquire on the same connection gets a reply.
+        eventually("a reply", || log.messages() == [UNREACHED, REACHED]).await;
     });
 }
 
-/// Nobody could tell how it goes on.
+/// A dropped backend cannot observe a recovery.
 #[test]
-fn an_outage_ends_with_the_backend() {
+fn backend_drop_ends_outage() {
     logged(|log| async move {
         let mut server = RedisServer::start();
         let backend = RedisBackend::builder(server.url()).connect();
@@ -274,12 +274,12 @@ fn an_outage_ends_with_the_backend() {
         fails(&backend).await;
         assert_eq!(log.messages(), [UNREACHED]);
         drop(backend);
-        eventually("its end", || log.messages() == [UNREACHED, LEFT]).await;
+        eventually("the end", || log.messages() == [UNREACHED, LEFT]).await;
     });
 }
 
 #[test]
-fn replicas_that_stand_still_are_told_once_and_so_is_the_next_grant() {
+fn replica_hang_and_recovery_are_logged_once() {
     logged(|log| async move {
         let server = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
         let port = server.port().to_string();
@@ -289,7 +289,7 @@ fn replicas_that_stand_still_are_told_once_and_so_is_the_next_grant() {
             replication.contains("state=online")
         })
         .await;
-        // Longer than the second after which a replica that is new tells by itself how far it is.
+        // The replica timeout exceeds the second after which a new replica reports its offset.
         let builder = RedisBackend::builder(server.url());
         let builder = builder.min_replicas(NonZeroUsize::MIN, 2 * SECOND);
         let locks = LockManager::builder(builder.connect().await.unwrap());
@@ -306,7 +306,7 @@ fn replicas_that_stand_still_are_told_once_and_so_is_the_next_grant() {
     });
 }
 
-/// A lock of `here` that `there` waits for.
+/// Returns a lock held by `here` and the waiter of `there`.
 async fn contended(
     here: &LockManager,
     there: &LockManager,
@@ -315,15 +315,15 @@ async fn contended(
     let guard = here.acquire(key).wait(PATIENCE).await.unwrap();
     let before = there.snapshot().waiting;
     let waiting = tokio::spawn(there.acquire(key).wait_forever().into_future());
-    eventually("it waits", || there.snapshot().waiting > before).await;
+    eventually("queued", || there.snapshot().waiting > before).await;
     (guard, waiting)
 }
 
 #[test]
-fn every_outage_of_a_node_of_a_cluster_is_over_when_the_cluster_is_in_order() {
+fn cluster_node_outages_end_after_recovery() {
     logged(|log| async move {
         let mut cluster = Cluster::start();
-        // Asked again and again, and never there.
+        // No server listens at this seed, which is dialed repeatedly.
         let seed = "127.0.0.1:1";
         let url = cluster.url().replace("//", &format!("//{seed},"));
         let (here, there) = (manager(&url, LEASE).await, manager(&url, LEASE).await);
@@ -362,7 +362,7 @@ fn every_outage_of_a_node_of_a_cluster_is_over_when_the_cluster_is_in_order() {
 }
 
 #[test]
-fn a_failover_is_told_once_and_names_the_servers() {
+fn failover_is_logged_once_and_names_servers() {
     logged(|log| async move {
         let mut set = SentinelSet::start();
         let locks = manager(set.url(set.service()), LEASE).await;
