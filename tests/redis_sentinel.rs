@@ -1,5 +1,5 @@
-//! Locks at the primary of a service: through failovers, with Sentinels that are gone, silent or
-//! wrong, and with passwords.
+//! Locks at the primary of a Sentinel service: failovers, dead, silent or wrong Sentinels, and
+//! passwords.
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -24,22 +24,22 @@ use support::engine::{
 use support::redis_server::RedisServer;
 use support::sentinel::SentinelSet;
 
-/// For locks that are to be lost while there is no primary: less than a failover takes.
+/// For locks that must expire without a primary: shorter than a failover.
 const SHORT: Duration = SECOND;
-/// For locks that are to survive a failover.
+/// For locks that must survive a failover.
 const LONG: Duration = Duration::from_secs(20);
-/// From the moment at which most Sentinels name the new primary.
+/// The limit for the next grant once most Sentinels name the new primary.
 const NEXT_GRANT: Duration = SECOND;
-/// Tries whose outcome is not known are given back by attempts up to a second apart.
+/// Attempts with an unknown outcome are released by retries up to a second apart.
 const GIVEN_BACK: Duration = Duration::from_secs(2);
-/// The second begins where the first has ended.
+/// The second failover starts from the state after the first.
 const FAILOVERS: usize = 2;
 
 fn url(set: &SentinelSet) -> String {
     set.url(set.service())
 }
 
-/// Waits for a lock in a task of its own, and is in its queue.
+/// Spawns an acquire and returns once it is in the queue.
 async fn waiter(locks: &LockManager, key: &str) -> JoinHandle<Result<LockGuard, Error>> {
     let before = locks.snapshot().waiting;
     let waiter = tokio::spawn(locks.acquire(key).wait_forever().into_future());
@@ -47,15 +47,15 @@ async fn waiter(locks: &LockManager, key: &str) -> JoinHandle<Result<LockGuard, 
     waiter
 }
 
-/// The writes so far are at both replicas: no failover loses them.
+/// Waits until both replicas have all writes so far, so that no failover loses them.
 fn replicated(set: &SentinelSet) {
-    // The count of `WAIT` is of its own connection's writes.
+    // `WAIT` covers only the writes of its own connection.
     set.cli(set.primary(), &["PUBLISH", "nobody", ""]);
     assert_eq!(set.cli(set.primary(), &["WAIT", "2", "5000"]), "2");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_primary_of_a_service_keeps_the_contract() {
+async fn sentinel_primary_passes_conformance() {
     let set = SentinelSet::start();
     let connect = || {
         let builder = RedisBackend::builder(url(&set));
@@ -73,14 +73,14 @@ async fn the_primary_of_a_service_keeps_the_contract() {
 enum Failover {
     /// `kill -9`.
     Killed,
-    /// It accepts connections and answers nothing. Later it takes itself for the primary still.
+    /// It accepts connections and sends no replies. When it resumes, it still acts as the primary.
     Stopped,
-    /// `SENTINEL FAILOVER`: the old primary goes on as one, until it is told.
+    /// `SENTINEL FAILOVER`: the old primary accepts writes until a Sentinel demotes it.
     Commanded,
 }
 
 impl Failover {
-    /// Returns which was the primary.
+    /// Starts the failover and returns the old primary.
     fn begin(self, set: &mut SentinelSet) -> usize {
         match self {
             Self::Killed => set.kill_primary(),
@@ -94,7 +94,7 @@ impl Failover {
         }
     }
 
-    /// The old primary comes back, and becomes a replica.
+    /// Brings the old primary back as a replica.
     async fn end(self, set: &mut SentinelSet, old: usize) {
         match self {
             Self::Killed => set.restart(old).await,
@@ -107,7 +107,7 @@ impl Failover {
     }
 }
 
-/// Takes locks until one is at this node. Tells how long that took.
+/// Acquires locks until one is at this node, and returns how long that took.
 async fn next_grant_at(set: &SentinelSet, node: usize, locks: &LockManager) -> Duration {
     let start = Instant::now();
     for n in 0.. {
@@ -122,8 +122,8 @@ async fn next_grant_at(set: &SentinelSet, node: usize, locks: &LockManager) -> D
     unreachable!("the numbers do not end");
 }
 
-/// Nobody here has a connection to this server: not to subscribe, and not for commands, all of which
-/// are scripts.
+/// Returns `true` if no backend of this process uses the server. Backends send only scripts and
+/// subscriptions.
 fn is_unused(node: &RedisServer) -> bool {
     let ours = |client: &String| client.contains("cmd=eval");
     subscribers(node, "k") == 0 && !node.clients("normal").iter().any(ours)
@@ -148,13 +148,13 @@ async fn is_followed(failover: Failover) {
         let unserved = async {
             if failover != Failover::Commanded {
                 lost_at_its_deadline(&short.held()).await;
-                // There is nothing to be had meanwhile, and nobody waits longer for it.
+                // Without a primary, an acquire fails at its deadline.
                 let other = brief.acquire("other");
                 let error = fails_at_its_deadline(other, 200 * MS).await;
                 assert_eq!(error.kind(), ErrorKind::Unavailable);
             }
         };
-        // Contends from the beginning of the outage to its end.
+        // Contends for the whole outage.
         let fresh = tokio::spawn(there.acquire("fresh").wait(PATIENCE).into_future());
         let (_took, ()) = futures_util::join!(set.failover(), unserved);
         let start = Instant::now();
@@ -164,21 +164,21 @@ async fn is_followed(failover: Failover) {
         let granted = next_grant_at(&set, new, &brief);
         let granted = by(start + NEXT_GRANT, "a newcomer", granted).await;
         if failover == Failover::Commanded {
-            // It goes on as if nothing had happened, but all have left. (A release there would be
-            // lost, and the lock stay taken until its lease has run out.)
+            // The old primary still serves, but every backend must leave it: a release there would
+            // be lost, and the lock would stay held until its lease expires.
             let all_left = eventually("all left", || is_unused(set.node(old)));
             by(start + NEXT_GRANT, "all left", all_left).await;
         }
-        // The holder is known at the new primary, and goes on.
+        // The new primary has the lease and renews it.
         within(SECOND, "renewed", || pttl(set.node(new), "k") > 19_000).await;
         assert!(guard.is_held(), "lost a lease that was replicated");
-        // So is the subscription.
+        // The subscription moves to the new primary.
         let new = set.node(new);
         let moved = eventually("subscribed", || subscribers(new, "k") == 1);
         by(start + NEXT_GRANT, "the subscription", moved).await;
         let subscribed = start.elapsed();
         eprintln!("{failover:?}: waiter {waited:?}, newcomer {granted:?} later, {subscribed:?}");
-        // The next try by the clock is 900 ms away: the message is what wakes.
+        // The next poll is 900 ms away, so only the message can wake the waiter in time.
         let released = Instant::now();
         let token = guard.fencing_token();
         guard.release().await.unwrap();
@@ -194,23 +194,23 @@ async fn is_followed(failover: Failover) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_waiters_and_subscriptions_follow_when_the_primary_is_killed() {
+async fn killed_primary_failover_keeps_locks_and_waiters() {
     is_followed(Failover::Killed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_waiters_and_subscriptions_follow_when_the_primary_stands_still() {
+async fn paused_primary_failover_keeps_locks_and_waiters() {
     is_followed(Failover::Stopped).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_waiters_and_subscriptions_follow_a_failover_by_command() {
+async fn commanded_failover_keeps_locks_and_waiters() {
     is_followed(Failover::Commanded).await;
 }
 
-/// It does not know that it was replaced, and grants what somebody holds elsewhere.
+/// The old primary is unaware of the failover and grants a lock held at the new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_slept_through_a_failover_hears_of_it_before_the_old_primary_does() {
+async fn idle_client_after_failover_leaves_stale_primary() {
     let mut set = SentinelSet::start();
     let (asleep, awake) = (
         manager(url(&set), LONG).await,
@@ -224,7 +224,7 @@ async fn who_slept_through_a_failover_hears_of_it_before_the_old_primary_does() 
         Err(error) => assert!(error.is_busy(), "{error:?}"),
         Ok(void) => {
             let told = timeout(500 * MS, void.lost()).await;
-            told.expect("told that the lock is somebody else's");
+            told.expect("no notice that another owner has the lock");
             assert!(void.release().await.unwrap_err().is_lost());
         }
     }
@@ -235,7 +235,7 @@ async fn who_slept_through_a_failover_hears_of_it_before_the_old_primary_does() 
     let role = set.cli(old, &["ROLE"]);
     assert!(
         role.starts_with("master"),
-        "told before it could be asked: {role}"
+        "the old primary was demoted too early: {role}"
     );
     assert!(guard.is_held());
     guard.release().await.unwrap();
@@ -244,7 +244,7 @@ async fn who_slept_through_a_failover_hears_of_it_before_the_old_primary_does() 
     nothing_is_left(set.node(old), &[&asleep, &awake], GIVEN_BACK, "the end").await;
 }
 
-/// How many connections the server has ever taken.
+/// Returns the number of connections the server has accepted since its start.
 fn connections(server: &RedisServer) -> u64 {
     let stats = server.cli(&["INFO", "stats"]);
     let prefix = "total_connections_received:";
@@ -252,20 +252,20 @@ fn connections(server: &RedisServer) -> u64 {
     count.unwrap().trim().parse().unwrap()
 }
 
-/// `stale`: whether a replica out of touch answers from what it has.
+/// `stale`: whether a disconnected replica replies from its own data.
 async fn is_left_as_a_replica(stale: &str) {
     let mut set = SentinelSet::start_with(&["--replica-serve-stale-data", stale], &[]);
     let locks = manager(url(&set), LONG).await;
     let old = set.primary();
-    // Not by the Sentinels, which take it for down in a while.
+    // The test demotes the primary. The Sentinels mark it as down some time later.
     set.cli(old, &["REPLICAOF", "127.0.0.1", "1"]);
     set.replace_primary();
     let acquire = tokio::spawn(locks.acquire("k").wait(PATIENCE).into_future());
     within(2 * SECOND, "left", || is_unused(set.node(old))).await;
     let (before, start) = (connections(set.node(old)), Instant::now());
     set.failover().await;
-    // It says itself that it is none, which is a failure as any other: for commands and messages,
-    // at most two and a half a second each. The others are Sentinels.
+    // The role reported by the server is a failure like any other: commands and messages each
+    // connect at most 2.5 times per second. The other connections are from Sentinels.
     let tried = connections(set.node(old)) - before;
     let allowed = 15 + 6 * start.elapsed().as_secs();
     assert!(tried <= allowed, "{tried} in {:?}", start.elapsed());
@@ -276,23 +276,23 @@ async fn is_left_as_a_replica(stale: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_that_was_made_a_replica_is_left_and_the_next_one_found() {
+async fn demoted_primary_with_stale_reads_is_replaced() {
     is_left_as_a_replica("yes").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_that_was_made_a_mute_replica_is_left_and_the_next_one_found() {
+async fn demoted_primary_without_stale_reads_is_replaced() {
     is_left_as_a_replica("no").await;
 }
 
 // ---- mutual exclusion ----
 
-/// One owner's time with a lock.
+/// One owner's hold of a lock.
 struct Hold {
     key: String,
     token: FencingToken,
     granted: Instant,
-    /// What the guard said of its deadline, and when.
+    /// The deadlines that the guard returned, each after the time of the call.
     deadlines: Vec<(Instant, Instant)>,
     ended: Instant,
 }
@@ -326,7 +326,7 @@ impl Hold {
     }
 }
 
-/// Many want few locks, before, during and after.
+/// Many owners contend for few locks before, during and after a failover.
 async fn excludes_each_other(failover: Failover) {
     const WAIT: Duration = Duration::from_millis(400);
     let mut set = SentinelSet::start();
@@ -366,7 +366,7 @@ async fn excludes_each_other(failover: Failover) {
     let old = failover.begin(&mut set);
     set.failover().await;
     let followed = Instant::now();
-    // Knows nothing of the old primary.
+    // This manager connects after the failover and never saw the old primary.
     let newcomer = manager(url(&set), SHORT).await;
     tasks.extend((9..12).map(|n| tokio::spawn(contend(n, &newcomer))));
     eventually("grants", || {
@@ -389,48 +389,48 @@ async fn excludes_each_other(failover: Failover) {
     let mut overlaps = Vec::new();
     for (n, new) in holds.iter().enumerate() {
         for old in holds[..n].iter().filter(|old| old.key == new.key) {
-            // One of the two is told that it has lost, or gives it back.
+            // One of the two guards reports a loss, or releases the lock.
             let ended = old.ended.min(new.ended);
             if ended > new.granted {
-                // A write was lost. Then this lasts no longer than the old guard said it would.
+                // The failover lost a write. The overlap must end by the old guard's deadline.
                 overlaps.push([old.granted, old.ended, new.granted, new.ended]);
                 let over = old.deadline_at(new.granted) + 10 * MS;
                 assert!(ended <= over, "{:?} beyond a deadline", ended - over);
             } else if failover != Failover::Commanded {
-                assert!(old.token < new.token, "a token came back");
+                assert!(old.token < new.token, "a token was reused");
             }
         }
     }
     let (count, of) = (overlaps.len(), holds.len());
     eprintln!("{failover:?}: {of} holds, {count} overlaps");
-    // A failover takes longer than a lease lasts, unless the old primary answers until its end.
+    // A failover outlasts a lease unless the old primary replies until the end of the failover.
     let none = failover == Failover::Commanded || overlaps.is_empty();
     assert!(none, "followed at {followed:?}: {overlaps:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_two_hold_a_lock_when_the_primary_is_killed() {
+async fn killed_primary_keeps_mutual_exclusion() {
     excludes_each_other(Failover::Killed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_two_hold_a_lock_when_the_primary_stands_still_and_goes_on() {
+async fn paused_primary_keeps_mutual_exclusion() {
     excludes_each_other(Failover::Stopped).await;
 }
 
-/// The old primary grants until it is left: what it granted is lost.
+/// The old primary grants locks until its clients leave it, and the failover loses those grants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_failover_by_command_no_two_hold_a_lock_beyond_a_deadline() {
+async fn commanded_failover_bounds_overlap_by_deadline() {
     excludes_each_other(Failover::Commanded).await;
 }
 
-// ---- Sentinels that are gone, silent or wrong ----
+// ---- dead, silent or wrong Sentinels ----
 
 #[derive(Debug, Clone, Copy)]
 enum Odd {
     Dead,
     Silent,
-    /// It names another server, which is a primary, too.
+    /// It names the primary of another service.
     Wrong,
 }
 
@@ -453,7 +453,7 @@ async fn one_is_odd(odd: Odd) {
         Odd::Silent => set.sentinel(0).stop_process(),
         Odd::Wrong => {}
     }
-    // Where it is waited for, it takes a quarter of the connect timeout.
+    // A silent Sentinel costs a quarter of the connect timeout.
     let connect = RedisBackend::builder(url).connect_timeout(40 * SECOND);
     let connect = connect.response_timeout(10 * SECOND).connect();
     let backend = by(Instant::now() + 5 * SECOND, "a connection", connect).await;
@@ -475,22 +475,22 @@ async fn one_is_odd(odd: Odd) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sentinel_that_is_dead_costs_nothing() {
+async fn dead_sentinel_does_not_delay_failover() {
     one_is_odd(Odd::Dead).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sentinel_that_is_silent_costs_nothing() {
+async fn silent_sentinel_does_not_delay_failover() {
     one_is_odd(Odd::Silent).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sentinel_that_names_another_primary_is_outvoted() {
+async fn sentinel_naming_other_primary_is_outvoted() {
     one_is_odd(Odd::Wrong).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_any_sentinel_connections_go_on_and_new_ones_wait_for_them() {
+async fn sentinel_outage_delays_only_new_connections() {
     let mut set = SentinelSet::start();
     let lease = 3 * SHORT;
     let (here, there) = (
@@ -506,7 +506,7 @@ async fn without_any_sentinel_connections_go_on_and_new_ones_wait_for_them() {
     for n in 0..100 {
         drop(here.acquire(format!("other:{n}")).await.unwrap());
     }
-    // Renewed more than once.
+    // The watchdog renews the lease more than once.
     let end = Instant::now() + guard.remaining();
     within(PATIENCE, "renewals", || {
         Instant::now() + guard.remaining() > end + lease
@@ -540,7 +540,7 @@ async fn without_any_sentinel_connections_go_on_and_new_ones_wait_for_them() {
 }
 
 #[tokio::test]
-async fn a_service_that_no_sentinel_knows_is_refused_by_name() {
+async fn connect_to_unknown_service_is_rejected() {
     let mut set = SentinelSet::start();
     for dead in 0..3 {
         let error = RedisBackend::builder(set.url("unheard-of"))
@@ -559,7 +559,7 @@ async fn a_service_that_no_sentinel_knows_is_refused_by_name() {
 
 // ---- passwords ----
 
-/// Everything an error says, down to its last cause.
+/// Returns the text of an error and all its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = format!("{error:?} {error}");
     let mut source = error.source();
@@ -571,7 +571,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_primary_and_the_sentinels_have_passwords_of_their_own() {
+async fn primary_and_sentinels_use_separate_passwords() {
     let nodes = ["--requirepass", "of-nodes", "--masterauth", "of-nodes"];
     let mut set = SentinelSet::start_with(&nodes, &["--requirepass", "of-sentinels"]);
     let url = |login: &str| {
@@ -609,7 +609,7 @@ async fn the_primary_and_the_sentinels_have_passwords_of_their_own() {
     set.kill_primary();
     set.failover().await;
     let guard = locks.acquire("k").await.unwrap();
-    // In the database of the URL.
+    // The lock is in the database of the URL, not in database 0.
     assert_eq!(pttl(set.node(set.primary()), "k"), -2);
     drop(guard);
 }
