@@ -1,4 +1,4 @@
-//! No grants for a while after a server restarted or lost its data.
+//! The pause in grants after a server restarted or lost its data.
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
@@ -22,11 +22,11 @@ use support::engine::{FENCE, MS, Monitor, PATIENCE, eventually};
 use support::patience::wait_until;
 use support::redis_server::RedisServer;
 
-/// The longest lease, and so the quarantine.
+/// The longest lease, which is also the length of the quarantine.
 const PERIOD: Duration = Duration::from_secs(2);
 const QUARANTINE: &str = "lock:{fencing-token}%quarantine";
 
-/// Patient with a busy machine.
+/// Creates a builder with long timeouts for a busy machine.
 fn builder(url: impl Into<String>) -> RedisBackendBuilder {
     let builder = RedisBackend::builder(url).connect_timeout(PATIENCE);
     builder.response_timeout(PATIENCE).quarantine(PERIOD)
@@ -41,7 +41,7 @@ fn managing(backend: RedisBackend) -> LockManager {
     locks.build().unwrap()
 }
 
-/// The first start is over.
+/// Returns a manager after the quarantine of the first start.
 async fn prepared(server: &RedisServer) -> LockManager {
     let locks = manager(server.url()).await;
     drop(locks.acquire("first").wait(PATIENCE).await.unwrap());
@@ -49,7 +49,7 @@ async fn prepared(server: &RedisServer) -> LockManager {
     locks
 }
 
-/// Everything an error says, down to its last cause.
+/// Returns the text of an error and all its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -60,7 +60,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// No lock is to be had at the moment, because of a loss of data.
+/// Checks that an acquire fails because of the quarantine.
 async fn is_in_quarantine(locks: &LockManager, key: &str) {
     let error = locks.acquire(key).no_wait().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -75,7 +75,7 @@ fn pttl(server: &RedisServer, key: &str) -> i64 {
 // ---- one server ----
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_an_empty_restart_nobody_is_granted_before_the_longest_lease_has_passed() {
+async fn quarantine_after_empty_restart_blocks_grants() {
     let mut server = RedisServer::start();
     let (here, there) = (prepared(&server).await, manager(server.url()).await);
     let guard = here.acquire("k").await.unwrap();
@@ -100,12 +100,12 @@ async fn after_an_empty_restart_nobody_is_granted_before_the_longest_lease_has_p
         assert!(next.fencing_token() > guard.fencing_token());
     }
     assert_eq!(server.cli(&["EXISTS", QUARANTINE]), "0");
-    // It is over for good.
+    // The quarantine does not start again.
     drop(here.acquire("new").await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_loss_begins_another_quarantine() {
+async fn second_data_loss_restarts_quarantine() {
     let mut server = RedisServer::start();
     let locks = prepared(&server).await;
     server.restart_empty();
@@ -119,11 +119,11 @@ async fn a_second_loss_begins_another_quarantine() {
     guard.release().await.unwrap();
 }
 
-/// Somebody tries, and so somebody notices.
+/// Attempts acquires until one of them detects the loss and starts the quarantine.
 async fn eventually_noticed(locks: &LockManager, server: &RedisServer) {
     let deadline = Instant::now() + PATIENCE;
     while server.cli(&["EXISTS", QUARANTINE]) == "0" {
-        assert!(Instant::now() < deadline, "nobody notices");
+        assert!(Instant::now() < deadline, "no acquire detects the loss");
         assert!(locks.acquire("k").no_wait().await.is_err(), "granted");
         sleep(10 * MS).await;
     }
@@ -142,7 +142,7 @@ async fn restart_from_older_snapshot_blocks_grants() {
     let next = tokio::spawn(there.acquire("k").wait(PATIENCE).into_future());
     guard.lost().await;
     let lost = granted.elapsed();
-    assert!(lost < PERIOD * 3 / 4, "the holder learns of it at {lost:?}");
+    assert!(lost < PERIOD * 3 / 4, "the holder lost it after {lost:?}");
     is_in_quarantine(&manager(server.url()).await, "other").await;
     let next = next.await.unwrap().unwrap();
     assert!(granted.elapsed() >= PERIOD, "{:?}", granted.elapsed());
@@ -175,7 +175,7 @@ async fn restart_with_all_data_keeps_holders_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_option_nothing_is_asked_for_and_nothing_refused() {
+async fn disabled_quarantine_sends_and_rejects_nothing() {
     let mut server = RedisServer::start();
     let backend = RedisBackend::builder(server.url()).connect().await.unwrap();
     assert_eq!(backend.warnings(), <&[String]>::default());
@@ -196,7 +196,7 @@ async fn without_the_option_nothing_is_asked_for_and_nothing_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_first_connection_begins_it_warns_of_it_and_works() {
+async fn first_connect_starts_quarantine_and_warns() {
     let server = RedisServer::start();
     let start = Instant::now();
     let first = builder(server.url()).connect().await.unwrap();
@@ -218,7 +218,7 @@ async fn the_first_connection_begins_it_warns_of_it_and_works() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_the_quarantine_the_contract_is_kept() {
+async fn backend_after_quarantine_passes_conformance() {
     let server = RedisServer::start();
     drop(prepared(&server).await);
     let one = builder(server.url()).connect().await.unwrap();
@@ -226,10 +226,10 @@ async fn after_the_quarantine_the_contract_is_kept() {
     conformance::all(&one, &other).await;
 }
 
-/// What is not granted may still be renewed, kept, looked at and given back: another process may
-/// have granted it before it set the option.
+/// During a quarantine, leases can be renewed, kept, inspected and released: another process may
+/// have acquired them before it set the option.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_grants_are_refused() {
+async fn quarantine_rejects_only_grants() {
     let server = RedisServer::start();
     let backend = builder(server.url()).quarantine(PATIENCE).connect().await;
     let backend = backend.unwrap();
@@ -261,7 +261,7 @@ async fn only_grants_are_refused() {
 }
 
 #[tokio::test]
-async fn a_quarantine_hides_no_permission_that_is_missing() {
+async fn quarantine_reports_missing_permission() {
     let server = RedisServer::start();
     let rules = "ACL SETUSER some reset on >secret ~* &* +@all -pexpire";
     server.cli(&rules.split(' ').collect::<Vec<_>>());
@@ -269,12 +269,12 @@ async fn a_quarantine_hides_no_permission_that_is_missing() {
         let refused = builder(server.url_of("some", "secret")).connect().await;
         let error = refused.unwrap_err();
         assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
-        assert!(pttl(&server, QUARANTINE) > 0, "it was one");
+        assert!(pttl(&server, QUARANTINE) > 0, "no quarantine");
     }
 }
 
 #[tokio::test]
-async fn a_time_out_of_bounds_is_refused() {
+async fn quarantine_out_of_bounds_is_rejected() {
     let server = RedisServer::start();
     for time in [Duration::ZERO, Duration::from_secs(367 * 24 * 3_600)] {
         let refused = RedisBackend::builder(server.url())
@@ -289,7 +289,7 @@ async fn a_time_out_of_bounds_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_quarantine_goes_together_with_replicas() {
+async fn quarantine_works_with_min_replicas() {
     let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
     let port = primary.port().to_string();
     let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
@@ -316,7 +316,7 @@ async fn a_quarantine_goes_together_with_replicas() {
 
 // ---- a cluster ----
 
-/// A key in every so many slots of a node.
+/// Returns keys in several slots of a node.
 fn keys_of(cluster: &Cluster, node: usize) -> Vec<String> {
     let keys = (0..60).map(|n| format!("key {n}"));
     let keys =
@@ -325,8 +325,8 @@ fn keys_of(cluster: &Cluster, node: usize) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_cluster_a_node_that_lost_its_data_has_one_quarantine_for_all_its_slots() {
-    // So long that it is seen in the first slot when it has begun in the last.
+async fn cluster_node_quarantine_covers_all_slots() {
+    // Long enough that the first slot is still in quarantine when the last one starts.
     const PERIOD: Duration = Duration::from_secs(6);
     let mut cluster = Cluster::start_with(&["--cluster-node-timeout", "60000"]);
     let (mine, others) = (keys_of(&cluster, 0), keys_of(&cluster, 1));
@@ -334,7 +334,7 @@ async fn in_a_cluster_a_node_that_lost_its_data_has_one_quarantine_for_all_its_s
     let start = Instant::now();
     let backend = builder(cluster.url()).quarantine(PERIOD).connect().await;
     let backend = backend.unwrap();
-    // Begun everywhere by now.
+    // All nodes have started their quarantine by now.
     let begun = Instant::now();
     assert_eq!(backend.warnings().len(), 3, "{:?}", backend.warnings());
     let counters = |node: usize| -> usize {
@@ -346,8 +346,7 @@ async fn in_a_cluster_a_node_that_lost_its_data_has_one_quarantine_for_all_its_s
     let granted = locks.acquire(mine[0].as_str()).wait(PATIENCE).await;
     granted.unwrap().release().await.unwrap();
     assert!(start.elapsed() >= PERIOD);
-    // Slots that nobody ever used are not in quarantine any more.
-    // The uptime of a node is in full seconds.
+    // Unused slots leave the quarantine as well. The uptime of a node is in full seconds.
     sleep_until(begun + PERIOD + Duration::from_secs(1)).await;
     let unused = others.iter().chain(&mine[1..3]);
     for key in unused {
@@ -358,7 +357,7 @@ async fn in_a_cluster_a_node_that_lost_its_data_has_one_quarantine_for_all_its_s
     let lost = Instant::now();
     cluster.kill(0);
     cluster.restart(0).await;
-    // One acquire notices for all.
+    // One acquire detects the loss for all slots.
     let next = locks.acquire(mine[1].as_str()).wait(PATIENCE);
     let next = tokio::spawn(next.into_future());
     eventually("all of its slots are in quarantine", || {
@@ -378,7 +377,7 @@ async fn in_a_cluster_a_node_that_lost_its_data_has_one_quarantine_for_all_its_s
     for key in &mine[2..] {
         drop(locks.acquire(key.as_str()).no_wait().await.unwrap());
     }
-    // Who connects now finds everything in order.
+    // A backend that connects after the quarantine reports no warnings.
     let late = builder(cluster.url()).connect().await.unwrap();
     assert_eq!(late.warnings(), <&[String]>::default());
 }

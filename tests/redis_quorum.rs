@@ -1,4 +1,4 @@
-//! A quorum of five real servers of which two die, or stand still, while it is in use.
+//! A quorum of five real servers, of which two die or hang while it is in use.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -26,7 +26,7 @@ fn servers() -> Vec<RedisServer> {
     (0..5).map(|_| RedisServer::start()).collect()
 }
 
-/// What a process of its own would be.
+/// Creates a manager that stands for a separate process.
 async fn manager(servers: &[RedisServer]) -> LockManager {
     let mut quorum = Quorum::builder();
     for server in servers {
@@ -37,7 +37,7 @@ async fn manager(servers: &[RedisServer]) -> LockManager {
     builder.watchdog_timeout(LEASE).build().unwrap()
 }
 
-/// Workers of several processes that take turns on a few keys, and see to it that they do.
+/// Workers of several processes that contend for a few keys and check mutual exclusion.
 struct Load {
     stop: Arc<AtomicBool>,
     grants: Arc<AtomicU64>,
@@ -78,13 +78,13 @@ impl Load {
         }
     }
 
-    /// Grants go on: so many more.
+    /// Waits for `more` grants.
     async fn goes_on(&self, more: u64) {
         let aim = self.grants.load(Ordering::SeqCst) + more;
         within(20 * SECOND, "grants go on", || {
             assert!(
                 !self.workers.iter().any(JoinHandle::is_finished),
-                "a worker gave up"
+                "a worker failed"
             );
             self.grants.load(Ordering::SeqCst) >= aim
         })
@@ -99,7 +99,7 @@ impl Load {
     }
 }
 
-/// Nothing but the counters.
+/// Waits until only the counters are left.
 async fn nothing_is_left<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) {
     for server in servers {
         within(5 * SECOND, "nothing is left", || {
@@ -110,12 +110,12 @@ async fn nothing_is_left<'a>(servers: impl IntoIterator<Item = &'a RedisServer>)
     }
 }
 
-/// For each lease that a node saw: no vote came behind its release.
+/// Checks for each lease at a node that no vote arrived after its release.
 fn in_order(lines: &[String]) {
     let mut released: HashMap<&str, bool> = HashMap::new();
     let mut votes = 0;
     for line in lines.iter().filter(|line| line.contains("\"EVALSHA\"")) {
-        // A vote has two keys; what has a release channel among its arguments is a release.
+        // A vote names the quorum's counter, and a release names a release channel.
         let is_vote = line.contains("{fencing-token}%quorum");
         let is_release = line.contains("redisson_lock__channel");
         for word in line
@@ -126,7 +126,7 @@ fn in_order(lines: &[String]) {
                 votes += 1;
                 assert!(
                     !released.contains_key(word),
-                    "a vote behind its release: {line}"
+                    "a vote after its release: {line}"
                 );
             } else if is_release {
                 released.insert(word, true);
@@ -137,7 +137,7 @@ fn in_order(lines: &[String]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_of_five_may_die_while_locks_are_held_and_taken() {
+async fn quorum_survives_two_killed_nodes() {
     let mut servers = servers();
     let monitors: Vec<_> = servers[2..].iter().map(Monitor::start).collect();
     let managers = [
@@ -164,7 +164,7 @@ async fn two_of_five_may_die_while_locks_are_held_and_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_of_five_may_stand_still_while_locks_are_held_and_taken() {
+async fn quorum_survives_two_paused_nodes() {
     let servers = servers();
     let managers = [
         manager(&servers).await,
@@ -183,12 +183,12 @@ async fn two_of_five_may_stand_still_while_locks_are_held_and_taken() {
     load.goes_on(100).await;
     load.end().await;
     holder.release().await.unwrap();
-    // Those that stood still, too: what they were sent meanwhile they have done, and undone.
+    // The resumed nodes have run the queued commands, including the releases.
     nothing_is_left(&servers).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_of_five_may_come_back_empty_and_tokens_increase() {
+async fn quorum_tokens_increase_after_two_empty_restarts() {
     let mut servers = servers();
     let locks = manager(&servers).await;
     let first = locks.acquire("a").await.unwrap();
@@ -199,10 +199,10 @@ async fn two_of_five_may_come_back_empty_and_tokens_increase() {
     sleep(LEASE).await;
     assert!(first.is_held(), "renewed by three of five");
     for server in &servers[..2] {
-        assert_eq!(server.cli(&["EXISTS", "lock:a"]), "0", "not made again");
+        assert_eq!(server.cli(&["EXISTS", "lock:a"]), "0", "recreated");
     }
     first.release().await.unwrap();
-    // Until one of the old ones is gone the new ones are not needed; then they count again, and know.
+    // Once an old node is gone, the majority needs the empty nodes. Their votes carry the counter.
     servers[2].kill();
     for _ in 0..5 {
         locks.acquire("a").await.unwrap().release().await.unwrap();
@@ -215,7 +215,7 @@ async fn two_of_five_may_come_back_empty_and_tokens_increase() {
 }
 
 #[tokio::test]
-async fn a_redis_without_a_quorums_counter_says_so_until_it_is_told() {
+async fn vote_returns_zero_before_confirmed_counter() {
     let server = RedisServer::start();
     let node = RedisBackend::builder(server.url()).connect().await.unwrap();
     let key = LockKey::new("a");
@@ -264,7 +264,7 @@ async fn a_redis_without_a_quorums_counter_says_so_until_it_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_starts_while_a_minority_is_down_and_needs_it_later() {
+async fn nodes_down_at_start_join_quorum_later() {
     let mut servers = servers();
     servers[0].kill();
     servers[1].kill();
@@ -280,9 +280,9 @@ async fn a_process_starts_while_a_minority_is_down_and_needs_it_later() {
     assert!(second.fencing_token() > token);
 }
 
-/// Without the quarantine the vote of a node that forgot would make a second majority.
+/// Without the quarantine, the vote of a node that lost its data could form a second majority.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_came_back_empty_votes_for_nobody_in_its_quarantine() {
+async fn empty_node_in_quarantine_casts_no_vote() {
     let mut server = RedisServer::start();
     let builder = RedisBackend::builder(server.url());
     let node = builder.quarantine(SECOND).connect().await.unwrap();
@@ -314,8 +314,5 @@ async fn a_node_that_came_back_empty_votes_for_nobody_in_its_quarantine() {
         "granted after {:?}",
         back.elapsed()
     );
-    assert_eq!(
-        first, 0,
-        "the quarantine does not make up what the node forgot"
-    );
+    assert_eq!(first, 0, "the quarantine must not restore the lost counter");
 }

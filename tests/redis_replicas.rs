@@ -1,4 +1,4 @@
-//! Grants that count only when replicas have acknowledged them.
+//! Grants that require acknowledgements from replicas.
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
@@ -51,7 +51,7 @@ impl Trio {
         Self { primary, replicas }
     }
 
-    /// Patient with a busy machine, but for the replicas.
+    /// Uses long timeouts for a busy machine, except for the wait for replicas.
     fn builder(&self, replicas: usize, timeout: Duration) -> RedisBackendBuilder {
         self.builder_at(self.primary.url(), replicas, timeout)
     }
@@ -63,7 +63,7 @@ impl Trio {
             .min_replicas(NonZeroUsize::new(replicas).unwrap(), timeout)
     }
 
-    /// Both replicas are asked for.
+    /// Connects a backend that requires both replicas.
     async fn backend(&self, timeout: Duration) -> RedisBackend {
         connected(|| self.builder(2, timeout)).await
     }
@@ -81,7 +81,7 @@ impl Trio {
     }
 }
 
-/// Connects as soon as the replicas are in time, which on a busy machine they may not be at first.
+/// Retries to connect: on a busy machine the replicas may be late at first.
 async fn connected(builder: impl Fn() -> RedisBackendBuilder) -> RedisBackend {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -97,7 +97,7 @@ fn online(primary: &RedisServer) -> usize {
     replication.matches("state=online").count()
 }
 
-/// The replica has loaded what it was sent.
+/// Returns `true` if the replica has loaded the data of its primary.
 fn is_up(replica: &RedisServer) -> bool {
     let replication = replica.cli(&["INFO", "replication"]);
     replication.contains("master_link_status:up")
@@ -117,7 +117,7 @@ async fn acquire(backend: &RedisBackend, key: &str) -> Result<Acquired, BackendE
         .await
 }
 
-/// The counter of a grant.
+/// Acquires the key and returns the counter of the grant.
 async fn grant(backend: &RedisBackend, key: &str) -> u64 {
     match acquire(backend, key).await.unwrap() {
         Acquired::Granted { counter, .. } => counter,
@@ -138,7 +138,7 @@ async fn renew(backend: &RedisBackend, key: &str) -> Renewed {
     outcome.into_iter().next().unwrap().unwrap()
 }
 
-/// Everything an error says, down to its last cause.
+/// Returns the text of an error and all its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -149,7 +149,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// A grant that too few acknowledged, and that is certainly given back.
+/// Checks that too few replicas acknowledged the grant, and that the backend released it.
 fn is_short(error: &BackendError, acknowledged: &str) {
     assert_eq!(error.kind(), BackendErrorKind::Unavailable);
     assert!(!error.may_have_taken_effect(), "{}", chain(error));
@@ -168,7 +168,7 @@ fn connections(server: &RedisServer) -> usize {
 // ---- grants ----
 
 #[tokio::test]
-async fn a_grant_is_on_the_replicas_when_it_is_answered() {
+async fn grant_reply_follows_replication() {
     let trio = Trio::start();
     let backend = trio.backend(PATIENCE).await;
     let mut last = 0;
@@ -185,7 +185,7 @@ async fn a_grant_is_on_the_replicas_when_it_is_answered() {
 }
 
 #[tokio::test]
-async fn renewals_releases_and_refusals_wait_for_nobody() {
+async fn renew_release_and_inspect_skip_replica_wait() {
     let trio = Trio::start();
     let backend = trio.backend(PATIENCE).await;
     grant(&backend, "k").await;
@@ -198,14 +198,14 @@ async fn renewals_releases_and_refusals_wait_for_nobody() {
 }
 
 #[tokio::test]
-async fn with_replicas_redis_keeps_the_contract() {
+async fn redis_with_replicas_passes_conformance() {
     let trio = Trio::start();
     let (one, other) = (trio.backend(PATIENCE).await, trio.backend(PATIENCE).await);
     conformance::all(&one, &other).await;
 }
 
 #[tokio::test]
-async fn a_script_that_was_flushed_is_loaded_again() {
+async fn flushed_script_is_reloaded() {
     let trio = Trio::start();
     let backend = trio.backend(PATIENCE).await;
     for _ in 0..3 {
@@ -213,7 +213,7 @@ async fn a_script_that_was_flushed_is_loaded_again() {
         grant(&backend, "k").await;
         release(&backend, "k").await;
     }
-    // Known again from then on.
+    // The server has the script again from here on.
     let before = trio.primary.calls("eval");
     grant(&backend, "k").await;
     assert_eq!(trio.primary.calls("eval"), before);
@@ -222,7 +222,7 @@ async fn a_script_that_was_flushed_is_loaded_again() {
 // ---- too few ----
 
 #[tokio::test]
-async fn what_too_few_acknowledge_is_given_back_and_unavailable() {
+async fn grant_with_too_few_replicas_is_released() {
     let trio = Trio::start();
     let backend = trio.backend(SECOND).await;
     trio.replicas[0].stop_process();
@@ -239,7 +239,7 @@ async fn what_too_few_acknowledge_is_given_back_and_unavailable() {
 }
 
 #[tokio::test]
-async fn others_on_the_shared_connection_are_not_held_up_meanwhile() {
+async fn replica_wait_does_not_block_shared_connection() {
     let trio = Trio::start();
     let backend = trio.backend(SECOND).await;
     grant(&backend, "held").await;
@@ -249,7 +249,7 @@ async fn others_on_the_shared_connection_are_not_held_up_meanwhile() {
     let mut slowest = Duration::ZERO;
     let error = loop {
         let start = Instant::now();
-        // Both side by side: were the renewal behind `WAIT`, only one would come through.
+        // Both run concurrently: behind `WAIT`, only one renewal would complete.
         tokio::select! {
             biased;
             outcome = &mut acquiring => break outcome.unwrap_err(),
@@ -268,7 +268,7 @@ async fn others_on_the_shared_connection_are_not_held_up_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replicas_that_are_back_are_found_within_the_wait() {
+async fn waiter_finds_recovered_replicas_within_wait() {
     let trio = Trio::start();
     let backend = trio.backend(100 * MS).await;
     let locks = LockManager::builder(backend).build().unwrap();
@@ -288,15 +288,15 @@ async fn replicas_that_are_back_are_found_within_the_wait() {
     trio.continue_replicas();
     let back = Instant::now();
     let guard = patient.await.unwrap().unwrap();
-    // The longest pause of a waiter, and time for a busy machine.
+    // The longest backoff of a waiter, plus time for a busy machine.
     assert!(back.elapsed() < 5 * SECOND, "{:?}", back.elapsed());
     assert!(trio.replicas.iter().all(|replica| exists(replica, "k")));
     guard.release().await.unwrap();
 }
 
-/// A grant that is given back is told as a release, which every waiter takes for a reason to try.
+/// The release of a short grant notifies all waiters, and each notification causes an attempt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_without_replicas_make_no_storm() {
+async fn waiters_without_replicas_back_off() {
     let trio = Trio::start();
     let backends = [trio.backend(20 * MS).await, trio.backend(20 * MS).await];
     trio.stop_replicas();
@@ -306,23 +306,23 @@ async fn waiters_without_replicas_make_no_storm() {
     let keys = (0..100).flat_map(|n| managers.iter().map(move |locks| (locks, n % 10)));
     let waits = keys.map(|(locks, n)| locks.acquire(format!("key {n}")).wait(3 * SECOND));
     for error in join_all(waits.map(IntoFuture::into_future)).await {
-        // Busy for those who came while the others had it for a try of theirs.
+        // An acquire is busy if another attempt held the key at that moment.
         let kind = error.unwrap_err().kind();
         assert!(matches!(kind, ErrorKind::Unavailable | ErrorKind::Busy));
     }
-    // After each backoff as many as come before the first of them has failed.
+    // After each backoff, attempts start until the first of them fails.
     let tries = trio.primary.calls("wait") - before;
     let steps = 5 + u64::try_from(start.elapsed().as_millis()).unwrap() / 300;
     assert!((4..=2 * 10 * steps).contains(&tries), "{tries} tries");
 }
 
 #[tokio::test]
-async fn a_key_that_is_busy_waits_for_no_replica() {
+async fn busy_key_skips_replica_wait() {
     let mut trio = Trio::start();
     let backend = trio.backend(PATIENCE).await;
     grant(&backend, "k").await;
     trio.replicas.iter_mut().for_each(RedisServer::kill);
-    eventually("the primary knows", || online(&trio.primary) == 0).await;
+    eventually("replicas are gone", || online(&trio.primary) == 0).await;
     let stranger = LeaseId::new(Uuid::new_v4(), 1);
     for _ in 0..3 {
         let start = Instant::now();
@@ -335,7 +335,7 @@ async fn a_key_that_is_busy_waits_for_no_replica() {
 }
 
 #[tokio::test]
-async fn a_lease_that_was_granted_before_is_not_taken_back() {
+async fn earlier_grant_survives_retry_without_replicas() {
     let trio = Trio::start();
     let backend = trio.backend(SECOND).await;
     let first = grant(&backend, "k").await;
@@ -351,16 +351,16 @@ async fn a_lease_that_was_granted_before_is_not_taken_back() {
     assert_eq!(release(&backend, "k").await, Released::Released);
 }
 
-// ---- answers that do not come ----
+// ---- lost and late replies ----
 
-/// Stops what changes keys on the server, until it is told to go on.
+/// Pauses all writes on the server until `CLIENT UNPAUSE`.
 fn pause(server: &RedisServer) {
     server.cli(&["CLIENT", "PAUSE", "60000", "WRITE"]);
 }
 
-/// The server holds a call of the acquire script back.
+/// Waits until the server has blocked a call of the acquire script.
 async fn acquire_is_held_up(server: &RedisServer) {
-    eventually("the acquire is there", || {
+    eventually("the acquire is blocked", || {
         let clients = server.cli(&["INFO", "clients"]);
         clients.contains("blocked_clients:1")
     })
@@ -368,7 +368,7 @@ async fn acquire_is_held_up(server: &RedisServer) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_whose_answer_is_lost_leaves_no_key_behind() {
+async fn acquire_with_lost_reply_leaves_no_key() {
     let trio = Trio::start();
     let proxy = Proxy::start(trio.primary.port()).await;
     let builder = || trio.builder_at(proxy.url(), 2, 100 * MS);
@@ -382,14 +382,14 @@ async fn an_acquire_whose_answer_is_lost_leaves_no_key_behind() {
     });
     let error = unknown.await.0.unwrap_err();
     assert!(error.may_have_taken_effect(), "{}", chain(&error));
-    // Nobody but the backend itself gives it back.
-    eventually("given back", || !trio.has("k")).await;
+    // Only the backend can release this lease: the caller has no guard.
+    eventually("released", || !trio.has("k")).await;
     proxy.heal();
     grant_again(&backend, "k").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_that_arrives_late_leaves_no_key_behind() {
+async fn late_acquire_leaves_no_key() {
     let trio = Trio::start();
     let builder = || trio.builder(2, 100 * MS).response_timeout(300 * MS);
     let backend = connected(builder).await;
@@ -399,15 +399,12 @@ async fn an_acquire_that_arrives_late_leaves_no_key_behind() {
     let error = acquire(&backend, "k").await.unwrap_err();
     assert!(error.may_have_taken_effect(), "{}", chain(&error));
     trio.primary.cli(&["CLIENT", "UNPAUSE"]);
-    eventually("granted and given back", || {
-        granted(before) && !trio.has("k")
-    })
-    .await;
+    eventually("granted and released", || granted(before) && !trio.has("k")).await;
     grant_again(&backend, "k").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_count_that_is_lost_leaves_no_key_behind() {
+async fn lost_replica_count_leaves_no_key() {
     let trio = Trio::start();
     let proxy = Proxy::start(trio.primary.port()).await;
     let builder = || trio.builder_at(proxy.url(), 2, 500 * MS);
@@ -415,17 +412,17 @@ async fn a_count_that_is_lost_leaves_no_key_behind() {
     trio.stop_replicas();
     let unknown = join(acquire(&backend, "k"), async {
         eventually("granted", || trio.has("k")).await;
-        // The grant is answered long ago, the count is not.
+        // The reply to the grant has arrived, and the replica count is outstanding.
         sleep(100 * MS).await;
         proxy.swallow(Swallow::Answers);
     });
     let error = unknown.await.0.unwrap_err();
     assert!(error.may_have_taken_effect(), "{}", chain(&error));
-    eventually("given back", || !trio.has("k")).await;
+    eventually("released", || !trio.has("k")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_breaks_meanwhile_leaves_no_key_behind() {
+async fn disconnect_in_replica_wait_leaves_no_key() {
     let trio = Trio::start();
     let proxy = Proxy::start(trio.primary.port()).await;
     let backend = trio.builder_at(proxy.url(), 2, 10 * SECOND).connect().await;
@@ -437,18 +434,18 @@ async fn a_connection_that_breaks_meanwhile_leaves_no_key_behind() {
     });
     let error = unknown.await.0.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    eventually("given back", || !trio.has("k")).await;
+    eventually("released", || !trio.has("k")).await;
     trio.continue_replicas();
     let guard = locks.acquire("k").wait(PATIENCE).await.unwrap();
     guard.release().await.unwrap();
 }
 
-/// What the server has read and not executed yet must not come after what undoes it.
+/// A command that the server has read but not executed must not run after its own undo.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_connection_broke_a_release_goes_over_one_that_did_not_exist_then() {
+async fn release_after_disconnect_uses_new_connection() {
     let trio = Trio::start();
     let backend = trio.backend(PATIENCE).await;
-    // Who sent the last command for a key.
+    // Returns the address of the client that sent the last command for the key.
     let monitor = Monitor::start(&trio.primary);
     let sender = async || {
         let lines = monitor.lines_until_now(&trio.primary).await;
@@ -477,7 +474,7 @@ async fn after_a_connection_broke_a_release_goes_over_one_that_did_not_exist_the
     assert!(releaser != shared && releaser != acquirer, "{releaser}");
 }
 
-/// Once the trouble is over.
+/// Acquires the key, with retries until the fault is over.
 async fn grant_again(backend: &RedisBackend, key: &str) -> u64 {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -490,7 +487,7 @@ async fn grant_again(backend: &RedisBackend, key: &str) -> u64 {
 }
 
 #[test]
-fn a_runtime_that_ends_meanwhile_leaves_the_lock_to_its_lease() {
+fn runtime_shutdown_in_replica_wait_expires_leases() {
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder.worker_threads(2).enable_all().build().unwrap()
@@ -515,10 +512,10 @@ fn a_runtime_that_ends_meanwhile_leaves_the_lock_to_its_lease() {
     }));
     let start = Instant::now();
     drop(first);
-    assert!(start.elapsed() < 5 * SECOND, "it ends at once");
+    assert!(start.elapsed() < 5 * SECOND, "slow shutdown");
     drop(waits);
     trio.continue_replicas();
-    // The same backend on another runtime.
+    // The backend must work on another runtime.
     runtime().block_on(async {
         eventually("over", || trio.primary.cli(&["KEYS", "*"]) == FENCE).await;
         grant_again(&backend, "k").await;
@@ -528,7 +525,7 @@ fn a_runtime_that_ends_meanwhile_leaves_the_lock_to_its_lease() {
 // ---- connections ----
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_at_once_share_a_bounded_number_of_connections() {
+async fn concurrent_grants_share_bounded_connections() {
     let trio = Trio::start();
     let backend = trio.backend(PATIENCE).await;
     let before = connections(&trio.primary);
@@ -537,14 +534,14 @@ async fn many_at_once_share_a_bounded_number_of_connections() {
     let opened = connections(&trio.primary) - before;
     assert!((2..=LENT).contains(&opened), "{opened} connections");
     join_all(keys.iter().map(|key| release(&backend, key))).await;
-    // Used again, not opened again.
+    // The pool reuses its connections.
     join_all(keys.iter().map(|key| grant(&backend, key))).await;
     let opened = connections(&trio.primary) - before;
     assert!((2..=LENT).contains(&opened), "{opened} connections");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_all_connections_taken_locks_are_renewed_and_released() {
+async fn exhausted_pool_allows_renewal_and_release() {
     let trio = Trio::start();
     let backend = trio.backend(SECOND).await;
     grant(&backend, "held").await;
@@ -566,16 +563,16 @@ async fn with_all_connections_taken_locks_are_renewed_and_released() {
     };
     let (outcomes, ()) = join(crowd, held).await;
     for outcome in outcomes {
-        // The first answer spares the rest a try of their own.
+        // The first reply fails the queued acquires without attempts of their own.
         is_short(&outcome.unwrap_err(), "0 of 2");
     }
     assert_eq!(trio.primary.cli(&["KEYS", "*"]), FENCE);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pool_of_ones_own_is_never_used_up() {
+async fn custom_pool_keeps_one_connection_free() {
     let trio = Trio::start();
-    // A busy machine is not what this is about.
+    // Long timeouts keep a busy machine from failing the test.
     let config = redis::AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE));
     let config = config.set_response_timeout(Some(PATIENCE));
     let manager = Manager::new_with_config(trio.primary.url(), config).unwrap();
@@ -589,8 +586,8 @@ async fn a_pool_of_ones_own_is_never_used_up() {
     let before = connections(&trio.primary);
     let keys: Vec<_> = (0..100).map(|n| format!("key {n}")).collect();
     join_all(keys.iter().map(|key| grant(&backend, key))).await;
-    assert!(connections(&trio.primary) - before <= 3, "one is left");
-    // With all of them taken there is room for a shared one.
+    assert!(connections(&trio.primary) - before <= 3, "pool used up");
+    // While its connections are in use, the pool can still lend one.
     trio.stop_replicas();
     let mut waiting = std::pin::pin!(join_all(
         ["a", "b", "c", "d"].map(|key| acquire(&backend, key))
@@ -611,7 +608,7 @@ async fn a_pool_of_ones_own_is_never_used_up() {
 // ---- connecting ----
 
 #[tokio::test]
-async fn a_server_without_enough_replicas_is_refused_at_once() {
+async fn connect_without_enough_replicas_is_rejected() {
     let server = RedisServer::start();
     let one = NonZeroUsize::MIN;
     let builder = RedisBackend::builder(server.url()).min_replicas(one, 100 * MS);
@@ -626,7 +623,7 @@ async fn a_server_without_enough_replicas_is_refused_at_once() {
         server.address()
     );
     assert!(error.to_string().contains(&said), "{error}");
-    assert_eq!(server.cli(&["KEYS", "*"]), FENCE, "nothing of the trial");
+    assert_eq!(server.cli(&["KEYS", "*"]), FENCE, "keys are left");
     eventually("no connection is left", || {
         server.clients("normal").is_empty() && server.clients("pubsub").is_empty()
     })
@@ -653,7 +650,7 @@ async fn error_of(builder: RedisBackendBuilder) -> String {
 }
 
 #[tokio::test]
-async fn a_user_that_may_not_wait_is_told_so_when_it_connects() {
+async fn connect_without_wait_permission_is_rejected() {
     let trio = Trio::start();
     let rules = "ACL SETUSER locker reset on >secret ~* &* +@all -wait";
     trio.primary
@@ -662,7 +659,7 @@ async fn a_user_that_may_not_wait_is_told_so_when_it_connects() {
     let error = trio.builder_at(url(), 2, SECOND).connect().await;
     let error = error.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
-    assert_eq!(trio.primary.cli(&["KEYS", "*"]), FENCE, "given back");
+    assert_eq!(trio.primary.cli(&["KEYS", "*"]), FENCE, "released");
     trio.primary.cli(&["ACL", "SETUSER", "locker", "+wait"]);
     let backend = trio.builder_at(url(), 2, PATIENCE).connect().await.unwrap();
     grant(&backend, "k").await;
@@ -671,7 +668,7 @@ async fn a_user_that_may_not_wait_is_told_so_when_it_connects() {
 // ---- Sentinel and Cluster ----
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn through_sentinel_the_replicas_of_the_next_primary_count() {
+async fn sentinel_failover_counts_new_primary_replicas() {
     let mut set = SentinelSet::start();
     let one = NonZeroUsize::MIN;
     let builder = || RedisBackend::builder(set.url(set.service())).min_replicas(one, SECOND);
@@ -680,7 +677,7 @@ async fn through_sentinel_the_replicas_of_the_next_primary_count() {
     let guard = locks.acquire("k").await.unwrap();
     let token = guard.fencing_token();
     guard.release().await.unwrap();
-    // Nothing but acquires goes on meanwhile: they have to find the way by themselves.
+    // Only acquires run during the failover, so they must find the new primary.
     let before = set.kill_primary();
     let (next, _) = join(
         locks.acquire("k").wait(PATIENCE).into_future(),
@@ -698,7 +695,7 @@ async fn through_sentinel_the_replicas_of_the_next_primary_count() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_cluster_each_node_has_its_replicas_and_slots_may_move() {
+async fn cluster_grants_reach_replicas_after_slot_move() {
     let cluster = Cluster::start();
     let connect = || {
         let builder = RedisBackend::builder(cluster.url());
@@ -718,7 +715,7 @@ async fn in_a_cluster_each_node_has_its_replicas_and_slots_may_move() {
     };
     let counter = grant(&one, "{user}:1").await;
     assert!(on_replica_of(from, "{user}:1"));
-    // ASK: the keys of the slot are at the other node already, and the slot itself is not.
+    // ASK: the other node has the keys of the slot, but does not own the slot yet.
     cluster.begin_migration(slot, from, to);
     cluster.move_keys(slot, from, to);
     assert!(grant(&one, "{user}:1").await > counter);
@@ -730,7 +727,7 @@ async fn in_a_cluster_each_node_has_its_replicas_and_slots_may_move() {
         .await;
     assert!(matches!(busy, Ok(Acquired::Busy { .. })), "{busy:?}");
     cluster.end_migration(slot, from, to).await;
-    // MOVED: the map of the other backend is old.
+    // MOVED: the slot map of the other backend is stale.
     grant(&other, "{user}:3").await;
     assert!(on_replica_of(to, "{user}:3"));
     assert_eq!(release(&other, "{user}:3").await, Released::Released);
@@ -738,7 +735,7 @@ async fn in_a_cluster_each_node_has_its_replicas_and_slots_may_move() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_with_a_node_without_replicas_is_refused() {
+async fn cluster_node_without_replicas_rejects_connect() {
     let cluster = Cluster::start();
     let mut replicas = (3..6).map(|node| cluster.node(node));
     replicas.next().unwrap().stop_process();
