@@ -1,4 +1,4 @@
-//! Locks in a real cluster: slots, resharding, nodes that die or stand still.
+//! Locks in a real cluster: slots, resharding, and nodes that die or hang.
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
@@ -22,12 +22,12 @@ use support::engine::{
 use support::process::version;
 use support::redis_server::RedisServer;
 
-/// For locks that are to be renewed often.
+/// For locks with frequent renewals.
 const SHORT: Duration = Duration::from_millis(1_500);
-/// For locks that are to survive a failover.
+/// For locks that must survive a failover.
 const LONG: Duration = Duration::from_secs(12);
 
-/// A key of each primary, in order.
+/// Returns a key of each primary, in order.
 fn key_of_each(cluster: &Cluster) -> Vec<(usize, String)> {
     let found = cluster.primaries().into_iter().map(|primary| {
         let key = (0..).map(|n| format!("key {n}"));
@@ -37,7 +37,7 @@ fn key_of_each(cluster: &Cluster) -> Vec<(usize, String)> {
     found.collect()
 }
 
-/// Nothing is left but the counters.
+/// Waits until only the counters are left.
 async fn nothing_is_left(cluster: &Cluster, managers: &[&LockManager]) {
     within(PATIENCE, "nothing left", || {
         let keys = cluster.keys();
@@ -47,7 +47,8 @@ async fn nothing_is_left(cluster: &Cluster, managers: &[&LockManager]) {
     .await;
 }
 
-/// The subscribers of a key's releases, sharded ones at the key's node. Redis 6 has only plain ones, at any node.
+/// Counts the subscribers of a key's releases: sharded ones at the key's node, or plain ones at any
+/// node on Redis 6.
 fn subscribers(cluster: &Cluster, key: &str) -> u64 {
     let channel = format!("redisson_lock__channel:{{lock:{key}}}");
     let count = |node: &RedisServer, kind| -> u64 {
@@ -73,7 +74,7 @@ fn has_subscriptions(cluster: &Cluster, node: usize) -> bool {
     running.any(|node| !channels(node).is_empty())
 }
 
-/// Waits for a lock in a task of its own, and is in its queue.
+/// Spawns an acquire and returns once it is in the queue.
 async fn waiter(
     locks: &LockManager,
     key: &str,
@@ -97,17 +98,17 @@ async fn keeps_the_contract(publish: Publish) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_keeps_the_contract_with_sharded_messages() {
+async fn cluster_with_sharded_messages_passes_conformance() {
     keeps_the_contract(Publish::Auto).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_keeps_the_contract_with_plain_messages() {
+async fn cluster_with_plain_messages_passes_conformance() {
     keeps_the_contract(Publish::Plain).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_keeps_the_contract_with_both_kinds_of_messages() {
+async fn cluster_with_both_messages_passes_conformance() {
     if version() >= 7 {
         return keeps_the_contract(Publish::Both).await;
     }
@@ -123,7 +124,7 @@ async fn a_cluster_keeps_the_contract_with_both_kinds_of_messages() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lock_channel_and_counter_are_in_one_slot_whatever_the_name() {
+async fn lock_channel_and_counter_share_slot() {
     let cluster = Cluster::start();
     let (here, there) = (
         manager(cluster.url(), LONG).await,
@@ -150,7 +151,7 @@ async fn lock_channel_and_counter_are_in_one_slot_whatever_the_name() {
             "{key}: woken by the poll, not by the message"
         );
         drop(next);
-        eventually("given back", || {
+        eventually("released", || {
             here.snapshot().is_idle() && there.snapshot().is_idle()
         })
         .await;
@@ -159,7 +160,7 @@ async fn lock_channel_and_counter_are_in_one_slot_whatever_the_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renewals_are_batched_by_slot_and_go_to_all_nodes() {
+async fn renewals_batch_by_slot_across_nodes() {
     let cluster = Cluster::start();
     let locks = manager(cluster.url(), SHORT).await;
     let keys = (0..90).map(|n| format!("key {n}"));
@@ -176,14 +177,14 @@ async fn renewals_are_batched_by_slot_and_go_to_all_nodes() {
     sleep(2 * SHORT).await;
     let sent = calls() - before;
     assert!(guards.iter().all(|guard| guard.is_held()));
-    // 90 slots, and three calls for the 200 of one slot, each third of a lease: at least five times.
+    // 90 slots take one call each, and 200 keys of one slot take three. At least five rounds run.
     assert!((5 * 92..=8 * 95).contains(&sent), "{sent} calls");
     drop(guards);
     nothing_is_left(&cluster, &[&locks]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_keys_over_several_nodes_are_held_all_or_none() {
+async fn multi_node_key_set_is_held_atomically() {
     let cluster = Cluster::start();
     let (here, there) = (
         manager(cluster.url(), LONG).await,
@@ -200,7 +201,7 @@ async fn several_keys_over_several_nodes_are_held_all_or_none() {
     for key in &keys[..2] {
         let name = format!("lock:{key}");
         let exists = || cluster.cli(cluster.node_of(&name), &["EXISTS", &name]);
-        within(SECOND, "given back", || exists() == "0").await;
+        within(SECOND, "released", || exists() == "0").await;
         drop(there.acquire(key.as_str()).no_wait().await.unwrap());
     }
     drop(last);
@@ -210,7 +211,7 @@ async fn several_keys_over_several_nodes_are_held_all_or_none() {
         let busy = there.acquire(key.as_str()).no_wait().await.unwrap_err();
         assert_eq!(busy.kind(), ErrorKind::Busy);
     }
-    // Against each other, in every order: nobody waits for ever.
+    // Acquires of overlapping keys in any order must not deadlock.
     drop(guard);
     let contenders = (0..20).map(|n| {
         let locks = if n % 2 == 0 { &here } else { &there };
@@ -224,7 +225,7 @@ async fn several_keys_over_several_nodes_are_held_all_or_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_survive_the_move_of_their_slot() {
+async fn locks_survive_slot_migration() {
     let cluster = Cluster::start();
     let (here, there) = (
         manager(cluster.url(), SHORT).await,
@@ -243,10 +244,10 @@ async fn locks_survive_the_move_of_their_slot() {
     eventually("it subscribes", || has_subscriptions(&cluster, from)).await;
 
     cluster.begin_migration(slot, from, to);
-    // Longer than a lease: every renewal and release in it has to find its way.
+    // The migration outlasts a lease, so renewals and releases must follow their keys.
     sleep(2 * SHORT).await;
     let late = tokio::spawn(there.acquire("{user}:new").wait(PATIENCE).into_future());
-    // Some of them first: no command for both halves can be answered by either node.
+    // Only half of the keys move first, so neither node can serve a command for both halves.
     let port = cluster.node(to).port().to_string();
     let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "1000", "KEYS"];
     let half: Vec<_> = (0..20)
@@ -279,7 +280,7 @@ async fn locks_survive_the_move_of_their_slot() {
         .expect("granted at the end of the move");
     let late = late.unwrap().unwrap();
     assert!(late.fencing_token() > token);
-    // The subscription has moved along.
+    // The subscription moves with the slot.
     eventually("subscribed at the new node", || {
         has_subscriptions(&cluster, to)
     })
@@ -298,7 +299,7 @@ async fn locks_survive_the_move_of_their_slot() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn plain_subscriptions_move_along_with_their_slot() {
+async fn plain_subscriptions_follow_slot_migration() {
     let cluster = Cluster::start();
     let connect = async || {
         let backend = RedisBackend::builder(cluster.url()).publish(Publish::Plain);
@@ -312,12 +313,12 @@ async fn plain_subscriptions_move_along_with_their_slot() {
     let channels = |node| cluster.cli(node, &["PUBSUB", "CHANNELS"]).lines().count();
     let guard = here.acquire("{user}").await.unwrap();
     let waiting = waiter(&there, "{user}").await;
-    // One that stays where it is, so that the connection does.
+    // A second subscription stays at the node, so its connection stays open.
     let mut keys = key_of_each(&cluster).into_iter();
     let (_, staying) = keys.find(|(node, _)| *node == from).unwrap();
     let other_guard = here.acquire(staying.as_str()).await.unwrap();
     let other_waiting = waiter(&there, &staying).await;
-    // What is published at another node comes late: they listen at the one that publishes.
+    // Messages from another node arrive late, so waiters subscribe at the node of the key.
     eventually("they subscribe", || channels(from) == 2).await;
     assert_eq!(channels(to), 0);
 
@@ -332,15 +333,15 @@ async fn plain_subscriptions_move_along_with_their_slot() {
     assert!(released.elapsed() < 500 * MS, "woken by the poll");
     drop(other_guard);
     drop(other_waiting.await.unwrap().unwrap());
-    eventually("nobody listens", || channels(from) + channels(to) == 0).await;
+    eventually("unsubscribed", || channels(from) + channels(to) == 0).await;
     nothing_is_left(&cluster, &[&here, &there]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_stands_still_concerns_nobody_but_its_own_keys() {
+async fn hung_node_affects_only_its_own_keys() {
     let cluster = Cluster::start_with(&["--cluster-node-timeout", "60000"]);
     let patient = || async {
-        // An answer that does not come is given up long after the lease has run out.
+        // The response timeout is much longer than the lease.
         let backend = RedisBackend::builder(cluster.url()).response_timeout(10 * SECOND);
         let backend = backend.connect().await.unwrap();
         let locks = LockManager::builder(backend).watchdog_timeout(SHORT);
@@ -349,7 +350,7 @@ async fn a_node_that_stands_still_concerns_nobody_but_its_own_keys() {
     let (here, there) = (patient().await, patient().await);
     let keys = key_of_each(&cluster);
     let (still, own) = &keys[0];
-    // As many as one command renews, so that they would share commands if they could.
+    // Enough locks that renewals for several nodes would share commands if they could.
     let many = (0..300).map(|n| here.acquire(format!("many {n}")).into_future());
     let many: Vec<_> = join_all(many)
         .await
@@ -389,7 +390,7 @@ async fn a_node_that_stands_still_concerns_nobody_but_its_own_keys() {
     };
     let (_, ()) = futures_util::future::join(lost, busy).await;
     assert_eq!(late.await.unwrap().kind(), ErrorKind::Unavailable);
-    assert!(longest < SECOND, "the others answer in {longest:?}");
+    assert!(longest < SECOND, "the other nodes reply in {longest:?}");
     cluster.continue_process(*still);
     let again = there.acquire(own.as_str()).wait(PATIENCE).await.unwrap();
     drop((mine, others, again));
@@ -397,7 +398,7 @@ async fn a_node_that_stands_still_concerns_nobody_but_its_own_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_replica_of_a_killed_node_goes_on_with_its_locks() {
+async fn replica_of_killed_node_keeps_its_locks() {
     let mut cluster = Cluster::start();
     let (here, there) = (
         manager(cluster.url(), LONG).await,
@@ -409,7 +410,7 @@ async fn the_replica_of_a_killed_node_goes_on_with_its_locks() {
     let token = guard.fencing_token();
     let waiting = waiter(&there, &key).await;
     eventually("it subscribes", || subscribers(&cluster, &key) == 1).await;
-    // The replica has the lease.
+    // By then the replica has the lease.
     sleep(100 * MS).await;
     let end = Instant::now() + guard.remaining();
     cluster.kill(node);
@@ -448,9 +449,9 @@ async fn the_replica_of_a_killed_node_goes_on_with_its_locks() {
     nothing_is_left(&cluster, &[&here, &there]).await;
 }
 
-/// Slots that nobody serves: all nodes refuse all keys, unless they are told otherwise.
+/// While slots have no node, all nodes reject all keys by default.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_is_down_is_unavailable_and_its_locks_survive() {
+async fn cluster_outage_is_unavailable_and_keeps_locks() {
     let mut cluster = Cluster::start();
     let (here, there) = (
         manager(cluster.url(), LONG).await,
@@ -460,7 +461,7 @@ async fn a_cluster_that_is_down_is_unavailable_and_its_locks_survive() {
     let ((gone, _), (up, key)) = (keys.next().unwrap(), keys.next().unwrap());
     let replica = cluster.replica_of(gone);
     let guard = here.acquire(key.as_str()).await.unwrap();
-    // The replica first: nobody takes over.
+    // The replica dies first, so no node can fail over.
     cluster.kill(replica);
     cluster.kill(gone);
     let name = format!("lock:{key}");
@@ -474,7 +475,7 @@ async fn a_cluster_that_is_down_is_unavailable_and_its_locks_survive() {
     let late = there.acquire(format!("{{{key}}}:other"));
     let error = fails_at_its_deadline(late, SECOND).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(refusal().is_err(), "it was down until then");
+    assert!(refusal().is_err(), "the outage ended too early");
     let late = there.acquire(format!("{{{key}}}:other")).wait(PATIENCE);
     let late = tokio::spawn(late.into_future());
     cluster.restart_all().await;
@@ -486,7 +487,7 @@ async fn a_cluster_that_is_down_is_unavailable_and_its_locks_survive() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_none_and_a_node_that_is_no_server_of_its_own_are_told() {
+async fn connect_reports_cluster_scheme_mismatch() {
     let server = RedisServer::start();
     let url = server.url().replace("redis://", "redis+cluster://");
     let error = LockManager::connect(&url).await.unwrap_err();

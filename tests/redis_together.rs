@@ -1,4 +1,4 @@
-//! What is wanted at the same moment shares calls, and nothing else.
+//! Concurrent requests share calls, and each has its own reply.
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
@@ -23,13 +23,13 @@ const TTL: Duration = Duration::from_secs(30);
 
 type Outcome = Result<Acquired, BackendError>;
 
-/// Patient: a busy machine is not what these tests are about.
+/// Connects with a long response timeout for a busy machine.
 async fn connect(server: &RedisServer) -> RedisBackend {
     let builder = RedisBackend::builder(server.url()).response_timeout(10 * SECOND);
     builder.connect().await.unwrap()
 }
 
-/// Each key for another lease, behind one that goes out by itself.
+/// Acquires each key with its own lease, after a first acquire that is sent alone.
 async fn acquire_all(backend: &RedisBackend, names: &[&str]) -> Vec<Outcome> {
     let keys = std::iter::once("the first").chain(names.iter().copied());
     let acquires = keys.map(|name| async move {
@@ -63,7 +63,7 @@ fn exist(server: &RedisServer, names: &[String]) -> usize {
 }
 
 #[tokio::test]
-async fn many_go_in_few_calls_and_each_has_a_token_of_its_own() {
+async fn batched_acquires_return_distinct_tokens() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     let calls = server.calls("evalsha");
@@ -81,13 +81,13 @@ async fn many_go_in_few_calls_and_each_has_a_token_of_its_own() {
             .unwrap();
         assert!(left > 20_000, "{name} ends in {left} ms");
     }
-    // What comes later has the larger token.
+    // A later acquire has a larger token.
     let later = acquire_all(&backend, &["later"]).await;
     assert!(counters.last().unwrap() < &counter(&later[0]));
 }
 
 #[tokio::test]
-async fn each_has_the_answer_for_its_own_key() {
+async fn batched_acquires_return_reply_per_key() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     counter(&acquire_all(&backend, &["taken"]).await[0]);
@@ -123,7 +123,7 @@ async fn each_has_the_answer_for_its_own_key() {
 }
 
 #[tokio::test]
-async fn an_acquire_that_is_sent_again_is_granted_again() {
+async fn resent_acquire_is_granted_again() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     let lease = LeaseId::new(Uuid::new_v4(), 1);
@@ -142,7 +142,7 @@ async fn an_acquire_that_is_sent_again_is_granted_again() {
 }
 
 #[tokio::test]
-async fn with_full_memory_none_is_granted_and_nothing_is_left() {
+async fn full_memory_grants_none_and_leaves_no_keys() {
     let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
     let backend = connect(&server).await;
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -159,7 +159,7 @@ async fn with_full_memory_none_is_granted_and_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn lost_scripts_are_nobodys_business() {
+async fn flushed_scripts_do_not_fail_acquires() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     server.cli(&["SCRIPT", "FLUSH"]);
@@ -168,7 +168,7 @@ async fn lost_scripts_are_nobodys_business() {
 }
 
 #[tokio::test]
-async fn those_that_arrive_late_are_given_back_by_themselves() {
+async fn late_batched_grants_are_released() {
     let server = RedisServer::start();
     let backend = RedisBackend::builder(server.url());
     let backend = backend.connect().await.unwrap();
@@ -184,21 +184,21 @@ async fn those_that_arrive_late_are_given_back_by_themselves() {
         server.calls("hset") >= granted + 150
     })
     .await;
-    eventually("they were given back", || exist(&server, &names) == 0).await;
+    eventually("they were released", || exist(&server, &names) == 0).await;
     assert_eq!(server.cli(&["EXISTS", "lock:before"]), "1");
     let outcomes = acquire_all(&backend, &each(&names)).await;
     outcomes.iter().map(counter).for_each(drop);
 }
 
 #[test]
-fn a_runtime_that_shuts_down_leaves_the_way_to_others() {
+fn runtime_shutdown_does_not_block_other_runtime() {
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder.worker_threads(1).enable_all().build().unwrap()
     };
     let server = RedisServer::start();
     let (first, second) = (runtime(), runtime());
-    // The connection belongs to the second, which stays.
+    // The connection belongs to the second runtime, which keeps running.
     let backend = second.block_on(connect(&server));
     server.cli(&["CLIENT", "PAUSE", "300", "ALL"]);
     let forsaken = backend.clone();
@@ -210,7 +210,7 @@ fn a_runtime_that_shuts_down_leaves_the_way_to_others() {
 }
 
 #[tokio::test]
-async fn releases_go_by_the_hundred_each_behind_its_acquire_and_are_answered_in_their_order() {
+async fn releases_batch_in_order_after_acquires() {
     let server = RedisServer::start();
     for (connections, locks, calls) in [
         (1, 60, 1..=1),
