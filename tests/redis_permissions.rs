@@ -1,4 +1,4 @@
-//! The user of the manual can lock, and can do nothing else.
+//! The permissions of the documented user: enough for locks, and only for locks.
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
@@ -17,29 +17,29 @@ use support::engine::{PATIENCE, eventually};
 use support::process::version;
 use support::redis_server::RedisServer;
 
-/// What the manual says, word for word.
+/// The rules of the manual, verbatim.
 const LOCKER: &str = "ACL SETUSER locker reset on >SECRET ~lock:* resetchannels \
     &redisson_lock__channel:* +ping +time +eval +evalsha +incrby +del +exists +hset +hdel +hlen \
     +hexists +pttl +pexpire +publish +subscribe +unsubscribe +pubsub|numsub";
-/// What it says of a cluster.
+/// The additional rules for a cluster.
 const IN_CLUSTER: &str =
     "+cluster|slots +asking +spublish +ssubscribe +sunsubscribe +pubsub|shardnumsub";
-/// What Redis 6 has none of, and does not know in a rule.
+/// Commands that Redis 6 lacks and rejects in a rule.
 const SINCE_7: &str = "+spublish +ssubscribe +sunsubscribe +pubsub|shardnumsub";
-/// And of replicas that have to acknowledge.
+/// The additional rules for `min_replicas`.
 const WITH_REPLICAS: &str = "+wait +unwatch";
-/// And of the votes of a quorum.
+/// The additional rules for the votes of a quorum.
 const WITH_VOTES: &str = "+get +set";
-/// And of a quarantine.
+/// The additional rules for a quarantine.
 const WITH_QUARANTINE: &str = "+set +info";
-/// And of a forced release.
+/// The additional rule for a forced release.
 const WITH_FORCE: &str = "+hgetall";
 
-/// What a server lets everybody do, and no rule can take away.
+/// Commands that every user may run, regardless of rules.
 const EVERYBODY: [&str; 4] = ["auth", "hello", "quit", "reset"];
 const KEY: &str = "lock:a";
 const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
-/// Everything that touches a key or a channel.
+/// The commands that name a key or a channel.
 const WITH_NAMES: [&str; 18] = [
     "get KEY",
     "incrby KEY 1",
@@ -58,10 +58,10 @@ const WITH_NAMES: [&str; 18] = [
     "subscribe CHANNEL",
     "spublish CHANNEL 0",
     "ssubscribe CHANNEL",
-    // One of many keys is not enough.
+    // Permission for one of several keys is not enough.
     "del lock:b KEY",
 ];
-/// Everything else. How many listen to a channel may be asked of any.
+/// The other commands. The number of subscribers may be read for any channel.
 const WITHOUT_NAMES: [&str; 11] = [
     "info",
     "ping",
@@ -80,7 +80,7 @@ fn rules() -> String {
     format!("{LOCKER} {IN_CLUSTER} {WITH_REPLICAS} {WITH_VOTES} {WITH_QUARANTINE}")
 }
 
-/// The words that the server knows.
+/// Returns the words of the rules that the server supports.
 fn known(rules: &str) -> impl Iterator<Item = &str> {
     let words = rules.split_ascii_whitespace();
     words.filter(|word| version() >= 7 || !SINCE_7.contains(&word.replace('-', "+")))
@@ -95,7 +95,7 @@ fn granted(rules: &str) -> BTreeSet<&str> {
     words.filter_map(|word| word.strip_prefix('+')).collect()
 }
 
-/// What the server would say to a command of the user: `OK`, or what is missing.
+/// Returns the server's reply to a command of the user: `OK`, or the missing permission.
 fn dry_run(server: &RedisServer, command: &[&str]) -> redis::RedisResult<String> {
     if version() >= 7 {
         return server.command(&[&["ACL", "DRYRUN", "locker"], command].concat());
@@ -109,7 +109,7 @@ fn dry_run(server: &RedisServer, command: &[&str]) -> redis::RedisResult<String>
     }
 }
 
-/// Whether the user may send a command at all, be it with other names.
+/// Returns `true` if the user may send the command with at least some names.
 fn may_run(server: &RedisServer, command: &str) -> bool {
     let mut words: Vec<_> = command.split('|').collect();
     loop {
@@ -125,7 +125,7 @@ fn may_run(server: &RedisServer, command: &str) -> bool {
     }
 }
 
-/// The user, patient with a busy machine.
+/// Creates a builder for the user, with long timeouts for a busy machine.
 fn at(url: &str) -> RedisBackendBuilder {
     let url = url.replace("://", "://locker:SECRET@");
     let builder = RedisBackend::builder(url).connect_timeout(PATIENCE);
@@ -141,7 +141,7 @@ async fn keeps_the_contract(builder: impl Fn() -> RedisBackendBuilder) {
     conformance::node::all(&one, &other).await;
 }
 
-/// Both ways to publish, and each grant acknowledged by a replica.
+/// Publishes in both ways and requires one replica for each grant.
 fn with_everything(url: &str) -> RedisBackendBuilder {
     let publish = match version() {
         ..7 => Publish::Plain,
@@ -152,7 +152,7 @@ fn with_everything(url: &str) -> RedisBackendBuilder {
 }
 
 #[test]
-fn the_manual_and_the_documentation_say_the_same() {
+fn readme_and_rustdoc_list_same_permissions() {
     let words = |text: &str| text.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
     for text in [
         include_str!("../README.md").to_owned(),
@@ -173,10 +173,10 @@ fn the_manual_and_the_documentation_say_the_same() {
 }
 
 #[tokio::test]
-async fn the_user_keeps_the_contract() {
+async fn documented_user_passes_conformance() {
     let server = RedisServer::start();
     allow(&server, &format!("{LOCKER} {WITH_QUARANTINE}"));
-    // The server is new, so a quarantine begins. It is over after the first grant.
+    // The server is new, so a quarantine begins. It ends with the first grant.
     let quarantined = || at(&server.url()).quarantine(Duration::from_millis(1));
     let locks = LockManager::builder(quarantined().connect().await.unwrap());
     let locks = locks.build().unwrap();
@@ -186,7 +186,7 @@ async fn the_user_keeps_the_contract() {
     conformance::all(&connect().await.unwrap(), &connect().await.unwrap()).await;
     allow(&server, &format!("{LOCKER} {WITH_VOTES} {WITH_FORCE}"));
     keeps_the_contract(|| at(&server.url())).await;
-    // Looks for a loss at each grant, and finds none.
+    // Each grant checks for data loss and finds none.
     let rules = format!("{LOCKER} {WITH_QUARANTINE} {WITH_VOTES} {WITH_FORCE}");
     allow(&server, &rules);
     keeps_the_contract(quarantined).await;
@@ -207,7 +207,7 @@ async fn quarantine_without_info_permission_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_user_keeps_the_contract_in_a_cluster() {
+async fn documented_user_passes_cluster_conformance() {
     let cluster = Cluster::start();
     for node in 0..6 {
         allow(cluster.node(node), &format!("{} {WITH_FORCE}", rules()));
@@ -235,10 +235,10 @@ async fn user_acquires_in_moving_slot() {
 }
 
 #[test]
-fn of_all_commands_the_user_may_send_those_of_the_manual() {
+fn documented_user_runs_only_listed_commands() {
     let server = RedisServer::start();
     if version() < 7 {
-        // Redis 6 has neither `COMMAND LIST` nor `ACL DRYRUN`, but lists what it allows.
+        // Redis 6 has neither `COMMAND LIST` nor `ACL DRYRUN`, but lists the allowed commands.
         allow(&server, &rules());
         let user = server.cli(&["ACL", "GETUSER", "locker"]);
         let allowed = user.lines().find(|line| line.starts_with("-@all"));
@@ -250,7 +250,7 @@ fn of_all_commands_the_user_may_send_those_of_the_manual() {
         return;
     }
     let list = server.cli(&["COMMAND", "LIST"]);
-    // What has subcommands is none itself.
+    // A container of subcommands is not a command.
     let is_command = |name: &&str| !list.contains(&format!("\n{name}|"));
     let all: BTreeSet<_> = list.lines().filter(is_command).collect();
     assert!(all.len() > 300, "{}", all.len());
@@ -264,7 +264,7 @@ fn of_all_commands_the_user_may_send_those_of_the_manual() {
 }
 
 #[test]
-fn the_user_may_touch_nothing_but_locks_and_their_channels() {
+fn documented_user_accesses_only_lock_names() {
     let server = RedisServer::start();
     let rules = rules();
     allow(&server, &rules);
@@ -292,12 +292,12 @@ fn the_user_may_touch_nothing_but_locks_and_their_channels() {
         }
         seen.extend(command.split(' ').next());
     }
-    assert_eq!(seen, granted(&rules), "each has been looked at");
+    assert_eq!(seen, granted(&rules), "untested permission");
 }
 
-/// A script may do no more than who sends it.
+/// A script has only the permissions of the user that sends it.
 #[test]
-fn the_user_may_do_no_more_in_a_script() {
+fn user_script_has_only_user_permissions() {
     let server = RedisServer::start();
     allow(&server, &rules());
     server.cli(&["SET", "other", "untouched"]);
@@ -320,7 +320,7 @@ fn the_user_may_do_no_more_in_a_script() {
         "hgetall lock:a",
     ] {
         let denied = run(command).unwrap_err();
-        // 7.0, and later ones.
+        // The wording of 7.0, and the wording of later versions.
         let wordings = [
             "The user executing the script can't",
             "ACL failure in script",
@@ -331,18 +331,18 @@ fn the_user_may_do_no_more_in_a_script() {
     assert_eq!(server.cli(&["GET", "other"]), "untouched");
 }
 
-/// Connecting succeeds without: the votes of a quorum, and a quarantine; a slot on its way to
-/// another node; a connection that the pool lends again.
+/// Permissions that a connect does not need: votes of a quorum and a quarantine (`get`, `set`,
+/// `info`), a slot in migration (`asking`), and reuse of a pooled connection (`unwatch`).
 const NOT_TRIED: [&str; 5] = ["get", "set", "info", "asking", "unwatch"];
 
 #[tokio::test]
-async fn without_any_of_the_permissions_the_user_is_refused_at_once() {
+async fn missing_permission_rejects_connect() {
     let server = RedisServer::start();
     is_refused_without_any(LOCKER, &[&server], || at(&server.url())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_any_of_the_permissions_the_user_is_refused_in_a_cluster() {
+async fn missing_permission_rejects_cluster_connect() {
     let cluster = Cluster::start();
     let nodes: Vec<_> = (0..6).map(|node| cluster.node(node)).collect();
     let url = cluster.url();
@@ -355,7 +355,7 @@ async fn is_refused_without_any(
     builder: impl Fn() -> RedisBackendBuilder,
 ) {
     for permission in granted(rules) {
-        // Redis 6 can add a subcommand, but not take it away.
+        // Redis 6 can add a subcommand, but cannot remove it.
         let words = rules.split_ascii_whitespace();
         let others = words.filter(|word| word.strip_prefix('+') != Some(permission));
         let rules = others.collect::<Vec<_>>().join(" ");
@@ -370,9 +370,9 @@ async fn is_refused_without_any(
     }
 }
 
-/// The pool asks for it before it lends a connection again, and opens a new one if it may not.
+/// The pool sends `UNWATCH` before it reuses a connection, and opens a new one if that fails.
 #[tokio::test]
-async fn connections_that_wait_for_replicas_are_used_again() {
+async fn replica_connections_need_unwatch_for_reuse() {
     let server = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
     let port = server.port().to_string();
     let _replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
@@ -402,9 +402,9 @@ async fn connections_that_wait_for_replicas_are_used_again() {
     }
 }
 
-/// Names that are shared with Java have no prefix to allow them by.
+/// Names shared with Java have no prefix, so the rules must list the names.
 #[tokio::test]
-async fn without_a_prefix_the_user_has_the_names_themselves() {
+async fn user_without_prefix_locks_allowed_names() {
     const BESIDE_THE_NAMES: &str = "~self-test:* ~{fencing-token*";
     assert!(include_str!("../src/guide/redisson.rs").contains(BESIDE_THE_NAMES));
     let server = RedisServer::start();
@@ -418,9 +418,9 @@ async fn without_a_prefix_the_user_has_the_names_themselves() {
     assert_eq!(refused.kind(), ErrorKind::Misconfigured);
 }
 
-/// What is given up for it, and what it takes to have it.
+/// Without these permissions, the backend omits the owner and the memory policy warning.
 #[tokio::test]
-async fn with_more_permissions_the_backend_tells_more() {
+async fn extra_permissions_enable_owner_and_warnings() {
     let server = RedisServer::start_with(&["--maxmemory-policy", "allkeys-lru"]);
     for (more, tells) in [("", false), ("+hgetall +info", true)] {
         allow(&server, &format!("{LOCKER} {more}"));
@@ -430,7 +430,7 @@ async fn with_more_permissions_the_backend_tells_more() {
             .map(|backend| LockManager::builder(backend).build().unwrap());
         let guard = here.acquire("a").await.unwrap();
         let info = there.inspect("a").await.unwrap().unwrap();
-        // The part of an owner that is a process.
+        // The part of the owner that identifies its process.
         let owner = guard.owner().to_string();
         let owner = owner.split(':').next().unwrap();
         assert_eq!(format!("{info:?}").contains(owner), tells, "{info:?}");

@@ -1,4 +1,4 @@
-//! Locks through TLS, and whom it trusts.
+//! Locks over TLS, and the certificates that it accepts.
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
@@ -19,16 +19,16 @@ use support::engine::{PATIENCE, SECOND, eventually, nothing_is_left, subscribers
 use support::redis_server::RedisServer;
 use support::tls::{Authority, TlsServer};
 
-/// For locks that are to be renewed often.
+/// For locks with frequent renewals.
 const SHORT: Duration = Duration::from_millis(1_500);
 
-/// A client that is patient with a busy machine.
+/// Creates a builder with long timeouts for a busy machine.
 fn at(url: impl Into<String>) -> RedisBackendBuilder {
     let builder = RedisBackend::builder(url).connect_timeout(PATIENCE);
     builder.response_timeout(PATIENCE)
 }
 
-/// And trusts the server.
+/// Creates a builder that trusts the server.
 fn builder(server: &TlsServer) -> RedisBackendBuilder {
     at(server.url()).ca_certificate(server.ca())
 }
@@ -51,7 +51,7 @@ async fn hinted(hints: &mut Hints) {
     timeout(PATIENCE, hints.next()).await.expect("a hint");
 }
 
-/// An error and all its causes.
+/// Returns the text of an error and all its causes.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -62,7 +62,7 @@ fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// The whole story of a client that is refused.
+/// Returns the causes of a rejected connect.
 async fn refusal(builder: RedisBackendBuilder) -> String {
     let error = builder.connect().await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
@@ -72,13 +72,13 @@ async fn refusal(builder: RedisBackendBuilder) -> String {
 // ---- what works ----
 
 #[tokio::test]
-async fn redis_through_tls_keeps_the_contract() {
+async fn redis_over_tls_passes_conformance() {
     let server = TlsServer::start();
     keeps_the_contract(|| builder(&server)).await;
 }
 
 #[tokio::test]
-async fn redis_with_client_certificates_keeps_the_contract() {
+async fn redis_with_mutual_tls_passes_conformance() {
     let server = TlsServer::start_mutual();
     let shown = server.authority().issue();
     keeps_the_contract(|| {
@@ -88,10 +88,10 @@ async fn redis_with_client_certificates_keeps_the_contract() {
 }
 
 #[tokio::test]
-async fn a_cluster_through_tls_keeps_the_contract() {
+async fn cluster_over_tls_passes_conformance() {
     let options = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
     let options = [&options[..], &["--tls-auth-clients", "no"]].concat();
-    // One node is enough: it tells its own address, as all do.
+    // One node is enough: like every node, it reports its own address.
     let server = TlsServer::start_with(&options);
     server
         .server()
@@ -109,7 +109,7 @@ async fn a_cluster_through_tls_keeps_the_contract() {
 }
 
 #[tokio::test]
-async fn a_primary_is_found_and_used_through_tls() {
+async fn sentinel_over_tls_finds_primary() {
     let primary = TlsServer::start();
     let port = primary.port();
     let configuration = format!("sentinel monitor locks 127.0.0.1 {port} 1\n");
@@ -126,7 +126,7 @@ async fn a_primary_is_found_and_used_through_tls() {
 }
 
 #[tokio::test]
-async fn locks_are_granted_renewed_and_handed_on_and_nothing_goes_in_the_clear() {
+async fn locks_over_tls_use_no_plain_connection() {
     let server = TlsServer::start();
     let (here, there) = (
         manager(builder(&server)).await,
@@ -151,7 +151,7 @@ async fn locks_are_granted_renewed_and_handed_on_and_nothing_goes_in_the_clear()
 }
 
 #[tokio::test]
-async fn messages_come_through_tls() {
+async fn notifications_arrive_over_tls() {
     let server = TlsServer::start_mutual();
     let shown = server.authority().issue();
     let config = Config::from_url(server.server().url());
@@ -162,7 +162,7 @@ async fn messages_come_through_tls() {
     };
     for backend in [
         with(builder(&server)).await.unwrap(),
-        // Commands are the pool's business, messages are not.
+        // The pool sends the commands. The notifier uses a TLS connection of its own.
         with(
             RedisBackend::from_pool(pool)
                 .notify(server.url())
@@ -186,24 +186,24 @@ async fn messages_come_through_tls() {
 }
 
 #[tokio::test]
-async fn older_servers_are_spoken_to_in_tls_1_2() {
+async fn tls_1_2_server_accepts_connection() {
     let options = ["--tls-auth-clients", "no", "--tls-protocols", "TLSv1.2"];
     let server = TlsServer::start_with(&options);
     builder(&server).connect().await.unwrap();
 }
 
 #[tokio::test]
-async fn of_several_authorities_one_is_enough() {
+async fn ca_bundle_with_one_matching_ca_is_accepted() {
     let server = TlsServer::start();
     let bundle = [Authority::new().ca(), server.ca()].concat();
     let builder = at(server.url()).ca_certificate(bundle);
     builder.connect().await.unwrap();
 }
 
-// ---- who is not trusted ----
+// ---- rejected peers ----
 
 #[tokio::test]
-async fn a_server_of_another_authority_is_refused() {
+async fn server_of_other_ca_is_rejected() {
     let server = TlsServer::start();
     let other = Authority::new();
     let story = refusal(at(server.url()).ca_certificate(other.ca())).await;
@@ -211,7 +211,7 @@ async fn a_server_of_another_authority_is_refused() {
 }
 
 #[tokio::test]
-async fn by_default_only_public_authorities_are_trusted() {
+async fn default_trust_rejects_private_ca() {
     let server = TlsServer::start();
     let story = refusal(at(server.url())).await;
     assert!(story.contains("invalid peer certificate"), "{story}");
@@ -220,7 +220,7 @@ async fn by_default_only_public_authorities_are_trusted() {
 }
 
 #[tokio::test]
-async fn a_server_of_another_name_is_refused() {
+async fn server_of_other_name_is_rejected() {
     let server = TlsServer::start();
     server.show(&server.authority().issue_for(&["elsewhere.example"]));
     let story = refusal(builder(&server)).await;
@@ -288,7 +288,7 @@ async fn server_name_reaches_cluster_nodes() {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_a_certificate_refuses_those_without_a_good_one() {
+async fn mutual_tls_rejects_missing_or_foreign_certificate() {
     let options = ["--tls-auth-clients", "yes", "--tls-protocols"];
     for version in ["TLSv1.2", "TLSv1.3"] {
         let server = TlsServer::start_with(&[&options[..], &[version]].concat());
@@ -302,8 +302,8 @@ async fn a_server_that_asks_for_a_certificate_refuses_those_without_a_good_one()
                 ConnectError::Refused { .. } => {
                     assert!(chain(&error).contains("received fatal alert"), "{error:?}");
                 }
-                // In TLS 1.3 the client is done before the server has looked at its certificate,
-                // and may run into the end of the connection before it reads of the reason.
+                // In TLS 1.3 the client finishes before the server checks its certificate. It may
+                // find the connection closed before it reads the reason.
                 ConnectError::Unreachable { .. } if version == "TLSv1.3" => {}
                 error => panic!("{version}: {error:?}"),
             }
@@ -314,10 +314,10 @@ async fn a_server_that_asks_for_a_certificate_refuses_those_without_a_good_one()
     }
 }
 
-/// Whether it takes the greeting for half a command, and waits for the rest, or for a wrong one,
-/// depends on random bytes in it.
+/// Random bytes in the greeting decide how the server parses it: as a partial command, which times
+/// out, or as an invalid one.
 #[tokio::test]
-async fn a_server_without_tls_is_not_spoken_to() {
+async fn tls_connect_to_plain_server_fails() {
     let server = RedisServer::start();
     let url = server.url().replace("redis://", "rediss://");
     let builder = RedisBackend::builder(url).connect_timeout(SECOND / 2);
@@ -327,7 +327,7 @@ async fn a_server_without_tls_is_not_spoken_to() {
 }
 
 #[tokio::test]
-async fn a_port_for_tls_does_not_answer_plain_text() {
+async fn plain_connect_to_tls_port_fails() {
     let server = TlsServer::start();
     let url = server.url().replace("rediss://", "redis://");
     let error = at(url).connect().await.unwrap_err();
@@ -338,7 +338,7 @@ async fn a_port_for_tls_does_not_answer_plain_text() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_went_bad_is_told_and_a_good_one_heals_it() {
+async fn invalid_certificate_is_reported_until_replaced() {
     let server = TlsServer::start();
     let locks = manager(builder(&server)).await;
     server.show(&Authority::new().issue());
@@ -351,10 +351,10 @@ async fn a_certificate_that_went_bad_is_told_and_a_good_one_heals_it() {
     timeout(PATIENCE, granted).await.expect("a lock again");
 }
 
-// ---- what cannot be used ----
+// ---- unusable settings ----
 
 #[tokio::test]
-async fn certificates_that_cannot_be_used_are_named() {
+async fn unusable_certificates_return_config_error() {
     let authority = Authority::new();
     let (good, other) = (authority.issue(), authority.issue());
     let ca = String::from_utf8(authority.ca().to_vec()).unwrap();
@@ -379,7 +379,7 @@ async fn certificates_that_cannot_be_used_are_named() {
         let builder = tls().client_certificate(certificate, key);
         unusable.push(("client_certificate", builder));
     }
-    // Nothing would look at them.
+    // These connections would ignore a CA certificate.
     for builder in [
         RedisBackend::builder("redis://127.0.0.1:1"),
         RedisBackend::builder("redis+unix:///nowhere"),
