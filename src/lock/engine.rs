@@ -24,6 +24,8 @@ use crate::{Error, ErrorKind, LockKey, Owner};
 pub(super) struct Engine {
     pub(super) backend: Arc<dyn ErasedBackend>,
     pub(super) options: Options,
+    /// Whether the backend replies without waiting, so that a release needs no task.
+    pub(super) replies_at_once: bool,
     /// The longest time that one command of the backend takes.
     pub(super) response_timeout: Duration,
     /// The length of a lease without one of its own.
@@ -47,6 +49,7 @@ impl Engine {
     ) -> Self {
         let response_timeout = backend.response_timeout();
         Self {
+            replies_at_once: backend.immediate().is_some(),
             backend,
             renewed_lease: Span::new(options.watchdog_timeout),
             lanes: Lanes::new(response_timeout),

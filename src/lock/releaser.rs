@@ -46,10 +46,10 @@ impl Engine {
     /// Returns the runtime of the task that returns a lease for the caller. A backend that replies at once
     /// needs no task.
     pub(super) fn release_home(self: &Arc<Self>) -> Option<RuntimeId> {
-        match self.backend.immediate() {
-            Some(_) => None,
-            None => self.current_home().ok(),
+        if self.replies_at_once {
+            return None;
         }
+        self.current_home().ok()
     }
 
     /// Ends one hold of a grant, for a caller in the runtime `home`. Returns when the lease must have expired.
@@ -73,9 +73,13 @@ impl Engine {
                 now,
             };
             let until = lane.release(key, grant, release, effects);
-            let keep =
-                immediate.and_then(|backend| return_now(self, &backend, key, lane, now, effects));
-            let keep = keep.zip(lane.home());
+            let keep = match &immediate {
+                // Most releases of nested holds return nothing.
+                Some(backend) if lane.is_returning() => {
+                    return_now(self, backend, key, lane, now, effects).zip(lane.home())
+                }
+                _ => None,
+            };
             (until, keep)
         });
         if let Some((order, home)) = keep {

@@ -270,7 +270,8 @@ impl Connection {
         }
         let pause = self.state().ended();
         let connection = Arc::downgrade(self);
-        self.network().background.spawn_near(async move {
+        // The runtime that drove the link may be ending.
+        self.network().background.spawn(async move {
             sleep(pause).await;
             if let Some(connection) = connection.upgrade() {
                 let mut state = connection.state();
