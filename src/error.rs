@@ -6,7 +6,7 @@ use std::time::Duration;
 
 type Source = Arc<dyn std::error::Error + Send + Sync>;
 
-/// Why a lock was not acquired, or could not be given back in good order.
+/// An error from acquiring or releasing a lock.
 ///
 /// "Somebody else has it" and "the backend is down" are never merged: ask [`Error::kind`], or the
 /// predicates.
@@ -26,7 +26,7 @@ struct Repr {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Somebody else held the lock until the wait was over, or at the single try.
+    /// Another owner held the lock for the whole wait, or at the single attempt.
     Busy,
     /// As many already wait for this key as the manager allows
     /// ([`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key)).
@@ -40,8 +40,8 @@ pub enum ErrorKind {
     /// permission, a certificate that is not trusted. Retrying does not help; the configuration must
     /// change.
     Misconfigured,
-    /// The lock was held and is not any more: its lease ran out, somebody forced it open, or it
-    /// reached its longest hold.
+    /// The lock was held and then lost: its lease expired, it was released by force, or it reached its
+    /// longest hold.
     Lost,
     /// [`LockManager::shutdown`](crate::LockManager::shutdown) was called.
     ShuttingDown,
@@ -66,7 +66,7 @@ impl Error {
         }
     }
 
-    /// The same circumstances under another name.
+    /// Returns this error with another kind.
     pub(crate) fn into_kind(mut self, kind: ErrorKind) -> Self {
         self.repr.kind = kind;
         self
@@ -204,7 +204,7 @@ pub enum ConnectError {
     /// The URL or a setting cannot be used.
     #[error("the lock backend cannot be set up")]
     Config(#[from] ConfigError),
-    /// Nobody answered in time at that address.
+    /// No server replied in time at that address.
     #[error("the lock backend at {address} cannot be reached")]
     #[non_exhaustive]
     Unreachable {
@@ -214,8 +214,8 @@ pub enum ConnectError {
         /// What the connection said.
         source: Source,
     },
-    /// The server answered and refuses this client: a wrong password, a missing permission. Or it
-    /// cannot be trusted: its certificate is from somebody else, or for another name.
+    /// The server rejects this client for a wrong password or a missing permission. Or its certificate is
+    /// not trusted, or is for another name.
     #[error("the lock backend at {address} refuses this client")]
     #[non_exhaustive]
     Refused {

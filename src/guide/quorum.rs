@@ -1,4 +1,4 @@
-//! Several stores that know nothing of each other: whoever has most of them has the lock.
+//! Several independent stores: the owner of a majority of them holds the lock.
 //!
 //! ```text
 //!   process ── LockManager ── Quorum ─┬─► Redis 1    granted
