@@ -146,12 +146,11 @@ impl Backend for RedisBackend {
                 Cause::EmptyKey,
             ));
         }
-        let route = inner.topology.route(key)?;
-        // Few keys share a slot.
-        let batch = inner.acquire_batches.get(route.index());
-        if let Some(batch) = batch.filter(|_| route.slot().is_none()) {
-            return batch.acquire(&inner.calls, route, request).await;
+        let batch = inner.topology.acquire_batch(key);
+        if let Some(batch) = batch.and_then(|index| inner.acquire_batches.get(index)) {
+            return batch.acquire(request).await;
         }
+        let route = inner.topology.route(key)?;
         let at = inner.calls.at(&route, key);
         let outcome = inner.calls.acquire(at, *lease, *ttl).await;
         self.spread_quarantine(key, &outcome);
@@ -220,9 +219,8 @@ impl Backend for RedisBackend {
     }
 
     fn group(&self, key: &LockKey) -> u64 {
-        // Without a route there is no other command to wait for.
-        let route = self.inner.topology.route(key);
-        route.map_or(0, |route| route.connection().id())
+        // Without a connection there is no other command to wait for.
+        self.inner.topology.connection(key).unwrap_or(0)
     }
 
     fn tokens_per_counter(&self) -> u32 {

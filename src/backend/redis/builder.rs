@@ -11,14 +11,14 @@ use deadpool_redis::Pool;
 use redis::RedisConnectionInfo;
 
 use super::RedisBackend;
-use super::command::{Calls, Names, Scripts};
+use super::command::{AcquireBatch, Calls, Names, Scripts};
 #[cfg(feature = "redis-tls")]
 use super::connection::Certificates;
 use super::connection::{AddressMap, Network, Provider, Transport};
 use super::inner::Inner;
 use super::notify::{Publish, Recovery};
 use super::self_test::self_test;
-use super::topology::{MinReplicas, NodeSettings, Open, Source, open};
+use super::topology::{MinReplicas, NodeSettings, Open, Route, Source, open};
 use crate::error::with_causes;
 use crate::task::Background;
 use crate::{ConfigError, ConnectError};
@@ -298,16 +298,22 @@ impl RedisBackendBuilder {
             && self.quarantine.is_none()
             && self.min_replicas.is_none()
             && !self.redisson_tokens;
-        let batches = if batches_acquires { connections } else { 0 };
+        let calls = Arc::new(Calls {
+            scripts: Scripts::new(publish, self.quarantine, self.redisson_tokens),
+            names,
+        });
+        // Without a cluster, there is one node.
+        let nodes = topology.nodes();
+        let batched = if batches_acquires { connections } else { 0 };
+        let routes = (0..batched).map(|index| Route::over(&nodes[0], index));
+        let batch = |route| Arc::new(AcquireBatch::new(Arc::clone(&calls), route));
+        let acquire_batches = routes.map(batch).collect();
         Ok(Inner {
-            calls: Arc::new(Calls {
-                scripts: Scripts::new(publish, self.quarantine, self.redisson_tokens),
-                names,
-            }),
+            calls,
             topology,
             network,
             min_replicas: self.min_replicas,
-            acquire_batches: (0..batches).map(|_| Arc::default()).collect(),
+            acquire_batches,
             address,
             warnings: Vec::new(),
         })

@@ -27,8 +27,9 @@ const SENDERS: usize = 2;
 const WORTH_A_CALL: usize = 16;
 
 /// The acquires of one connection.
-#[derive(Default)]
 pub(crate) struct AcquireBatch {
+    calls: Arc<Calls>,
+    route: Route,
     state: Mutex<State>,
 }
 
@@ -63,6 +64,15 @@ enum Turn {
 }
 
 impl AcquireBatch {
+    /// Creates the batch of the keys that have this route.
+    pub(crate) fn new(calls: Arc<Calls>, route: Route) -> Self {
+        Self {
+            calls,
+            route,
+            state: Mutex::default(),
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,47 +94,41 @@ impl AcquireBatch {
         Turn::Together { reply, send }
     }
 
-    /// Sends an acquire, alone or with others. All requests of a batch must have the same connection.
+    /// Sends an acquire, alone or with others. The route of its key must be the one of this batch.
     ///
     /// # Cancel safety
     ///
     /// As [`Backend::try_acquire`](crate::backend::Backend::try_acquire), it must not be dropped.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
-        calls: &Arc<Calls>,
-        route: Route,
         request: &AcquireRequest,
     ) -> Result<Acquired, BackendError> {
-        let alone = async |route: &Route| {
-            let at = calls.at(route, &request.key);
-            calls.acquire(at, request.lease, request.ttl).await
-        };
         let (reply, send) = match self.enter(request) {
             Turn::Alone => {
                 let _alone = Alone(self);
-                return alone(&route).await;
+                return self.acquire_alone(request).await;
             }
             Turn::Together { reply, send } => (reply, send),
         };
         if send {
             let sender = Sender {
-                calls: Arc::clone(calls),
                 batch: Arc::clone(self),
-                route: route.clone(),
                 over: false,
             };
-            route
-                .connection()
-                .network()
-                .background
-                .spawn_near(sender.run());
+            let network = self.route.connection().network();
+            network.background.spawn_near(sender.run());
         }
         match reply.await {
             Ok(Sent::Replied(outcome)) => outcome,
-            Ok(Sent::Never) => alone(&route).await,
+            Ok(Sent::Never) => self.acquire_alone(request).await,
             // The runtime of the task ended while the acquire was in flight.
             Err(_) => Err(BackendError::unknown(Cause::NoRuntime)),
         }
+    }
+
+    async fn acquire_alone(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
+        let at = self.calls.at(&self.route, &request.key);
+        self.calls.acquire(at, request.lease, request.ttl).await
     }
 }
 
@@ -139,9 +143,7 @@ impl Drop for Alone<'_> {
 
 /// A task that sends waiting acquires until there are none.
 struct Sender {
-    calls: Arc<Calls>,
     batch: Arc<AcquireBatch>,
-    route: Route,
     over: bool,
 }
 
@@ -175,17 +177,14 @@ impl Sender {
     }
 
     async fn send(&self, (acquires, replies): (Vec<AcquireRequest>, Vec<Reply>)) {
-        let outcomes = match self.calls.acquire_all(&self.route, &acquires).await {
+        let AcquireBatch { calls, route, .. } = &*self.batch;
+        let outcomes = match calls.acquire_all(route, &acquires).await {
             // The counter is a key of every call.
             Err(error)
                 if matches!(error, CommandError::Scattered(_))
                     || acquires.len() > 1 && error.may_spare_keys() =>
             {
-                let alone = acquires.iter().map(|it| {
-                    let at = self.calls.at(&self.route, &it.key);
-                    self.calls.acquire(at, it.lease, it.ttl)
-                });
-                join_all(alone).await
+                join_all(acquires.iter().map(|it| self.batch.acquire_alone(it))).await
             }
             outcomes => spread(outcomes, acquires.len()),
         };

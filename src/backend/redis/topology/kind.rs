@@ -15,6 +15,13 @@ pub(crate) trait Topology: Send + Sync {
     /// Returns the route of the commands for a key.
     fn route(&self, key: &LockKey) -> Result<Route, BackendError>;
 
+    /// Returns the id of the connection of a key, or `None` if no server has the key.
+    fn connection(&self, key: &LockKey) -> Option<u64>;
+
+    /// Returns the index of the connection whose acquires share calls with the key, or `None` if the call must
+    /// keep to one slot.
+    fn acquire_batch(&self, key: &LockKey) -> Option<usize>;
+
     /// Returns `true` if one call certainly reaches both keys. A look at their routes can show more.
     fn share_call(&self, one: &LockKey, other: &LockKey) -> bool;
 

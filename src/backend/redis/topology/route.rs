@@ -36,9 +36,17 @@ impl Route {
     /// Creates the route of a key to a server that has all keys, itself or behind it.
     pub(super) fn direct(node: &Arc<Node>, key: &LockKey, slot: Option<u16>) -> Self {
         Self {
-            node: Arc::clone(node),
-            index: node.index_of(key),
             slot,
+            ..Self::over(node, node.index_of(key))
+        }
+    }
+
+    /// Creates the route of the keys with this connection to a server that has all slots.
+    pub(crate) fn over(node: &Arc<Node>, index: usize) -> Self {
+        Self {
+            node: Arc::clone(node),
+            index,
+            slot: None,
             roaming: None,
         }
     }
@@ -80,11 +88,6 @@ impl Route {
     /// Returns what the keys of one call have in common: the connection, and the slot if there is one.
     pub(crate) fn group(&self) -> (u64, u16) {
         (self.connection().id(), self.slot().unwrap_or(0))
-    }
-
-    /// Returns the index of the connection among those of its node.
-    pub(crate) fn index(&self) -> usize {
-        self.index
     }
 
     pub(crate) fn connection(&self) -> &Arc<Connection> {

@@ -40,6 +40,14 @@ impl Topology for Single {
         Ok(Route::direct(&self.node, key, slot))
     }
 
+    fn connection(&self, key: &LockKey) -> Option<u64> {
+        Some(self.node.connections[self.node.index_of(key)].id())
+    }
+
+    fn acquire_batch(&self, key: &LockKey) -> Option<usize> {
+        (!self.is_sharded()).then(|| self.node.index_of(key))
+    }
+
     fn share_call(&self, one: &LockKey, other: &LockKey) -> bool {
         !self.is_sharded() && self.node.index_of(one) == self.node.index_of(other)
     }

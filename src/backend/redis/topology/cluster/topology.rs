@@ -20,6 +20,15 @@ impl Topology for Arc<Cluster> {
         }
     }
 
+    fn connection(&self, key: &LockKey) -> Option<u64> {
+        let owner = self.owner(self.slot(key))?;
+        Some(owner.connections[owner.index_of(key)].id())
+    }
+
+    fn acquire_batch(&self, _key: &LockKey) -> Option<usize> {
+        None
+    }
+
     fn share_call(&self, _one: &LockKey, _other: &LockKey) -> bool {
         false
     }
