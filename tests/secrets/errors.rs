@@ -235,3 +235,59 @@ fn no_error_of_a_lock_and_nothing_that_is_told_of_it_names_anybody() {
     canary.silent(&told);
     assert!(words(PASSWORD).count() > 6, "all of them are looked for");
 }
+
+/// Redis quotes the arguments of a command that it does not know.
+#[test]
+fn renamed_command_reveals_no_secret() {
+    let (canary, told) = observed(async {
+        let without = |name| ["--rename-command", name, ""];
+        let server = RedisServer::start_with(&without("HELLO"));
+        admit(&server);
+        let mut canary = Canary::default();
+        let builder = RedisBackend::builder(with_login(&server.url()));
+        let refused = fails(&mut canary, builder).await;
+        assert!(matches!(refused, ConnectError::Refused { .. }));
+
+        let mut server = RedisServer::start();
+        let builder = RedisBackend::builder(server.url()).response_timeout(PATIENCE);
+        let backend = builder.connect().await.unwrap();
+        let [locks, others] = [backend.clone(), backend]
+            .map(|backend| LockManager::builder(backend).wait(SECOND).build().unwrap());
+        let mut canary = Canary::of(&[&locks, &others]);
+        server.kill();
+        server.launch_again_with(&without("SUBSCRIBE"));
+        let again = async {
+            loop {
+                if let Ok(guard) = locks.acquire(KEY).await {
+                    return guard;
+                }
+            }
+        };
+        let guard = tokio::time::timeout(PATIENCE, again).await.unwrap();
+        // A waiter subscribes.
+        canary.error(&others.acquire(KEY).await.unwrap_err());
+        drop(guard);
+        server.kill();
+        server.launch_again_with(&without("EVALSHA"));
+        let again = async {
+            loop {
+                let error = locks.acquire(KEY).await.unwrap_err();
+                canary.error(&error);
+                if error.kind() == ErrorKind::Misconfigured {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, again).await.unwrap();
+        canary
+    });
+    for expected in [
+        "locks cannot be acquired",
+        "release notifications unavailable",
+        "does not know the command EVALSHA",
+        "does not know the command SUBSCRIBE",
+    ] {
+        assert!(told.contains(expected), "{expected} is not in {told}");
+    }
+    canary.silent(&told);
+}

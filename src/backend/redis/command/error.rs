@@ -44,6 +44,8 @@ pub(crate) enum Cause {
     NoRuntime,
     #[error("server lost the script during the call")]
     ScriptLost,
+    #[error("server does not know the command {0}")]
+    UnknownCommand(String),
     #[error("unexpected reply from the server: {0}")]
     Reply(&'static str),
     #[error("another cluster node serves the key's slot")]
@@ -271,6 +273,9 @@ pub(crate) fn refusal(error: ServerError) -> BackendError {
         let left = Duration::from_millis(left.unwrap_or(0));
         return unavailable(Cause::Quarantine(left));
     }
+    if let Some(cause) = unknown_command(error.details()) {
+        return BackendError::refused(BackendErrorKind::Misconfigured, cause);
+    }
     BackendError::refused(
         kind_of(error.code(), error.details().unwrap_or_default()),
         RedisError::from(error),
@@ -279,7 +284,21 @@ pub(crate) fn refusal(error: ServerError) -> BackendError {
 
 /// Creates the error of a connection that could not be opened.
 pub(crate) fn not_connected(error: RedisError) -> BackendError {
+    if let Some(cause) = unknown_command(error.detail()) {
+        return BackendError::refused(BackendErrorKind::Misconfigured, cause);
+    }
     BackendError::refused(kind_of_connecting(&error), error)
+}
+
+/// Returns the cause if the server does not know a command. Its own text would quote the arguments, which
+/// are keys and owners, or in a handshake the password.
+fn unknown_command(details: Option<&str>) -> Option<Cause> {
+    let (_, quoted) = details?.split_once("nknown command ")?;
+    let name = quoted.trim_start_matches(['\'', '`', '"']);
+    let end = name.find(|it: char| !it.is_ascii_alphabetic());
+    Some(Cause::UnknownCommand(
+        name[..end.unwrap_or(name.len())].to_owned(),
+    ))
 }
 
 /// Returns the kind of an error of a connection's handshake or of a server.
@@ -353,6 +372,22 @@ mod tests {
         let cause = Error::source(&error).unwrap().to_string();
         assert!(cause.contains("an array"), "{cause}");
         assert!(!format!("{cause} {error:?}").contains("canary"));
+    }
+
+    #[test]
+    fn unknown_command_hides_arguments() {
+        for details in [
+            "unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'me' 'canary' ",
+            "unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `me`, `canary`, ",
+            "Unknown command HELLO canary",
+        ] {
+            let error = (redis::ErrorKind::Client, "", details.to_owned());
+            let error = not_connected(error.into());
+            assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
+            let cause = Error::source(&error).unwrap().to_string();
+            assert_eq!(cause, "server does not know the command HELLO");
+            assert!(!format!("{error:?}").contains("canary"));
+        }
     }
 
     #[test]
