@@ -14,6 +14,7 @@ use tower_lock::{LockManager, RedisBackend};
 
 use support::engine::{MS, PATIENCE, eventually, manager, pttl, subscribers, within};
 use support::other_runtime::{Fate, Other, current_thread};
+use support::proxy::Proxy;
 use support::redis_server::RedisServer;
 use support::sentinel::SentinelSet;
 
@@ -197,5 +198,36 @@ fn stopped_dialler_delays_no_failover() {
                 .unwrap(),
         );
         assert!(guard.is_held());
+    }
+}
+
+/// The acquire waits for its turn in a shared call while its runtime ends. Its release overtakes it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runtime_end_leaves_no_unsent_acquire() {
+    const DELAY: Duration = Duration::from_millis(300);
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let locks = patient(proxy.url()).await;
+    drop(locks.acquire("before").await.unwrap());
+    eventually("released", || pttl(&server, "before") == -2).await;
+    proxy.delay(DELAY);
+    // The first one is sent alone, and the second one in a shared call.
+    let sent = ["first", "second"].map(|key| tokio::spawn(locks.acquire(key).into_future()));
+    sleep(50 * MS).await;
+    let there = locks.clone();
+    let work = async move {
+        drop(tokio::spawn(there.acquire("unsent").into_future()));
+        sleep(50 * MS).await;
+    };
+    let other = tokio::task::spawn_blocking(|| Other::after(Fate::Ends, work));
+    let _other = other.await.unwrap();
+    for sent in sent {
+        drop(sent.await.unwrap().unwrap());
+    }
+    // Sent after all of them.
+    drop(locks.acquire("last").await.unwrap());
+    proxy.heal();
+    for key in ["first", "second", "unsent", "last"] {
+        within(SOON, key, || pttl(&server, key) == -2).await;
     }
 }

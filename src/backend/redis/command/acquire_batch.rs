@@ -18,7 +18,7 @@ use super::error::{Cause, CommandError};
 use super::reply::spread;
 use super::script::MAX_BATCH;
 use crate::backend::redis::topology::Route;
-use crate::backend::{AcquireRequest, Acquired, BackendError};
+use crate::backend::{AcquireRequest, Acquired, BackendError, Release};
 
 /// The most sending tasks per connection.
 const SENDERS: usize = 2;
@@ -165,6 +165,8 @@ impl Sender {
                 // The next acquires reuse the memory of the last call but one.
                 std::mem::swap(&mut state.waiting, &mut waiting);
             }
+            // The runtime of such an acquire ended. Its release may have been sent, and must not be overtaken.
+            waiting.retain(|it| !it.reply.is_closed());
             let mut calls = Vec::with_capacity(waiting.len().div_ceil(MAX_BATCH));
             while !waiting.is_empty() {
                 let batch = waiting.drain(..waiting.len().min(MAX_BATCH));
@@ -188,10 +190,27 @@ impl Sender {
             }
             outcomes => spread(outcomes, acquires.len()),
         };
-        for (reply, outcome) in replies.into_iter().zip(outcomes) {
+        let mut abandoned = Vec::new();
+        for ((reply, outcome), acquire) in replies.into_iter().zip(outcomes).zip(&acquires) {
             // A dropped receiver ended with its runtime.
-            drop(reply.send(Sent::Replied(outcome)));
+            if let Err(Sent::Replied(outcome)) = reply.send(Sent::Replied(outcome))
+                && may_hold(&outcome)
+            {
+                abandoned.push(Release::new(acquire.key.clone(), acquire.lease));
+            }
         }
+        // A resent acquire may have been overtaken by its release. If this one fails, the lease expires.
+        let releases = abandoned.iter().map(|it| async move {
+            drop(calls.release_all(route, &[it]).await);
+        });
+        join_all(releases).await;
+    }
+}
+
+fn may_hold(outcome: &Result<Acquired, BackendError>) -> bool {
+    match outcome {
+        Ok(acquired) => matches!(acquired, Acquired::Granted { .. }),
+        Err(error) => error.may_have_taken_effect(),
     }
 }
 
