@@ -153,6 +153,27 @@ fn permission_loss_and_recovery_are_logged_once() {
     });
 }
 
+/// The grants of other keys do not show that this one can be acquired again.
+#[test]
+fn forbidden_key_beside_others_is_logged_once() {
+    logged(|log| async move {
+        let server = RedisServer::start();
+        let keys = "~lock:k* ~lock:self-test* ~lock:{fencing-token}*";
+        let rules = format!("ACL SETUSER some on >secret &* +@all {keys}");
+        server.cli(&rules.split(' ').collect::<Vec<_>>());
+        let locks = manager(server.url_of("some", "secret"), LEASE).await;
+        for n in 0..5 {
+            let error = locks.acquire("forbidden").no_wait().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Misconfigured);
+            drop(locks.acquire(format!("k{n}")).await.unwrap());
+        }
+        assert_eq!(log.messages(), [REFUSED]);
+        server.cli(&["ACL", "SETUSER", "some", "~*"]);
+        drop(locks.acquire("forbidden").wait(PATIENCE).await.unwrap());
+        assert_eq!(log.messages(), [REFUSED, GRANTED]);
+    });
+}
+
 /// A `FAILOVER` pauses writes in the same way; the server still replies to `PING`.
 #[test]
 fn write_pause_and_recovery_are_logged_once() {

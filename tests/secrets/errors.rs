@@ -202,6 +202,7 @@ fn no_error_of_a_lock_and_nothing_that_is_told_of_it_names_anybody() {
         admit(&server);
         let again = async { while locks.acquire(KEY).await.is_err() {} };
         tokio::time::timeout(PATIENCE, again).await.unwrap();
+        drop(locks.acquire("other").await.unwrap());
 
         // Silent.
         server.stop_process();

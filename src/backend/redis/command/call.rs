@@ -10,7 +10,7 @@ use super::reply::{Outcomes, acquired, each, grants, held, holder, list};
 use super::script::Scripts;
 use super::send::call;
 use crate::LockKey;
-use crate::backend::redis::connection::{Outage, Reply, Request, Undo, after};
+use crate::backend::redis::connection::{Reply, Request, Undo, after};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased,
@@ -121,10 +121,10 @@ impl Calls {
             }
             // Boxed, so that the usual acquire does not contain it.
             let scattered = Box::pin(self.acquire_scattered(period, at, lease, ttl)).await;
-            note(at.route.outage(), scattered.as_ref());
+            note(at, scattered.as_ref());
             return scattered;
         }
-        self::outcome(at.route, outcome)
+        self::outcome(at, outcome)
     }
 
     /// Acquires as a node of a quorum.
@@ -173,7 +173,7 @@ impl Calls {
             let at = KeyRoute { route, ..at };
             return Box::pin(self.vote(at, lease, ttl, fence)).await;
         }
-        self::outcome(at.route, outcome)
+        self::outcome(at, outcome)
     }
 
     /// Returns the release that undoes an acquire. It contains the source, because the server may not have
@@ -224,14 +224,16 @@ impl Calls {
             undo: Some(undo),
         };
         let outcome = call(script, route, request).await;
-        let outage = route.outage();
         if let Err(error @ CommandError::Refused(cause)) = &outcome
             && !error.may_spare_keys()
+            && let Some(acquire) = acquires.first()
         {
-            note(outage, Err(cause));
+            note(self.at(route, &acquire.key), Err(cause));
         }
         let outcomes = grants(outcome?.value, acquires.len())?;
-        outcomes.iter().for_each(|it| note(outage, it.as_ref()));
+        for (acquire, outcome) in acquires.iter().zip(&outcomes) {
+            note(self.at(route, &acquire.key), outcome.as_ref());
+        }
         Ok(outcomes)
     }
 
@@ -362,17 +364,19 @@ impl Calls {
     }
 }
 
-fn outcome(route: &Route, outcome: Result<Reply, CommandError>) -> Result<Acquired, BackendError> {
-    let outage = route.outage();
+fn outcome(
+    at: KeyRoute<'_>,
+    outcome: Result<Reply, CommandError>,
+) -> Result<Acquired, BackendError> {
     match outcome {
         Ok(reply) => {
             let outcome = acquired(reply.value);
-            note(outage, outcome.as_ref());
+            note(at, outcome.as_ref());
             outcome
         }
         Err(error) => {
             if let CommandError::Refused(error) = &error {
-                note(outage, Err(error));
+                note(at, Err(error));
             }
             Err(error.into())
         }
@@ -381,10 +385,11 @@ fn outcome(route: &Route, outcome: Result<Reply, CommandError>) -> Result<Acquir
 
 /// Logs the time in which a server grants nothing. Only a grant shows the end: with its memory full, a
 /// server executes all other commands.
-fn note(outage: &Outage, outcome: Result<&Acquired, &BackendError>) {
+fn note(at: KeyRoute<'_>, outcome: Result<&Acquired, &BackendError>) {
+    let (outage, key) = (at.route.outage(), at.key.hash_code());
     match outcome {
-        Ok(Acquired::Granted { .. }) => outage.end(),
-        Err(error) if error.kind() != BackendErrorKind::Conflict => outage.begin(error),
+        Ok(Acquired::Granted { .. }) => outage.end_for(key),
+        Err(error) if error.kind() != BackendErrorKind::Conflict => outage.begin_for(key, error),
         _ => {}
     }
 }

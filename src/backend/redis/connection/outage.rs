@@ -2,6 +2,13 @@
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long no key may fail until the success of another key ends an outage.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// A service of a server that can fail, and whether its failure has been logged.
 #[derive(Debug)]
@@ -10,6 +17,8 @@ pub(crate) struct Outage {
     ends: &'static str,
     address: String,
     reported: AtomicBool,
+    /// The hash of the key that failed last, and the time of its failure.
+    failing: Mutex<Option<(u64, Instant)>>,
 }
 
 impl Outage {
@@ -20,6 +29,30 @@ impl Outage {
             ends,
             address: address.to_owned(),
             reported: AtomicBool::new(false),
+            failing: Mutex::default(),
+        }
+    }
+
+    fn failing(&self) -> MutexGuard<'_, Option<(u64, Instant)>> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins with the failure of a key, perhaps of this key alone.
+    pub(crate) fn begin_for(&self, key: u64, cause: &(dyn Error + 'static)) {
+        *self.failing() = Some((key, Instant::now()));
+        self.begin(cause);
+    }
+
+    /// Ends with the success of the key that failed last, or of any key if none has failed for a while. Each
+    /// success of another key would otherwise end an outage that the next failure begins again.
+    pub(crate) fn end_for(&self, key: u64) {
+        // The load keeps the usual case free of the lock.
+        if !self.reported.load(Ordering::Relaxed) {
+            return;
+        }
+        let failing = *self.failing();
+        if failing.is_none_or(|(last, at)| last == key || at.elapsed() >= QUIET) {
+            self.end();
         }
     }
 
