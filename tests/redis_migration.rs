@@ -17,7 +17,7 @@ use tower_lock::{ErrorKind, LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
 
 use support::cluster::Cluster;
-use support::engine::{MS, PATIENCE, manager};
+use support::engine::{MS, PATIENCE, eventually, manager};
 
 /// All keys with this tag have one slot.
 const TAG: &str = "{user}";
@@ -313,4 +313,34 @@ async fn failed_counter_in_moving_slot_frees_lock() {
         let names = moving.names_at(node);
         assert!(!names.iter().any(|name| name.contains(FREE)), "{names:?}");
     }
+}
+
+/// The locks of a slot move along, so no holder has to check its lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn migrated_slots_renew_no_leases() {
+    const HOLDERS: usize = 20;
+    let cluster = Cluster::start();
+    // Its watchdog renews after 20 s.
+    let locks = manager(cluster.url(), Duration::from_secs(60)).await;
+    let held = join_all((0..HOLDERS).map(|n| locks.acquire(format!("k{n}")).into_future())).await;
+    let held: Vec<_> = held.into_iter().map(Result::unwrap).collect();
+    let calls = |name| -> u64 {
+        let nodes = cluster.nodes().iter();
+        nodes.map(|node| node.calls(name)).sum()
+    };
+    let (renewed, asked) = (calls("hexists"), calls("cluster|slots"));
+    let (slot, from) = (cluster.slot("lock:{a}"), cluster.node_of("lock:{a}"));
+    let to = cluster.primaries().into_iter().find(|it| *it != from);
+    let to = to.unwrap();
+    // Only a refresh of the map shows the second migration.
+    let mut others = [slot + 1, slot - 1].into_iter();
+    let other = others.find(|it| cluster.node_of_slot(*it) == from).unwrap();
+    cluster.migrate_slot(slot, from, to).await;
+    cluster.migrate_slot(other, from, to).await;
+    drop(locks.acquire("{a}").await.unwrap());
+    // Two nodes reply per refresh, and a renewal follows at once.
+    eventually("several refreshes", || calls("cluster|slots") >= asked + 8).await;
+    let renewals = calls("hexists") - renewed;
+    assert!(renewals < HOLDERS as u64, "{renewals} renewals");
+    drop(held);
 }

@@ -12,6 +12,8 @@ use crate::backend::redis::topology::Node;
 #[derive(Clone, Default)]
 pub(crate) struct Map {
     pub(crate) nodes: Vec<Arc<Node>>,
+    /// For each node, whether slots were assigned to it.
+    serving: Vec<bool>,
     /// For each slot, one more than the index of its node in `nodes`, or 0 without a node.
     slots: Vec<u16>,
 }
@@ -39,26 +41,26 @@ impl Map {
         let known = self.nodes.iter().position(|it| Arc::ptr_eq(it, node));
         let index = known.unwrap_or_else(|| {
             self.nodes.push(Arc::clone(node));
+            self.serving.push(false);
             self.nodes.len() - 1
         });
         self.slots.resize(usize::from(SLOTS), 0);
         // There are at most as many nodes as slots: a node without slots soon leaves the map.
-        let index = u16::try_from(index + 1).unwrap_or(0);
+        let owner = u16::try_from(index + 1).unwrap_or(0);
         for slot in slots {
-            if let Some(owner) = self.slots.get_mut(usize::from(slot)) {
-                *owner = index;
+            if let Some(entry) = self.slots.get_mut(usize::from(slot)) {
+                *entry = owner;
+                self.serving[index] = true;
             }
         }
     }
 
-    /// Returns `true` if both maps have the same owners.
-    pub(crate) fn agrees_with(&self, other: &Self) -> bool {
-        self.slots.len() == other.slots.len()
-            && (0..SLOTS).all(|slot| match (self.owner(slot), other.owner(slot)) {
-                (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-                (None, None) => true,
-                _ => false,
-            })
+    /// Returns `true` if `next` lacks a node that had slots, or has nodes for slots without one. A slot that
+    /// moves between two nodes takes its locks along.
+    pub(crate) fn is_recovered_by(&self, next: &Self) -> bool {
+        let mut nodes = self.nodes.iter().zip(&self.serving);
+        nodes.any(|(node, serving)| *serving && !next.nodes.iter().any(|it| Arc::ptr_eq(it, node)))
+            || (0..SLOTS).any(|slot| self.owner(slot).is_none() && next.owner(slot).is_some())
     }
 }
 

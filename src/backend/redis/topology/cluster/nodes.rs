@@ -234,10 +234,10 @@ impl Cluster {
         }
         let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *current, Arc::new(map));
-        let changed = !before.agrees_with(&current);
+        let recovered = before.is_recovered_by(&current);
         drop(current);
         self.rehouse(&before);
-        if changed {
+        if recovered {
             self.settings.node.network.recovery.report();
         }
     }
