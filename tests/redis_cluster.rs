@@ -510,3 +510,37 @@ async fn connect_reports_cluster_scheme_mismatch() {
     let backend = RedisBackend::builder(url).connect().await.unwrap();
     assert_eq!(backend.inspect(&LockKey::new("k")).await.unwrap(), None);
 }
+
+/// The nodes report other names than the URL, so the seeds are no known nodes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refreshes_of_degraded_cluster_keep_connections() {
+    let mut cluster = Cluster::start();
+    let url = cluster.url().replace("127.0.0.1", "localhost");
+    let locks = manager(url, LONG).await;
+    let (dead, key) = key_of_each(&cluster).swap_remove(0);
+    let replica = cluster.replica_of(dead);
+    cluster.kill(replica);
+    cluster.kill(dead);
+    let waiting = tokio::spawn(locks.acquire(key).wait_forever().into_future());
+    let sum = |count: &dyn Fn(&RedisServer) -> u64| -> u64 {
+        let primaries = cluster.primaries().into_iter();
+        primaries.map(|it| count(cluster.node(it))).sum()
+    };
+    let asked = || sum(&|node| node.calls("cluster|slots"));
+    let opened = || {
+        sum(&|node| {
+            let stats = node.cli(&["INFO", "stats"]);
+            let mut lines = stats.lines();
+            let count = lines.find_map(|it| it.strip_prefix("total_connections_received:"));
+            count.unwrap().trim().parse().unwrap()
+        })
+    };
+    // Until the seeds have been asked.
+    let before = asked();
+    eventually("refreshes", || asked() >= before + 10).await;
+    let (before, connections) = (asked(), opened());
+    eventually("more refreshes", || asked() >= before + 40).await;
+    let connections = opened() - connections;
+    assert!(connections <= 3, "{connections} connections");
+    waiting.abort();
+}

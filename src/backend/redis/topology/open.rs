@@ -166,7 +166,7 @@ async fn cluster(
         settings.kinds = PubSub::kinds(publish);
     }
     let cluster = Cluster::new(settings);
-    cluster.refresh().await.map_err(failed)?;
+    cluster.open().await.map_err(failed)?;
     Ok((Box::new(cluster), address, publish))
 }
 

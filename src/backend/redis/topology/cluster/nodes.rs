@@ -73,6 +73,8 @@ pub(crate) struct Cluster {
     refreshing: AtomicBool,
     /// Waiters for slots that no node serves.
     homeless: Mutex<Vec<(String, Vec<HintSender>)>>,
+    /// Connections to seeds, for one refresh after another.
+    seed_connections: Mutex<Vec<Arc<Connection>>>,
 }
 
 impl Cluster {
@@ -84,6 +86,7 @@ impl Cluster {
             suspect_since: Mutex::default(),
             refreshing: AtomicBool::new(false),
             homeless: Mutex::default(),
+            seed_connections: Mutex::default(),
         })
     }
 
@@ -161,9 +164,40 @@ impl Cluster {
         }
     }
 
+    fn seed_connections(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
+        let connections = self.seed_connections.lock();
+        connections.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns connections to the seeds that are no known nodes. The name of a seed may resolve to another
+    /// node by now.
+    fn seeds(&self, now: &Map) -> Vec<Arc<Connection>> {
+        let mut connections = self.seed_connections();
+        connections.retain(|it| now.node_at(it.address()).is_none());
+        for seed in &self.settings.seeds {
+            let is_known = now.node_at(&seed.address).is_some();
+            if !is_known && !connections.iter().any(|it| it.address() == seed.address) {
+                connections.push(self.settings.quiet(seed));
+            }
+        }
+        connections.clone()
+    }
+
+    /// Closes the connections to the seeds. While the map is suspect, the next refresh needs them.
+    fn leave_seeds(&self) {
+        self.seed_connections().clear();
+    }
+
     fn is_suspect(&self) -> bool {
         self.suspect_since()
             .is_some_and(|at| at.elapsed() < SUSPECT)
+    }
+
+    /// Learns the map before the first command, as [`refresh`](Self::refresh).
+    pub(crate) async fn open(&self) -> Result<(), BackendError> {
+        let learned = self.refresh().await;
+        self.leave_seeds();
+        learned
     }
 
     /// Asks for the map until two nodes agree, or the other nodes had their time, or all failed.
@@ -171,18 +205,14 @@ impl Cluster {
     /// # Cancel safety
     ///
     /// If dropped, the map stays as it is.
-    pub(crate) async fn refresh(&self) -> Result<(), BackendError> {
+    async fn refresh(&self) -> Result<(), BackendError> {
         let now = self.map();
         let known = now.nodes.iter().map(|node| &node.connections[0]);
         let mut connections: Vec<_> = known.map(Arc::clone).collect();
         // The first node differs each time, because its view may be stale.
         let first = Uuid::new_v4().as_u128() % connections.len().max(1) as u128;
         connections.rotate_left(usize::try_from(first).unwrap_or(0));
-        let seeds = self.settings.seeds.iter();
-        // The name of a seed may resolve to another node by now.
-        let seeds = seeds.filter(|seed| now.node_at(&seed.address).is_none());
-        connections.extend(seeds.map(|seed| self.settings.quiet(seed)));
-
+        connections.extend(self.seeds(&now));
         let mut rest = connections.iter();
         let mut replies: FuturesUnordered<_> = rest.by_ref().take(ASKED).map(ask).collect();
         let mut views: Vec<Vec<Range>> = Vec::new();
@@ -334,6 +364,7 @@ impl Refreshing {
     async fn run(self) {
         while let Some(cluster) = self.0.upgrade() {
             if !cluster.is_suspect() {
+                cluster.leave_seeds();
                 drop(self);
                 // A call that marked the map between the check and the drop found the flag set.
                 if cluster.is_suspect() {
