@@ -230,12 +230,20 @@ impl Background {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        match Handle::try_current() {
-            Ok(handle) if handle.runtime_flavor() == RuntimeFlavor::MultiThread => {
-                drop(handle.spawn(task));
-            }
-            _ => self.spawn(task),
+        match Self::near() {
+            Some(handle) => drop(handle.spawn(task)),
+            None => self.spawn(task),
         }
+    }
+
+    /// Returns the runtime in which [`spawn_near`](Self::spawn_near) starts a task, or `None` for the thread.
+    pub(crate) fn near_id(self) -> Option<RuntimeId> {
+        Self::near().map(|handle| RuntimeId::Tokio(handle.id()))
+    }
+
+    fn near() -> Option<Handle> {
+        let handle = Handle::try_current().ok();
+        handle.filter(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread)
     }
 
     /// Runs a task and returns its output, or `None` if it panicked or its runtime ended.

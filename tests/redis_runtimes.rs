@@ -201,6 +201,33 @@ fn stopped_dialler_delays_no_failover() {
     }
 }
 
+/// A task of the blocked runtime sends the shared calls of its own callers only.
+#[test]
+fn blocked_runtime_delays_no_shared_call() {
+    let server = RedisServer::start();
+    let here = current_thread();
+    let locks = here.block_on(patient(server.url()));
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let there = builder.worker_threads(1).enable_all().build().unwrap();
+    let (blocks, is_blocked) = std::sync::mpsc::channel();
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
+    let others = locks.clone();
+    drop(there.spawn(async move {
+        let mut acquires = ["a", "b"].map(|key| Box::pin(others.acquire(key).into_future()));
+        for acquire in &mut acquires {
+            assert!(poll!(acquire).is_pending());
+        }
+        blocks.send(()).unwrap();
+        is_over.recv().unwrap_err();
+    }));
+    is_blocked.recv().unwrap();
+    here.block_on(async {
+        let granted = timeout(SOON, locks.acquire("k").into_future()).await;
+        drop(granted.expect("in time").unwrap());
+    });
+    drop(over);
+}
+
 /// The acquire waits for its turn in a shared call while its runtime ends. Its release overtakes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn runtime_end_leaves_no_unsent_acquire() {

@@ -3,7 +3,8 @@
 //! A script call costs the server more than the commands in it. An acquire is sent at once if none is in
 //! flight. Otherwise it shares a call with all others that arrive in the same turn of the runtime. It never
 //! waits for acquires that may arrive later. It waits for a reply only if [`SENDERS`] tasks wait for theirs,
-//! or if its call would be small.
+//! or if its call would be small. Callers in different runtimes share no call, because one of the runtimes may
+//! block.
 //!
 //! If the server rejects a call, perhaps for one of its keys, each key is acquired by a call of its own.
 
@@ -19,8 +20,9 @@ use super::reply::spread;
 use super::script::MAX_BATCH;
 use crate::backend::redis::topology::Route;
 use crate::backend::{AcquireRequest, Acquired, BackendError, Release};
+use crate::task::{Background, RuntimeId};
 
-/// The most sending tasks per connection.
+/// The most sending tasks per connection and runtime.
 const SENDERS: usize = 2;
 
 /// The number of waiting acquires that justifies a second sending task.
@@ -37,8 +39,38 @@ pub(crate) struct AcquireBatch {
 struct State {
     /// A single acquire is in flight.
     alone: bool,
+    groups: Vec<Group>,
+}
+
+/// The acquires whose sending tasks run in one runtime.
+struct Group {
+    /// As [`near_id`](crate::task::Background::near_id).
+    home: Option<RuntimeId>,
     senders: usize,
     waiting: Vec<Wanted>,
+}
+
+impl State {
+    fn group(&mut self, home: Option<RuntimeId>) -> &mut Group {
+        let at = self.groups.iter().position(|group| group.home == home);
+        let at = at.unwrap_or_else(|| {
+            self.groups.push(Group {
+                home,
+                senders: 0,
+                waiting: Vec::new(),
+            });
+            self.groups.len() - 1
+        });
+        &mut self.groups[at]
+    }
+
+    fn end_sender(&mut self, home: Option<RuntimeId>) {
+        self.group(home).senders -= 1;
+        // A single group keeps its memory. Another one without a sender may belong to an ended runtime.
+        if self.groups.len() > 1 {
+            self.groups.retain(|group| group.senders > 0);
+        }
+    }
 }
 
 struct Wanted {
@@ -56,10 +88,10 @@ enum Sent {
 
 enum Turn {
     Alone,
-    /// If `send`, the caller starts a sending task.
     Together {
         reply: oneshot::Receiver<Sent>,
-        send: bool,
+        /// The caller starts a sending task in this runtime.
+        send: Option<Option<RuntimeId>>,
     },
 }
 
@@ -77,20 +109,23 @@ impl AcquireBatch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, request: &AcquireRequest) -> Turn {
+    fn enter(&self, background: Background, request: &AcquireRequest) -> Turn {
         let mut state = self.state();
-        if !state.alone && state.senders == 0 {
+        if !state.alone && state.groups.iter().all(|group| group.senders == 0) {
             state.alone = true;
             return Turn::Alone;
         }
+        let home = background.near_id();
+        let group = state.group(home);
         let (sender, reply) = oneshot::channel();
-        state.waiting.push(Wanted {
+        group.waiting.push(Wanted {
             request: request.clone(),
             reply: sender,
         });
-        let many = state.waiting.len() >= WORTH_A_CALL && state.senders < SENDERS;
-        let send = state.senders == 0 || many;
-        state.senders += usize::from(send);
+        let many = group.waiting.len() >= WORTH_A_CALL && group.senders < SENDERS;
+        let send = group.senders == 0 || many;
+        group.senders += usize::from(send);
+        let send = send.then_some(home);
         Turn::Together { reply, send }
     }
 
@@ -103,20 +138,21 @@ impl AcquireBatch {
         self: &Arc<Self>,
         request: &AcquireRequest,
     ) -> Result<Acquired, BackendError> {
-        let (reply, send) = match self.enter(request) {
+        let background = self.route.connection().network().background;
+        let (reply, send) = match self.enter(background, request) {
             Turn::Alone => {
                 let _alone = Alone(self);
                 return self.acquire_alone(request).await;
             }
             Turn::Together { reply, send } => (reply, send),
         };
-        if send {
+        if let Some(home) = send {
             let sender = Sender {
                 batch: Arc::clone(self),
+                home,
                 over: false,
             };
-            let network = self.route.connection().network();
-            network.background.spawn_near(sender.run());
+            background.spawn_near(sender.run());
         }
         match reply.await {
             Ok(Sent::Replied(outcome)) => outcome,
@@ -144,6 +180,7 @@ impl Drop for Alone<'_> {
 /// A task that sends waiting acquires until there are none.
 struct Sender {
     batch: Arc<AcquireBatch>,
+    home: Option<RuntimeId>,
     over: bool,
 }
 
@@ -155,15 +192,16 @@ impl Sender {
             yield_now().await;
             {
                 let mut state = self.batch.state();
-                if state.waiting.is_empty() {
+                let group = state.group(self.home);
+                if group.waiting.is_empty() {
                     // Under the lock of the check, so that the next acquire starts another task.
-                    state.senders -= 1;
+                    state.end_sender(self.home);
                     drop(state);
                     self.over = true;
                     return;
                 }
                 // The next acquires reuse the memory of the last call but one.
-                std::mem::swap(&mut state.waiting, &mut waiting);
+                std::mem::swap(&mut group.waiting, &mut waiting);
             }
             // The runtime of such an acquire ended. Its release may have been sent, and must not be overtaken.
             waiting.retain(|it| !it.reply.is_closed());
@@ -221,12 +259,13 @@ impl Drop for Sender {
             return;
         }
         let mut state = self.batch.state();
-        state.senders -= 1;
-        // Another sender sends them. Without one, each caller in another runtime sends its own.
-        let unsent = match state.senders {
-            0 => std::mem::take(&mut state.waiting),
+        let group = state.group(self.home);
+        // Another sender of the group sends them. Without one, each caller that is still there sends its own.
+        let unsent = match group.senders {
+            1 => std::mem::take(&mut group.waiting),
             _ => Vec::new(),
         };
+        state.end_sender(self.home);
         drop(state);
         for wanted in unsent {
             drop(wanted.reply.send(Sent::Never));
