@@ -11,7 +11,7 @@ use redis::{Connection, ConnectionLike as _, RedisError, RedisResult, Value};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use super::process::{Process, free_port, log, program};
+use super::process::{Process, free_port, log, program, version};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -203,8 +203,13 @@ impl RedisServer {
         others.map(ToOwned::to_owned).collect()
     }
 
-    /// How often a command (`evalsha`, `script|load`) was called since the start.
+    /// How often a command (`evalsha`, `cluster|slots`) was called since the start. Redis 6 counts all
+    /// subcommands of a command as one.
     pub(crate) fn calls(&self, command: &str) -> u64 {
+        let command = match (version(), command.split_once('|')) {
+            (..7, Some((container, _))) => container,
+            _ => command,
+        };
         let stats = self.cli(&["INFO", "commandstats"]);
         let prefix = format!("cmdstat_{command}:calls=");
         stats
