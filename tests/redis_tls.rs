@@ -15,6 +15,7 @@ use tower_lock::backend::{AcquireRequest, Hints, LeaseId, Release, conformance};
 use tower_lock::{Backend as _, ConnectError, ErrorKind, LockKey, LockManager};
 use uuid::Uuid;
 
+use support::cluster::add_all_slots;
 use support::engine::{PATIENCE, SECOND, eventually, nothing_is_left, subscribers};
 use support::redis_server::RedisServer;
 use support::tls::{Authority, TlsServer};
@@ -93,9 +94,7 @@ async fn cluster_over_tls_passes_conformance() {
     let options = [&options[..], &["--tls-auth-clients", "no"]].concat();
     // One node is enough: like every node, it reports its own address.
     let server = TlsServer::start_with(&options);
-    server
-        .server()
-        .cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    add_all_slots(server.server());
     eventually("a cluster in order", || {
         let info = server.server().cli(&["CLUSTER", "INFO"]);
         info.contains("cluster_state:ok")

@@ -3,6 +3,7 @@
 mod migration;
 mod view;
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::patience::{until, wait_until};
@@ -58,11 +59,8 @@ impl Cluster {
         }
         for (index, node) in self.nodes[..PRIMARIES].iter().enumerate() {
             let start = index * SLOTS / PRIMARIES;
-            let end = (index + 1) * SLOTS / PRIMARIES - 1;
-            // Redis 6 has no `ADDSLOTSRANGE`.
-            let slots: Vec<_> = (start..=end).map(|slot| slot.to_string()).collect();
-            let slots: Vec<_> = slots.iter().map(String::as_str).collect();
-            node.cli(&[&["CLUSTER", "ADDSLOTS"], &slots[..]].concat());
+            let end = (index + 1) * SLOTS / PRIMARIES;
+            add_slots(node, start..end);
         }
         for node in &self.nodes[1..] {
             let (port, bus) = (node.port().to_string(), bus(node));
@@ -256,6 +254,18 @@ impl Cluster {
         });
         logs.collect::<Vec<_>>().join("\n")
     }
+}
+
+/// Makes a node of a cluster serve every slot.
+pub(crate) fn add_all_slots(node: &RedisServer) {
+    add_slots(node, 0..SLOTS);
+}
+
+/// Redis 6 has no `ADDSLOTSRANGE`.
+fn add_slots(node: &RedisServer, slots: Range<usize>) {
+    let slots: Vec<_> = slots.map(|slot| slot.to_string()).collect();
+    let slots: Vec<_> = slots.iter().map(String::as_str).collect();
+    node.cli(&[&["CLUSTER", "ADDSLOTS"], &slots[..]].concat());
 }
 
 /// The port that the nodes use among themselves.
