@@ -132,9 +132,19 @@ impl SentinelSet {
         primary
     }
 
-    /// The Sentinels replace a primary that is none, or is not heard of for a second.
+    /// The Sentinels replace a primary that they have not heard of for a second.
     pub(crate) fn replace_primary(&self) {
         self.take_for_dead_after(IMPATIENT);
+    }
+
+    /// The Sentinels replace a primary that was made a replica. They take it for dead two
+    /// `INFO` periods after its role changed. Those of Redis 6 need 30 s for that, so one is told to.
+    pub(crate) fn replace_demoted_primary(&self) {
+        if version() < 7 {
+            self.sentinels[0].cli(&["SENTINEL", "FAILOVER", SERVICE]);
+        } else {
+            self.replace_primary();
+        }
     }
 
     fn take_for_dead_after(&self, ms: u32) {
