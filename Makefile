@@ -47,17 +47,9 @@ help:
 test: server
 	$(CARGO) test --all-features
 
-# Output goes to target/servers/NAME.log, and one line per test program to the terminal.
+# One line per version and test program. Their output goes to target/servers/log.
 test-servers: server
-	$(CARGO) test --all-features --no-run --test 'redis_*'
-	@mkdir -p target/servers && .ci/servers >target/servers/list
-	@failed=; while read -r name path; do \
-		echo "== $$name"; log=target/servers/$$name.log; \
-		SERVER=$$path $(CARGO) test --all-features --no-fail-fast --test 'redis_*' \
-			</dev/null >"$$log" 2>&1 || failed="$$failed $$name"; \
-		grep -E '^ *Running |^test .* FAILED$$|^test result|^error' "$$log" || failed="$$failed $$name"; \
-	done <target/servers/list; \
-	if [ -n "$$failed" ]; then echo "FAILED:$$failed (target/servers/NAME.log)" >&2; exit 1; fi
+	CARGO='$(CARGO)' .ci/test-servers
 
 # A table of violations, overlaps, recovery times and orphaned keys. `make test` runs each fault once.
 faults: server
