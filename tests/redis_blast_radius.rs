@@ -17,7 +17,8 @@ use tower_lock::{LockKey, LockManager};
 use uuid::Uuid;
 
 use support::cluster::Cluster;
-use support::engine::{MS, SECOND, eventually};
+use support::engine::{MS, SECOND, eventually, subscribers};
+use support::process::version;
 use support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -225,9 +226,16 @@ async fn slot_without_node_keeps_other_subscriptions() {
     // The other nodes still report this one as the owner of the slot.
     let slot = cluster.slot(&format!("lock:{orphan}")).to_string();
     node.cli(&["CLUSTER", "DELSLOTS", &slot]);
-    let rejected = || node.cli(&["INFO", "errorstats"]).contains("CLUSTERDOWN");
+    // The plain messages of Redis 6 need no slot.
+    let answered = || match version() {
+        ..7 => cluster
+            .nodes()
+            .iter()
+            .any(|it| subscribers(it, &orphan) == 1),
+        _ => node.cli(&["INFO", "errorstats"]).contains("CLUSTERDOWN"),
+    };
     let orphaned = backend.watch(&LockKey::new(&*orphan));
-    eventually("the subscription of the orphan is rejected", rejected).await;
+    eventually("the server answers to the subscription", answered).await;
     // Long enough for the connection to be replaced.
     sleep(SECOND).await;
     assert_eq!(subscription_ids(node), before);
@@ -241,7 +249,7 @@ async fn forbidden_channel_keeps_other_subscriptions() {
     let server = RedisServer::start();
     let channels = ["k", "self-test"].map(|name| format!("&redisson_lock__channel:{{lock:{name}*"));
     let rules = format!(
-        "ACL SETUSER some reset on >secret ~* +@all {}",
+        "ACL SETUSER some reset on >secret ~* +@all resetchannels {}",
         channels.join(" ")
     );
     server.cli(&rules.split(' ').collect::<Vec<_>>());
