@@ -9,6 +9,7 @@ use tower_lock::ErrorKind;
 use super::hold::drift;
 use super::{Hold, Log, Outage, Referee, Refusal, Violation};
 use crate::rows::Row;
+use crate::store::Topology;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -16,8 +17,11 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const BACKSTOP: Duration = Duration::from_millis(1_100 + 100);
 /// A release is heard of, and the key taken, on a machine that is busy.
 const HEARD_WITHIN: Duration = Duration::from_millis(100);
-/// When the machine did nothing for so long, an answer may be late without any fault.
-const STOOD_STILL: Duration = Duration::from_millis(150);
+/// A pause of the machine after which a reply may be late without a fault: a third of the response
+/// timeout.
+const STALL: Duration = Duration::from_millis(150);
+/// The same for the node timeout of a quorum.
+const STALL_OF_NODE: Duration = Duration::from_millis(30);
 /// A loss is told so late at most, and a wait overrun so far.
 const TOLD_WITHIN: Duration = Duration::from_millis(10);
 const OVERRUN: Duration = Duration::from_millis(50);
@@ -238,12 +242,17 @@ impl Verdict {
                     && refusal.answered >= outage.begin
                     && refusal.asked <= over
             };
-            // Half a second is as long as a command waits for its answer.
-            let stood_still = referee.canary.delay(refusal.asked, refusal.answered) > STOOD_STILL;
-            let excused = stood_still || outages.iter().any(concerned);
+            let stall = match row.topology {
+                Topology::Quorum => STALL_OF_NODE,
+                _ => STALL,
+            };
+            let stalled = referee.canary.delay(refusal.asked, refusal.answered);
+            let excused = stalled > stall || outages.iter().any(concerned);
             self.expect(excused, "errors", || {
                 let why = &refusal.why;
-                format!("{key}: without an outage, at {at} ms, after {waited:?}: {why}")
+                format!(
+                    "{key}: without an outage, at {at} ms, after {waited:?} with a stall of {stalled:?}: {why}"
+                )
             });
         }
         let Some(wait) = refusal.wait else { return };
