@@ -7,17 +7,17 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use tokio::time::{Instant, sleep};
 use tower_lock::backend::{
     AcquireRequest, Acquired, Backend as _, Extended, KeepRequest, LeaseId, Release, Released,
     ReleasedOrKept, Renewal, Renewed,
 };
-use tower_lock::{ErrorKind, LockKey, LockManager, RedisBackend};
+use tower_lock::{ErrorKind, LockGuard, LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
 
 use support::cluster::Cluster;
-use support::engine::{MS, PATIENCE, eventually, manager};
+use support::engine::{MS, PATIENCE, eventually, manager, within};
 
 /// All keys with this tag have one slot.
 const TAG: &str = "{user}";
@@ -25,6 +25,7 @@ const HELD: &str = "{user}:held";
 const FREE: &str = "{user}:free";
 const GRANTED: &str = "{user}:granted";
 const LEASE: Duration = Duration::from_millis(1_500);
+const LONG: Duration = Duration::from_secs(5);
 
 /// A slot with a counter and a held lock, between two nodes.
 struct Moving {
@@ -36,7 +37,7 @@ struct Moving {
 
 impl Moving {
     /// Begins a migration. No key of the slot has moved yet.
-    async fn begin(locks: &LockManager, cluster: Cluster) -> (Self, tower_lock::LockGuard) {
+    async fn begin(locks: &LockManager, cluster: Cluster) -> (Self, LockGuard) {
         let held = locks.acquire(HELD).await.unwrap();
         let (slot, from) = (cluster.slot(TAG), cluster.node_of(TAG));
         let to = cluster.primaries().into_iter().find(|it| *it != from);
@@ -139,11 +140,20 @@ async fn slot_without_counter_grants_while_moving() {
     assert!(token(&locks, FREE).await > first);
 }
 
+/// Waits until renewals have moved the end of the lease by its length.
+async fn renewed_for_a_lease(guard: &LockGuard) {
+    let end = || Instant::now() + guard.remaining();
+    let first = end();
+    within(PATIENCE, "renewals", || end() > first + LONG).await;
+    assert!(guard.is_held());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn held_lock_in_moving_slot_stays_busy() {
     let cluster = Cluster::start();
     let url = cluster.url();
-    let (here, there) = (manager(&url, LEASE).await, manager(&url, LEASE).await);
+    // A busy machine may delay a renewal by more than a second.
+    let (here, there) = (manager(&url, LONG).await, manager(&url, LONG).await);
     let (moving, old) = Moving::begin(&here, cluster).await;
     is_busy(&there, HELD).await;
     moving.move_counter();
@@ -151,12 +161,10 @@ async fn held_lock_in_moving_slot_stays_busy() {
     let new = here.acquire(FREE).no_wait().await.unwrap();
     is_busy(&there, FREE).await;
     // Renewed at both nodes.
-    sleep(2 * LEASE).await;
-    assert!(old.is_held() && new.is_held());
+    join(renewed_for_a_lease(&old), renewed_for_a_lease(&new)).await;
     moving.move_names("held");
     is_busy(&there, HELD).await;
-    sleep(2 * LEASE).await;
-    assert!(old.is_held() && new.is_held());
+    join(renewed_for_a_lease(&old), renewed_for_a_lease(&new)).await;
     let before = old.fencing_token();
     old.release().await.unwrap();
     new.release().await.unwrap();
