@@ -137,8 +137,9 @@ impl SentinelSet {
         self.take_for_dead_after(IMPATIENT);
     }
 
-    /// The Sentinels replace a primary that was made a replica. They take it for dead two
-    /// `INFO` periods after its role changed. Those of Redis 6 need 30 s for that, so one is told to.
+    /// Makes the Sentinels replace a primary that was made a replica. They take it for dead two `INFO`
+    /// periods after its role changed. For Sentinels of Redis 6 that is 30 s, so the test commands the
+    /// failover.
     pub(crate) fn replace_demoted_primary(&self) {
         if version() < 7 {
             self.sentinels[0].cli(&["SENTINEL", "FAILOVER", SERVICE]);

@@ -17,7 +17,7 @@ use crate::backend::{
     Renewed,
 };
 
-/// Leases in Redis 6 or newer, shared with Redisson's `getLock`.
+/// Leases in Redis 6.2 or newer, shared with Redisson's `getLock`.
 ///
 /// A cheap handle: clones share the connections, which close with the last clone. Connections run on a
 /// thread of this crate or in a multi-thread runtime, so any [runtime](crate::guide::runtimes) can use them.
