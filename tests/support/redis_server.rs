@@ -241,7 +241,9 @@ fn launch(dir: &TempDir, port: u16, options: &[String]) -> Option<(Process, Conn
     args.extend(["--port", &port.to_string(), "--bind", "127.0.0.1"].map(Into::into));
     args.extend([OsStr::new("--unixsocket"), socket.as_os_str()].map(Into::into));
     args.extend([OsStr::new("--dir"), path.as_os_str()].map(Into::into));
-    args.extend(["--logfile", "log", "--save", "", "--appendonly", "no"].map(Into::into));
+    // Redis 6 opens the log before it enters its directory.
+    args.extend([OsStr::new("--logfile"), path.join("log").as_os_str()].map(Into::into));
+    args.extend(["--save", "", "--appendonly", "no"].map(Into::into));
     args.extend(options.iter().map(Into::into));
     let mut process = Process::start(path, &args);
     let deadline = Instant::now() + PATIENCE;
