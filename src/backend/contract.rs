@@ -152,7 +152,8 @@ pub trait Backend: Send + Sync + 'static {
     /// By default none.
     ///
     /// Leases from before such a hint may be lost. The engine renews all its leases at each hint, and so
-    /// detects lost leases at once.
+    /// detects lost leases at once. The engine subscribes shortly after its first grant. A store that became
+    /// unavailable shortly before this call should therefore send a hint at once.
     fn recoveries(&self) -> Hints {
         Hints::channel().1
     }

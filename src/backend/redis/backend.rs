@@ -213,7 +213,7 @@ impl Backend for RedisBackend {
     }
 
     fn recoveries(&self) -> Hints {
-        let hints = self.inner.network.recovery.hints();
+        let hints = self.inner.network.recovery.hints_of_holder();
         self.inner.topology.look_out();
         hints
     }

@@ -263,9 +263,10 @@ impl Connection {
     }
 
     /// Replaces a link that ended while recoveries have a subscriber, which the next link then reports. A
-    /// quiet connection waits for its next command.
+    /// holder that subscribes soon after the end replaces it by a renewal. A quiet connection waits for its next
+    /// command.
     pub(super) fn ended(self: &Arc<Self>) {
-        if self.is_quiet() || !self.network().recovery.is_awaited() {
+        if self.is_quiet() || !self.network().recovery.ended() {
             return;
         }
         let pause = self.state().ended();
