@@ -31,7 +31,7 @@ impl Moment {
     pub(super) fn now() -> Self {
         let clocks = suspended::clocks();
         let ticked = ticked(Instant::now(), clocks);
-        Self(ticked + clocks.total(ticked) + simulated())
+        Self(ticked) + Span(clocks.total(ticked)) + simulated()
     }
 
     /// Returns the time since `earlier`, or zero if `earlier` is later.
@@ -52,15 +52,15 @@ impl Moment {
 /// Returns the total suspended time that [`Moment::now`] has noticed. An increase between two calls
 /// shows a resume.
 pub(super) fn suspended() -> Duration {
-    Duration::from_nanos((suspended::clocks().noticed() + simulated()).unsigned_abs())
+    Span(suspended::clocks().noticed()).get() + simulated()
 }
 
-/// Returns the nanoseconds for which a test has suspended this thread.
-fn simulated() -> i64 {
+/// Returns the time for which a test has suspended this thread.
+fn simulated() -> Duration {
     #[cfg(feature = "test-util")]
-    return nanos(crate::test_util::suspended());
+    return crate::test_util::suspended();
     #[cfg(not(feature = "test-util"))]
-    0
+    Duration::ZERO
 }
 
 /// Returns the reading of tokio's clock at `at`.
