@@ -85,6 +85,23 @@ fn fixed_runtime_is_current_everywhere() {
 }
 
 #[test]
+fn timers_are_checked_in_each_runtime() {
+    let (fixed, with_timers) = (runtime(), runtime());
+    let homes = Homes::new(Some(Runtime::Tokio(fixed.handle().clone())));
+    let without_timers = Builder::new_current_thread().build().expect("a runtime");
+    let has_timers = |runtime: &runtime::Runtime| {
+        let _entered = runtime.enter();
+        homes.has_timers()
+    };
+    assert!(!homes.has_timers(), "outside of a runtime");
+    for _ in 0..2 {
+        assert!(!has_timers(&without_timers));
+        assert!(has_timers(&with_timers));
+        assert!(has_timers(&with_timers));
+    }
+}
+
+#[test]
 fn runtime_without_timers_is_rejected_each_time() {
     let homes = Homes::new(None);
     let kind = |homes: &Homes| homes.current().expect_err("rejected").kind();
