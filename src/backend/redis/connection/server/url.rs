@@ -29,7 +29,7 @@ impl Targets {
         transport: &Transport,
     ) -> Result<Self, ConfigError> {
         let invalid = |problem: &str| ConfigError::new(field, problem);
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid(NO_URL))?;
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid(NO_SCHEME))?;
         let scheme = scheme.to_ascii_lowercase();
         let Some((scheme @ ("redis" | "rediss" | "valkey" | "valkeys"), kind)) =
             scheme.split_once('+').filter(|(_, kind)| *kind != "unix")
@@ -102,6 +102,20 @@ impl Targets {
     }
 }
 
+/// All schemes, after a problem. `valkey` in place of `redis` is an alias.
+macro_rules! use_a_scheme {
+    ($problem:literal) => {
+        concat!(
+            $problem,
+            ": use `redis://`, `redis+unix://`, `redis+sentinel://` or `redis+cluster://`, or over TLS \
+            `rediss://`, `rediss+sentinel://` or `rediss+cluster://`; `memory://` is for \
+            `LockManager::connect`"
+        )
+    };
+}
+const NO_SCHEME: &str = use_a_scheme!("URL without a scheme");
+/// The text does not repeat the scheme: in a URL without one, the user takes its place.
+const SCHEMES: &str = use_a_scheme!("scheme is not supported");
 /// A reserved character ends the password early, and the rest is parsed as the port.
 const NO_URL: &str = "not a URL; in a user or a password, `#`, `/`, `?` and `@` must be \
     percent-encoded, and a port is at most 65535";
@@ -111,8 +125,6 @@ const UNENCODED: &str =
 /// With one login per host, only the last would count.
 const ONE_LOGIN: &str =
     "one login, in front, is for all hosts; in it, `@` and `,` must be percent-encoded";
-/// The text does not repeat the scheme: in a URL without one, the user takes its place.
-const SCHEMES: &str = "the scheme is not supported: use `redis`, `rediss`, `redis+unix`, `redis+sentinel` or `redis+cluster`";
 
 const SOCKET_PARAMETERS: &str =
     "the parameters of a socket are `db`, `user`, `pass` and `protocol`, each with `=` and a value";
@@ -287,14 +299,21 @@ mod tests {
             ("redis+sentinel://h/s?hunter2=1", "only a database"),
             ("redis://u:hunter2@h:1,i:2", "several hosts"),
             ("redis://u:hunter2,/2@h", "percent-encoded"),
-            ("redis+hunter://u:hunter2@h", "use `redis`"),
-            ("http://u:hunter2@h", "use `redis`"),
+            ("redis+hunter2://u:hunter2@h", "not supported: use `redis:"),
+            ("hunter2+unix://u:hunter2@h", "not supported: use `redis:"),
+            ("http://u:hunter2@h", "not supported: use `redis:"),
+            ("hunter2://h", "not supported: use `redis:"),
+            ("memory://", "`memory://` is for `LockManager::connect`"),
             ("redis://hunter2@h", "needs a password"),
             ("redis+cluster://hunter2@h", "needs a password"),
             ("redis://h?db=hunter2", "behind the host"),
             ("redis://hunter2,h", "several hosts"),
             ("redis://u:hunter2@h/hunter2", "cannot be used"),
-            ("hunter2", "not a URL"),
+            ("", "without a scheme: use `redis:"),
+            ("hunter2", "without a scheme: use `redis:"),
+            ("h:6379", "without a scheme: use `redis:"),
+            ("redis:hunter2@h:6379", "without a scheme: use `redis:"),
+            ("://hunter2", "not a URL"),
         ] {
             let error = targets(url).err().unwrap();
             assert_eq!(error.field(), "url");
