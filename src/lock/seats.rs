@@ -29,13 +29,26 @@ impl Seats {
         }
     }
 
-    /// Takes a place. Returns `None` if all are taken, or if concurrent calls exceed the limit together.
+    /// Takes a place. Returns `None` if all are taken.
     pub(super) fn take(&self) -> Option<Seat> {
-        let seat = Seat {
-            _counted: Arc::clone(&self.taken),
-        };
-        let taken = Arc::strong_count(&self.taken) - 1;
-        (taken <= self.limit).then_some(seat)
+        loop {
+            let seat = Seat {
+                _counted: Arc::clone(&self.taken),
+            };
+            if self.taken() <= self.limit {
+                return Some(seat);
+            }
+            drop(seat);
+            // Concurrent calls may have exceeded the limit together. The last of them to return its place finds it
+            // free, so at least one of them takes it.
+            if self.taken() >= self.limit {
+                return None;
+            }
+        }
+    }
+
+    fn taken(&self) -> usize {
+        Arc::strong_count(&self.taken) - 1
     }
 }
 
