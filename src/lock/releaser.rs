@@ -17,7 +17,7 @@ use super::home::Home;
 use super::lane::{self, Kept, Lane, Order, ReleaseOrKeep, Yielded};
 use crate::backend::{BackendError, Immediate, KeepRequest, Release, Released, ReleasedOrKept};
 use crate::task::RuntimeId;
-use crate::{Error, ErrorKind, LockKey};
+use crate::{Error, LockKey};
 
 /// The most keys of one command.
 const BATCH: usize = 100;
@@ -34,7 +34,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Returns [`Misconfigured`](ErrorKind::Misconfigured) outside a runtime, and in one without timers, unless
+    /// Returns [`Misconfigured`](crate::ErrorKind::Misconfigured) outside a runtime, and in one without timers, unless
     /// the backend replies at once or a runtime is set.
     pub(super) fn require_runtime(self: &Arc<Self>) -> Result<(), Error> {
         match self.backend.immediate() {
@@ -107,11 +107,7 @@ fn return_now(
         Order::Release(outgoing) => {
             let release = Release::new(key.clone(), engine.lease_id(outgoing.lease));
             let outcome = backend.release(&release, now.into());
-            let sent = Sent {
-                outgoing,
-                home,
-                repeat: Repeat::No,
-            };
+            let sent = Sent { outgoing, home };
             sent.settle(lane, outcome, now, effects);
             None
         }
@@ -206,7 +202,7 @@ async fn send(engine: &Arc<Engine>, home: &Arc<Home>, leases: Vec<(LockKey, Outg
     let batches = engine.in_batches(leases, BATCH, |(key, _)| key);
     let mut batches: Vec<_> = batches
         .into_iter()
-        .map(|batch| release(Arc::clone(engine), home.id, batch, Repeat::No))
+        .map(|batch| release(Arc::clone(engine), home.id, batch))
         .collect();
     let Some(last) = batches.pop() else { return };
     for batch in batches {
@@ -227,20 +223,8 @@ async fn send(engine: &Arc<Engine>, home: &Arc<Home>, leases: Vec<(LockKey, Outg
     }
 }
 
-/// Whether an earlier command may have released the leases, which then counts as success.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Repeat {
-    Yes,
-    No,
-}
-
 /// Releases one batch. Each lane continues after any reply: failed releases are retried without it.
-async fn release(
-    engine: Arc<Engine>,
-    home: RuntimeId,
-    leases: Vec<(LockKey, Outgoing)>,
-    repeat: Repeat,
-) {
+async fn release(engine: Arc<Engine>, home: RuntimeId, leases: Vec<(LockKey, Outgoing)>) {
     let releases = leases
         .iter()
         .map(|(key, outgoing)| Release::new(key.clone(), engine.lease_id(outgoing.lease)));
@@ -250,11 +234,7 @@ async fn release(
         .await;
     let now = Moment::now();
     for ((key, outgoing), outcome) in leases.into_iter().zip(outcomes) {
-        let sent = Sent {
-            outgoing,
-            home,
-            repeat,
-        };
+        let sent = Sent { outgoing, home };
         engine.event(&key, |lane, effects| {
             sent.settle(lane, outcome, now, effects);
         });
@@ -266,12 +246,14 @@ async fn release(
 struct Sent {
     outgoing: Outgoing,
     home: RuntimeId,
-    repeat: Repeat,
 }
 
 impl Sent {
     /// Applies the reply. A failed release is retried without the lane, even if the lane has dropped the
     /// lease, because the backend may hold it longer.
+    ///
+    /// A release that the backend itself resent, and that then finds no lease, arrives as
+    /// [`Released::Released`]: the [contract](crate::backend::Backend#cancel-safety) requires it.
     fn settle(
         self,
         lane: &mut Lane,
@@ -282,12 +264,7 @@ impl Sent {
         let Outgoing { lease, ttl } = self.outgoing;
         let outcome = match outcome {
             Ok(Released::Released) => Ok(()),
-            Ok(Released::NotHeld)
-                if self.repeat == Repeat::Yes && lane.returns_in_time(lease, now) =>
-            {
-                Ok(())
-            }
-            Ok(Released::NotHeld) => Err(Error::new(ErrorKind::Lost)),
+            Ok(Released::NotHeld) => lane.returned_absent(lease, now),
             Err(error) => {
                 let home = self.home;
                 effects.work.push(Work::Resolve { lease, ttl, home });
@@ -302,7 +279,7 @@ impl Sent {
 pub(super) fn send_again(engine: &Arc<Engine>, key: &LockKey, outgoing: Outgoing, home: RuntimeId) {
     if let Some(home) = engine.home(home) {
         let batch = vec![(key.clone(), outgoing)];
-        let task = release(Arc::clone(engine), home.id, batch, Repeat::Yes);
+        let task = release(Arc::clone(engine), home.id, batch);
         home.runtime.spawn(task);
     }
 }
@@ -334,7 +311,7 @@ async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, ord
     let now = Moment::now();
     match outcome {
         Ok(ReleasedOrKept::Kept { counter: None }) if needs_counter => {
-            release(engine, home, vec![(key, outgoing)], Repeat::No).await;
+            release(engine, home, vec![(key, outgoing)]).await;
         }
         Ok(ReleasedOrKept::Kept { counter }) => {
             let kept = Kept {
@@ -354,13 +331,16 @@ async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, ord
             });
         }
         Ok(ReleasedOrKept::NotHeld) => {
-            let lost = Err(Error::new(ErrorKind::Lost));
             engine.event(&key, |lane, effects| {
-                lane.returned(number, lost, Yielded::ToNobody, now, effects);
+                let outcome = lane.returned_absent(number, now);
+                lane.returned(number, outcome, Yielded::ToNobody, now, effects);
             });
         }
         // The lease may be kept or released; a plain release resolves both.
-        Err(_) => release(engine, home, vec![(key, outgoing)], Repeat::Yes).await,
+        Err(_) => {
+            engine.event(&key, |lane, _| lane.return_is_resent(number));
+            release(engine, home, vec![(key, outgoing)]).await;
+        }
     }
 }
 

@@ -83,10 +83,30 @@ impl Lane {
         }
     }
 
-    /// Returns `true` if this lease is being returned and has not expired.
-    pub(in crate::lock) fn returns_in_time(&mut self, number: LeaseNumber, now: Moment) -> bool {
-        self.returns(number)
-            .is_some_and(|returning| now < returning.lease.valid_until())
+    /// Records that a second release follows a command without a reply.
+    pub(in crate::lock) fn return_is_resent(&mut self, number: LeaseNumber) {
+        if let Some(returning) = self.returns(number) {
+            returning.sent_again = true;
+        }
+    }
+
+    /// Returns the outcome of a return that did not find the lease.
+    ///
+    /// If it was sent twice, the other command may have released the lease, which is a success. The reply to the
+    /// second command may arrive first.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Lost`](ErrorKind::Lost) if it was sent once, or if the lease has expired.
+    pub(in crate::lock) fn returned_absent(
+        &mut self,
+        number: LeaseNumber,
+        now: Moment,
+    ) -> Result<(), Error> {
+        match self.returns(number) {
+            Some(it) if it.sent_again && now < it.lease.valid_until() => Ok(()),
+            _ => Err(Error::new(ErrorKind::Lost)),
+        }
     }
 
     /// Ends the return, whether it succeeded or failed, and contends for the next waiter.

@@ -101,7 +101,7 @@ pub(super) struct Returning {
     pub(super) report: Option<Report>,
     /// Whether the release was sent. It waits for the reply to a renewal, so none is in flight then.
     pub(super) sent: bool,
-    /// Whether a second release was sent, after which the lease cannot be kept.
+    /// Whether a second release is sent, after which the lease cannot be kept, and one of the two finds no lease.
     pub(super) sent_again: bool,
     /// When the task that returns the lease counts as stuck.
     pub(super) due: Moment,

@@ -8,7 +8,7 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::*;
-use crate::LockManager;
+use crate::{ErrorKind, LockManager};
 use crate::backend::BackendError;
 use crate::lock::clock::Span;
 use crate::lock::lease::Lease;
@@ -23,7 +23,6 @@ fn failed_release_dropped_by_lane_is_resolved() {
             ttl: Span::new(Duration::from_secs(7)),
         },
         home: here(),
-        repeat: Repeat::No,
     };
     let error = Err(BackendError::unknown("no reply"));
     sent.settle(&mut Lane::default(), error, Moment::now(), &mut effects);
@@ -49,22 +48,24 @@ fn returning(now: Moment) -> Lane {
 }
 
 #[test]
-fn repeated_release_of_free_key_succeeds() {
+fn resent_release_of_free_key_succeeds() {
     let now = Moment::now();
     let lost = Err(ErrorKind::Lost);
-    for (repeat, after, expected) in [
-        (Repeat::Yes, Duration::ZERO, Ok(())),
-        (Repeat::No, Duration::ZERO, lost),
-        (Repeat::Yes, RENEWED.ttl.get(), lost),
+    for (resent, after, expected) in [
+        (true, Duration::ZERO, Ok(())),
+        (false, Duration::ZERO, lost),
+        (true, RENEWED.ttl.get(), lost),
     ] {
         let mut lane = returning(now);
+        if resent {
+            lane.return_is_resent(number(1));
+        }
         let sent = Sent {
             outgoing: Outgoing {
                 lease: number(1),
                 ttl: RENEWED.ttl,
             },
             home: here(),
-            repeat,
         };
         let mut effects = Effects::default();
         let not_held = Ok(Released::NotHeld);

@@ -117,16 +117,34 @@ fn reply_to_earlier_return_changes_nothing() {
 }
 
 #[test]
-fn return_is_in_time_before_guard_deadline() {
+fn absent_lease_counts_as_returned_in_time() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     let end = grant.valid_until();
     returns(&mut lane.release(&grant), here());
-    let in_time = |lane: &mut TestLane, at| lane.lane.returns_in_time(number(1), at);
+    let in_time = |lane: &mut TestLane, at| lane.lane.returned_absent(number(1), at).is_ok();
+    lane.lane.return_is_resent(number(1));
     assert!(!in_time(&mut lane, end.before(MS)), "not sent");
     assert!(lane.take_return().is_some());
+    lane.lane.return_is_resent(number(2));
+    assert!(!in_time(&mut lane, end.before(MS)), "sent once");
+    lane.lane.return_is_resent(number(1));
     assert!(in_time(&mut lane, end.before(MS)));
     assert!(!in_time(&mut lane, end));
-    assert!(!lane.lane.returns_in_time(number(2), end.before(MS)));
+    let other = lane.lane.returned_absent(number(2), end.before(MS));
+    assert_eq!(other.map_err(|error| error.kind()), Err(ErrorKind::Lost));
+}
+
+/// The reply to the second release may arrive after the reply to the first.
+#[test]
+fn first_release_after_second_counts_as_returned() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    returns(&mut lane.release(&grant), here());
+    assert!(lane.take_return().is_some());
+    let ((), effects) = lane.event(|lane, now, effects| {
+        lane.adopt(here(), elsewhere(), now, effects);
+    });
+    assert!(matches!(effects.work[0], Work::ReturnAgain(..)));
+    assert!(lane.lane.returned_absent(number(1), lane.now).is_ok());
 }
 
 #[test]
