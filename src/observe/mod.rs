@@ -1,8 +1,9 @@
-//! Reports to `tracing` and `metrics`, if those features are enabled.
+//! The events and metrics of acquires and losses, with the features `tracing` and `metrics`.
 //!
-//! It is part of the ground floor, so the engine, the backends and the layer can all report.
-//! A report never contains a key or an owner: requests choose the keys, and each value would
-//! create a series of its own.
+//! Only the engine reports here. The Redis backend logs the outages of its servers itself.
+//!
+//! A report contains no key and no owner. Requests choose the keys, and as a metric label, each value would
+//! create a time series.
 
 mod acquired;
 mod lost;
