@@ -31,9 +31,11 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// [`ConnectError::Config`] for a URL that cannot be used, [`ConnectError::Unreachable`] when
-    /// nobody answers within the connect timeout, [`ConnectError::Refused`] for a wrong password, a
-    /// missing permission or a certificate that is not trusted. None of them holds the password.
+    /// - [`ConnectError::Config`]: the URL is invalid, or a URL of Redis is used outside a Tokio runtime with timers.
+    /// - [`ConnectError::Unreachable`]: no server replied within the connect timeout.
+    /// - [`ConnectError::Refused`]: the password is wrong, a permission is missing, or a certificate is not trusted.
+    ///
+    /// No error contains the password.
     ///
     /// # Cancel safety
     ///
@@ -47,7 +49,7 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect).
+    /// Returns the errors of [`connect`](Self::connect).
     ///
     /// # Cancel safety
     ///
@@ -73,19 +75,14 @@ impl LockManager {
                 Err(ConfigError::new("url", "`memory://` takes nothing behind it").into())
             }
             #[cfg(feature = "redis")]
-            Some(_) => {
+            _ => {
                 let backend = crate::RedisBackend::builder(url).connect().await?;
                 Ok(Self::builder(backend))
             }
             #[cfg(not(feature = "redis"))]
-            Some(_) => Err(ConfigError::new(
+            _ => Err(ConfigError::new(
                 "url",
-                "this build supports `memory://` only; `redis://` needs the feature `redis`",
-            )
-            .into()),
-            None => Err(ConfigError::new(
-                "url",
-                "it has no scheme such as `memory://` or `redis://`",
+                "scheme is not supported: use `memory://`; `redis://` requires the feature `redis`",
             )
             .into()),
         }

@@ -91,6 +91,11 @@ impl fmt::Debug for Runtime {
     }
 }
 
+/// The runtime has no timers, which deadlines and a watchdog need.
+#[derive(Debug, thiserror::Error)]
+#[error("Tokio runtime without timers: build it with `enable_time` or `enable_all`")]
+pub(crate) struct NoTimers;
+
 /// Returns `true` if timers work in the current runtime.
 pub(crate) fn timers_work() -> bool {
     // There is no other way to ask: creating a timer panics where they are disabled.
@@ -221,8 +226,8 @@ impl Background {
         }
     }
 
-    /// Starts a detached task in the runtime of the caller if that runs on threads of its own, and on the
-    /// thread otherwise.
+    /// Starts a detached task in the runtime of the caller if that has I/O and runs on threads of its own, and on
+    /// the thread otherwise.
     ///
     /// For the path of each command, because a change of threads costs more than a script call. Such a
     /// runtime does not idle. If it ends, or all its threads block, the owner of the task starts it again.
@@ -272,6 +277,17 @@ impl Background {
         }
         started.clone()
     }
+}
+
+/// Returns `true` if I/O works in the current runtime.
+#[cfg(feature = "redis")]
+fn io_works() -> bool {
+    let Ok(socket) = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)) else {
+        return false;
+    };
+    // As for timers: registering a socket panics where I/O is disabled.
+    socket.set_nonblocking(true).is_ok()
+        && catch_unwind(|| drop(tokio::net::UdpSocket::from_std(socket))).is_ok()
 }
 
 /// Returns a callback whose logs go where those of the caller go, on any thread.

@@ -23,6 +23,8 @@ use crate::LockKey;
 ///
 /// The engine guarantees:
 ///
+/// - The futures of commands are polled in a Tokio runtime with timers, unless the store has
+///   [`immediate`](Self::immediate) commands.
 /// - A [`LeaseId`] is used for one acquire. It is not used again after a release, a loss or an error.
 /// - The future of [`try_acquire`](Self::try_acquire) is polled until it completes, even after its
 ///   caller was cancelled. The engine then releases what it acquired. Only a runtime shutdown drops

@@ -11,6 +11,8 @@
 //! | a runtime ends with guards | its guards expire with their leases, and other runtimes finish its releases |
 //! | an acquire outside any runtime, with no `runtime` set | fails with [`Misconfigured`](crate::ErrorKind::Misconfigured) |
 //! | a runtime without timers | fails with [`Misconfigured`](crate::ErrorKind::Misconfigured), and the error names `enable_time` |
+//! | [`LockManager::connect`](crate::LockManager::connect) to Redis outside any runtime, or in one without timers | fails with [`ConnectError::Config`](crate::ConnectError::Config) |
+//! | a runtime without I/O | is supported |
 //!
 //! # The thread of the connections
 //!
@@ -18,8 +20,8 @@
 //! all backends of the process share. Its first connection starts it, and it never ends. So no runtime of
 //! the program delays the replies, the messages or the failover of another runtime.
 //!
-//! A connection for commands that a multi-thread runtime opens stays in that runtime, which has threads of
-//! its own and must enable I/O. A change of threads would cost more than the command. If such a runtime
+//! A connection for commands that a multi-thread runtime opens stays in that runtime if it has I/O, because
+//! it has threads of its own. A change of threads would cost more than the command. If such a runtime
 //! ends, the next command opens another connection. While all its threads block, a command of another
 //! runtime waits for up to one response timeout, and then uses another connection. Connections that a
 //! program opened in its own [pool](crate::RedisBackend::from_pool) stay in the runtime that opened them.

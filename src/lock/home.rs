@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use super::release_queue::ReleaseQueue;
 use super::unresolved::Unresolved;
 use super::wake::Alarm;
-use crate::task::{EnterGuard, Runtime, RuntimeId, timers_work};
+use crate::task::{EnterGuard, NoTimers, Runtime, RuntimeId, timers_work};
 use crate::{Error, ErrorKind};
 
 /// One runtime, and the state of the background tasks in it.
@@ -55,11 +55,6 @@ pub(super) enum Current {
 #[derive(Debug, thiserror::Error)]
 #[error("no Tokio runtime: acquire inside one or set `LockManagerBuilder::runtime`")]
 struct NoRuntime;
-
-/// The runtime has no timers, which a watchdog needs.
-#[derive(Debug, thiserror::Error)]
-#[error("Tokio runtime without timers: build it with `enable_time` or `enable_all`")]
-pub(super) struct NoTimers;
 
 thread_local! {
     /// The runtime that this thread checked last, with its manager and the number of that manager's ended

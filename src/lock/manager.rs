@@ -7,13 +7,12 @@ use std::time::Duration;
 use super::acquire::Acquire;
 use super::clock::Moment;
 use super::engine::Engine;
-use super::home::NoTimers;
 use super::options::Options;
 use super::snapshot::{LockInfo, Snapshot};
 use super::timeout::by;
 use super::watchdog;
 use crate::backend::{Backend, BackendError, BackendErrorKind, ErasedBackend, ForceReleased};
-use crate::task::{Handle, Runtime, timers_work};
+use crate::task::{Handle, NoTimers, Runtime, timers_work};
 use crate::{ConfigError, Error, ErrorKind, LockKey, LockKeys, Owner};
 
 /// A cheaply cloneable handle that acquires locks by key.

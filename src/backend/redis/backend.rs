@@ -133,6 +133,8 @@ impl RedisBackend {
     }
 }
 
+/// The futures panic outside a Tokio runtime with timers, in which the engine polls them.
+///
 /// If a future of any method but `try_acquire` is dropped, nothing remains: a command that was sent takes
 /// effect or does not. All of them are repeatable, or affect only the lease that they name.
 impl Backend for RedisBackend {

@@ -20,7 +20,7 @@ use super::notify::{Publish, Recovery};
 use super::self_test::self_test;
 use super::topology::{MinReplicas, NodeSettings, Open, Route, Source, open};
 use crate::error::with_causes;
-use crate::task::Background;
+use crate::task::{Background, NoTimers, Runtime, timers_work};
 use crate::{ConfigError, ConnectError};
 
 const MAX_CONNECTIONS: usize = 256;
@@ -221,7 +221,7 @@ impl RedisBackendBuilder {
     /// # Errors
     ///
     /// - [`ConnectError::Config`]: a setting is out of its bounds, a URL is invalid, or too few replicas
-    ///   acknowledge for [`min_replicas`](Self::min_replicas).
+    ///   acknowledge for [`min_replicas`](Self::min_replicas). Or the caller is not in a Tokio runtime with timers.
     /// - [`ConnectError::Unreachable`]: no server replied within the connect timeout, or to a command of the
     ///   trial within the response timeout.
     /// - [`ConnectError::Refused`]: the password is wrong, the ACL lacks a permission, or client and server do
@@ -266,6 +266,7 @@ impl RedisBackendBuilder {
     /// Creates the parts of the backend. Only a cluster opens connections, to ask for its nodes.
     async fn assemble(self) -> Result<Inner, ConnectError> {
         self.validate()?;
+        require_runtime()?;
         let connections = self.connections.get();
         let names = Names::new(self.prefix, self.redisson_tokens)?;
         let network = Arc::new(Network {
@@ -352,6 +353,16 @@ impl RedisBackendBuilder {
         }
         Ok(())
     }
+}
+
+/// Checks that the caller can set deadlines.
+fn require_runtime() -> Result<(), ConfigError> {
+    let problem = match Runtime::current() {
+        None => "no Tokio runtime: connect inside one".to_owned(),
+        Some(_) if !timers_work() => NoTimers.to_string(),
+        Some(_) => return Ok(()),
+    };
+    Err(ConfigError::new("runtime", problem))
 }
 
 impl fmt::Debug for RedisBackendBuilder {

@@ -8,11 +8,11 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::*;
-use crate::{ErrorKind, LockManager};
 use crate::backend::BackendError;
 use crate::lock::clock::Span;
 use crate::lock::lease::Lease;
 use crate::lock::tests::{self, MS, RENEWED, SECOND, Slow, TOKENS, claim, here, key, number};
+use crate::{ErrorKind, LockManager};
 
 #[test]
 fn failed_release_dropped_by_lane_is_resolved() {
