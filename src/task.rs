@@ -226,8 +226,8 @@ impl Background {
         }
     }
 
-    /// Starts a detached task in the runtime of the caller if that has I/O and runs on threads of its own, and on
-    /// the thread otherwise.
+    /// Starts a detached task in the runtime of the caller if that runs on threads of its own, and on the thread
+    /// otherwise.
     ///
     /// For the path of each command, because a change of threads costs more than a script call. Such a
     /// runtime does not idle. If it ends, or all its threads block, the owner of the task starts it again.
@@ -236,6 +236,17 @@ impl Background {
         F: Future<Output = ()> + Send + 'static,
     {
         match Self::near() {
+            Some(handle) => drop(handle.spawn(task)),
+            None => self.spawn(task),
+        }
+    }
+
+    /// Starts a task as [`spawn_near`](Self::spawn_near), but on the thread if the runtime of the caller has no I/O.
+    pub(crate) fn spawn_io_near<F>(self, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        match Self::near().filter(|_| io_works()) {
             Some(handle) => drop(handle.spawn(task)),
             None => self.spawn(task),
         }

@@ -258,7 +258,7 @@ impl Connection {
         if !std::mem::replace(&mut state.connecting, true) {
             drop(state);
             let attempt = Connecting::new(Arc::downgrade(self));
-            self.network().background.spawn_near(attempt.run());
+            self.network().background.spawn_io_near(attempt.run());
         }
     }
 
