@@ -5,13 +5,16 @@
 mod support;
 
 use std::num::NonZeroUsize;
+use std::thread;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::LockManager;
 use tower_lock::backend::redis::RedisBackend;
 
 use support::engine::{MS, SECOND, eventually, manager};
+use support::other_runtime::current_thread;
 use support::proxy::Proxy;
 use support::redis_server::RedisServer;
 
@@ -51,6 +54,33 @@ async fn end_of_idle_connection_keeps_intact_lease() {
     timeout(5 * SECOND, renewed).await.unwrap();
     assert!(guard.is_held());
     guard.release().await.unwrap();
+}
+
+/// The runtime runs no task before the end of the connection, so the watchdog subscribes after it.
+#[test]
+fn end_before_watchdog_runs_renews_lease() {
+    let server = RedisServer::start();
+    let runtime = current_thread();
+    let locks = runtime.block_on(manager(server.url(), LEASE));
+    let guard = {
+        let _entered = runtime.enter();
+        let mut acquire = locks.acquire("k").into_future();
+        loop {
+            if let Some(acquired) = (&mut acquire).now_or_never() {
+                break acquired.unwrap();
+            }
+            thread::sleep(MS);
+        }
+    };
+    server.cli(&["PEXPIRE", "lock:k", "20000"]);
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    // Mostly enough for the client to notice. If it does later, the watchdog has subscribed.
+    thread::sleep(50 * MS);
+    let left = || server.cli(&["PTTL", "lock:k"]).parse::<u64>().unwrap();
+    let renewed = eventually("the lease is renewed", || left() > 25_000);
+    let renewed = runtime.block_on(async { timeout(5 * SECOND, renewed).await });
+    renewed.unwrap();
+    assert!(guard.is_held());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
