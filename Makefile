@@ -13,8 +13,10 @@ RUNS ?= 20
 ROWS ?=
 
 # How often `make bench` measures each figure, and which scenarios: without any, all.
+# HERD_SECONDS is the length of a window of `herd`.
 ROUNDS ?= 5
 SCENARIOS ?=
+HERD_SECONDS ?= 5
 
 # Which part of the mutants `make mutants` tests.
 SHARD ?= 0/1
@@ -35,7 +37,7 @@ help:
 	@echo 'make mutants   changes of the engine and the middleware that no test catches (SHARD=k/n, JOBS=n)'
 	@echo 'make lint      format, clippy and documentation, warnings are errors'
 	@echo 'make features  each feature alone, and none'
-	@echo 'make bench     beside other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot")'
+	@echo 'make bench     beside other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot", HERD_SECONDS=n)'
 	@echo 'make instructions  of the hot paths, against what is stored (STORE=1 stores; takes valgrind)'
 	@echo 'make interop   locks shared with Java, against Redisson (takes a JDK 17, Maven, Redis 7)'
 	@echo 'SERVER=name    the Redis server that the tests start (now: $(SERVER))'
@@ -84,7 +86,8 @@ features:
 
 # Beside other locks; `cargo bench --bench speed` has the small one.
 bench: server
-	$(CARGO) run --release --manifest-path benches/compare/Cargo.toml -- --rounds $(ROUNDS) $(SCENARIOS)
+	$(CARGO) run --release --manifest-path benches/compare/Cargo.toml -- --rounds $(ROUNDS) \
+		--herd-seconds $(HERD_SECONDS) $(SCENARIOS)
 
 # Instructions of the hot paths, against benches/instructions/stored.txt.
 instructions:

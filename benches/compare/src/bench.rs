@@ -12,15 +12,17 @@ use crate::team::Team;
 pub(crate) struct Bench {
     pub(crate) server: RedisServer,
     pub(crate) rounds: usize,
+    pub(crate) herd_window: Duration,
     pub(crate) table: Table,
     jobs: usize,
 }
 
 impl Bench {
-    pub(crate) fn new(rounds: usize) -> Self {
+    pub(crate) fn new(rounds: usize, herd_window: Duration) -> Self {
         Self {
             server: RedisServer::start(),
             rounds,
+            herd_window,
             table: Table::default(),
             jobs: 0,
         }
@@ -34,6 +36,7 @@ impl Bench {
             name: format!("order{}", self.jobs),
             in_flight,
             window,
+            hold: Duration::ZERO,
         }
     }
 
@@ -48,7 +51,7 @@ impl Bench {
         let url = self.server.url();
         let mut teams = Vec::new();
         for &contender in contenders {
-            let mut team = Team::start(contender, size, &url);
+            let mut team = Team::start(contender, size, 1, &url);
             drop(team.run(&self.job(keys, in_flight, contender.warm_up())));
             teams.push(team);
         }

@@ -14,7 +14,7 @@ pub(crate) struct Contention {
     /// Over the median wait.
     spread: Series,
     /// In milliseconds.
-    longest: Series,
+    pub(crate) longest: Series,
 }
 
 impl Contention {

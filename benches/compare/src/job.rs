@@ -16,22 +16,26 @@ pub(crate) enum Keys {
     Shared(usize),
 }
 
-/// Lock, nothing, unlock, by so many at a time, until the window is over.
+/// Lock, hold, unlock, by so many clients at a time, until the window is over.
 pub(crate) struct Job {
     pub(crate) keys: Keys,
     /// What the keys start with: another word for each job.
     pub(crate) name: String,
     pub(crate) in_flight: usize,
     pub(crate) window: Duration,
+    /// How long a client sleeps while it holds the lock; zero: not at all.
+    pub(crate) hold: Duration,
 }
 
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, in_flight, millis) = (&self.name, self.in_flight, self.window.as_millis());
         match self.keys {
-            Keys::New => write!(f, "new {name} {in_flight} {millis}"),
-            Keys::Shared(keys) => write!(f, "{keys} {name} {in_flight} {millis}"),
+            Keys::New => write!(f, "new")?,
+            Keys::Shared(keys) => write!(f, "{keys}")?,
         }
+        let (name, in_flight) = (&self.name, self.in_flight);
+        let (window, hold) = (self.window.as_millis(), self.hold.as_millis());
+        write!(f, " {name} {in_flight} {window} {hold}")
     }
 }
 
@@ -40,8 +44,8 @@ impl FromStr for Job {
 
     fn from_str(line: &str) -> Result<Self, Self::Err> {
         let words: Vec<_> = line.split_whitespace().collect();
-        let [keys, name, in_flight, millis] = words[..] else {
-            return Err("a job is: keys, name, in flight, milliseconds".into());
+        let [keys, name, in_flight, window, hold] = words[..] else {
+            return Err("a job is: keys, name, in flight, window and hold in ms".into());
         };
         Ok(Self {
             keys: match keys {
@@ -50,7 +54,8 @@ impl FromStr for Job {
             },
             name: name.to_owned(),
             in_flight: in_flight.parse()?,
-            window: Duration::from_millis(millis.parse()?),
+            window: Duration::from_millis(window.parse()?),
+            hold: Duration::from_millis(hold.parse()?),
         })
     }
 }
@@ -61,6 +66,8 @@ pub(crate) struct Done {
     pub(crate) pairs: u64,
     /// Locks that were granted before the window was over.
     pub(crate) in_window: u64,
+    /// The grants of the client with the fewest, before the window was over.
+    pub(crate) least: u64,
     /// Until the server had confirmed the last release.
     pub(crate) seconds: f64,
     /// From asking for a lock to having it.
@@ -69,8 +76,15 @@ pub(crate) struct Done {
 
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (pairs, in_window, seconds) = (self.pairs, self.in_window, self.seconds);
-        write!(f, "{pairs} {in_window} {seconds} {}", self.waits.to_text())
+        let Self {
+            pairs,
+            in_window,
+            least,
+            seconds,
+            waits,
+        } = self;
+        let waits = waits.to_text();
+        write!(f, "{pairs} {in_window} {least} {seconds} {waits}")
     }
 }
 
@@ -79,12 +93,13 @@ impl FromStr for Done {
 
     fn from_str(line: &str) -> Result<Self, Self::Err> {
         let words: Vec<_> = line.split_whitespace().collect();
-        let [pairs, in_window, seconds, waits] = words[..] else {
+        let [pairs, in_window, least, seconds, waits] = words[..] else {
             return Err(line.into());
         };
         Ok(Self {
             pairs: pairs.parse()?,
             in_window: in_window.parse()?,
+            least: least.parse()?,
             seconds: seconds.parse()?,
             waits: Waits::from_text(waits)?,
         })

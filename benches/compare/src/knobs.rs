@@ -1,5 +1,8 @@
 //! What the command line asks for.
 
+use std::num::NonZeroU64;
+use std::time::Duration;
+
 use lexopt::prelude::*;
 
 use crate::scenarios::Scenario;
@@ -7,19 +10,26 @@ use crate::scenarios::Scenario;
 pub(crate) struct Knobs {
     pub(crate) rounds: usize,
     pub(crate) scenarios: Vec<Scenario>,
+    /// For each figure of `herd`.
+    pub(crate) herd_window: Duration,
 }
 
 impl Knobs {
-    /// `--rounds n` and names of scenarios; without any names, all of them.
+    /// `--rounds n`, `--herd-seconds n` and names of scenarios; without any names, all of them.
     pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, lexopt::Error> {
         let mut knobs = Self {
             rounds: 5,
             scenarios: Vec::new(),
+            herd_window: Duration::from_secs(5),
         };
         let mut parser = lexopt::Parser::from_iter(arguments);
         while let Some(argument) = parser.next()? {
             match argument {
                 Long("rounds") => knobs.rounds = parser.value()?.parse()?,
+                Long("herd-seconds") => {
+                    let seconds: NonZeroU64 = parser.value()?.parse()?;
+                    knobs.herd_window = Duration::from_secs(seconds.get());
+                }
                 Value(name) => knobs.scenarios.push(name.parse()?),
                 other => return Err(other.unexpected()),
             }

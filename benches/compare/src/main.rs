@@ -38,7 +38,7 @@ fn main() -> Result {
     let arguments: Vec<_> = std::env::args().collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[1..] {
         // How this program starts itself, for what must be processes of their own.
-        ["work", contender, url] => run(Contender::work(contender, url)),
+        ["work", contender, managers, url] => run(Contender::work(contender, managers, url)),
         ["serve", locks, url] => run(serving::serve(locks, url)),
         ["scale", what, url] => run(scaling::scale(what, url)),
         _ => compare(&Knobs::parse(arguments.into_iter())?),
@@ -51,7 +51,7 @@ async fn run(work: impl Future<Output = Result>) -> Result {
 }
 
 fn compare(knobs: &Knobs) -> Result {
-    let mut bench = Bench::new(knobs.rounds);
+    let mut bench = Bench::new(knobs.rounds, knobs.herd_window);
     for scenario in &knobs.scenarios {
         scenario.run(&mut bench);
     }

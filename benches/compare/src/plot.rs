@@ -37,7 +37,7 @@ impl<'a, T: ?Sized> Line<'a, T> {
             Contender::Checkout => RGBColor(150, 150, 150),
             Contender::Rslock => RGBColor(0, 114, 178),
             Contender::DistributedLock => RGBColor(0, 158, 115),
-            Contender::Redisson => RGBColor(204, 121, 167),
+            Contender::Redisson | Contender::RedissonFair => RGBColor(204, 121, 167),
             Contender::Mutex => RGBColor(86, 180, 233),
         };
         color.stroke_width(WIDTH)

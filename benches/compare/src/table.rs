@@ -19,8 +19,10 @@ impl Series {
         self.0.is_empty()
     }
 
+    /// Returns the middle value, or the mean of the two in the middle.
     pub(crate) fn median(&self) -> f64 {
-        self.0[self.0.len() / 2]
+        let (low, high) = ((self.0.len() - 1) / 2, self.0.len() / 2);
+        self.0[low].midpoint(self.0[high])
     }
 
     pub(crate) fn range(&self) -> (f64, f64) {

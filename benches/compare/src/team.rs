@@ -15,10 +15,10 @@ pub(crate) struct Team {
 }
 
 impl Team {
-    /// So many processes, ready to work; or none, and the reason why.
-    pub(crate) fn start(contender: Contender, size: usize, url: &str) -> Self {
+    /// So many processes with so many managers each, ready to work; or none, and the reason why.
+    pub(crate) fn start(contender: Contender, size: usize, managers: usize, url: &str) -> Self {
         let start = |_| {
-            let mut worker = Speaker::start(contender.program(url)?)?;
+            let mut worker = Speaker::start(contender.program(managers, url)?)?;
             worker.expect("ready")?;
             Ok(worker)
         };
@@ -39,10 +39,15 @@ impl Team {
 
     /// All do the job at the same time. `None` if one of them could not.
     pub(crate) fn run(&mut self, job: &Job) -> Option<Report> {
+        self.run_in(self.workers.len(), job)
+    }
+
+    /// Runs the job in so many of the processes; the others idle.
+    pub(crate) fn run_in(&mut self, processes: usize, job: &Job) -> Option<Report> {
         if self.workers.is_empty() || self.failures.len() == MOST_FAILURES {
             return None;
         }
-        let done = all_at_once(&mut self.workers, &job.to_string());
+        let done = all_at_once(&mut self.workers[..processes], &job.to_string());
         done.map_err(|reason| self.failures.push(reason)).ok()
     }
 
@@ -98,6 +103,12 @@ impl Report {
     pub(crate) fn smallest_share(&self) -> f64 {
         let least = self.0.iter().map(|done| done.in_window).min();
         least.unwrap_or(0) as f64 / self.grants().max(1) as f64
+    }
+
+    /// Returns the smallest share of a client, divided by an equal share among so many.
+    pub(crate) fn smallest_part(&self, clients: usize) -> f64 {
+        let least = self.0.iter().map(|done| done.least).min();
+        (least.unwrap_or(0) * clients as u64) as f64 / self.grants().max(1) as f64
     }
 
     pub(crate) fn waits(&self) -> Waits {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, BufReader, stdin};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::job::{Done, Job};
 use crate::keys::KeySource;
@@ -32,8 +32,16 @@ pub(crate) trait Locks: Clone + Send + Sync + 'static {
     }
 }
 
-/// Says `ready`, then answers each job with `done` or `failed`, until there are no more.
-pub(crate) async fn serve(locks: impl Locks) -> Result<(), Failure> {
+/// Connects so many managers, says `ready`, then answers each job with `done` or `failed`, until there
+/// are no more. Clients of different managers exclude each other only through the server.
+pub(crate) async fn serve<L: Locks>(
+    managers: usize,
+    connect: impl AsyncFn() -> Result<L, Failure>,
+) -> Result<(), Failure> {
+    let mut locks = Vec::new();
+    for _ in 0..managers {
+        locks.push(connect().await?);
+    }
     println!("ready");
     let mut lines = BufReader::new(stdin()).lines();
     while let Some(line) = lines.next_line().await? {
@@ -45,26 +53,35 @@ pub(crate) async fn serve(locks: impl Locks) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn answer(locks: &impl Locks, line: &str) -> Result<Done, Failure> {
+async fn answer(locks: &[impl Locks], line: &str) -> Result<Done, Failure> {
     let job: Job = line.parse()?;
     timeout(job.window + PATIENCE, run(locks, &job))
         .await
         .map_err(|_| format!("not done {} s after its time", PATIENCE.as_secs()))?
 }
 
-async fn run(locks: &impl Locks, job: &Job) -> Result<Done, Failure> {
+async fn run(locks: &[impl Locks], job: &Job) -> Result<Done, Failure> {
     let keys = Arc::new(KeySource::of(job));
     let mut tasks = JoinSet::new();
     let start = Instant::now();
     let end = start + job.window;
     for task in 0..job.in_flight {
-        tasks.spawn(pairs(locks.clone(), Arc::clone(&keys), task, end));
+        let client = Client {
+            locks: locks[task % locks.len()].clone(),
+            keys: Arc::clone(&keys),
+            task,
+            end,
+            hold: job.hold,
+        };
+        tasks.spawn(client.pairs());
     }
     let mut parts = Vec::new();
     while let Some(part) = tasks.join_next().await {
         parts.push(part??);
     }
-    locks.settled().await;
+    for manager in locks {
+        manager.settled().await;
+    }
     Ok(sum(&parts, start.elapsed()))
 }
 
@@ -74,26 +91,37 @@ struct Part {
     in_window: u64,
 }
 
-async fn pairs(
-    locks: impl Locks,
+/// One task: it asks again as soon as its last lock is released.
+struct Client<L> {
+    locks: L,
     keys: Arc<KeySource>,
     task: usize,
     end: Instant,
-) -> Result<Part, Failure> {
-    let mut part = Part {
-        waits: Vec::new(),
-        in_window: 0,
-    };
-    let mut asked = Instant::now();
-    while asked < end {
-        let held = locks.lock(&keys.key(task, part.waits.len())).await?;
-        let granted = Instant::now();
-        part.waits.push(granted - asked);
-        part.in_window += u64::from(granted < end);
-        locks.unlock(held).await?;
-        asked = Instant::now();
+    hold: Duration,
+}
+
+impl<L: Locks> Client<L> {
+    async fn pairs(self) -> Result<Part, Failure> {
+        let mut part = Part {
+            waits: Vec::new(),
+            in_window: 0,
+        };
+        let mut asked = Instant::now();
+        while asked < self.end {
+            let key = self.keys.key(self.task, part.waits.len());
+            let held = self.locks.lock(&key).await?;
+            let granted = Instant::now();
+            part.waits.push(granted - asked);
+            part.in_window += u64::from(granted < self.end);
+            // A sleep of nothing still yields to other tasks.
+            if !self.hold.is_zero() {
+                sleep(self.hold).await;
+            }
+            self.locks.unlock(held).await?;
+            asked = Instant::now();
+        }
+        Ok(part)
     }
-    Ok(part)
 }
 
 /// After the work, so that filling the histogram takes nothing from it.
@@ -102,9 +130,11 @@ fn sum(parts: &[Part], elapsed: Duration) -> Done {
     for wait in parts.iter().flat_map(|part| &part.waits) {
         waits.record(*wait);
     }
+    let in_window = || parts.iter().map(|part| part.in_window);
     Done {
         pairs: waits.count(),
-        in_window: parts.iter().map(|part| part.in_window).sum(),
+        in_window: in_window().sum(),
+        least: in_window().min().unwrap_or(0),
         seconds: elapsed.as_secs_f64(),
         waits,
     }

@@ -27,6 +27,7 @@ pub(crate) enum Contender {
     Rslock,
     DistributedLock,
     Redisson,
+    RedissonFair,
     Mutex,
 }
 
@@ -75,6 +76,7 @@ impl Contender {
             Self::Rslock => "rslock",
             Self::DistributedLock => "distributed-lock",
             Self::Redisson => "Redisson `RLock`",
+            Self::RedissonFair => "Redisson `RFairLock`",
             Self::Mutex => "`tokio::sync::Mutex`",
         }
     }
@@ -97,6 +99,8 @@ impl Contender {
                 sum(&["evalsha", "eval", "subscribe", "unsubscribe", "ping", "del"])
                     - calls("publish")
             }
+            // Scripts only, as under `herd`: its scripts call what its client sends.
+            Self::RedissonFair => sum(&["evalsha", "eval"]),
             Self::Mutex => 0,
         }
     }
@@ -104,34 +108,67 @@ impl Contender {
     /// What must have run before the first figure counts. A JVM compiles what it runs often.
     pub(crate) fn warm_up(self) -> Duration {
         match self {
-            Self::Redisson => Duration::from_secs(4),
+            Self::Redisson | Self::RedissonFair => Duration::from_secs(4),
             _ => Duration::from_millis(200),
         }
     }
 
-    /// The program that works for it: this one, except where the locks are Java's.
-    pub(crate) fn program(self, url: &str) -> Result<Command, String> {
-        if self == Self::Redisson {
-            return redisson::program(url);
+    /// Whether each manager has tens of threads of its own: many managers are too much for one machine.
+    pub(crate) fn is_java(self) -> bool {
+        matches!(self, Self::Redisson | Self::RedissonFair)
+    }
+
+    /// The program that works for it with so many managers: this one, except where the locks are
+    /// Java's. Those have one client in each process.
+    pub(crate) fn program(self, managers: usize, url: &str) -> Result<Command, String> {
+        match self {
+            Self::Redisson => redisson::program(url, "plain"),
+            Self::RedissonFair => redisson::program(url, "fair"),
+            _ => {
+                let (name, managers) = (format!("{self:?}"), managers.to_string());
+                Ok(this_program(&["work", &name, &managers, url]))
+            }
         }
-        Ok(this_program(&["work", &format!("{self:?}"), url]))
     }
 
     /// As that program.
-    pub(crate) async fn work(name: &str, url: &str) -> Result<(), Failure> {
+    pub(crate) async fn work(name: &str, managers: &str, url: &str) -> Result<(), Failure> {
+        let managers = managers.parse()?;
         let mut named = Self::ALL.into_iter().chain([Self::Mutex]);
         let named = named.find(|it| format!("{it:?}") == name);
         match named.ok_or("no such contender")? {
-            Self::Ours => serve(ours::connect(url, ours::Release::Background).await?).await,
-            Self::OursAwaited => serve(ours::connect(url, ours::Release::Awaited).await?).await,
-            Self::OursBackend => serve(ours_backend::connect(url).await?).await,
-            Self::Bare => serve(bare::connect(url, bare::Token::None).await?).await,
-            Self::BareToken => serve(bare::connect(url, bare::Token::Ours).await?).await,
-            Self::Checkout => serve(checkout::connect(url)?).await,
-            Self::Rslock => serve(rslock::connect(url)?).await,
-            Self::DistributedLock => serve(distributed_lock::connect(url).await?).await,
-            Self::Redisson => Err("a program of its own".into()),
-            Self::Mutex => serve(mutex::Mutex::default()).await,
+            Self::Ours => {
+                serve(managers, async || {
+                    ours::connect(url, ours::Release::Background).await
+                })
+                .await
+            }
+            Self::OursAwaited => {
+                serve(managers, async || {
+                    ours::connect(url, ours::Release::Awaited).await
+                })
+                .await
+            }
+            Self::OursBackend => serve(managers, async || ours_backend::connect(url).await).await,
+            Self::Bare => {
+                serve(managers, async || {
+                    bare::connect(url, bare::Token::None).await
+                })
+                .await
+            }
+            Self::BareToken => {
+                serve(managers, async || {
+                    bare::connect(url, bare::Token::Ours).await
+                })
+                .await
+            }
+            Self::Checkout => serve(managers, async || checkout::connect(url)).await,
+            Self::Rslock => serve(managers, async || rslock::connect(url)).await,
+            Self::DistributedLock => {
+                serve(managers, async || distributed_lock::connect(url).await).await
+            }
+            Self::Redisson | Self::RedissonFair => Err("a program of its own".into()),
+            Self::Mutex => serve(1, async || Ok(mutex::Mutex::default())).await,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! tower-lock, with its defaults.
+//! tower-lock, with its defaults, except that an acquire waits for longer: a client that starves must
+//! show as a long wait, as it does with the others, not as an error.
 
 use std::time::Duration;
 
@@ -6,6 +7,9 @@ use tokio::time::sleep;
 use tower_lock::{LockGuard, LockManager};
 
 use crate::work::{Failure, Locks};
+
+/// More than a job takes.
+const WAIT: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy)]
 pub(crate) enum Release {
@@ -30,7 +34,7 @@ impl Locks for Ours {
     type Held = LockGuard;
 
     async fn lock(&self, key: &str) -> Result<LockGuard, Failure> {
-        Ok(self.locks.acquire(key).await?)
+        Ok(self.locks.acquire(key).wait(WAIT).await?)
     }
 
     async fn unlock(&self, guard: LockGuard) -> Result<(), Failure> {

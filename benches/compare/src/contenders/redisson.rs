@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-pub(crate) fn program(url: &str) -> Result<Command, String> {
+/// With `plain` locks or `fair` ones.
+pub(crate) fn program(url: &str, kind: &str) -> Result<Command, String> {
     static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
     BUILT.get_or_init(build).clone()?;
     let target = folder().join("target");
@@ -14,7 +15,7 @@ pub(crate) fn program(url: &str) -> Result<Command, String> {
         .arg("-cp")
         .arg(std::env::join_paths(classes).expect("no path with a colon"))
         .arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
-        .args(["compare.Worker", url]);
+        .args(["compare.Worker", url, kind]);
     Ok(command)
 }
 

@@ -1,5 +1,6 @@
 //! What is compared.
 
+mod herd;
 mod hot;
 mod http;
 mod one_core;
@@ -18,17 +19,19 @@ pub(crate) enum Scenario {
     OneCore,
     Hot,
     Processes,
+    Herd,
     Zipf,
     Http,
     Scale,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Uncontended,
         Self::OneCore,
         Self::Hot,
         Self::Processes,
+        Self::Herd,
         Self::Zipf,
         Self::Http,
         Self::Scale,
@@ -40,6 +43,7 @@ impl Scenario {
             Self::OneCore => one_core::run(bench),
             Self::Hot => hot::run(bench),
             Self::Processes => processes::run(bench),
+            Self::Herd => herd::run(bench),
             Self::Zipf => zipf::run(bench),
             Self::Http => http::run(bench),
             Self::Scale => scale::run(bench),

@@ -2,38 +2,43 @@ package compare;
 
 import java.util.Arrays;
 import java.util.concurrent.Callable;
+import java.util.function.Function;
 
 import org.redisson.api.RLock;
-import org.redisson.api.RedissonClient;
 
-/** What one thread does: lock, nothing, unlock, until the end. */
+/** What one thread does: lock, hold, unlock, until the end. */
 final class Pairs implements Callable<Part> {
-    private final RedissonClient redisson;
+    private final Function<String, RLock> locks;
     private final Keys keys;
     private final int thread;
     private final long end;
+    private final long holdMillis;
 
     private long[] waits = new long[1024];
     private int count;
 
-    Pairs(RedissonClient redisson, Keys keys, int thread, long end) {
-        this.redisson = redisson;
+    Pairs(Function<String, RLock> locks, Keys keys, int thread, long end, long holdMillis) {
+        this.locks = locks;
         this.keys = keys;
         this.thread = thread;
         this.end = end;
+        this.holdMillis = holdMillis;
     }
 
     @Override
-    public Part call() {
+    public Part call() throws InterruptedException {
         long inWindow = 0;
         for (long asked = System.nanoTime(); asked < end; asked = System.nanoTime()) {
-            RLock lock = redisson.getLock(keys.key(thread, count));
+            RLock lock = locks.apply(keys.key(thread, count));
             // Without a lease time: renewed by the watchdog, as tower-lock's are.
             lock.lock();
             long granted = System.nanoTime();
             record(granted - asked);
             if (granted < end) {
                 inWindow++;
+            }
+            if (holdMillis > 0) {
+                Thread.sleep(holdMillis);
             }
             lock.unlock();
         }

@@ -12,31 +12,35 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.function.Function;
 
 import org.redisson.Redisson;
+import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * Reads jobs from its input, a line each, does them with Redisson's {@code RLock}, and answers on
- * its output. The same protocol as the workers in Rust, see {@code job.rs}.
+ * Reads jobs from its input, a line each, does them with Redisson's {@code RLock} or its
+ * {@code RFairLock}, and answers on its output. The same protocol as the workers in Rust, see {@code job.rs}.
  */
 public final class Worker {
     /** How long after its window a job may take. */
     private static final long PATIENCE_SECONDS = 30;
 
-    private final RedissonClient redisson;
+    private final Function<String, RLock> locks;
     /** Threads are kept: Redisson knows an owner by its thread. */
     private final ExecutorService threads = Executors.newCachedThreadPool();
 
-    private Worker(RedissonClient redisson) {
-        this.redisson = redisson;
+    private Worker(Function<String, RLock> locks) {
+        this.locks = locks;
     }
 
     public static void main(String[] arguments) throws IOException {
         Config config = new Config();
         config.useSingleServer().setAddress(arguments[0]);
-        Worker worker = new Worker(Redisson.create(config));
+        RedissonClient redisson = Redisson.create(config);
+        Worker worker =
+                new Worker(arguments[1].equals("fair") ? redisson::getFairLock : redisson::getLock);
         System.out.println("ready");
         BufferedReader jobs =
                 new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -61,7 +65,7 @@ public final class Worker {
         long start = System.nanoTime();
         long end = start + TimeUnit.MILLISECONDS.toNanos(job.windowMillis());
         for (int thread = 0; thread < job.inFlight(); thread++) {
-            parts.add(threads.submit(new Pairs(redisson, keys, thread, end)));
+            parts.add(threads.submit(new Pairs(locks, keys, thread, end, job.holdMillis())));
         }
         long last = end + TimeUnit.SECONDS.toNanos(PATIENCE_SECONDS);
         List<Part> finished = new ArrayList<>();
