@@ -12,7 +12,7 @@ use crate::waits::Waits;
 pub(crate) enum Keys {
     /// A new key for each pair: nothing is ever contended, nor taken back before it was released.
     New,
-    /// So many keys that everybody shares, the n-th wanted 1/n as often as the first.
+    /// This number of keys for all tasks. The n-th is acquired 1/n as often as the first.
     Shared(usize),
 }
 

@@ -1,4 +1,4 @@
-//! Whose locks are compared.
+//! The contenders: the locks that the benchmark compares.
 
 pub(crate) mod bare;
 mod checkout;
