@@ -206,7 +206,9 @@ fn stopped_dialler_delays_no_failover() {
 fn blocked_runtime_delays_no_shared_call() {
     let server = RedisServer::start();
     let here = current_thread();
-    let locks = here.block_on(patient(server.url()));
+    // The proxy forwards only while this runtime is driven, so no reply arrives early.
+    let proxy = here.block_on(Proxy::start(server.port()));
+    let locks = here.block_on(patient(proxy.url()));
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let there = builder.worker_threads(1).enable_all().build().unwrap();
     let (blocks, is_blocked) = std::sync::mpsc::channel();

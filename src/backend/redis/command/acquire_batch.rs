@@ -90,8 +90,9 @@ enum Turn {
     Alone,
     Together {
         reply: oneshot::Receiver<Sent>,
-        /// The caller starts a sending task in this runtime.
-        send: Option<Option<RuntimeId>>,
+        home: Option<RuntimeId>,
+        /// The caller must start a sending task.
+        send: bool,
     },
 }
 
@@ -125,8 +126,7 @@ impl AcquireBatch {
         let many = group.waiting.len() >= WORTH_A_CALL && group.senders < SENDERS;
         let send = group.senders == 0 || many;
         group.senders += usize::from(send);
-        let send = send.then_some(home);
-        Turn::Together { reply, send }
+        Turn::Together { reply, home, send }
     }
 
     /// Sends an acquire, alone or with others. The route of its key must be the one of this batch.
@@ -139,14 +139,14 @@ impl AcquireBatch {
         request: &AcquireRequest,
     ) -> Result<Acquired, BackendError> {
         let background = self.route.connection().network().background;
-        let (reply, send) = match self.enter(background, request) {
+        let (reply, home, send) = match self.enter(background, request) {
             Turn::Alone => {
                 let _alone = Alone(self);
                 return self.acquire_alone(request).await;
             }
-            Turn::Together { reply, send } => (reply, send),
+            Turn::Together { reply, home, send } => (reply, home, send),
         };
-        if let Some(home) = send {
+        if send {
             let sender = Sender {
                 batch: Arc::clone(self),
                 home,
