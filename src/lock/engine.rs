@@ -127,17 +127,15 @@ impl Engine {
                 vec![items]
             };
         }
+        let mut batches = Vec::new();
         for item in items {
-            groups.entry(group(&item)).or_default().push(item);
-        }
-        let mut batches = Vec::with_capacity(groups.len());
-        for mut group in groups.into_values() {
-            while group.len() > size {
-                let rest = group.split_off(size);
-                batches.push(std::mem::replace(&mut group, rest));
+            let batch = groups.entry(group(&item)).or_default();
+            batch.push(item);
+            if batch.len() == size {
+                batches.push(std::mem::take(batch));
             }
-            batches.push(group);
         }
+        batches.extend(groups.into_values().filter(|batch| !batch.is_empty()));
         batches
     }
 
@@ -153,3 +151,6 @@ impl Engine {
         lease.map_or(self.renewed_lease, Span::new)
     }
 }
+
+#[cfg(test)]
+mod tests;

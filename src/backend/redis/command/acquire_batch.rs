@@ -206,10 +206,11 @@ impl Sender {
             // The runtime of such an acquire ended. Its release may have been sent, and must not be overtaken.
             waiting.retain(|it| !it.reply.is_closed());
             let mut calls = Vec::with_capacity(waiting.len().div_ceil(MAX_BATCH));
-            while !waiting.is_empty() {
-                let batch = waiting.drain(..waiting.len().min(MAX_BATCH));
-                calls.push(self.send(batch.map(|it| (it.request, it.reply)).unzip()));
+            let mut unsent = waiting.drain(..).map(|it| (it.request, it.reply));
+            while unsent.len() > 0 {
+                calls.push(self.send(unsent.by_ref().take(MAX_BATCH).unzip()));
             }
+            drop(unsent);
             // A burst must not keep its memory.
             waiting.shrink_to(MAX_BATCH);
             join_all(calls).await;
