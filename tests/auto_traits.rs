@@ -7,9 +7,9 @@ mod exports;
 
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased,
-    HintSender, Hints, Holder, KeepRequest, LeaseId, QuorumBuilder, Release, Released,
-    ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Extended,
+    Fence, ForceReleased, Hint, HintSender, Hints, Holder, KeepRequest, LeaseId, QuorumBuilder,
+    Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{
     Acquire, AcquireFuture, ByExtension, ByHeader, ByPath, ByQuery, ConfigError, ConnectError,
@@ -62,10 +62,17 @@ assert_error!(Error, ConfigError, ConnectError, InvalidKey, BackendError);
 assert_impl_all!(Error: Clone);
 
 // Backends.
-assert_shared!(Memory, Hints, HintSender, LeaseId, Holder);
-assert_shared!(AcquireRequest, KeepRequest, Release, Renewal);
+assert_shared!(Memory, Hint, Hints, HintSender, LeaseId, Holder);
+assert_shared!(
+    AcquireRequest,
+    ContendRequest,
+    KeepRequest,
+    Release,
+    Renewal
+);
 assert_shared!(
     Acquired,
+    Contended,
     Renewed,
     Released,
     ReleasedOrKept,

@@ -86,8 +86,8 @@ impl Backend for Site {
         self.wire().release_or_keep(request).await
     }
 
-    fn watch(&self, key: &LockKey) -> Hints {
-        self.wire().watch(key)
+    fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
+        self.wire().watch(key, manager)
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {

@@ -166,7 +166,7 @@ async fn redisson_lock_is_busy_and_its_unlock_hints() {
     let holder = backend.inspect(&key).await.unwrap().unwrap();
     assert_eq!((holder.id.as_str(), holder.hold_count), ("java-uuid:33", 2));
 
-    let mut hints = backend.watch(&key);
+    let mut hints = backend.watch(&key, MANAGER);
     assert!(hinted(&mut hints).await, "the subscription is in force");
     server.cli(&["DEL", "lock:order"]);
     server.cli(&["PUBLISH", "redisson_lock__channel:{lock:order}", "0"]);
@@ -302,7 +302,7 @@ async fn release_or_keep_depends_on_other_subscribers() {
     assert!(second > Some(first));
 
     // The subscription outlives its last subscriber briefly.
-    let mut own = one.watch(&key);
+    let mut own = one.watch(&key, MANAGER);
     assert!(hinted(&mut own).await);
     drop(own);
     assert_eq!(subscribers(&server, "a"), 1);
@@ -312,7 +312,7 @@ async fn release_or_keep_depends_on_other_subscribers() {
         .unwrap();
     assert!(matches!(watched_before, ReleasedOrKept::Kept { counter, .. } if counter > second));
 
-    let mut others = other.watch(&key);
+    let mut others = other.watch(&key, MANAGER);
     assert!(hinted(&mut others).await);
     let watched_there = one
         .release_or_keep(&KeepRequest::new(key.clone(), lease(), TTL))
@@ -323,7 +323,7 @@ async fn release_or_keep_depends_on_other_subscribers() {
     // A clone of the backend stands for another manager on the same connections.
     let key = LockKey::new("b");
     grant(&one, "b").await;
-    let mut clones = one.clone().watch(&key);
+    let mut clones = one.clone().watch(&key, MANAGER);
     assert!(hinted(&mut clones).await);
     let extended = one
         .extend(&KeepRequest::new(key.clone(), lease(), TTL))
@@ -689,7 +689,7 @@ async fn connections_open_once_and_close_with_last_handle() {
         3,
         "a command opened a connection"
     );
-    let mut hints = backend.watch(&LockKey::new("a"));
+    let mut hints = backend.watch(&LockKey::new("a"), MANAGER);
     assert!(hinted(&mut hints).await);
     drop(backend.clone());
     assert_eq!(server.clients("normal").len(), 3);
@@ -916,7 +916,7 @@ async fn subscriptions_share_one_connection_until_dropped() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     let mut watches: Vec<_> = (0..1_200)
-        .map(|number| backend.watch(&LockKey::new(format!("a:{number}"))))
+        .map(|number| backend.watch(&LockKey::new(format!("a:{number}")), MANAGER))
         .collect();
     for hints in &mut watches {
         assert!(hinted(hints).await);
@@ -927,7 +927,7 @@ async fn subscriptions_share_one_connection_until_dropped() {
 
     // A watch that follows at once reuses the existing subscription.
     watches.truncate(1);
-    drop(backend.watch(&LockKey::new("a:5")));
+    drop(backend.watch(&LockKey::new("a:5"), MANAGER));
     eventually("the channels are unsubscribed", || {
         server
             .clients("pubsub")
@@ -944,7 +944,7 @@ async fn subscriptions_share_one_connection_until_dropped() {
     assert!(left.elapsed() > Duration::from_secs(1), "closed early");
     assert!(format!("{backend:?}").contains("RedisBackend"));
 
-    let mut again = backend.watch(&LockKey::new("a:1"));
+    let mut again = backend.watch(&LockKey::new("a:1"), MANAGER);
     assert!(hinted(&mut again).await, "the next watch subscribes again");
 }
 
@@ -953,8 +953,8 @@ async fn killed_subscription_is_restored_and_hints() {
     let server = RedisServer::start();
     let backend = connect(&server).await;
     let mut hints = [
-        backend.watch(&LockKey::new("a")),
-        backend.watch(&LockKey::new("b")),
+        backend.watch(&LockKey::new("a"), MANAGER),
+        backend.watch(&LockKey::new("b"), MANAGER),
     ];
     for hints in &mut hints {
         assert!(hinted(hints).await, "in force");
@@ -976,7 +976,7 @@ async fn killed_subscription_is_restored_and_hints() {
 async fn subscription_survives_server_restart() {
     let mut server = RedisServer::start();
     let backend = connect(&server).await;
-    let mut hints = backend.watch(&LockKey::new("a"));
+    let mut hints = backend.watch(&LockKey::new("a"), MANAGER);
     assert!(hinted(&mut hints).await);
     server.kill();
     sleep(Duration::from_millis(300)).await;
@@ -990,7 +990,7 @@ async fn silent_subscription_connection_is_replaced() {
     let quick = Duration::from_millis(200);
     let builder = RedisBackend::builder(server.url()).connect_timeout(quick);
     let backend = builder.connect().await.unwrap();
-    let mut hints = backend.watch(&LockKey::new("a"));
+    let mut hints = backend.watch(&LockKey::new("a"), MANAGER);
     assert!(hinted(&mut hints).await);
     server.stop_process();
     // The hang exceeds the interval and the timeout of the probe.
@@ -1010,7 +1010,7 @@ async fn subscribe_without_permission_backs_off() {
     let backend = RedisBackend::builder(url).connect().await.unwrap();
     server.cli(&["ACL", "SETUSER", "some", "-subscribe"]);
     let before = server.calls("auth") + server.calls("hello");
-    let watch = backend.watch(&LockKey::new("a"));
+    let watch = backend.watch(&LockKey::new("a"), MANAGER);
     sleep(Duration::from_secs(2)).await;
     let attempts = server.calls("auth") + server.calls("hello") - before;
     assert!((1..=3).contains(&attempts), "{attempts} in two seconds");
@@ -1030,18 +1030,18 @@ fn backend_moved_to_second_runtime_still_works() {
     let backend = first.block_on(async {
         let backend = connect(&server).await;
         grant(&backend, "a").await;
-        let mut hints = backend.watch(&LockKey::new("a"));
+        let mut hints = backend.watch(&LockKey::new("a"), MANAGER);
         assert!(hinted(&mut hints).await);
         backend
     });
     drop(first);
     runtime().block_on(async {
         assert_eq!(renew(&backend, "a").await.unwrap(), Renewed::Renewed);
-        let mut hints = backend.watch(&LockKey::new("a"));
+        let mut hints = backend.watch(&LockKey::new("a"), MANAGER);
         assert!(hinted(&mut hints).await, "in force");
         release(&backend, "a").await.unwrap();
         assert!(hinted(&mut hints).await, "a message");
-        let mut others = backend.watch(&LockKey::new("b"));
+        let mut others = backend.watch(&LockKey::new("b"), MANAGER);
         assert!(hinted(&mut others).await, "another key");
     });
 }

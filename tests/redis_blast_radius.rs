@@ -217,7 +217,7 @@ async fn slot_without_node_keeps_other_subscriptions() {
     let orphan = orphan.next().unwrap();
     let node = cluster.node(owner);
 
-    let mut hints = backend.watch(&served);
+    let mut hints = backend.watch(&served, Uuid::new_v4());
     let confirmed = timeout(10 * SECOND, hints.next()).await;
     confirmed.expect("the subscription is confirmed");
     let before = subscription_ids(node);
@@ -234,7 +234,7 @@ async fn slot_without_node_keeps_other_subscriptions() {
             .any(|it| subscribers(it, &orphan) == 1),
         _ => node.cli(&["INFO", "errorstats"]).contains("CLUSTERDOWN"),
     };
-    let orphaned = backend.watch(&LockKey::new(&*orphan));
+    let orphaned = backend.watch(&LockKey::new(&*orphan), Uuid::new_v4());
     eventually("the server answers to the subscription", answered).await;
     // Long enough for the connection to be replaced.
     sleep(SECOND).await;
@@ -255,13 +255,13 @@ async fn forbidden_channel_keeps_other_subscriptions() {
     server.cli(&rules.split(' ').collect::<Vec<_>>());
     let backend = connect(server.url_of("some", "secret")).await;
     let key = LockKey::new("k");
-    let mut hints = backend.watch(&key);
+    let mut hints = backend.watch(&key, Uuid::new_v4());
     let confirmed = timeout(10 * SECOND, hints.next()).await;
     confirmed.expect("the subscription is confirmed");
     let before = subscription_ids(&server);
     assert_eq!(before.len(), 1, "{before:?}");
 
-    let forbidden = backend.watch(&LockKey::new("forbidden"));
+    let forbidden = backend.watch(&LockKey::new("forbidden"), Uuid::new_v4());
     let rejected = || server.cli(&["INFO", "errorstats"]).contains("NOPERM");
     eventually("the forbidden channel is rejected", rejected).await;
     // Long enough for the connection to be replaced.

@@ -127,7 +127,7 @@ async fn resent_release_or_keep_that_released_is_done() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let (direct, backend) = (connect(server.url()).await, connect(proxy.url()).await);
-    let mut hints = direct.watch(&key());
+    let mut hints = direct.watch(&key(), Uuid::new_v4());
     let confirmed = timeout(10 * SECOND, hints.next()).await;
     confirmed.expect("the subscription is confirmed");
     let holder = grant(&backend).await;

@@ -175,7 +175,7 @@ async fn notifications_arrive_over_tls() {
             .try_acquire(&AcquireRequest::new(key.clone(), lease, 10 * SECOND))
             .await;
         granted.unwrap();
-        let mut hints = backend.watch(&key);
+        let mut hints = backend.watch(&key, Uuid::new_v4());
         hinted(&mut hints).await;
         for released in backend.release(&[Release::new(key, lease)]).await {
             released.unwrap();

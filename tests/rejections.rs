@@ -19,6 +19,7 @@ use tower_lock::{
     Backend, ErrorKind, KeyExtractor, LockGuard, LockKey, LockLayer, LockManager, LockRejection,
     MAX_HOLD_COUNT, Memory,
 };
+use uuid::Uuid;
 
 /// The answer of a layer around a handler that must not matter.
 async fn answer<K: KeyExtractor>(layer: &LockLayer<K>, request: Request<String>) -> Answer {
@@ -176,7 +177,7 @@ impl Backend for Broken {
         leases.iter().map(|_| Err(self.error())).collect()
     }
 
-    fn watch(&self, _: &LockKey) -> Hints {
+    fn watch(&self, _: &LockKey, _: Uuid) -> Hints {
         let (_, hints): (HintSender, Hints) = Hints::channel();
         hints
     }

@@ -342,9 +342,9 @@ pub async fn one_of_many_contenders_is_granted<B: Backend>(one: &B, other: &B) {
 /// If it is not so.
 pub async fn a_watch_is_hinted_once_it_is_in_force<B: Backend>(backend: &B) {
     let key = fresh_key("watch");
-    let mut first = backend.watch(&key);
+    let mut first = backend.watch(&key, Uuid::new_v4());
     hinted(&mut first, "the first watch is in force").await;
-    let mut second = backend.watch(&key);
+    let mut second = backend.watch(&key, Uuid::new_v4());
     hinted(&mut second, "the second watch is in force").await;
 }
 
@@ -355,7 +355,7 @@ pub async fn a_watch_is_hinted_once_it_is_in_force<B: Backend>(backend: &B) {
 /// If it is not so.
 pub async fn a_release_is_hinted_to_the_other_handle<B: Backend>(one: &B, other: &B) {
     let (key, holder, _) = fixture("hint");
-    let mut hints = other.watch(&key);
+    let mut hints = other.watch(&key, Uuid::new_v4());
     hinted(&mut hints, "the watch is in force").await;
     for round in 0..3 {
         grant(one, &key, holder, LONG).await;
@@ -371,7 +371,7 @@ pub async fn a_release_is_hinted_to_the_other_handle<B: Backend>(one: &B, other:
 /// If it is not so.
 pub async fn a_forced_release_is_hinted_to_the_other_handle<B: Backend>(one: &B, other: &B) {
     let (key, holder, _) = fixture("hint-force");
-    let mut hints = other.watch(&key);
+    let mut hints = other.watch(&key, Uuid::new_v4());
     hinted(&mut hints, "the watch is in force").await;
     grant(one, &key, holder, LONG).await;
     definite(one.force_release(&key).await, "force_release");
@@ -385,8 +385,11 @@ pub async fn a_forced_release_is_hinted_to_the_other_handle<B: Backend>(one: &B,
 /// If it is not so.
 pub async fn every_watcher_of_a_key_is_hinted<B: Backend>(backend: &B) {
     let (key, holder, _) = fixture("hint-all");
-    let mut watchers = [backend.watch(&key), backend.watch(&key)];
-    drop(backend.watch(&key));
+    let mut watchers = [
+        backend.watch(&key, Uuid::new_v4()),
+        backend.watch(&key, Uuid::new_v4()),
+    ];
+    drop(backend.watch(&key, Uuid::new_v4()));
     for hints in &mut watchers {
         hinted(hints, "the watch is in force").await;
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::Hints;
+use super::{ContendRequest, Contended, Hints};
 use crate::LockKey;
 
 /// A store of leases.
@@ -26,16 +26,16 @@ use crate::LockKey;
 /// - The futures of commands are polled in a Tokio runtime with timers, unless the store has
 ///   [`immediate`](Self::immediate) commands.
 /// - A [`LeaseId`] is used for one acquire. It is not used again after a release, a loss or an error.
-/// - The future of [`try_acquire`](Self::try_acquire) is polled until it completes, even after its
-///   caller was cancelled. The engine then releases what it acquired. Only a runtime shutdown drops
+/// - The future of [`try_acquire`](Self::try_acquire) or [`contend`](Self::contend) is polled until it
+///   completes, even after its caller was cancelled. The engine then releases what it acquired. Only a runtime shutdown drops
 ///   that future early.
 /// - After an error that may have taken effect, the engine calls [`release`](Self::release) for that
 ///   lease until it returns an outcome or the lease must have expired.
 ///
 /// The backend must guarantee:
 ///
-/// - A `release` that *starts* after the outcome or the error of a `try_acquire` does not take effect
-///   before that `try_acquire`. A backend that stops waiting for a reply must ensure this, for
+/// - A `release` or a `leave` that *starts* after the outcome or the error of a `try_acquire` or a `contend`
+///   does not take effect before that attempt. A backend that stops waiting for a reply must ensure this, for
 ///   instance by sending both commands on one connection.
 /// - Each command completes within a bounded time.
 /// - `renew` and `release` return one result per item, in order.
@@ -44,6 +44,40 @@ use crate::LockKey;
 /// The engine also survives a backend that breaks the last two rules. It treats each missing result, and
 /// each command that panics when called or when polled, as [unknown](BackendError::unknown). It ignores
 /// surplus results. `watch`, `recoveries` and the methods without an outcome are not covered.
+///
+/// # Queue
+///
+/// A store can keep the waiters of all processes in a queue, and transfer a released key to the first one. The
+/// key is then not free in between, so no other process can acquire it. Such a store implements
+/// [`contend`](Self::contend) and [`leave`](Self::leave). By default there is no queue.
+///
+/// A process has one place in the queue of a key, for all its waiters. The engine guarantees:
+///
+/// - The process contends under one lease id, from its first attempt that may enter the queue until the lease
+///   is granted or left.
+/// - A lease in the queue is refreshed by a `contend` at least every second, or left.
+/// - A transferred lease is confirmed by a `contend` within a second of its [`Hint::Transferred`], or left.
+/// - After an error that may have taken effect, the lease is left, and the next attempt has a new lease id.
+/// - After [`Released::Transferred`] and [`Released::LeftToOthers`], the next attempt of the process is a
+///   `contend`.
+///
+/// The backend guarantees, if it has a queue:
+///
+/// - *Exclusion.* A transfer ends one lease and begins the next in one step. The transferred lease expires
+///   unless it is confirmed.
+/// - *Order.* Waiters are served in the order in which they entered. Only a waiter that stopped refreshing, or
+///   that a notification does not reach, is passed over. An unreachable waiter keeps its place.
+/// - *Head first.* A `contend` that finds the key free serves the first waiter, whichever it is.
+/// - *Own lease only.* A lease ends by its own release or leave, by its expiry, or by force.
+/// - *Repeats.* A repeated `contend` keeps its place and is counted once. A repeated `leave` or `release`
+///   changes nothing.
+/// - *Dead waiters.* A waiter that ended delays the others by at most 3 s, all waiters that hang by at most
+///   4.5 s together.
+/// - *No queue, no change.* While the queue is empty, every command behaves as without it.
+/// - *Other clients.* Clients that wait outside the queue have one turn after each turn of the queue's
+///   waiters.
+///
+/// [`Hint::Transferred`]: super::Hint::Transferred
 ///
 /// # Cancel safety
 ///
@@ -67,6 +101,47 @@ pub trait Backend: Send + Sync + 'static {
         request: &AcquireRequest,
     ) -> impl Future<Output = Result<Acquired, BackendError>> + Send;
 
+    /// Acquires a key if it is free or was transferred to this lease. Otherwise enters the queue of its waiters,
+    /// or refreshes the place of the lease there.
+    ///
+    /// A grant sets the TTL of the request and carries a fresh counter, as in
+    /// [`try_acquire`](Self::try_acquire). It confirms a transfer.
+    ///
+    /// The default implementation is for a store without a queue: it calls `try_acquire`.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future must be polled until it completes: a dropped attempt can leave the key held until the
+    /// lease expires. A repeat under the same lease keeps the place of the first attempt. If the first one was
+    /// granted, the repeat is granted again, and one release frees the key.
+    fn contend(
+        &self,
+        request: &ContendRequest,
+    ) -> impl Future<Output = Result<Contended, BackendError>> + Send {
+        let ContendRequest {
+            key, lease, ttl, ..
+        } = request;
+        let request = AcquireRequest::new(key.clone(), *lease, *ttl);
+        async move { Ok(self.try_acquire(&request).await?.into()) }
+    }
+
+    /// Removes leases from the queue, and releases each key that was transferred to its lease. Returns one
+    /// result per lease, in order.
+    ///
+    /// A failure of one lease must not fail the others. The default implementation is for a store without a
+    /// queue: it calls [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, each lease is in the queue, holds its key, or has left. A repeat returns
+    /// [`Released::NotHeld`] for a lease that has left.
+    fn leave(
+        &self,
+        leases: &[Release],
+    ) -> impl Future<Output = Vec<Result<Released, BackendError>>> + Send {
+        self.release(leases)
+    }
+
     /// Renews leases. Returns one result per renewal, in order.
     ///
     /// A renewal does not create a lease and does not shorten one. A failure of one renewal must not
@@ -85,7 +160,7 @@ pub trait Backend: Send + Sync + 'static {
     /// order.
     ///
     /// A release does not touch a key that another lease holds. A failure of one release must not fail
-    /// the others.
+    /// the others. A store with a queue transfers each key to its first waiter.
     ///
     /// # Cancel safety
     ///
@@ -96,15 +171,18 @@ pub trait Backend: Send + Sync + 'static {
         leases: &[Release],
     ) -> impl Future<Output = Vec<Result<Released, BackendError>>> + Send;
 
-    /// Keeps the lease for the requested TTL if no other process is subscribed to the key, and releases
-    /// it otherwise.
+    /// Keeps the lease for the requested TTL if no other process waits for the key, and releases it
+    /// otherwise. A process waits if it is in the queue or subscribed to the key.
     ///
     /// The engine calls this when a lease has used up its hand-off budget in this process. The calling
     /// process is not subscribed to the key. A lease that is kept continues under
     /// [`ReleasedOrKept::COUNTERS`] fresh counters, or under its own if the store has no room to count.
     ///
+    /// If the lease is released and the request has a [`next`](KeepRequest::next) lease, that lease enters the
+    /// queue in the same step. The waiters of the calling process then wait behind all others.
+    ///
     /// A backend that cannot count subscribers must release. The default implementation does so through
-    /// [`release`](Self::release), with a subscriber count of 0.
+    /// [`release`](Self::release), with a subscriber count of 0. It does not enter the queue.
     ///
     /// # Cancel safety
     ///
@@ -118,15 +196,15 @@ pub trait Backend: Send + Sync + 'static {
         let release = Release::new(request.key.clone(), request.lease);
         async move {
             match self.release(&[release]).await.into_iter().next() {
-                Some(Ok(Released::Released)) => Ok(ReleasedOrKept::released(0)),
                 Some(Ok(Released::NotHeld)) => Ok(ReleasedOrKept::NotHeld),
+                Some(Ok(released)) => Ok(ReleasedOrKept::passed(released, 0, false)),
                 Some(Err(error)) => Err(error),
                 None => Err(BackendError::no_outcome()),
             }
         }
     }
 
-    /// Keeps the lease for the requested TTL if no other process is subscribed to the key, and changes
+    /// Keeps the lease for the requested TTL if no other process waits for the key, and changes
     /// nothing otherwise. By default it changes nothing.
     ///
     /// The engine calls this before [`release_or_keep`](Self::release_or_keep), while the lease is held.
@@ -144,11 +222,17 @@ pub trait Backend: Send + Sync + 'static {
         ready(Ok(Extended::wanted(0)))
     }
 
-    /// Subscribes to a key. Returns immediately. The subscription ends when the [`Hints`] are dropped.
+    /// Subscribes a manager to a key. Returns immediately. The subscription ends when the [`Hints`] are
+    /// dropped.
     ///
-    /// A hint is sent when the subscription takes effect, after each resubscription, and at each release
-    /// of the key. An attempt after a hint cannot miss a release.
-    fn watch(&self, key: &LockKey) -> Hints;
+    /// A [`Hint::Released`] is sent when the subscription takes effect, after each resubscription, and at
+    /// each release that leaves the key free. An attempt after a hint cannot miss a release. A store with a
+    /// queue sends [`Hint::Transferred`] when it transfers the key to a lease of `manager`, and to no other
+    /// manager.
+    ///
+    /// [`Hint::Released`]: super::Hint::Released
+    /// [`Hint::Transferred`]: super::Hint::Transferred
+    fn watch(&self, key: &LockKey, manager: Uuid) -> Hints;
 
     /// Returns hints that the store is available again, or at another server, after it was unavailable.
     /// By default none.
@@ -255,6 +339,12 @@ impl LeaseId {
         Self { manager, number }
     }
 
+    /// Returns the UUID of the manager, which [`Backend::watch`] takes.
+    #[must_use]
+    pub fn manager(self) -> Uuid {
+        self.manager
+    }
+
     /// Returns the number that distinguishes the leases of one manager.
     pub(crate) fn number(self) -> u64 {
         self.number
@@ -356,13 +446,13 @@ pub enum Renewed {
     NotHeld,
 }
 
-/// One lease to release.
+/// One lease to release or to [leave](Backend::leave).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Release {
     /// The key.
     pub key: LockKey,
-    /// The lease that holds it.
+    /// The lease that holds the key, or that is in its queue.
     pub lease: LeaseId,
 }
 
@@ -380,6 +470,11 @@ impl Release {
 pub enum Released {
     /// The key is free now.
     Released,
+    /// The first waiter of the queue holds the key now. It can be a waiter of this process.
+    Transferred,
+    /// The key is free now, and clients outside the queue have the next turn. A [`contend`](Backend::contend)
+    /// waits for its end, a [`try_acquire`](Backend::try_acquire) takes the turn away.
+    LeftToOthers,
     /// The lease did not hold the key.
     NotHeld,
 }
@@ -394,13 +489,32 @@ pub struct KeepRequest {
     pub lease: LeaseId,
     /// The requested TTL from now on. A longer remaining TTL stays.
     pub ttl: Duration,
+    /// The lease that enters the queue if this one is released, or `None` if no waiter of this process is
+    /// left. [`Backend::extend`] ignores it.
+    pub next: Option<LeaseId>,
+    /// Whether `next` listens, as in [`ContendRequest::listens`].
+    pub listens: bool,
 }
 
 impl KeepRequest {
-    /// Creates a request to keep the lease on `key` for `ttl` from now on.
+    /// Creates a request to keep the lease on `key` for `ttl` from now on, without a next lease.
     #[must_use]
     pub fn new(key: LockKey, lease: LeaseId, ttl: Duration) -> Self {
-        Self { key, lease, ttl }
+        Self {
+            key,
+            lease,
+            ttl,
+            next: None,
+            listens: false,
+        }
+    }
+
+    /// Sets the lease that enters the queue if this one is released, and whether it listens.
+    #[must_use]
+    pub fn with_next(mut self, next: LeaseId, listens: bool) -> Self {
+        self.next = Some(next);
+        self.listens = listens;
+        self
     }
 }
 
@@ -408,7 +522,7 @@ impl KeepRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleasedOrKept {
-    /// No other process is subscribed: the lease continues.
+    /// No other process waits: the lease continues.
     #[non_exhaustive]
     Kept {
         /// The first of [`ReleasedOrKept::COUNTERS`] consecutive counters that only this lease uses.
@@ -416,12 +530,17 @@ pub enum ReleasedOrKept {
         /// has no room to count: the lease continues with the tokens that are left of its own counter.
         counter: Option<u64>,
     },
-    /// Other processes may be waiting: the key is free.
+    /// Other processes may be waiting: the lease has ended.
     #[non_exhaustive]
     Released {
-        /// The number of other processes that are subscribed, or 0 if it is unknown. This process
+        /// What became of the key. Never [`Released::NotHeld`].
+        released: Released,
+        /// The number of other processes that wait, or 0 if it is unknown. Without a queue, this process
         /// leaves as many turns to other processes before its next one.
         watchers: u32,
+        /// Whether the [`next`](KeepRequest::next) lease may be in the queue. The engine then contends under
+        /// it, or leaves.
+        queued: bool,
     },
     /// The lease did not hold the key.
     NotHeld,
@@ -439,10 +558,21 @@ impl ReleasedOrKept {
         Self::Kept { counter }
     }
 
-    /// Creates the outcome of a lease that was released for `watchers` other processes.
+    /// Creates the outcome of a lease that was released for `watchers` other processes. The key is free.
     #[must_use]
     pub fn released(watchers: u32) -> Self {
-        Self::Released { watchers }
+        Self::passed(Released::Released, watchers, false)
+    }
+
+    /// Creates the outcome of a lease that was `released` for `watchers` other processes. `queued` states
+    /// whether the next lease may be in the queue.
+    #[must_use]
+    pub fn passed(released: Released, watchers: u32, queued: bool) -> Self {
+        Self::Released {
+            released,
+            watchers,
+            queued,
+        }
     }
 }
 
@@ -450,7 +580,7 @@ impl ReleasedOrKept {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Extended {
-    /// No other process is subscribed: the lease continues for the requested TTL.
+    /// No other process waits: the lease continues for the requested TTL.
     #[non_exhaustive]
     Kept {
         /// The first of the lease's fresh counters, as in [`ReleasedOrKept::Kept`].
@@ -459,7 +589,7 @@ pub enum Extended {
     /// Other processes may be waiting: the lease is unchanged.
     #[non_exhaustive]
     Wanted {
-        /// The number of other processes that are subscribed, or 0 if it is unknown.
+        /// The number of other processes that wait, or 0 if it is unknown.
         watchers: u32,
     },
     /// The lease did not hold the key.
@@ -502,17 +632,27 @@ pub struct Holder {
     pub ttl: Duration,
     /// The hold count in the store. It is 1 for leases of this crate, which counts in the process.
     pub hold_count: u64,
+    /// The number of processes in the queue, or 0 if the store has no queue or does not disclose it.
+    pub queued: u32,
 }
 
 impl Holder {
-    /// Creates a holder.
+    /// Creates a holder with an empty queue behind it.
     #[must_use]
     pub fn new(id: String, ttl: Duration, hold_count: u64) -> Self {
         Self {
             id,
             ttl,
             hold_count,
+            queued: 0,
         }
+    }
+
+    /// Sets the number of processes in the queue.
+    #[must_use]
+    pub fn with_queued(mut self, queued: u32) -> Self {
+        self.queued = queued;
+        self
     }
 }
 

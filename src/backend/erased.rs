@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::{
-    AcquireRequest, Acquired, Backend, BackendError, Extended, ForceReleased, Hints, Holder,
-    Immediate, KeepRequest, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Extended,
+    ForceReleased, Hints, Holder, Immediate, KeepRequest, Release, Released, ReleasedOrKept,
+    Renewal, Renewed,
 };
 use crate::LockKey;
 
@@ -26,11 +28,15 @@ type Outcomes<T> = BoxFuture<Vec<Result<T, BackendError>>>;
 /// A [`Backend`] whose futures own it, so a background task can finish what its caller dropped.
 pub(crate) trait ErasedBackend: Send + Sync {
     fn try_acquire(self: Arc<Self>, request: AcquireRequest) -> Outcome<Acquired>;
+    #[allow(dead_code, reason = "the engine does not use the queue yet")]
+    fn contend(self: Arc<Self>, request: ContendRequest) -> Outcome<Contended>;
+    #[allow(dead_code, reason = "the engine does not use the queue yet")]
+    fn leave(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released>;
     fn renew(self: Arc<Self>, renewals: Vec<Renewal>) -> Outcomes<Renewed>;
     fn release(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released>;
     fn release_or_keep(self: Arc<Self>, request: KeepRequest) -> Outcome<ReleasedOrKept>;
     fn extend(self: Arc<Self>, request: KeepRequest) -> Outcome<Extended>;
-    fn watch(&self, key: &LockKey) -> Hints;
+    fn watch(&self, key: &LockKey, manager: Uuid) -> Hints;
     fn recoveries(&self) -> Hints;
     fn group(&self, key: &LockKey) -> u64;
     fn tokens_per_counter(&self) -> u32;
@@ -43,6 +49,15 @@ pub(crate) trait ErasedBackend: Send + Sync {
 impl<B: Backend> ErasedBackend for B {
     fn try_acquire(self: Arc<Self>, request: AcquireRequest) -> Outcome<Acquired> {
         outcome(async move { Backend::try_acquire(&*self, &request).await })
+    }
+
+    fn contend(self: Arc<Self>, request: ContendRequest) -> Outcome<Contended> {
+        outcome(async move { Backend::contend(&*self, &request).await })
+    }
+
+    fn leave(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released> {
+        let count = leases.len();
+        outcomes(count, async move { Backend::leave(&*self, &leases).await })
     }
 
     fn renew(self: Arc<Self>, renewals: Vec<Renewal>) -> Outcomes<Renewed> {
@@ -69,8 +84,8 @@ impl<B: Backend> ErasedBackend for B {
         outcome(async move { Backend::extend(&*self, &request).await })
     }
 
-    fn watch(&self, key: &LockKey) -> Hints {
-        Backend::watch(self, key)
+    fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
+        Backend::watch(self, key, manager)
     }
 
     fn recoveries(&self) -> Hints {

@@ -1,19 +1,47 @@
-//! Hints that a key may be free: the only message that a backend sends to a waiter.
+//! Hints that a key may be free or was transferred: the only messages that a backend sends to a waiter.
 
+use std::fmt;
 use std::future::poll_fn;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
+
+use super::LeaseId;
 
 /// The longest time that hints of too few stores are withheld from the waiter.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// Hints that a key may be free now, for one waiter.
+/// A message to a waiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Hint {
+    /// The key may be free.
+    Released,
+    /// The store has transferred the key to a lease of this manager, which a
+    /// [`contend`](super::Backend::contend) confirms.
+    #[non_exhaustive]
+    Transferred {
+        /// The lease. A waiter that has left ignores it, because its [`leave`](super::Backend::leave)
+        /// releases the key.
+        lease: LeaseId,
+    },
+}
+
+impl Hint {
+    /// Creates the hint that the key was transferred to `lease`.
+    #[must_use]
+    pub fn transferred(lease: LeaseId) -> Self {
+        Self::Transferred { lease }
+    }
+}
+
+/// Hints for one waiter.
 ///
-/// A hint is not a guarantee. A missing hint costs the waiter at most its poll interval. Hints that arrive
-/// before the waiter received the previous one are merged into it.
+/// A hint is not a guarantee. A missing hint costs the waiter at most its poll interval. Hints of one kind that
+/// arrive before the waiter received the previous one are merged into it: of several transfers, the last one
+/// counts. A transfer is received before a release.
 #[derive(Debug)]
 pub struct Hints {
     source: Source,
@@ -21,8 +49,64 @@ pub struct Hints {
 
 #[derive(Debug)]
 enum Source {
-    One(mpsc::Receiver<()>),
+    One(Arc<Pending>),
     Several(Several),
+}
+
+/// What one waiter has not received yet. The senders hold it weakly: without a waiter, it is gone.
+#[derive(Default)]
+struct Pending {
+    state: Mutex<PendingState>,
+}
+
+#[derive(Default)]
+struct PendingState {
+    released: bool,
+    transferred: Option<LeaseId>,
+    /// The task that waits for the next hint, or one that has ceased to.
+    waker: Option<Waker>,
+}
+
+impl Pending {
+    fn state(&self) -> MutexGuard<'_, PendingState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn poll_next(&self, context: &mut Context<'_>) -> Poll<Hint> {
+        let mut state = self.state();
+        if let Some(lease) = state.transferred.take() {
+            return Poll::Ready(Hint::transferred(lease));
+        }
+        if std::mem::take(&mut state.released) {
+            return Poll::Ready(Hint::Released);
+        }
+        match &mut state.waker {
+            Some(waker) => waker.clone_from(context.waker()),
+            waker => *waker = Some(context.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    fn add(&self, hint: Hint) {
+        let mut state = self.state();
+        match hint {
+            Hint::Released => state.released = true,
+            Hint::Transferred { lease } => state.transferred = Some(lease),
+        }
+        let waker = state.waker.take();
+        // A waker runs code of the waiter's runtime.
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// Omits the lease, which identifies an owner.
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").finish_non_exhaustive()
+    }
 }
 
 /// The hints of several stores, of which the waiter needs `enough`.
@@ -32,7 +116,7 @@ enum Source {
 /// hints are lost, the delay is at most [`GATHER`].
 #[derive(Debug)]
 struct Several {
-    stores: Vec<(mpsc::Receiver<()>, bool)>,
+    stores: Vec<(Arc<Pending>, bool)>,
     enough: usize,
     /// The time of the first hint that was not forwarded yet.
     since: Option<Instant>,
@@ -41,9 +125,9 @@ struct Several {
 impl Several {
     /// Completes with `true` when enough stores have sent a hint, and with `false` when `since` was set.
     fn poll_gather(&mut self, context: &mut Context<'_>) -> Poll<bool> {
-        for (receiver, hinted) in &mut self.stores {
-            // A store that dropped its sender sends no more hints.
-            while let Poll::Ready(Some(())) = receiver.poll_recv(context) {
+        for (pending, hinted) in &mut self.stores {
+            // The last poll registers the waker.
+            while pending.poll_next(context).is_ready() {
                 *hinted = true;
             }
         }
@@ -91,63 +175,129 @@ impl Several {
 /// The sending side of [`Hints`], which the backend keeps until [`is_closed`](Self::is_closed).
 #[derive(Debug, Clone)]
 pub struct HintSender {
-    sender: mpsc::Sender<()>,
+    pending: Weak<Pending>,
 }
 
 impl Hints {
     /// Creates a connected pair.
     #[must_use]
     pub fn channel() -> (HintSender, Self) {
-        let (sender, receiver) = mpsc::channel(1);
-        let source = Source::One(receiver);
-        (HintSender { sender }, Self { source })
+        let pending = Arc::<Pending>::default();
+        let sender = HintSender {
+            pending: Arc::downgrade(&pending),
+        };
+        let source = Source::One(pending);
+        (sender, Self { source })
     }
 
     /// Merges the hints of several stores into one when `enough` stores have sent theirs, or 50 ms after
-    /// the first.
+    /// the first. Transfers become releases: no store transfers for all.
     pub(crate) fn gathered(stores: impl IntoIterator<Item = Self>, enough: usize) -> Self {
-        let receivers = stores.into_iter().flat_map(|hints| match hints.source {
-            Source::One(receiver) => vec![(receiver, false)],
+        let stores = stores.into_iter().flat_map(|hints| match hints.source {
+            Source::One(pending) => vec![(pending, false)],
             Source::Several(several) => several.stores,
         });
         Self {
             source: Source::Several(Several {
-                stores: receivers.collect(),
+                stores: stores.collect(),
                 enough,
                 since: None,
             }),
         }
     }
 
-    /// Completes when the next hint arrives. It stays pending after the backend dropped its sender.
+    /// Completes with the next hint. It stays pending after the backend dropped its sender.
     ///
     /// # Cancel safety
     ///
     /// If dropped, no hint is lost.
-    pub async fn next(&mut self) {
+    pub async fn next(&mut self) -> Hint {
         match &mut self.source {
-            Source::One(receiver) => {
-                if receiver.recv().await.is_none() {
-                    std::future::pending::<()>().await;
-                }
+            Source::One(pending) => poll_fn(|context| pending.poll_next(context)).await,
+            Source::Several(several) => {
+                several.next().await;
+                Hint::Released
             }
-            Source::Several(several) => several.next().await,
         }
     }
 }
 
 impl HintSender {
-    /// Notifies the waiter, without blocking.
+    /// Notifies the waiter that the key may be free, without blocking.
     pub fn hint(&self) {
-        // A full channel already holds a hint that was not received. A closed one has no waiter.
-        match self.sender.try_send(()) {
-            Ok(()) | Err(_) => {}
+        self.send(Hint::Released);
+    }
+
+    /// Sends a hint to the waiter, without blocking.
+    pub fn send(&self, hint: Hint) {
+        if let Some(pending) = self.pending.upgrade() {
+            pending.add(hint);
         }
     }
 
     /// Returns `true` if the waiter dropped its [`Hints`], so that its subscription can end.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.sender.is_closed()
+        self.pending.strong_count() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn lease(number: u64) -> LeaseId {
+        LeaseId::new(Uuid::nil(), number)
+    }
+
+    async fn is_pending(hints: &mut Hints) -> bool {
+        tokio::select! {
+            biased;
+            _ = hints.next() => false,
+            () = std::future::ready(()) => true,
+        }
+    }
+
+    #[tokio::test]
+    async fn transfer_behind_release_is_received_first() {
+        let (sender, mut hints) = Hints::channel();
+        sender.hint();
+        sender.send(Hint::transferred(lease(1)));
+        sender.hint();
+        assert_eq!(hints.next().await, Hint::transferred(lease(1)));
+        assert_eq!(hints.next().await, Hint::Released);
+        assert!(is_pending(&mut hints).await);
+    }
+
+    #[tokio::test]
+    async fn last_of_several_transfers_counts() {
+        let (sender, mut hints) = Hints::channel();
+        sender.send(Hint::transferred(lease(1)));
+        sender.send(Hint::transferred(lease(2)));
+        assert_eq!(hints.next().await, Hint::transferred(lease(2)));
+        assert!(is_pending(&mut hints).await);
+    }
+
+    #[tokio::test]
+    async fn hint_during_wait_wakes_waiter() {
+        let (sender, mut hints) = Hints::channel();
+        let waiter = tokio::spawn(async move { hints.next().await });
+        tokio::task::yield_now().await;
+        sender.clone().send(Hint::transferred(lease(7)));
+        assert_eq!(waiter.await.unwrap(), Hint::transferred(lease(7)));
+        assert!(sender.is_closed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn gathered_transfers_are_releases() {
+        let (channels, stores): (Vec<_>, Vec<_>) = (0..3).map(|_| Hints::channel()).unzip();
+        let mut hints = Hints::gathered(stores, 2);
+        channels[0].send(Hint::transferred(lease(1)));
+        assert!(is_pending(&mut hints).await);
+        channels[2].send(Hint::transferred(lease(1)));
+        assert_eq!(hints.next().await, Hint::Released);
+        assert!(is_pending(&mut hints).await);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::subscribers::Subscribers;
 use super::{
@@ -191,7 +192,7 @@ impl Backend for Memory {
         Ok(self.state().extend(request, Instant::now()))
     }
 
-    fn watch(&self, key: &LockKey) -> Hints {
+    fn watch(&self, key: &LockKey, _manager: Uuid) -> Hints {
         let (sender, hints) = Hints::channel();
         sender.hint();
         let mut state = self.state();
@@ -263,8 +264,6 @@ impl fmt::Debug for Memory {
 mod tests {
     use std::time::Duration;
 
-    use uuid::Uuid;
-
     use super::*;
 
     /// Returns the capacities of the key's subscribers, and of the two maps.
@@ -298,9 +297,9 @@ mod tests {
     fn short_watches_on_held_key_stay_bounded() {
         let (memory, key) = (Memory::new(), LockKey::new("k"));
         acquire(&memory, &key, LeaseId::new(Uuid::new_v4(), 1));
-        let live: Vec<_> = (0..3).map(|_| memory.watch(&key)).collect();
+        let live: Vec<_> = (0..3).map(|_| memory.watch(&key, Uuid::nil())).collect();
         for _ in 0..100_000 {
-            drop(memory.watch(&key));
+            drop(memory.watch(&key, Uuid::nil()));
             let [subscribers, ..] = capacities(&memory, &key);
             assert!(subscribers <= 8, "{subscribers} for {}", live.len());
         }
@@ -309,11 +308,13 @@ mod tests {
     #[test]
     fn many_live_watches_are_pruned_rarely() {
         let (memory, key) = (Memory::new(), LockKey::new("k"));
-        let live: Vec<_> = (0..1_000).map(|_| memory.watch(&key)).collect();
+        let live: Vec<_> = (0..1_000)
+            .map(|_| memory.watch(&key, Uuid::nil()))
+            .collect();
         let mut walks = 0;
         for _ in 0..10_000 {
             let before = memory.state().watchers[&key].len();
-            drop(memory.watch(&key));
+            drop(memory.watch(&key, Uuid::nil()));
             walks += usize::from(memory.state().watchers[&key].len() <= before);
         }
         assert!(walks <= 10, "{walks} walks over {} watches", live.len());
@@ -324,8 +325,10 @@ mod tests {
         let (memory, key) = (Memory::new(), LockKey::new("k"));
         let lease = LeaseId::new(Uuid::new_v4(), 1);
         acquire(&memory, &key, lease);
-        let live = memory.watch(&key);
-        let burst: Vec<_> = (0..10_000).map(|_| memory.watch(&key)).collect();
+        let live = memory.watch(&key, Uuid::nil());
+        let burst: Vec<_> = (0..10_000)
+            .map(|_| memory.watch(&key, Uuid::nil()))
+            .collect();
         drop(burst);
         let release = Release::new(key.clone(), lease);
         let outcome = Immediate::release(&memory, &release, Instant::now());
@@ -350,7 +353,10 @@ mod tests {
         let memory = Memory::new();
         let lease = LeaseId::new(Uuid::new_v4(), 1);
         let keys: Vec<_> = (0..10_000).map(|n| LockKey::new(format!("k{n}"))).collect();
-        let hints: Vec<_> = keys.iter().map(|key| memory.watch(key)).collect();
+        let hints: Vec<_> = keys
+            .iter()
+            .map(|key| memory.watch(key, Uuid::nil()))
+            .collect();
         keys.iter().for_each(|key| acquire(&memory, key, lease));
         drop(hints);
         for key in &keys {

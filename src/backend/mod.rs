@@ -9,6 +9,7 @@ mod contract;
 mod erased;
 mod hints;
 mod memory;
+mod queue;
 mod quorum;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -18,8 +19,9 @@ pub use contract::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Extended, ForceReleased,
     Holder, Immediate, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
-pub use hints::{HintSender, Hints};
+pub use hints::{Hint, HintSender, Hints};
 pub use memory::Memory;
+pub use queue::{ContendRequest, Contended};
 pub use quorum::{Fence, Node, Quorum, QuorumBuilder};
 
 pub(crate) use erased::{BoxFuture, ErasedBackend};

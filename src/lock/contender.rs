@@ -303,7 +303,7 @@ impl AcquireLoop {
     /// no waiter is left; then the lane is idle.
     async fn pause(&mut self, mut again_at: Moment, last_attempt: bool) -> bool {
         let asleep_since = Moment::now();
-        let hints = (self.hints).get_or_insert_with(|| self.engine.backend.watch(&self.key));
+        let hints = (self.hints).get_or_insert_with(|| self.engine.watch(&self.key));
         loop {
             let now = Moment::now();
             let pause = self.engine.event(&self.key, |lane, effects| {
@@ -323,7 +323,7 @@ impl AcquireLoop {
             // All three are cancel safe: hints and wakeups are kept for the next round.
             tokio::select! {
                 biased;
-                () = hints.next() => {
+                _ = hints.next() => {
                     self.yields_to = self.yields_to.saturating_sub(1);
                     if self.yields_to == 0 {
                         return true;

@@ -14,7 +14,7 @@ use super::options::Options;
 use super::seats::{Seat, Seats};
 use super::table::Lanes;
 use super::unresolved::Unresolved;
-use crate::backend::{ErasedBackend, LeaseId};
+use crate::backend::{ErasedBackend, Hints, LeaseId};
 use crate::task::{Runtime, RuntimeId};
 use crate::{Error, ErrorKind, LockKey, Owner};
 
@@ -71,6 +71,11 @@ impl Engine {
 
     pub(super) fn new_owner(&self) -> Owner {
         Owner::new(self.id, self.next_number())
+    }
+
+    /// Subscribes this manager to a key.
+    pub(super) fn watch(&self, key: &LockKey) -> Hints {
+        self.backend.watch(key, self.id)
     }
 
     pub(super) fn new_lease_id(&self) -> LeaseId {

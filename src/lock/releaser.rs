@@ -263,8 +263,8 @@ impl Sent {
     ) {
         let Outgoing { lease, ttl } = self.outgoing;
         let outcome = match outcome {
-            Ok(Released::Released) => Ok(()),
             Ok(Released::NotHeld) => lane.returned_absent(lease, now),
+            Ok(_) => Ok(()),
             Err(error) => {
                 let home = self.home;
                 effects.work.push(Work::Resolve { lease, ttl, home });
@@ -324,7 +324,7 @@ async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, ord
                 lane.kept(&key, number, kept, now, effects);
             });
         }
-        Ok(ReleasedOrKept::Released { watchers }) => {
+        Ok(ReleasedOrKept::Released { watchers, .. }) => {
             let yielded = Yielded::to(watchers);
             engine.event(&key, |lane, effects| {
                 lane.returned(number, Ok(()), yielded, now, effects);

@@ -76,7 +76,7 @@ async fn run(mut running: Running) {
             () = sleep_until(wakes_at.into()) => {}
             () = unresolved.changed.notified() => {}
             // Other processes may wait for these keys, so they are retried at once.
-            () = recoveries.next() => unresolved.retry_now(),
+            _ = recoveries.next() => unresolved.retry_now(),
         }
     }
     running.over = true;

@@ -201,8 +201,8 @@ impl Backend for Slow {
         self.memory.release(leases).await
     }
 
-    fn watch(&self, key: &LockKey) -> Hints {
-        self.memory.watch(key)
+    fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
+        self.memory.watch(key, manager)
     }
 
     fn recoveries(&self) -> Hints {

@@ -166,7 +166,7 @@ async fn run(mut running: Running) {
             biased;
             () = sleep_until(wakes_at.into()) => {}
             () = alarm.earlier.notified() => {}
-            () = recoveries.next() => {
+            _ = recoveries.next() => {
                 if let Some(engine) = running.engine.upgrade() {
                     mark_suspect(&engine, &home);
                 }

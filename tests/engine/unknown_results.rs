@@ -12,6 +12,7 @@ use tower_lock::backend::{
     Released, Renewal, Renewed,
 };
 use tower_lock::{Backend, ErrorKind, LockKey, LockManager};
+use uuid::Uuid;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -81,7 +82,7 @@ impl Backend for Unanswering {
         renewals.iter().map(|_| Ok(Renewed::NotHeld)).collect()
     }
 
-    fn watch(&self, _key: &LockKey) -> Hints {
+    fn watch(&self, _key: &LockKey, _manager: Uuid) -> Hints {
         Hints::channel().1
     }
 

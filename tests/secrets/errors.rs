@@ -6,6 +6,7 @@ use std::time::Duration;
 use deadpool_redis::{Config, Runtime};
 use tower_lock::backend::redis::{Credentials, RedisBackend, RedisBackendBuilder};
 use tower_lock::{Backend as _, ConnectError, ErrorKind, LockKey, LockManager};
+use uuid::Uuid;
 
 use crate::canary::{Canary, KEY, PASSWORD, USER, admit, assert_no_login, encoded, with_login};
 use crate::exports::words;
@@ -179,7 +180,7 @@ fn no_error_of_a_lock_and_nothing_that_is_told_of_it_names_anybody() {
 
         let guard = locks.acquire(KEY).await.unwrap();
         canary.error(&locks.acquire(KEY).await.unwrap_err());
-        let mut hints = backend.watch(&LockKey::new(KEY));
+        let mut hints = backend.watch(&LockKey::new(KEY), Uuid::new_v4());
         hints.next().await;
 
         // Not allowed any more.

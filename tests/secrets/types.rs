@@ -10,13 +10,15 @@ use http::{Request, Response};
 use tower::{Layer as _, Service as _, service_fn};
 use tower_lock::backend::redis::{Credentials, Publish};
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased,
-    Hints, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Extended,
+    Fence, ForceReleased, Hint, Hints, KeepRequest, LeaseId, Release, Released, ReleasedOrKept,
+    Renewal, Renewed,
 };
 use tower_lock::{
     Backend as _, Held, InvalidKey, LockKey, LockKeys, LockLayer, LockManager, LockRejection,
     LockTarget, Locked, LockedRejection, Memory, OnLost, Owner, Quorum, RedisBackend,
 };
+use uuid::Uuid;
 
 use crate::canary::{Canary, KEY, PASSWORD, USER, admit, at, encoded, identity, with_login};
 use crate::support::redis_server::RedisServer;
@@ -92,21 +94,27 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
             .await
             .unwrap(),
     );
-    let mut hints = backend.watch(&key);
+    let mut hints = backend.watch(&key, Uuid::new_v4());
     hints.next().await;
     canary.closed(backend);
     let nowhere = at("redis://127.0.0.1:1");
     canary.closed(&nowhere);
     canary.error(&nowhere.connect().await.unwrap_err());
     canary.closed(&hints);
-    canary.closed(&Hints::channel().0);
+    let (sender, transferred) = Hints::channel();
+    sender.send(Hint::transferred(lease));
+    canary.closed(&sender);
+    canary.closed(&transferred);
+    canary.open(&Hint::transferred(lease));
     canary.open(&lease);
     canary.open(&backend.inspect(&key).await.unwrap().unwrap());
     canary.open(&AcquireRequest::new(key.clone(), lease, ttl));
+    canary.open(&ContendRequest::new(key.clone(), lease, ttl, true));
     canary.open(&KeepRequest::new(key.clone(), lease, ttl));
     canary.open(&Release::new(key.clone(), lease));
     canary.open(&Renewal::new(key.clone(), lease, ttl));
     canary.closed(&Acquired::busy(ttl));
+    canary.closed(&Contended::waiting(ttl, 1));
     canary.closed(&Renewed::NotHeld);
     canary.closed(&Released::Released);
     canary.closed(&ReleasedOrKept::kept(1));
@@ -120,7 +128,7 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
         .try_acquire(&AcquireRequest::new(key.clone(), lease, ttl))
         .await
         .unwrap();
-    let _watch = memory.watch(&key);
+    let _watch = memory.watch(&key, Uuid::new_v4());
     canary.closed(&memory);
     canary.closed(&Fence::Propose(1));
     let unavailable = BackendErrorKind::Unavailable;
@@ -139,7 +147,7 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
             .try_acquire(&AcquireRequest::new(key.clone(), lease, ttl))
             .await,
     );
-    let _watch = quorum.watch(&key);
+    let _watch = quorum.watch(&key, Uuid::new_v4());
     canary.closed(&quorum);
     drop(quorum.release(&[Release::new(key, lease)]).await);
 }

@@ -9,6 +9,7 @@ use tower_lock::backend::{
     Holder, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{Backend, LockKey};
+use uuid::Uuid;
 
 use crate::plan::Command;
 use crate::store::{Item, Outcome};
@@ -134,7 +135,7 @@ impl Backend for Wire {
         })
     }
 
-    fn watch(&self, key: &LockKey) -> Hints {
+    fn watch(&self, key: &LockKey, _manager: Uuid) -> Hints {
         let (sender, hints) = Hints::channel();
         self.world.watch(index(key), self.manager, sender);
         hints

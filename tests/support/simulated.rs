@@ -14,6 +14,7 @@ use tower_lock::backend::{
     Renewal, Renewed,
 };
 use tower_lock::{Backend, LockKey, Memory};
+use uuid::Uuid;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
@@ -277,9 +278,9 @@ impl Backend for Simulated {
         self.meet(fault, self.memory.extend(request)).await
     }
 
-    fn watch(&self, key: &LockKey) -> Hints {
+    fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
         if self.hints {
-            self.memory.watch(key)
+            self.memory.watch(key, manager)
         } else {
             Hints::channel().1
         }

@@ -1,5 +1,7 @@
 //! What becomes of a lease that was handed on for long enough.
 
+use uuid::Uuid;
+
 use super::{LONG, busy, definite, fixture, grant, hinted, release};
 use crate::LockKey;
 use crate::backend::{Backend, Extended, KeepRequest, LeaseId, ReleasedOrKept};
@@ -33,7 +35,7 @@ pub async fn a_lease_that_nobody_waits_for_may_be_kept<B: Backend>(backend: &B) 
 pub async fn a_lease_that_another_handle_watches_is_passed_on<B: Backend>(one: &B, other: &B) {
     let (key, holder, next) = fixture("pass-watched");
     grant(one, &key, holder, LONG).await;
-    let mut hints = other.watch(&key);
+    let mut hints = other.watch(&key, Uuid::new_v4());
     hinted(&mut hints, "the watch is in force").await;
     let passed = release_or_keep(one, &key, holder).await;
     let is_released = matches!(passed, ReleasedOrKept::Released { .. });
@@ -76,7 +78,7 @@ pub async fn a_lease_that_nobody_waits_for_may_be_extended<B: Backend>(backend: 
 pub async fn a_lease_that_another_handle_watches_is_not_extended<B: Backend>(one: &B, other: &B) {
     let (key, holder, next) = fixture("extend-watched");
     grant(one, &key, holder, LONG / 2).await;
-    let mut hints = other.watch(&key);
+    let mut hints = other.watch(&key, Uuid::new_v4());
     hinted(&mut hints, "the watch is in force").await;
     let extended = extend(one, &key, holder).await;
     let is_wanted = matches!(extended, Extended::Wanted { .. });

@@ -78,7 +78,7 @@ impl Backend for Flawed {
         self.call(Ok(Extended::wanted(0)))
     }
 
-    fn watch(&self, _: &LockKey) -> Hints {
+    fn watch(&self, _: &LockKey, _: Uuid) -> Hints {
         Hints::channel().1
     }
 
@@ -202,7 +202,10 @@ fn panicking_immediate_commands_are_unknown() {
 async fn release_or_keep_releases_by_default() {
     let backend = Flawed::new(Flaw::Outcomes(1));
     let kept = ErasedBackend::release_or_keep(backend, keep()).await;
-    assert!(matches!(kept, Ok(ReleasedOrKept::Released { watchers: 0 })));
+    assert!(matches!(
+        kept,
+        Ok(ReleasedOrKept::Released { watchers: 0, .. })
+    ));
     let none = Flawed::new(Flaw::Outcomes(0));
     let kept = ErasedBackend::release_or_keep(none, keep()).await;
     assert!(is_unknown(&kept), "{kept:?}");

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::builder::QuorumBuilder;
 use super::inner::Inner;
 use super::{acquire, ask, release};
@@ -132,6 +134,10 @@ impl Quorum {
 /// unavailable node cannot report, and the lease would have to be released on the nodes that kept it. The
 /// saving would be one acquire per hand-off budget of 100 ms.
 ///
+/// A quorum has no queue of waiters: the default of `contend` and `leave`. Each node would order its waiters
+/// by their arrival there, so the nodes could transfer one key to different leases, and none of them would
+/// have a majority. Waiters acquire after the hints of a majority, as they do without a queue.
+///
 /// Dropping the future of any method but `try_acquire` leaves nothing behind: what was sent takes
 /// effect or does not, and may be asked for again.
 impl Backend for Quorum {
@@ -147,9 +153,9 @@ impl Backend for Quorum {
         release::release(&self.inner, leases).await
     }
 
-    fn watch(&self, key: &LockKey) -> Hints {
+    fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
         let inner = &self.inner;
-        let hints = inner.nodes.iter().map(|node| node.watch(key));
+        let hints = inner.nodes.iter().map(|node| node.watch(key, manager));
         Hints::gathered(hints, inner.majority())
     }
 

@@ -65,8 +65,8 @@ impl Backend for Flaky {
         }
     }
 
-    fn watch(&self, key: &LockKey) -> Hints {
-        self.memory.lock().unwrap().watch(key)
+    fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
+        self.memory.lock().unwrap().watch(key, manager)
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {

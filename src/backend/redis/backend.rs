@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::Pool;
+use uuid::Uuid;
 
 use super::RedisBackendBuilder;
 use super::command::{Cause, spread_quarantine};
@@ -179,7 +180,9 @@ impl Backend for RedisBackend {
 
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
         let inner = &*self.inner;
-        let KeepRequest { key, lease, ttl } = request;
+        let KeepRequest {
+            key, lease, ttl, ..
+        } = request;
         let (route, own) = (inner.topology.route(key)?, inner.own_subscribers(key));
         let at = inner.calls.at(&route, key);
         let outcome = inner.calls.release_or_keep(at, *lease, *ttl, own, true);
@@ -192,7 +195,9 @@ impl Backend for RedisBackend {
 
     async fn extend(&self, request: &KeepRequest) -> Result<Extended, BackendError> {
         let inner = &*self.inner;
-        let KeepRequest { key, lease, ttl } = request;
+        let KeepRequest {
+            key, lease, ttl, ..
+        } = request;
         let Some(own) = inner.own_subscribers(key) else {
             return Ok(Extended::wanted(0));
         };
@@ -204,7 +209,7 @@ impl Backend for RedisBackend {
         outcome.await
     }
 
-    fn watch(&self, key: &LockKey) -> Hints {
+    fn watch(&self, key: &LockKey, _manager: Uuid) -> Hints {
         let inner = &*self.inner;
         let channel = inner.calls.names.channel(key).to_text();
         let (sender, hints) = Hints::channel();

@@ -187,8 +187,8 @@ impl Calls {
         let release = Release::new(at.key.clone(), lease);
         let released = self.release_all(at.route, &[&release]).await;
         match spread(released, 1).remove(0)? {
-            Released::Released => Ok(Extended::wanted(0)),
             Released::NotHeld => Ok(Extended::NotHeld),
+            _ => Ok(Extended::wanted(0)),
         }
     }
 }

@@ -160,7 +160,7 @@ impl Task {
             // A new topic does not shorten the pause. The end of the last topic does.
             tokio::select! {
                 () = sleep_until((now + SWEEP).min(until)) => {}
-                () = recoveries.next() => return false,
+                _ = recoveries.next() => return false,
             }
             self.shared.topics().sweep(Instant::now());
             if self.is_over(Duration::ZERO, Instant::now()) {

@@ -1,0 +1,84 @@
+//! The requests and outcomes of the queue in which the waiters of all processes stand.
+
+use std::time::Duration;
+
+use super::{Acquired, LeaseId};
+use crate::LockKey;
+
+/// The request of [`Backend::contend`](super::Backend::contend).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ContendRequest {
+    /// The key to acquire.
+    pub key: LockKey,
+    /// The lease that stands in the queue and that shall hold the key.
+    pub lease: LeaseId,
+    /// The duration of the lease.
+    pub ttl: Duration,
+    /// Whether the process has a [`watch`](super::Backend::watch) in force for this key and manager.
+    ///
+    /// A waiter that listens is notified when the key is transferred to it, and passed over if the
+    /// notification does not reach it. Any other waiter has a short time to find out by an attempt.
+    pub listens: bool,
+}
+
+impl ContendRequest {
+    /// Creates a request to acquire `key` under `lease` for `ttl`, or to wait for it in the queue.
+    #[must_use]
+    pub fn new(key: LockKey, lease: LeaseId, ttl: Duration, listens: bool) -> Self {
+        Self {
+            key,
+            lease,
+            ttl,
+            listens,
+        }
+    }
+}
+
+/// The outcome of [`Backend::contend`](super::Backend::contend).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Contended {
+    /// The key is held under the requested lease, which has left the queue.
+    #[non_exhaustive]
+    Granted {
+        /// The base of the fencing tokens, below 2^53.
+        counter: u64,
+    },
+    /// Another lease holds the key, or another waiter has the next turn.
+    #[non_exhaustive]
+    Waiting {
+        /// The time after which an attempt can succeed without a hint: the remaining TTL of the holder,
+        /// or the rest of a turn of clients outside the queue.
+        ttl: Duration,
+        /// The number of live waiters in the queue, this one included. `None` if this lease is not in
+        /// the queue: the store has none, or no room for another waiter.
+        queued: Option<u32>,
+    },
+}
+
+impl Contended {
+    /// Creates a grant under `counter`.
+    #[must_use]
+    pub fn granted(counter: u64) -> Self {
+        Self::Granted { counter }
+    }
+
+    /// Creates the outcome of a waiter whose next attempt can succeed after `ttl`, in a queue of `queued`
+    /// waiters.
+    #[must_use]
+    pub fn waiting(ttl: Duration, queued: impl Into<Option<u32>>) -> Self {
+        let queued = queued.into();
+        Self::Waiting { ttl, queued }
+    }
+}
+
+/// The outcome in a store without a queue.
+impl From<Acquired> for Contended {
+    fn from(acquired: Acquired) -> Self {
+        match acquired {
+            Acquired::Granted { counter } => Self::granted(counter),
+            Acquired::Busy { ttl } => Self::waiting(ttl, None),
+        }
+    }
+}
