@@ -21,19 +21,24 @@ HERD_SECONDS ?= 5
 # Which part of the mutants `make mutants` tests.
 SHARD ?= 0/1
 
+# How many steps `make queue` takes, and the seed of one run.
+STEPS ?= 100000
+QUEUE_SEED ?=
+
 # How many seeds `make simulate` runs, from which one on, and one alone: with its trace.
 SEEDS ?= 100000
 FIRST ?= 0
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-servers faults simulate mutants server lint features bench instructions interop
+.PHONY: help test test-servers faults queue simulate mutants server lint features bench instructions interop
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
 	@echo 'make test-servers  the Redis tests against Redis 6.2, 7.0, 8.2, Valkey 8.1 and 9.1 (takes Python)'
 	@echo 'make faults    every fault $(RUNS) times under load, as one table (RUNS=n, ROWS="words of names"; 100 000 locks once, or by name)'
 	@echo 'make simulate  the engine under simulated faults, in virtual time (SEEDS=n, FIRST=n; SEED=n: one, with its trace)'
+	@echo 'make queue     random steps of the queue in Redis against a reference (STEPS=n, QUEUE_SEED=n)'
 	@echo 'make mutants   changes of the engine and the middleware that no test catches (SHARD=k/n, JOBS=n)'
 	@echo 'make lint      format, clippy and documentation, warnings are errors'
 	@echo 'make features  each feature alone, and none'
@@ -56,6 +61,11 @@ test-servers: server
 # A table of violations, overlaps, recovery times and orphaned keys. `make test` runs each fault once.
 faults: server
 	FAULT_RUNS=$(RUNS) $(CARGO) test --all-features --test faults -- $(ROWS)
+
+# `make test` takes 2 000 steps.
+queue: server
+	QUEUE_STEPS=$(STEPS) $(if $(QUEUE_SEED),QUEUE_SEED=$(QUEUE_SEED)) \
+		$(CARGO) test --all-features --test redis_queue -- random_steps --nocapture
 
 # `make test` runs 2 000 seeds. WITHOUT and ONLY choose classes: tests/simulate/main.rs.
 simulate:

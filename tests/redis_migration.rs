@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use tokio::time::{Instant, sleep};
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend as _, Extended, KeepRequest, LeaseId, Release, Released,
-    ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend as _, ContendRequest, Contended, Extended, KeepRequest,
+    LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{ErrorKind, LockGuard, LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
@@ -197,6 +197,14 @@ async fn lease_in_moving_slot_is_repeated_and_ended() {
             }
         }
         assert!(counters[0] < counters[1]);
+        // The queue is at the other node, so a waiter polls.
+        let waiter = LeaseId::new(Uuid::new_v4(), 1);
+        let contend = ContendRequest::new(key.clone(), waiter, PATIENCE, true);
+        let waiting = backend.contend(&contend).await.unwrap();
+        assert!(
+            matches!(waiting, Contended::Waiting { queued: None, .. }),
+            "{waiting:?}"
+        );
         let renewal = Renewal::new(key.clone(), lease, 2 * PATIENCE);
         let renewed = backend.renew(&[renewal]).await.remove(0).unwrap();
         assert_eq!(renewed, Renewed::Renewed);

@@ -5,6 +5,7 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::future::IntoFuture as _;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -20,7 +21,17 @@ use support::redis_server::RedisServer;
 /// The rules of the manual, verbatim.
 const LOCKER: &str = "ACL SETUSER locker reset on >SECRET ~lock:* resetchannels \
     &redisson_lock__channel:* +ping +time +eval +evalsha +incrby +del +exists +hset +hdel +hlen \
-    +hexists +pttl +pexpire +publish +subscribe +unsubscribe +pubsub|numsub";
+    +hexists +pttl +pexpire +zadd +zrem +zscore +zcount +zrange +zrevrangebyscore +publish \
+    +subscribe +unsubscribe +pubsub|numsub";
+/// The permissions of them without which a backend connects, and serves no queue.
+const FOR_QUEUES: [&str; 6] = [
+    "zadd",
+    "zrem",
+    "zscore",
+    "zcount",
+    "zrange",
+    "zrevrangebyscore",
+];
 /// The additional rules for a cluster.
 const IN_CLUSTER: &str =
     "+cluster|slots +asking +spublish +ssubscribe +sunsubscribe +pubsub|shardnumsub";
@@ -40,7 +51,7 @@ const EVERYBODY: [&str; 4] = ["auth", "hello", "quit", "reset"];
 const KEY: &str = "lock:a";
 const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
 /// The commands that name a key or a channel.
-const WITH_NAMES: [&str; 18] = [
+const WITH_NAMES: [&str; 24] = [
     "get KEY",
     "incrby KEY 1",
     "set KEY v",
@@ -52,6 +63,12 @@ const WITH_NAMES: [&str; 18] = [
     "hexists KEY f",
     "pttl KEY",
     "pexpire KEY 1",
+    "zadd KEY 1 m",
+    "zrem KEY m",
+    "zscore KEY m",
+    "zcount KEY 0 1",
+    "zrange KEY 0 1",
+    "zrevrangebyscore KEY 1 0",
     "eval script 1 KEY",
     "evalsha hash 1 KEY",
     "publish CHANNEL 0",
@@ -361,6 +378,13 @@ async fn is_refused_without_any(
         let rules = others.collect::<Vec<_>>().join(" ");
         servers.iter().for_each(|server| allow(server, &rules));
         match builder().connect().await {
+            Ok(backend) if FOR_QUEUES.contains(&permission) => {
+                let warned = backend
+                    .warnings()
+                    .iter()
+                    .any(|it| it.contains("sorted sets"));
+                assert!(warned, "without {permission}");
+            }
             Ok(_) => assert!(NOT_TRIED.contains(&permission), "{permission} is needed"),
             Err(ConnectError::Refused { .. }) => {
                 assert!(!NOT_TRIED.contains(&permission), "{permission} is tried");
@@ -408,14 +432,25 @@ async fn user_without_prefix_locks_allowed_names() {
     const BESIDE_THE_NAMES: &str = "~self-test:* ~{fencing-token*";
     assert!(include_str!("../src/guide/redisson.rs").contains(BESIDE_THE_NAMES));
     let server = RedisServer::start();
-    let names = format!("~order:* {BESIDE_THE_NAMES}");
-    allow(&server, &LOCKER.replace("~lock:*", &names));
-    let backend = at(&server.url()).prefix("").connect().await.unwrap();
-    let locks = LockManager::builder(backend).build().unwrap();
-    let guard = locks.acquire("order:42").await.unwrap();
-    guard.release().await.unwrap();
-    let refused = locks.acquire("invoice:42").await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Misconfigured);
+    let guide = include_str!("../src/guide/redisson.rs");
+    const OF_QUEUES: &str = "~{order:* ~{self-test:*";
+    assert!(guide.contains(OF_QUEUES));
+    for of_queues in ["", OF_QUEUES] {
+        let names = format!("~order:* {BESIDE_THE_NAMES} {of_queues}");
+        allow(&server, &LOCKER.replace("~lock:*", &names));
+        let backend = at(&server.url()).prefix("").connect().await.unwrap();
+        let queues_are_denied = backend.warnings().len() == 1;
+        assert_eq!(queues_are_denied, of_queues.is_empty());
+        let other = at(&server.url()).prefix("").connect().await.unwrap();
+        let [locks, others] =
+            [backend, other].map(|backend| LockManager::builder(backend).build().unwrap());
+        let guard = locks.acquire("order:42").await.unwrap();
+        let waiting = others.acquire("order:42").wait(PATIENCE).into_future();
+        let ((), next) = tokio::join!(async { guard.release().await.unwrap() }, waiting);
+        next.unwrap().release().await.unwrap();
+        let refused = locks.acquire("invoice:42").await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Misconfigured);
+    }
 }
 
 /// Without these permissions, the backend omits the owner and the memory policy warning.

@@ -13,8 +13,8 @@ use futures_util::poll;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::backend::redis::RedisBackendBuilder;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend as _, BackendError, BackendErrorKind, LeaseId, Release,
-    Released, Renewal, Renewed, conformance,
+    AcquireRequest, Acquired, Backend as _, BackendError, BackendErrorKind, ContendRequest,
+    Contended, LeaseId, Release, Released, Renewal, Renewed, conformance,
 };
 use tower_lock::{ConnectError, ErrorKind, LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
@@ -743,4 +743,46 @@ async fn cluster_node_without_replicas_rejects_connect() {
     let error = error_of(builder.min_replicas(NonZeroUsize::MIN, 300 * MS)).await;
     let address = cluster.node(0).address();
     assert!(error.contains(&address), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn confirmed_transfer_requires_replicas() {
+    let trio = Trio::start();
+    let backend = trio.backend(300 * MS).await;
+    let key = LockKey::new("transferred");
+    let [holder, first, second] = [1, 2, 3].map(lease);
+    let contend = async |lease| {
+        let request = ContendRequest::new(key.clone(), lease, TTL, false);
+        backend.contend(&request).await
+    };
+    let release = async |lease| {
+        let release = [Release::new(key.clone(), lease)];
+        backend.release(&release).await.remove(0).unwrap()
+    };
+    assert!(matches!(
+        contend(holder).await,
+        Ok(Contended::Granted { .. })
+    ));
+    for waiter in [first, second] {
+        let waiting = contend(waiter).await;
+        assert!(
+            matches!(waiting, Ok(Contended::Waiting { .. })),
+            "{waiting:?}"
+        );
+    }
+    assert_eq!(release(holder).await, Released::Transferred);
+    assert!(matches!(
+        contend(first).await,
+        Ok(Contended::Granted { .. })
+    ));
+    assert_eq!(release(first).await, Released::Transferred);
+    trio.stop_replicas();
+    // An earlier confirmation may have been granted, so only the caller can decide to leave.
+    let error = contend(second).await.unwrap_err();
+    assert!(error.may_have_taken_effect(), "{error:?}");
+    trio.continue_replicas();
+    let leaver = [Release::new(key.clone(), second)];
+    let left = backend.leave(&leaver).await.remove(0).unwrap();
+    assert_eq!(left, Released::Released);
+    assert!(!trio.has("transferred"));
 }

@@ -10,8 +10,8 @@ use futures_util::future::join;
 use tokio::time::{sleep, timeout};
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend, BackendErrorKind, Extended, ForceReleased, KeepRequest,
-    LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendErrorKind, ContendRequest, Contended, Extended,
+    ForceReleased, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{LockKey, LockManager};
 use uuid::Uuid;
@@ -141,6 +141,46 @@ async fn resent_release_or_keep_that_released_is_done() {
     assert_eq!(server.cli(&["EXISTS", "lock:k"]), "0");
     let outcome = backend.release_or_keep(&request).await.unwrap();
     assert_eq!(outcome, ReleasedOrKept::NotHeld);
+}
+
+async fn contend(backend: &RedisBackend, lease: LeaseId) -> Contended {
+    let request = ContendRequest::new(key(), lease, TTL, false);
+    backend.contend(&request).await.unwrap()
+}
+
+#[tokio::test]
+async fn resent_contend_and_leave_affect_one_place() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let (direct, backend) = (connect(server.url()).await, connect(proxy.url()).await);
+    let holder = grant(&direct).await;
+    let [first, second] = [1, 2].map(|_| LeaseId::new(Uuid::new_v4(), 1));
+    for (place, lease) in [(1, first), (2, second)] {
+        proxy.truncate_answers(0);
+        match contend(&backend, lease).await {
+            Contended::Waiting { queued, .. } => assert_eq!(queued, Some(place)),
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+    proxy.truncate_answers(0);
+    // The first attempt transfers the key, and the second one finds nothing.
+    assert_eq!(release(&backend, holder).await, Released::Released);
+    proxy.truncate_answers(0);
+    let confirmed = contend(&backend, first).await;
+    assert!(
+        matches!(confirmed, Contended::Granted { .. }),
+        "{confirmed:?}"
+    );
+    assert_eq!(renew(&direct, first).await, Renewed::Renewed);
+    let leaver = [Release::new(key(), first)];
+    proxy.truncate_answers(0);
+    let left = backend.leave(&leaver).await.remove(0).unwrap();
+    assert_eq!(left, Released::Released);
+    let confirmed = contend(&direct, second).await;
+    assert!(
+        matches!(confirmed, Contended::Granted { .. }),
+        "{confirmed:?}"
+    );
 }
 
 #[tokio::test]

@@ -55,7 +55,9 @@
 //!
 //! Without a prefix the [permissions](crate::backend::redis::RedisBackend#permissions) have, in place of
 //! `~lock:*`, the names themselves and `~self-test:* ~{fencing-token*`: what is tried out when it
-//! connects, and the counter of the tokens.
+//! connects, and the counter of the tokens. The queue of the waiters for `order:42` is `{order:42}%queue`, so
+//! names such as `~order:*` need `~{order:* ~{self-test:*` as well. Otherwise the backend warns when it
+//! connects, and the waiters of several processes have no order.
 //!
 //! # Messages in a Cluster
 //!

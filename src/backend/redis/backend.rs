@@ -8,14 +8,15 @@ use deadpool_redis::Pool;
 use uuid::Uuid;
 
 use super::RedisBackendBuilder;
-use super::command::{Cause, spread_quarantine};
+use super::command::{Cause, Passed, spread_quarantine};
 use super::inner::Inner;
+use super::notify::Watcher;
 use super::topology::{Route, in_batches};
 use crate::LockKey;
 use crate::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Extended, Fence,
-    ForceReleased, Hints, Holder, KeepRequest, Node, Release, Released, ReleasedOrKept, Renewal,
-    Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
+    Extended, Fence, ForceReleased, Hints, Holder, KeepRequest, Node, Release, Released,
+    ReleasedOrKept, Renewal, Renewed,
 };
 
 /// Leases in Redis 6.2 or newer, shared with Redisson's `getLock`.
@@ -44,8 +45,12 @@ use crate::backend::{
 /// ```text
 /// ACL SETUSER locker reset on >SECRET ~lock:* resetchannels &redisson_lock__channel:*
 ///     +ping +time +eval +evalsha +incrby +del +exists +hset +hdel +hlen +hexists +pttl +pexpire
+///     +zadd +zrem +zscore +zcount +zrange +zrevrangebyscore
 ///     +publish +subscribe +unsubscribe +pubsub|numsub
 /// ```
+///
+/// The sorted sets are the queues of waiters. Without the permissions for them, the backend connects with a
+/// [warning](Self::warnings). Its waiters then compete for a released lock, as clients outside the queue.
 ///
 /// In a cluster, at each of its nodes, also `+cluster|slots +asking +spublish +ssubscribe
 /// +sunsubscribe +pubsub|shardnumsub`; with [`min_replicas`](RedisBackendBuilder::min_replicas) also
@@ -120,9 +125,9 @@ impl RedisBackend {
         &self.inner.warnings
     }
 
-    /// Begins the quarantine of other slots if one began with this outcome for `key`.
-    fn spread_quarantine(&self, key: &LockKey, outcome: &Result<Acquired, BackendError>) {
-        if let Err(rejection) = outcome {
+    /// Begins the quarantine of other slots if one began with this rejection for `key`.
+    fn spread_quarantine(&self, key: &LockKey, rejection: Option<&BackendError>) {
+        if let Some(rejection) = rejection {
             let Inner {
                 calls,
                 topology,
@@ -134,20 +139,22 @@ impl RedisBackend {
     }
 }
 
+/// Returns the error of an empty key, which the engine rejects as well. An empty name would be one lock for all
+/// keys.
+fn empty_key() -> BackendError {
+    BackendError::refused(BackendErrorKind::Conflict, Cause::EmptyKey)
+}
+
 /// The futures panic outside a Tokio runtime with timers, in which the engine polls them.
 ///
-/// If a future of any method but `try_acquire` is dropped, nothing remains: a command that was sent takes
+/// If a future of any method but `try_acquire` and `contend` is dropped, nothing remains: a command that was sent takes
 /// effect or does not. All of them are repeatable, or affect only the lease that they name.
 impl Backend for RedisBackend {
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
         let inner = &*self.inner;
         let AcquireRequest { key, lease, ttl } = request;
         if key.as_str().is_empty() {
-            // The engine rejects it as well. An empty name would be one lock for all keys.
-            return Err(BackendError::refused(
-                BackendErrorKind::Conflict,
-                Cause::EmptyKey,
-            ));
+            return Err(empty_key());
         }
         let batch = inner.topology.acquire_batch(key);
         if let Some(batch) = batch.and_then(|index| inner.acquire_batches.get(index)) {
@@ -156,8 +163,36 @@ impl Backend for RedisBackend {
         let route = inner.topology.route(key)?;
         let at = inner.calls.at(&route, key);
         let outcome = inner.calls.acquire(at, *lease, *ttl).await;
-        self.spread_quarantine(key, &outcome);
+        self.spread_quarantine(key, outcome.as_ref().err());
         outcome
+    }
+
+    async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
+        let inner = &*self.inner;
+        let key = &request.key;
+        if key.as_str().is_empty() {
+            return Err(empty_key());
+        }
+        if !inner.calls.are_queues_allowed() {
+            let request = AcquireRequest::new(key.clone(), request.lease, request.ttl);
+            return Ok(self.try_acquire(&request).await?.into());
+        }
+        let route = inner.topology.route(key)?;
+        let at = inner.calls.at(&route, key);
+        let mut request = request.clone();
+        request.listens &= inner.is_subscribed(key);
+        let outcome = inner.calls.contend(at, &request).await;
+        self.spread_quarantine(key, outcome.as_ref().err());
+        outcome
+    }
+
+    async fn leave(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
+        let Inner {
+            calls, topology, ..
+        } = &*self.inner;
+        let call =
+            |route: Route, batch: Vec<_>| async move { calls.leave_all(&route, &batch).await };
+        in_batches(&**topology, leases, |it| &it.key, call).await
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
@@ -180,42 +215,47 @@ impl Backend for RedisBackend {
 
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
         let inner = &*self.inner;
-        let KeepRequest {
-            key, lease, ttl, ..
-        } = request;
+        let key = &request.key;
         let (route, own) = (inner.topology.route(key)?, inner.own_subscribers(key));
         let at = inner.calls.at(&route, key);
-        let outcome = inner.calls.release_or_keep(at, *lease, *ttl, own, true);
-        Ok(match outcome.await? {
-            Extended::Kept { counter } => ReleasedOrKept::kept(counter),
-            Extended::Wanted { watchers } => ReleasedOrKept::released(watchers),
-            Extended::NotHeld => ReleasedOrKept::NotHeld,
+        let mut request = request.clone();
+        request.listens &= inner.is_subscribed(key);
+        let passed = inner.calls.release_or_keep(at, &request, own, true);
+        Ok(match passed.await? {
+            Passed::Kept(counter) => ReleasedOrKept::kept(counter),
+            Passed::Wanted {
+                released,
+                others,
+                queued,
+            } => ReleasedOrKept::passed(released, others, queued),
+            Passed::NotHeld => ReleasedOrKept::NotHeld,
         })
     }
 
     async fn extend(&self, request: &KeepRequest) -> Result<Extended, BackendError> {
         let inner = &*self.inner;
-        let KeepRequest {
-            key, lease, ttl, ..
-        } = request;
+        let key = &request.key;
         let Some(own) = inner.own_subscribers(key) else {
             return Ok(Extended::wanted(0));
         };
         let route = inner.topology.route(key)?;
         let at = inner.calls.at(&route, key);
-        let outcome = inner
-            .calls
-            .release_or_keep(at, *lease, *ttl, Some(own), false);
-        outcome.await
+        let passed = inner.calls.release_or_keep(at, request, Some(own), false);
+        Ok(match passed.await? {
+            Passed::Kept(counter) => Extended::kept(counter),
+            Passed::Wanted { others, .. } => Extended::wanted(others),
+            Passed::NotHeld => Extended::NotHeld,
+        })
     }
 
-    fn watch(&self, key: &LockKey, _manager: Uuid) -> Hints {
+    fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
         let inner = &*self.inner;
         let channel = inner.calls.names.channel(key).to_text();
         let (sender, hints) = Hints::channel();
         inner.network.recovery.subscribe(sender.clone());
         inner.topology.look_out();
-        inner.topology.watch(channel, sender);
+        let manager = inner.calls.are_queues_allowed().then_some(manager);
+        inner.topology.watch(channel, Watcher { manager, sender });
         hints
     }
 
@@ -265,7 +305,7 @@ impl Node for RedisBackend {
         let route = inner.topology.route(key)?;
         let at = inner.calls.at(&route, key);
         let outcome = inner.calls.vote(at, *lease, *ttl, fence).await;
-        self.spread_quarantine(key, &outcome);
+        self.spread_quarantine(key, outcome.as_ref().err());
         outcome
     }
 }

@@ -299,10 +299,8 @@ impl RedisBackendBuilder {
             && self.quarantine.is_none()
             && self.min_replicas.is_none()
             && !self.redisson_tokens;
-        let calls = Arc::new(Calls {
-            scripts: Scripts::new(publish, self.quarantine, self.redisson_tokens),
-            names,
-        });
+        let scripts = Scripts::new(publish, self.quarantine, self.redisson_tokens);
+        let calls = Arc::new(Calls::new(names, scripts));
         // Without a cluster, there is one node.
         let nodes = topology.nodes();
         let batched = if batches_acquires { connections } else { 0 };

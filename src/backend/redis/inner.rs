@@ -20,6 +20,12 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// Returns `true` while a transfer of the key reaches this process. A waiter polls otherwise.
+    pub(crate) fn is_subscribed(&self, key: &LockKey) -> bool {
+        let channel = self.calls.names.channel(key).to_text();
+        self.topology.is_subscribed(&channel)
+    }
+
     /// Returns how many subscribers of a key's channel belong to this process and wait for nothing, or
     /// `None` if the server does not know all subscribers.
     pub(crate) fn own_subscribers(&self, key: &LockKey) -> Option<u8> {

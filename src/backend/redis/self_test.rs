@@ -11,7 +11,10 @@ use super::command::{Cause, KeyRoute, entry, prepare, text};
 use super::connection::Connection;
 use super::inner::Inner;
 use super::topology::{Node, Route, connect_error};
-use crate::backend::{AcquireRequest, BackendError, BackendErrorKind, LeaseId, Release, Renewal};
+use crate::backend::{
+    AcquireRequest, BackendError, BackendErrorKind, ContendRequest, KeepRequest, LeaseId, Release,
+    Renewal,
+};
 use crate::error::with_causes;
 use crate::{ConfigError, ConnectError, LockKey};
 
@@ -67,6 +70,13 @@ async fn test_node(inner: &Inner, node: &Arc<Node>) -> Result<Vec<String>, Conne
     }
     let at = inner.calls.at(&route, &key);
     let mut warnings = Vec::new();
+    if inner.calls.are_queues_denied(at).await {
+        inner.calls.deny_queues();
+        warnings.push(format!(
+            "server {} denies the queue of waiters (sorted sets), so processes are not served in order",
+            node.address()
+        ));
+    }
     let tried = async {
         found?;
         let left = prepare(&inner.calls, inner.topology.counters(node)).await?;
@@ -152,12 +162,9 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     let renewal = Renewal::new(key.clone(), lease, TRIAL_TTL);
     let renewed = calls.renew_all(at.route, &[&renewal]).await;
     // The first call keeps the lease and the second releases it.
-    calls
-        .release_or_keep(at, lease, TRIAL_TTL, Some(0), true)
-        .await?;
-    calls
-        .release_or_keep(at, lease, TRIAL_TTL, None, true)
-        .await?;
+    let keep = KeepRequest::new(key.clone(), lease, TRIAL_TTL);
+    calls.release_or_keep(at, &keep, Some(0), true).await?;
+    calls.release_or_keep(at, &keep, None, true).await?;
     let release = Release::new(key, lease);
     let released = calls.release_all(at.route, &[&release]).await;
     // Scripts ignore a message that is denied, and send `EVAL` only to a server without the script. Both
@@ -168,6 +175,12 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
         connection.query(&message).await?;
     }
     calls.release_holder(at, &lease.to_string()).await?;
+    let mut left = Vec::new();
+    if calls.are_queues_allowed() {
+        let contend = ContendRequest::new(release.key.clone(), lease, TRIAL_TTL, false);
+        calls.try_contend(at, &contend).await?;
+        left = calls.leave_all(at.route, &[&release]).await?;
+    }
     inspected?;
     granted
         .into_iter()
@@ -177,6 +190,7 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
         .try_for_each(|outcome| outcome.map(drop))?;
     released?
         .into_iter()
+        .chain(left)
         .try_for_each(|outcome| outcome.map(drop))
 }
 

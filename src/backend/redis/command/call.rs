@@ -1,29 +1,32 @@
 //! Typed calls of the scripts, sent along routes.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 
-use super::error::{Cause, CommandError, unexpected};
+use super::error::CommandError;
 use super::names::{Lease, Name, Names, millis};
-use super::reply::{Outcomes, acquired, each, grants, held, holder, list};
+use super::reply::{Outcomes, acquired, each, grants, held, list};
 use super::script::Scripts;
 use super::send::call;
 use crate::LockKey;
 use crate::backend::redis::connection::{Reply, Request, Undo, after};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased,
-    Holder, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Fence, LeaseId, Release, Renewal,
+    Renewed,
 };
 
 /// The size of `*n`, `$n`, the line ends of an argument and a number.
-const OVERHEAD: usize = 16;
+pub(super) const OVERHEAD: usize = 16;
 
 /// The calls of a backend, under its names.
 pub(crate) struct Calls {
     pub(crate) names: Names,
     pub(crate) scripts: Scripts,
+    /// The user lacks a permission for the queues of waiters. The self-test finds out.
+    queues_denied: AtomicBool,
 }
 
 /// A key and its route.
@@ -39,7 +42,11 @@ impl<'a> KeyRoute<'a> {
         self.names.body(self.key)
     }
 
-    fn channel(self) -> Name<'a> {
+    pub(super) fn queue(self) -> Name<'a> {
+        self.names.queue(self.key)
+    }
+
+    pub(super) fn channel(self) -> Name<'a> {
         self.names.channel(self.key)
     }
 
@@ -57,6 +64,25 @@ impl<'a> KeyRoute<'a> {
 }
 
 impl Calls {
+    pub(crate) fn new(names: Names, scripts: Scripts) -> Self {
+        Self {
+            names,
+            scripts,
+            queues_denied: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns `true` unless a server denied the commands of the queues.
+    pub(crate) fn are_queues_allowed(&self) -> bool {
+        !self.queues_denied.load(Ordering::Relaxed)
+    }
+
+    /// Records that a server denies the commands of the queues. Waiters then compete as other clients do, and
+    /// are served in their turns.
+    pub(crate) fn deny_queues(&self) {
+        self.queues_denied.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn at<'a>(&'a self, route: &'a Route, key: &'a LockKey) -> KeyRoute<'a> {
         let names = &self.names;
         KeyRoute { route, key, names }
@@ -176,13 +202,6 @@ impl Calls {
         self::outcome(at, outcome)
     }
 
-    /// Returns the release that undoes an acquire. It contains the source, because the server may not have
-    /// the script.
-    pub(crate) fn undo(&self, at: KeyRoute<'_>, lease: LeaseId) -> Cmd {
-        let release = self.release(&[&Release::new(at.key.clone(), lease)]);
-        self.scripts.release.eval(&release)
-    }
-
     /// Returns the commands that publish a release outside of a script.
     pub(crate) fn messages(&self, at: KeyRoute<'_>) -> impl Iterator<Item = Cmd> {
         self.scripts.publish.iter().map(move |name| {
@@ -198,7 +217,7 @@ impl Calls {
         route: &Route,
         acquires: &[AcquireRequest],
     ) -> Outcomes<Acquired> {
-        let Self { names, scripts } = self;
+        let Self { names, scripts, .. } = self;
         let script = &scripts.acquire_all;
         let fence = names.fence(route.slot());
         let bodies = std::iter::once(fence).chain(acquires.iter().map(|it| names.body(&it.key)));
@@ -212,7 +231,9 @@ impl Calls {
                 .map(|it| Release::new(it.key.clone(), it.lease));
             let leases: Vec<_> = leases.collect();
             let leases: Vec<_> = leases.iter().collect();
-            scripts.release.eval(&self.release(&leases))
+            scripts
+                .release
+                .eval(&self.ending(&scripts.release, route, &leases))
         };
         let longest = acquires.iter().map(|it| it.ttl).max();
         let undo = Undo {
@@ -252,116 +273,6 @@ impl Calls {
         let outcome = |reply| held(reply, Renewed::Renewed, Renewed::NotHeld);
         Ok(each(list(reply.value, renewals.len())?, outcome))
     }
-
-    pub(crate) async fn release_all(
-        &self,
-        route: &Route,
-        leases: &[&Release],
-    ) -> Outcomes<Released> {
-        let command = self.release(leases);
-        let reply = call(&self.scripts.release, route, (&command).into()).await?;
-        let absent = match reply.resent {
-            true => Released::Released,
-            false => Released::NotHeld,
-        };
-        let outcome = |reply| held(reply, Released::Released, absent);
-        Ok(each(list(reply.value, leases.len())?, outcome))
-    }
-
-    fn release(&self, leases: &[&Release]) -> Cmd {
-        let names = &self.names;
-        let bodies = leases.iter().map(|it| names.body(&it.key));
-        let channels = leases.iter().map(|it| names.channel(&it.key).len());
-        let longest = channels.max();
-        let extra = Lease::MAX_LEN + longest.unwrap_or(0);
-        let mut command = self.scripts.release.batch(bodies, extra);
-        for release in leases {
-            command
-                .arg(Lease(release.lease))
-                .arg(names.channel(&release.key));
-        }
-        command
-    }
-
-    /// Keeps the lease unless another process waits for the key. If one does, the lease is released, or with
-    /// `release` unset only reported as wanted.
-    ///
-    /// `own_subscribers` of the channel do not count. With `None`, another process counts as waiting.
-    pub(crate) async fn release_or_keep(
-        &self,
-        at: KeyRoute<'_>,
-        lease: LeaseId,
-        ttl: Duration,
-        own_subscribers: Option<u8>,
-        release: bool,
-    ) -> Result<Extended, BackendError> {
-        let script = &self.scripts.release_or_keep;
-        let own_subscribers = own_subscribers.map_or(-1, i64::from);
-        let mut command = script.evalsha(2, 6, 512);
-        command.arg(at.body()).arg(at.fence());
-        command.arg(Lease(lease)).arg(millis(ttl));
-        command.arg(at.channel()).arg(own_subscribers);
-        command.arg(ReleasedOrKept::COUNTERS).arg(u8::from(release));
-        let reply = match call(script, at.route, (&command).into()).await {
-            Err(CommandError::Scattered(_)) => {
-                return Box::pin(self.release_scattered(at, lease, release)).await;
-            }
-            reply => reply?,
-        };
-        match reply.value {
-            Value::Int(0) if reply.resent && release => Ok(Extended::wanted(0)),
-            Value::Int(0) => Ok(Extended::NotHeld),
-            Value::Int(others @ 1..) => {
-                Ok(Extended::wanted(u32::try_from(others).unwrap_or(u32::MAX)))
-            }
-            Value::Int(_kept) if reply.asked => {
-                Box::pin(self.release_scattered(at, lease, release)).await
-            }
-            Value::Int(kept) => Ok(Extended::kept(kept.unsigned_abs())),
-            Value::Nil => Ok(Extended::kept(None)),
-            reply => Err(unexpected(&reply)),
-        }
-    }
-
-    pub(crate) async fn inspect(&self, at: KeyRoute<'_>) -> Result<Option<Holder>, BackendError> {
-        let script = &self.scripts.inspect;
-        let mut command = script.evalsha(1, 0, 128);
-        command.arg(at.body());
-        holder(call(script, at.route, (&command).into()).await?.value)
-    }
-
-    /// Releases the lock of its present holder.
-    pub(crate) async fn force_release(
-        &self,
-        at: KeyRoute<'_>,
-    ) -> Result<ForceReleased, BackendError> {
-        match self.inspect(at).await? {
-            None => Ok(ForceReleased::NotHeld),
-            Some(holder) if holder.id.is_empty() => Err(BackendError::refused(
-                BackendErrorKind::Misconfigured,
-                Cause::UnreadableHolder,
-            )),
-            Some(holder) => self.release_holder(at, &holder.id).await,
-        }
-    }
-
-    /// Releases the lock of `holder`, and of no other.
-    pub(crate) async fn release_holder(
-        &self,
-        at: KeyRoute<'_>,
-        holder: &str,
-    ) -> Result<ForceReleased, BackendError> {
-        let script = &self.scripts.force_release;
-        let mut command = script.evalsha(1, 2, 256);
-        command.arg(at.body()).arg(holder).arg(at.channel());
-        let reply = call(script, at.route, (&command).into()).await?;
-        match reply.value {
-            Value::Int(1) => Ok(ForceReleased::Released),
-            Value::Int(0) if reply.resent => Ok(ForceReleased::Released),
-            Value::Int(0) => Ok(ForceReleased::NotHeld),
-            reply => Err(unexpected(&reply)),
-        }
-    }
 }
 
 fn outcome(
@@ -385,7 +296,7 @@ fn outcome(
 
 /// Logs the time in which a server grants nothing. Only a grant shows the end: with its memory full, a
 /// server executes all other commands.
-fn note(at: KeyRoute<'_>, outcome: Result<&Acquired, &BackendError>) {
+pub(super) fn note(at: KeyRoute<'_>, outcome: Result<&Acquired, &BackendError>) {
     let (outage, key) = (at.route.outage(), at.key.hash_code());
     match outcome {
         Ok(Acquired::Granted { .. }) => outage.end_for(key),

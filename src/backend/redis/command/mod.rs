@@ -5,6 +5,7 @@
 //! | `script`, `lua` | the scripts |
 //! | `names`, `slot` | the names of keys and channels, and their slots |
 //! | `call`, `send` | typed calls of the scripts |
+//! | `queue` | the calls that end a lease or wait for a lock, in the order of its queue |
 //! | `scattered` | calls whose keys may be at several nodes |
 //! | `reply`, `error` | the meaning of replies and of errors |
 //! | `acquire_batch` | concurrent acquires in one call |
@@ -18,6 +19,7 @@ mod call;
 mod error;
 mod names;
 mod quarantine;
+mod queue;
 mod reply;
 mod scattered;
 mod script;
@@ -29,8 +31,9 @@ pub(crate) use call::{Calls, KeyRoute};
 pub(crate) use error::{
     Cause, CommandError, check, is_demoted, not_connected, unavailable, unexpected,
 };
-pub(crate) use names::{Names, millis};
+pub(crate) use names::{Names, OURS, millis};
 pub(crate) use quarantine::{prepare, spread_quarantine};
-pub(crate) use reply::{Outcomes, entry, granted, spread, text};
+pub(crate) use queue::Passed;
+pub(crate) use reply::{Outcomes, entry, granted, is_granted_again, spread, text};
 pub(crate) use script::{MAX_BATCH, Scripts};
 pub(crate) use slot::{SLOTS, slot_of};

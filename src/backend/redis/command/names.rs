@@ -17,6 +17,9 @@ const MAX_PREFIX_LEN: usize = 256;
 /// A hundred years. Redis may reject more as an overflow.
 const MAX_TTL_MILLIS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
 
+/// The suffix of the channel that only processes of this crate subscribe to, so that the others can be counted.
+pub(crate) const OURS: &str = "%w";
+
 /// The names under one prefix.
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
@@ -49,12 +52,13 @@ impl Names {
 
     /// Returns the key of the fencing counter, of which there is one, or in a cluster one per slot.
     pub(crate) fn fence(&self, slot: Option<u16>) -> Name<'_> {
-        Name([&self.prefix, slot.map_or(FENCE, fence_of), "", ""])
+        Name([&self.prefix, slot.map_or(FENCE, fence_of), "", "", ""])
     }
 
     /// Returns the key of the quarantine after a loss of the counter. No encoded key contains a bare `%`.
     pub(crate) fn quarantine(&self, slot: Option<u16>) -> Name<'_> {
-        Name([&self.prefix, slot.map_or(FENCE, fence_of), "quarantine", ""])
+        let fence = slot.map_or(FENCE, fence_of);
+        Name([&self.prefix, fence, "quarantine", "", ""])
     }
 
     /// Returns the slot of a lock, of its channel and of its fencing counter.
@@ -71,17 +75,28 @@ impl Names {
     ///
     /// The self-test moves the other counter. This one must stay missing at a node that lost its data.
     pub(crate) fn quorum_fence(&self, slot: Option<u16>) -> Name<'_> {
-        Name([&self.prefix, slot.map_or(FENCE, fence_of), "quorum", ""])
+        let fence = slot.map_or(FENCE, fence_of);
+        Name([&self.prefix, fence, "quorum", "", ""])
     }
 
     /// Returns the key of the lock's hash.
     pub(crate) fn body<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
-        Name([&self.prefix, key.as_str(), "", ""])
+        Name([&self.prefix, key.as_str(), "", "", ""])
     }
 
     /// Returns the channel of its releases, as Redisson spells it.
     pub(crate) fn channel<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
         self.beside(key, ["redisson_lock__channel:", "redisson_lock__channel:{"])
+    }
+
+    /// Returns the key of the queue of its waiters. No encoded key ends in a bare `%queue`.
+    pub(crate) fn queue<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
+        let (prefix, key) = (&self.prefix, key.as_str());
+        if key.contains('{') {
+            Name([prefix, key, "%queue", "", ""])
+        } else {
+            Name([prefix, "{", prefix, key, "}%queue"])
+        }
     }
 
     /// Returns the counter of a fenced lock, as Redisson spells it.
@@ -93,16 +108,16 @@ impl Names {
     /// `whole`, which makes the whole name the tag. The prefix contains no braces.
     fn beside<'a>(&'a self, key: &'a LockKey, [tagged, whole]: [&'static str; 2]) -> Name<'a> {
         if key.as_str().contains('{') {
-            Name([tagged, &self.prefix, key.as_str(), ""])
+            Name([tagged, &self.prefix, key.as_str(), "", ""])
         } else {
-            Name([whole, &self.prefix, key.as_str(), "}"])
+            Name([whole, &self.prefix, key.as_str(), "}", ""])
         }
     }
 }
 
 /// A name in pieces, which becomes one argument without an allocation.
 #[derive(Clone, Copy)]
-pub(crate) struct Name<'a>([&'a str; 4]);
+pub(crate) struct Name<'a>([&'a str; 5]);
 
 impl Name<'_> {
     pub(crate) fn to_text(self) -> String {
@@ -169,6 +184,20 @@ mod tests {
     }
 
     #[test]
+    fn queue_is_below_prefix_and_no_lock() {
+        let names = names("lock:");
+        let queue = |key: &str| names.queue(&LockKey::new(key)).to_text();
+        assert_eq!(queue("a"), "lock:{lock:a}%queue");
+        assert_eq!(queue("{a}:b"), "lock:{a}:b%queue");
+        for key in ["{lock:a}%queue", "{a}:b%queue"] {
+            assert_ne!(
+                names.body(&LockKey::new(key)).to_text(),
+                format!("lock:{key}")
+            );
+        }
+    }
+
+    #[test]
     fn no_key_is_counter_or_quarantine() {
         let names = names("");
         let taken = [names.fence(None), names.quarantine(None)].map(Name::to_text);
@@ -187,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_channel_counter_and_quarantine_share_a_slot() {
+    fn names_of_lock_share_a_slot() {
         for prefix in ["lock:", ""] {
             let names = names(prefix);
             for key in ["a", "{a}:b", "order 7", "x{y}{z}", "a{"] {
@@ -196,6 +225,7 @@ mod tests {
                 for name in [
                     names.body(&key),
                     names.channel(&key),
+                    names.queue(&key),
                     names.fence(Some(slot)),
                     names.quorum_fence(Some(slot)),
                     names.quarantine(Some(slot)),

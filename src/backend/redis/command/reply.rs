@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::error::{CommandError, no_ttl, refusal, unexpected};
-use crate::backend::{Acquired, BackendError, Holder};
+use crate::backend::{Acquired, BackendError, Contended, Holder, Released};
 
 /// The reply of `acquire_all` for a granted key.
 const GRANTED: i64 = -3;
@@ -70,6 +70,35 @@ pub(super) fn held<T>(reply: Value, held: T, not_held: T) -> Result<T, BackendEr
     }
 }
 
+/// Returns the outcome of a release. `absent` is the outcome if the lease did not hold the key.
+pub(super) fn released(reply: &Value, absent: Released) -> Result<Released, BackendError> {
+    match reply {
+        Value::Int(0) => Ok(absent),
+        Value::Int(2) => Ok(Released::Transferred),
+        Value::Int(3) => Ok(Released::LeftToOthers),
+        Value::Int(_) => Ok(Released::Released),
+        reply => Err(unexpected(reply)),
+    }
+}
+
+pub(super) fn contended(reply: Value) -> Result<Contended, BackendError> {
+    match &reply {
+        Value::Array(fields) if fields.len() == 2 => {
+            let [Value::Int(left), Value::Int(queued)] = fields[..] else {
+                return Err(unexpected(&reply));
+            };
+            let queued = u32::try_from(queued).unwrap_or(0);
+            Ok(Contended::waiting(remaining(left), queued))
+        }
+        _ => acquired(reply).map(Contended::from),
+    }
+}
+
+/// Returns `true` if the reply is a repeated grant, or confirms a transfer.
+pub(crate) fn is_granted_again(reply: &Value) -> bool {
+    matches!(reply, Value::Array(again) if again.len() == 1)
+}
+
 /// Returns the counter of a first grant.
 pub(crate) fn granted(reply: &Value) -> Option<u64> {
     match reply {
@@ -106,12 +135,17 @@ pub(super) fn holder(reply: Value) -> Result<Option<Holder>, BackendError> {
         Some(Value::Int(left)) => remaining(*left),
         _ => return Err(unexpected(&Value::Array(fields))),
     };
+    let queued = match fields.get(1) {
+        Some(Value::Int(queued)) => u32::try_from(*queued).unwrap_or(0),
+        _ => 0,
+    };
     let text = |index: usize| match fields.get(index) {
         Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
         _ => String::new(),
     };
-    let hold_count = text(2).parse().unwrap_or(1);
-    Ok(Some(Holder::new(text(1), left, hold_count)))
+    let hold_count = text(3).parse().unwrap_or(1);
+    let holder = Holder::new(text(2), left, hold_count);
+    Ok(Some(holder.with_queued(queued)))
 }
 
 pub(super) fn remaining(millis: i64) -> Duration {

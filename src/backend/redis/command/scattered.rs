@@ -25,12 +25,13 @@ use redis::Value;
 use super::call::{Calls, KeyRoute};
 use super::error::{Cause, CommandError, unavailable, unexpected};
 use super::names::{Lease, Name, millis};
+use super::queue::Passed;
 use super::reply::{acquired, remaining, spread};
 use super::send::call;
 use crate::LockKey;
 use crate::backend::redis::connection::{Undo, after};
 use crate::backend::redis::topology::Route;
-use crate::backend::{Acquired, BackendError, Extended, LeaseId, Release, Released};
+use crate::backend::{Acquired, BackendError, LeaseId, Release, Released};
 
 /// The names of a call over several slots. A server with two shards has all of them at one of the two with a
 /// probability of 1 in 32,768.
@@ -102,7 +103,7 @@ impl Calls {
         let script = &self.scripts.acquire_body;
         let mut command = script.evalsha(1, 2, 256);
         command.arg(at.body()).arg(Lease(lease)).arg(millis(ttl));
-        let undo = || self.undo(at, lease);
+        let undo = || self.undo_alone(at, lease);
         let undo = Undo {
             command: &undo,
             limit: ttl,
@@ -180,15 +181,20 @@ impl Calls {
         at: KeyRoute<'_>,
         lease: LeaseId,
         release: bool,
-    ) -> Result<Extended, BackendError> {
+    ) -> Result<Passed, BackendError> {
+        let wanted = Passed::Wanted {
+            released: Released::Released,
+            others: 0,
+            queued: false,
+        };
         if !release {
-            return Ok(Extended::wanted(0));
+            return Ok(wanted);
         }
         let release = Release::new(at.key.clone(), lease);
         let released = self.release_all(at.route, &[&release]).await;
         match spread(released, 1).remove(0)? {
-            Released::NotHeld => Ok(Extended::NotHeld),
-            _ => Ok(Extended::wanted(0)),
+            Released::NotHeld => Ok(Passed::NotHeld),
+            _ => Ok(wanted),
         }
     }
 }

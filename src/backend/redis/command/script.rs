@@ -90,6 +90,9 @@ pub(crate) struct Scripts {
     pub(super) vote: Script,
     pub(super) renew: Script,
     pub(super) release: Script,
+    pub(super) contend: Script,
+    pub(super) leave: Script,
+    pub(super) queue_trial: Script,
     pub(super) release_or_keep: Script,
     pub(super) inspect: Script,
     pub(super) force_release: Script,
@@ -115,6 +118,10 @@ impl Scripts {
         const ACQUIRE: &str = include_str!("lua/acquire.lua");
         const VOTE: &str = include_str!("lua/vote.lua");
         const GUARD: &str = include_str!("lua/guard.lua");
+        let guard: &[_] = match quarantine {
+            None => &[],
+            Some(_) => &[NOTICE, GUARD],
+        };
         let (acquire, vote): (&[_], &[_]) = match quarantine {
             None => (&[fence, ACQUIRE], &[VOTE]),
             Some(_) => (
@@ -132,14 +139,26 @@ impl Scripts {
             period,
             prepare: prepare(),
         });
-        let (report, publish): (_, &[_]) = match publish {
-            Publish::Auto | Publish::Plain => (include_str!("lua/publish.lua"), &["PUBLISH"]),
-            Publish::Sharded => (include_str!("lua/publish_sharded.lua"), &["SPUBLISH"]),
+        let (report, listeners, publish): (_, _, &[_]) = match publish {
+            Publish::Auto | Publish::Plain => (
+                include_str!("lua/publish.lua"),
+                include_str!("lua/listeners.lua"),
+                &["PUBLISH"],
+            ),
+            Publish::Sharded => (
+                include_str!("lua/publish_sharded.lua"),
+                include_str!("lua/listeners_sharded.lua"),
+                &["SPUBLISH"],
+            ),
             Publish::Both => (
                 include_str!("lua/publish_both.lua"),
+                include_str!("lua/listeners_both.lua"),
                 &["PUBLISH", "SPUBLISH"],
             ),
         };
+        const QUEUE: &str = include_str!("lua/queue.lua");
+        const CONTEND: &str = include_str!("lua/contend.lua");
+        let contend = [&[fence], guard, &[report, listeners, QUEUE, CONTEND]].concat();
         Self {
             acquire: Script::new(Repeatable, acquire),
             acquire_all: Script::new(Repeatable, &[fence, include_str!("lua/acquire_all.lua")]),
@@ -155,13 +174,45 @@ impl Scripts {
             vote: Script::new(Repeatable, vote),
             quarantine,
             renew: Script::new(Repeatable, &[include_str!("lua/renew.lua")]),
-            release: Script::new(Compared, &[report, include_str!("lua/release.lua")]),
+            contend: Script::new(Repeatable, &contend),
+            leave: Script::new(
+                Compared,
+                &[report, listeners, QUEUE, include_str!("lua/leave.lua")],
+            ),
+            queue_trial: Script::new(Repeatable, &[include_str!("lua/queue_trial.lua")]),
+            release: Script::new(
+                Compared,
+                &[
+                    report,
+                    include_str!("lua/release.lua"),
+                    listeners,
+                    QUEUE,
+                    include_str!("lua/release_wanted.lua"),
+                ],
+            ),
             release_or_keep: Script::new(
                 Compared,
-                &[fence, report, include_str!("lua/release_or_keep.lua")],
+                &[
+                    fence,
+                    report,
+                    listeners,
+                    QUEUE,
+                    include_str!("lua/release_or_keep.lua"),
+                ],
             ),
-            inspect: Script::new(Repeatable, &[include_str!("lua/inspect.lua")]),
-            force_release: Script::new(Compared, &[report, include_str!("lua/force_release.lua")]),
+            inspect: Script::new(
+                Repeatable,
+                &[report, listeners, QUEUE, include_str!("lua/inspect.lua")],
+            ),
+            force_release: Script::new(
+                Compared,
+                &[
+                    report,
+                    listeners,
+                    QUEUE,
+                    include_str!("lua/force_release.lua"),
+                ],
+            ),
             publish,
         }
     }

@@ -6,6 +6,7 @@
 //! | `shared` | what the handle and the task share |
 //! | `task` | the task that owns the connection |
 //! | `topics` | the watched channels and their waiters |
+//! | `subscription` | the channels of one lock, and its waiters |
 //! | `pub_sub` | the commands of plain and of sharded channels |
 //! | `publish` | the kind of messages, as the program selects it |
 //! | `recovery` | notifies holders and waiters after a reconnect |
@@ -15,6 +16,7 @@ mod pub_sub;
 mod publish;
 mod recovery;
 mod shared;
+mod subscription;
 mod task;
 mod topics;
 
@@ -24,3 +26,4 @@ pub(crate) use notifier::Notifier;
 pub(crate) use pub_sub::PubSub;
 pub(crate) use recovery::Recovery;
 pub(crate) use shared::Endpoint;
+pub(crate) use subscription::Watcher;

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use super::pub_sub::{PubSub, ask, ping};
 use super::shared::{Endpoint, Shared};
+use super::subscription::Watcher;
 use super::task::Task;
+use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, unavailable};
 use crate::backend::redis::connection::Network;
-use crate::backend::{BackendError, HintSender};
 
 /// Notifies waiters of releases. If dropped, the task ends.
 pub(crate) struct Notifier {
@@ -30,7 +31,7 @@ impl Notifier {
     }
 
     /// Watches a channel.
-    pub(crate) fn watch(&self, channel: String, waiters: Vec<HintSender>) {
+    pub(crate) fn watch(&self, channel: String, waiters: Vec<Watcher>) {
         let mut topics = self.shared.topics();
         topics.watch(channel, waiters);
         let start = !std::mem::replace(&mut topics.running, true);
@@ -50,7 +51,7 @@ impl Notifier {
     pub(crate) fn detach_foreign(
         &self,
         lives_here: impl Fn(&str) -> bool,
-    ) -> Vec<(String, Vec<HintSender>)> {
+    ) -> Vec<(String, Vec<Watcher>)> {
         let mut topics = self.shared.topics();
         let detached = topics.detach_foreign(lives_here);
         drop(topics);
@@ -72,6 +73,11 @@ impl Notifier {
         } else {
             Some(0)
         }
+    }
+
+    /// Returns `true` if the server has confirmed the subscription of a channel.
+    pub(crate) fn is_subscribed(&self, channel: &str) -> bool {
+        self.shared.topics().is_confirmed(channel)
     }
 
     /// Returns the name of the server for errors and logs.

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use redis::{Cmd, PushInfo, PushKind, Value};
+use redis::{PushInfo, PushKind, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep_until};
 
-use super::pub_sub::{PubSub, ask, ping};
+use super::pub_sub::{ask, ping};
 use super::shared::Shared;
+use super::subscription::{Message, Subscription};
 use super::topics::MAX_BATCH;
 use crate::backend::redis::command::{Cause, CommandError, unavailable};
 use crate::backend::redis::connection::{Messages, backoff};
@@ -199,9 +200,9 @@ impl Task {
                 next_sweep = Instant::now() + SWEEP;
             }
             let left = self.shared.topics().take_left();
-            for channels in left.chunks(MAX_BATCH) {
-                self.unsubscribe(&messages, channels).await?;
-                self.shared.topics().unsubscribed(channels);
+            for ended in left.chunks(MAX_BATCH) {
+                self.unsubscribe(&messages, ended).await?;
+                self.shared.topics().unsubscribed(ended);
                 last_message = Instant::now();
             }
             // Push messages about the old subscriptions come before the new subscriptions.
@@ -244,22 +245,34 @@ impl Task {
         }
     }
 
-    /// Sends the commands for all channels concurrently, and returns the rejection of each channel, if any.
+    /// Begins or ends subscriptions concurrently, and returns the rejection of each one, if any.
     async fn commands(
         &self,
         messages: &Messages,
-        channels: &[String],
-        command: fn(PubSub, &str) -> Cmd,
+        subscriptions: &[Subscription],
+        begin: bool,
     ) -> Result<Vec<Option<CommandError>>, BackendError> {
-        let replies = channels.iter().map(|channel| async move {
-            let kinds = self.shared.kinds.iter().map(|&kind| async move {
-                match ask(&messages.connection, &command(kind, channel)).await {
+        let replies = subscriptions.iter().map(|subscription| async move {
+            let mut names = subscription.names();
+            if !begin {
+                names.reverse();
+            }
+            // One command per name: the replies to a command about several names are not counted.
+            let commands = self.shared.kinds.iter().flat_map(|&kind| {
+                let command = move |name: &String| match begin {
+                    true => kind.subscribe(name),
+                    false => kind.unsubscribe(name),
+                };
+                names.iter().map(command)
+            });
+            let replies = commands.map(|command| async move {
+                match ask(&messages.connection, &command).await {
                     Ok(()) => Ok(None),
                     Err(error) if error.is_rejection() => Ok(Some(error)),
                     Err(error) => Err(BackendError::from(error)),
                 }
             });
-            let rejections = try_join_all(kinds).await?;
+            let rejections = try_join_all(replies).await?;
             Ok(rejections.into_iter().flatten().next())
         });
         self.shared.within(try_join_all(replies)).await
@@ -270,13 +283,13 @@ impl Task {
     async fn subscribe(
         &self,
         messages: &Messages,
-        mut channels: Vec<String>,
+        mut subscriptions: Vec<Subscription>,
     ) -> Result<Option<BackendError>, BackendError> {
-        let replies = self.commands(messages, &channels, PubSub::subscribe);
+        let replies = self.commands(messages, &subscriptions, true);
         let mut replies = replies.await?.into_iter();
         let mut rejection = None;
         let mut moved = false;
-        channels.retain(|_| match replies.next().flatten() {
+        subscriptions.retain(|_| match replies.next().flatten() {
             None => true,
             // The channel becomes wanted again when the cluster has a new map.
             Some(CommandError::Elsewhere { .. }) => {
@@ -289,7 +302,7 @@ impl Task {
                 false
             }
         });
-        self.shared.topics().confirm(&channels);
+        self.shared.topics().confirm(&subscriptions);
         if moved {
             self.shared.report_moved();
         }
@@ -299,9 +312,9 @@ impl Task {
     async fn unsubscribe(
         &self,
         messages: &Messages,
-        channels: &[String],
+        subscriptions: &[Subscription],
     ) -> Result<(), BackendError> {
-        let replies = self.commands(messages, channels, PubSub::unsubscribe);
+        let replies = self.commands(messages, subscriptions, false);
         for rejection in replies.await?.into_iter().flatten() {
             // A node ends the sharded subscriptions of a slot that it no longer serves.
             let ended = matches!(rejection, CommandError::Elsewhere { .. });
@@ -339,12 +352,16 @@ impl Task {
 
     /// Dispatches a push message. Returns `false` when the connection ends.
     fn dispatch(&self, pushed: &PushInfo) -> bool {
-        let channel = match pushed.data.first() {
-            Some(Value::BulkString(name)) => String::from_utf8_lossy(name),
-            _ => "".into(),
+        let bytes = |index| match pushed.data.get(index) {
+            Some(Value::BulkString(bytes)) => &bytes[..],
+            _ => &[],
         };
+        let channel = String::from_utf8_lossy(bytes(0));
         match pushed.kind {
-            PushKind::Message | PushKind::SMessage => self.shared.topics().hint(&channel),
+            PushKind::Message | PushKind::SMessage => {
+                let message = Message::new(&channel, bytes(1));
+                self.shared.topics().dispatch(&message);
+            }
             // The slot of the channel has moved. The reply to an own command looks the same, but then
             // the topic is gone or unconfirmed.
             PushKind::SUnsubscribe if self.shared.topics().dropped(&channel) => {

@@ -5,11 +5,15 @@ use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use uuid::Uuid;
 
-use crate::backend::HintSender;
+use super::subscription::{Message, Subscription, Watcher, base_of};
+use crate::backend::Hint;
 
 /// How long a subscription outlives its last waiter. The next waiter of a busy key reuses it.
 const LINGER: Duration = Duration::from_secs(1);
+/// The number of managers without a watcher that a busy channel may keep.
+const MAX_IDLE_MANAGERS: usize = 16;
 /// The number of channels per round of subscriptions.
 pub(super) const MAX_BATCH: usize = 500;
 
@@ -19,8 +23,8 @@ pub(super) struct Topics {
     /// The channels to subscribe to: all unconfirmed ones, and perhaps some without waiters. A separate list
     /// saves a walk over all topics for each new watch.
     wanted: Vec<String>,
-    /// Channels to unsubscribe from.
-    left: Vec<String>,
+    /// Subscriptions to end.
+    left: Vec<Subscription>,
     /// A task serves the topics.
     pub(super) running: bool,
     /// The notifier was dropped.
@@ -29,10 +33,26 @@ pub(super) struct Topics {
 
 #[derive(Default)]
 struct Topic {
-    waiters: Vec<HintSender>,
+    waiters: Vec<Watcher>,
+    /// The managers whose channels belong to the subscription. A manager stays until the topic ends, because the
+    /// end of a part of a subscription looks like the loss of the whole.
+    managers: Vec<Uuid>,
     confirmed: bool,
     /// The time at which a sweep found no waiter.
     abandoned: Option<Instant>,
+}
+
+impl Topic {
+    fn subscription(&self, channel: &str) -> Subscription {
+        Subscription {
+            channel: channel.to_owned(),
+            managers: self.managers.clone(),
+        }
+    }
+
+    fn hint(&self, hint: Hint) {
+        self.waiters.iter().for_each(|it| it.sender.send(hint));
+    }
 }
 
 impl Topics {
@@ -53,24 +73,36 @@ impl Topics {
     pub(super) fn lingers(&self, channel: &str) -> bool {
         self.topics
             .get(channel)
-            .is_some_and(|topic| topic.confirmed && topic.waiters.iter().all(HintSender::is_closed))
+            .is_some_and(|topic| topic.confirmed && topic.waiters.iter().all(Watcher::is_closed))
     }
 
-    /// Adds waiters to a channel. A new channel becomes wanted.
-    pub(super) fn watch(&mut self, channel: String, waiters: Vec<HintSender>) {
-        let topic = match self.topics.entry(channel) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => {
-                self.wanted.push(new.key().clone());
-                new.insert(Topic::default())
-            }
+    pub(super) fn is_confirmed(&self, channel: &str) -> bool {
+        let topic = self.topics.get(channel);
+        topic.is_some_and(|topic| topic.confirmed)
+    }
+
+    /// Adds waiters to a channel. A new channel becomes wanted, and so does one with a new manager.
+    pub(super) fn watch(&mut self, channel: String, waiters: Vec<Watcher>) {
+        let (topic, mut wanted) = match self.topics.entry(channel.clone()) {
+            Entry::Occupied(known) => (known.into_mut(), false),
+            Entry::Vacant(new) => (new.insert(Topic::default()), true),
         };
+        for manager in waiters.iter().filter_map(|waiter| waiter.manager) {
+            if !topic.managers.contains(&manager) {
+                topic.managers.push(manager);
+                topic.confirmed = false;
+                wanted = true;
+            }
+        }
         if topic.confirmed {
-            waiters.iter().for_each(HintSender::hint);
+            waiters.iter().for_each(|it| it.sender.hint());
         }
         topic.waiters.retain(|waiter| !waiter.is_closed());
         topic.waiters.extend(waiters);
         topic.abandoned = None;
+        if wanted {
+            self.wanted.push(channel);
+        }
     }
 
     /// Removes the channels that do not live here, and returns their waiters. Unconfirmed channels that do
@@ -78,7 +110,7 @@ impl Topics {
     pub(super) fn detach_foreign(
         &mut self,
         lives_here: impl Fn(&str) -> bool,
-    ) -> Vec<(String, Vec<HintSender>)> {
+    ) -> Vec<(String, Vec<Watcher>)> {
         let mut detached = Vec::new();
         self.wanted.clear();
         self.topics.retain(|channel, topic| {
@@ -87,7 +119,7 @@ impl Topics {
                 detached.push((channel.clone(), std::mem::take(&mut topic.waiters)));
                 // The server ends sharded subscriptions, but no plain ones. A channel with both kinds
                 // may have one without the other.
-                self.left.push(channel.clone());
+                self.left.push(topic.subscription(channel));
             } else if !topic.confirmed {
                 self.wanted.push(channel.clone());
             }
@@ -113,30 +145,36 @@ impl Topics {
         self.topics.retain(|channel, topic| {
             topic.waiters.retain(|waiter| !waiter.is_closed());
             if !topic.waiters.is_empty() {
+                if topic.managers.len() > MAX_IDLE_MANAGERS + topic.waiters.len() {
+                    self.left.push(topic.subscription(channel));
+                    topic.confirmed = false;
+                    let live = |it: &Uuid| topic.waiters.iter().any(|w| w.manager == Some(*it));
+                    topic.managers.retain(live);
+                }
                 return true;
             }
             let keep = now < *topic.abandoned.get_or_insert(now) + LINGER;
             if !keep {
-                self.left.push(channel.clone());
+                self.left.push(topic.subscription(channel));
             }
             keep
         });
     }
 
-    /// Removes and returns the channels to unsubscribe from.
-    pub(super) fn take_left(&mut self) -> Vec<String> {
+    /// Removes and returns the subscriptions to end.
+    pub(super) fn take_left(&mut self) -> Vec<Subscription> {
         std::mem::take(&mut self.left)
     }
 
-    /// Removes and returns the next channels to subscribe to.
-    pub(super) fn next_wanted(&mut self) -> Vec<String> {
+    /// Removes and returns the next subscriptions to begin.
+    pub(super) fn next_wanted(&mut self) -> Vec<Subscription> {
         let rest = self.wanted.len().saturating_sub(MAX_BATCH);
-        let mut batch = self.wanted.split_off(rest);
-        batch.retain(|channel| {
-            let topic = self.topics.get(channel);
-            topic.is_some_and(|topic| !topic.confirmed)
+        let batch = self.wanted.split_off(rest).into_iter();
+        let wanted = batch.filter_map(|channel| {
+            let topic = self.topics.get(&channel)?;
+            (!topic.confirmed).then(|| topic.subscription(&channel))
         });
-        batch
+        wanted.collect()
     }
 
     /// Wants all unconfirmed channels again.
@@ -145,18 +183,21 @@ impl Topics {
         self.wanted = unconfirmed.map(|(channel, _)| channel.clone()).collect();
     }
 
-    pub(super) fn confirm(&mut self, channels: &[String]) {
-        for channel in channels {
-            if let Some(topic) = self.topics.get_mut(channel) {
+    /// Records that subscriptions are in force. One that lacks a new manager is still wanted.
+    pub(super) fn confirm(&mut self, subscriptions: &[Subscription]) {
+        for Subscription { channel, managers } in subscriptions {
+            if let Some(topic) = self.topics.get_mut(channel)
+                && topic.managers.iter().all(|it| managers.contains(it))
+            {
                 topic.confirmed = true;
-                topic.waiters.iter().for_each(HintSender::hint);
+                topic.hint(Hint::Released);
             }
         }
     }
 
     /// Records the end of subscriptions. A channel that was watched again in the meantime becomes wanted.
-    pub(super) fn unsubscribed(&mut self, channels: &[String]) {
-        for channel in channels {
+    pub(super) fn unsubscribed(&mut self, subscriptions: &[Subscription]) {
+        for Subscription { channel, .. } in subscriptions {
             if let Some(topic) = self.topics.get_mut(channel) {
                 topic.confirmed = false;
                 self.wanted.push(channel.clone());
@@ -165,8 +206,8 @@ impl Topics {
     }
 
     /// Records that the server ended a subscription. Returns `true` if the topic was confirmed.
-    pub(super) fn dropped(&mut self, channel: &str) -> bool {
-        let topic = self.topics.get_mut(channel);
+    pub(super) fn dropped(&mut self, name: &str) -> bool {
+        let topic = self.topics.get_mut(base_of(name));
         topic.is_some_and(|topic| std::mem::replace(&mut topic.confirmed, false))
     }
 
@@ -177,27 +218,41 @@ impl Topics {
         topics.for_each(|topic| topic.confirmed = false);
     }
 
-    pub(super) fn hint(&mut self, channel: &str) {
-        if let Some(topic) = self.topics.get(channel) {
-            topic.waiters.iter().for_each(HintSender::hint);
+    /// Dispatches a message. A transfer is for the watchers of one manager.
+    pub(super) fn dispatch(&mut self, message: &Message<'_>) {
+        let Some(topic) = self.topics.get(message.channel) else {
+            return;
+        };
+        match message.hint {
+            None => {}
+            Some(Hint::Transferred { lease, .. }) => {
+                let of_manager = |it: &&Watcher| it.manager == Some(lease.manager());
+                let watchers = topic.waiters.iter().filter(of_manager);
+                watchers.for_each(|it| it.sender.send(Hint::transferred(lease)));
+            }
+            Some(hint) => topic.hint(hint),
         }
     }
 
     pub(super) fn hint_all(&mut self) {
-        let waiters = self.topics.values().flat_map(|topic| &topic.waiters);
-        waiters.for_each(HintSender::hint);
+        let topics = self.topics.values();
+        topics.for_each(|topic| topic.hint(Hint::Released));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Hints;
 
     /// The slot of the channel moves away and returns.
     #[test]
     fn channel_watched_again_before_unsubscribe_is_wanted() {
         let mut topics = Topics::default();
-        let channel = vec!["a".to_owned()];
+        let channel = vec![Subscription {
+            channel: "a".to_owned(),
+            managers: Vec::new(),
+        }];
         topics.watch("a".to_owned(), Vec::new());
         assert_eq!(topics.next_wanted(), channel);
         topics.confirm(&channel);
@@ -210,5 +265,46 @@ mod tests {
         topics.unsubscribed(&left);
         assert!(!topics.lingers("a"), "unconfirmed");
         assert_eq!(topics.next_wanted(), channel);
+    }
+    /// A second manager begins to watch while the subscription of the first is in flight.
+    #[test]
+    fn new_manager_is_confirmed_by_own_subscription() {
+        let mut topics = Topics::default();
+        let watch = |topics: &mut Topics, manager| {
+            let (sender, hints) = Hints::channel();
+            let manager = Some(Uuid::from_u128(manager));
+            topics.watch("a".to_owned(), vec![Watcher { manager, sender }]);
+            hints
+        };
+        let _one = watch(&mut topics, 1);
+        let first = topics.next_wanted();
+        let _other = watch(&mut topics, 2);
+        topics.confirm(&first);
+        assert!(!topics.is_confirmed("a"));
+        let both = topics.next_wanted();
+        assert_eq!(both[0].managers.len(), 2);
+        topics.confirm(&both);
+        assert!(topics.is_confirmed("a"));
+        let _again = watch(&mut topics, 1);
+        assert!(topics.is_confirmed("a") && topics.next_wanted().is_empty());
+    }
+
+    #[test]
+    fn managers_without_watcher_stay_bounded() {
+        let mut topics = Topics::default();
+        let mut live = Vec::new();
+        for manager in 0..1_000 {
+            let (sender, hints) = Hints::channel();
+            let manager = Some(Uuid::from_u128(manager));
+            topics.watch("a".to_owned(), vec![Watcher { manager, sender }]);
+            live = vec![hints];
+            topics.sweep(Instant::now());
+            let managers = topics.topics["a"].managers.len();
+            assert!(managers <= MAX_IDLE_MANAGERS + 2, "{managers}");
+        }
+        assert_eq!(live.len(), 1);
+        let left = topics.take_left();
+        topics.unsubscribed(&left);
+        assert!(!topics.next_wanted().is_empty());
     }
 }

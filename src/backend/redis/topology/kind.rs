@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::node::Node;
 use super::route::Route;
 use crate::LockKey;
-use crate::backend::{BackendError, HintSender};
+use crate::backend::BackendError;
+use crate::backend::redis::notify::Watcher;
 
 /// Routes that are created one by one.
 pub(crate) type Routes = Box<dyn Iterator<Item = Route> + Send>;
@@ -26,7 +27,10 @@ pub(crate) trait Topology: Send + Sync {
     fn share_call(&self, one: &LockKey, other: &LockKey) -> bool;
 
     /// Notifies a waiter of the messages on a channel.
-    fn watch(&self, channel: String, waiter: HintSender);
+    fn watch(&self, channel: String, waiter: Watcher);
+
+    /// Returns `true` while the messages on a channel reach the waiters of this process.
+    fn is_subscribed(&self, channel: &str) -> bool;
 
     /// Returns how many subscribers of a channel belong to this process and wait for nothing, or `None` if
     /// the server does not know all subscribers.

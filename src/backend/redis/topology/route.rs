@@ -72,6 +72,11 @@ impl Route {
         self.slot
     }
 
+    /// Returns `true` if the slot of the key has a node of its own, whose address is known.
+    pub(crate) fn is_in_cluster(&self) -> bool {
+        self.roaming.is_some()
+    }
+
     /// Records that the server rejects calls over several slots. New routes to it have a slot.
     pub(crate) fn mark_sharded(&self) {
         self.node.is_sharded.store(true, Ordering::Relaxed);

@@ -13,8 +13,9 @@ use super::kind::{Routes, Topology};
 use super::node::Node;
 use super::route::Route;
 use crate::LockKey;
+use crate::backend::BackendError;
 use crate::backend::redis::command::{Names, SLOTS};
-use crate::backend::{BackendError, HintSender};
+use crate::backend::redis::notify::Watcher;
 
 pub(crate) struct Single {
     node: Arc<Node>,
@@ -52,8 +53,12 @@ impl Topology for Single {
         !self.is_sharded() && self.node.index_of(one) == self.node.index_of(other)
     }
 
-    fn watch(&self, channel: String, waiter: HintSender) {
+    fn watch(&self, channel: String, waiter: Watcher) {
         self.node.notifier.watch(channel, vec![waiter]);
+    }
+
+    fn is_subscribed(&self, channel: &str) -> bool {
+        self.node.notifier.is_subscribed(channel)
     }
 
     fn own_subscribers(&self, channel: &str) -> Option<u8> {

@@ -1,20 +1,37 @@
--- Releases up to 100 leases and notifies their waiters.
+-- Releases up to 100 leases, and transfers each lock to its first waiter or notifies the subscribers.
 --
--- KEYS[i] lock bodies; ARGV[2i-1] lease id, ARGV[2i] channel
--- Reply: per key 1 released, 0 not held, or the error of that key. For one key there is no list, which would
--- cost the server as much as a command.
+-- KEYS[2i-1] lock bodies, KEYS[2i] queues, or KEYS[i] bodies alone; ARGV[2i-1] lease id, ARGV[2i] channel; then
+-- as `blind` in queue.lua, or nothing. Bodies alone are released as if there were no queue: it may be at another
+-- node while a slot is moving, or denied.
+-- Reply: per key 0 not held, 1 released, 2 transferred, 3 left to clients outside the queue, or the error of
+-- that key. For one key there is no list, which would cost the server as much as a command.
 --
 -- A repeated call finds no own field, so no latch is needed. The field is the only one of its hash, so HDEL
--- also deletes the body.
-local answers = {}
-for i = 1, #KEYS do
-  local held = redis.pcall('hdel', KEYS[i], ARGV[2 * i - 1])
+-- also deletes the body. The functions of the queue are created only if a key has a queue or a receiver:
+-- usually it has neither.
+local answers, told, wanted = {}, nil, false
+local count = math.floor(#ARGV / 2)
+local alone = #KEYS == count
+for i = 1, count do
+  local held = redis.pcall('hdel', KEYS[alone and i or 2 * i - 1], ARGV[2 * i - 1])
   if held == 1 then
-    publish_release(ARGV[2 * i])
+    if alone then
+      publish_release(ARGV[2 * i])
+    elseif redis.call('exists', KEYS[2 * i]) == 1 then
+      wanted = true
+      held = false
+    elseif publish_release(ARGV[2 * i]) ~= 0 then
+      wanted = true
+      held = false
+      told = told or {}
+      told[i] = true
+    end
   end
   answers[i] = held
 end
-if #KEYS == 1 then
-  return answers[1]
+if not wanted then
+  if count == 1 then
+    return answers[1]
+  end
+  return answers
 end
-return answers

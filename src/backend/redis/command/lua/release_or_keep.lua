@@ -1,22 +1,38 @@
--- Keeps a lease unless another process subscribes to its release. Otherwise releases it, or only reports so.
+-- Keeps a lease unless another process waits for its release. Otherwise releases it, or only reports so.
 --
--- KEYS[1] lock body, KEYS[2] fencing counter
+-- KEYS[1] lock body, KEYS[2] fencing counter, KEYS[3] queue, missing if it is denied
 -- ARGV[1] lease id, ARGV[2] TTL in ms, ARGV[3] channel,
 -- ARGV[4] number of the caller's own subscribers of the channel, or -1 to count another one in any case,
--- ARGV[5] number of counters to take, ARGV[6] 1 to release, 0 while the lock is in use
--- Reply: kept: the first new counter as a negative number, or nil without a new one; otherwise the number of other subscribers, plus
--- one if ARGV[4] is -1; not held: 0.
+-- ARGV[5] number of counters to take, ARGV[6] 1 to release, 0 while the lock is in use,
+-- ARGV[7] the lease that enters the queue after a release, or empty, ARGV[8] its kind as in contend.lua,
+-- ARGV[9] as `blind` in queue.lua, or 0
+-- Reply: kept: the first new counter as a negative number, or nil without a new one; released: {number of other
+-- processes, as release.lua, 1 if the next lease is in the queue}; in use: that number; not held: 0.
 --
--- One script counts and decides. A process that subscribes later attempts after its subscription. With memory
--- full, the counter does not move, and the lease is kept without: local waiters need no memory of the server.
+-- One script counts and decides. A process that subscribes or enters the queue later attempts after that. Most
+-- processes in the queue also subscribe, so the larger of both numbers counts. With memory full, the counter
+-- does not move, and the lease is kept without: local waiters need no memory of the server.
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
-local others = listeners(ARGV[3]) - tonumber(ARGV[4])
+blind = ARGV[9] ~= '0' and ARGV[9]
+local others, now = listeners(ARGV[3]) - ARGV[4], clock()
+if KEYS[3] and redis.call('exists', KEYS[3]) == 1 then
+  local fine, queued = pcall(live, KEYS[3], now)
+  others = math.max(others, fine and queued or 0)
+end
 if others > 0 then
   if ARGV[6] == '1' then
     redis.call('del', KEYS[1])
-    publish_release(ARGV[3])
+    if not KEYS[3] then
+      publish_release(ARGV[3])
+      return { others, 1, 0 }
+    end
+    local to = free(KEYS[1], KEYS[3], ARGV[3])
+    local fine, queued = pcall(function()
+      return ARGV[7] ~= '' and wait(KEYS[3], ARGV[7], ARGV[8], now)
+    end)
+    return { others, to, fine and queued and 1 or 0 }
   end
   return others
 end

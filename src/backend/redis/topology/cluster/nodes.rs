@@ -20,11 +20,12 @@ use uuid::Uuid;
 
 use super::map::{Map, Range, parse};
 use crate::LockKey;
+use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, Names, entry, slot_of, unavailable, unexpected};
 use crate::backend::redis::connection::{Connection, Origin, Target};
+use crate::backend::redis::notify::Watcher;
 use crate::backend::redis::notify::{Endpoint, Notifier, PubSub};
 use crate::backend::redis::topology::{Node, NodeSettings};
-use crate::backend::{BackendError, HintSender};
 use crate::jitter::jittered;
 
 /// The interval of refreshes while the map is suspect.
@@ -72,7 +73,7 @@ pub(crate) struct Cluster {
     suspect_since: Mutex<Option<Instant>>,
     refreshing: AtomicBool,
     /// Waiters for slots that no node serves.
-    homeless: Mutex<Vec<(String, Vec<HintSender>)>>,
+    homeless: Mutex<Vec<(String, Vec<Watcher>)>>,
     /// Connections to seeds, for one refresh after another.
     seed_connections: Mutex<Vec<Arc<Connection>>>,
 }
@@ -295,7 +296,7 @@ impl Cluster {
     }
 
     /// Watches a channel at the node that serves its slot, now and after each change of the map.
-    pub(crate) fn watch(&self, channel: String, waiters: Vec<HintSender>) {
+    pub(crate) fn watch(&self, channel: String, waiters: Vec<Watcher>) {
         // Under the lock of the map: a replacement of the map moves all waiters of the previous one.
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = map.owner(slot_of(&channel)) {
@@ -307,6 +308,13 @@ impl Cluster {
         self.mark_suspect();
     }
 
+    /// As [`Notifier::is_subscribed`].
+    pub(crate) fn is_subscribed(&self, channel: &str) -> bool {
+        let map = self.map();
+        let owner = map.owner(slot_of(channel));
+        owner.is_some_and(|owner| owner.notifier.is_subscribed(channel))
+    }
+
     /// As [`Notifier::own_subscribers`].
     pub(crate) fn own_subscribers(&self, channel: &str) -> Option<u8> {
         let map = self.map();
@@ -315,7 +323,7 @@ impl Cluster {
             .own_subscribers(channel)
     }
 
-    fn homeless(&self) -> MutexGuard<'_, Vec<(String, Vec<HintSender>)>> {
+    fn homeless(&self) -> MutexGuard<'_, Vec<(String, Vec<Watcher>)>> {
         self.homeless.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::nodes::Cluster;
 use crate::LockKey;
+use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, unavailable};
+use crate::backend::redis::notify::Watcher;
 use crate::backend::redis::topology::{Node, Route, Routes, Topology};
-use crate::backend::{BackendError, HintSender};
 
 impl Topology for Arc<Cluster> {
     fn route(&self, key: &LockKey) -> Result<Route, BackendError> {
@@ -33,8 +34,12 @@ impl Topology for Arc<Cluster> {
         false
     }
 
-    fn watch(&self, channel: String, waiter: HintSender) {
+    fn watch(&self, channel: String, waiter: Watcher) {
         Cluster::watch(self, channel, vec![waiter]);
+    }
+
+    fn is_subscribed(&self, channel: &str) -> bool {
+        Cluster::is_subscribed(self, channel)
     }
 
     fn own_subscribers(&self, channel: &str) -> Option<u8> {

@@ -26,7 +26,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::checkout::Checkout;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{
-    Cause, CommandError, check, granted, is_demoted, millis, unavailable, unexpected,
+    Cause, CommandError, check, granted, is_demoted, is_granted_again, millis, unavailable,
+    unexpected,
 };
 use crate::backend::redis::connection::{Connection, Undo, backoff};
 
@@ -118,7 +119,7 @@ impl Replicas {
         let reply = check(reply);
         let is_first = match &reply {
             Ok(reply) if granted(reply).is_some() => true,
-            Ok(Value::Array(_)) => false,
+            Ok(reply) if is_granted_again(reply) => false,
             _ => {
                 // Nothing was written. The caller does not wait for `WAIT`, which takes all of its time
                 // if there are no replicas.

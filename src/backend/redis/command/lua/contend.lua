@@ -1,0 +1,68 @@
+-- Acquires a lock as acquire.lua, in the order of a queue: confirms a transferred lock, or serves the first
+-- waiter of a free one, or enters the queue, or refreshes the place there.
+--
+-- KEYS[1] lock body, KEYS[2] queue, KEYS[3] fencing counter
+-- ARGV[1] lease id, ARGV[2] TTL in ms, ARGV[3] channel, ARGV[4] '!' for a waiter that listens, '?' for one that
+-- polls, ARGV[5] as `blind` in queue.lua, or 0
+-- Reply: granted: as acquire.lua; waiting: {time in ms until the next attempt can succeed, number of
+-- processes in the queue}; waiting outside the queue: that time; -1 for a key without a TTL.
+--
+-- With memory full, and for a user without the permissions for sorted sets, the lease stays outside the queue,
+-- and its process polls. If the queue is a key of another type, there is no queue.
+blind = ARGV[5] ~= '0' and ARGV[5]
+local body, queue, lease, channel = KEYS[1], KEYS[2], ARGV[1], ARGV[3]
+local left = redis.call('pttl', body)
+local again = left ~= -2 and redis.call('hexists', body, lease) == 1
+if not again then
+  if left == -1 then
+    return left
+  end
+  local now, queued = clock(), nil
+  if left == -2 and redis.call('exists', queue) == 1 then
+    pcall(function()
+      queued = wait(queue, lease, ARGV[4], now)
+      local turn = redis.call('zscore', queue, '~!')
+      if turn and tonumber(turn) > now then
+        left = turn - now
+        return
+      end
+      local to = transfer(body, queue, channel, now, lease)
+      if to == '~' then
+        publish_release(channel)
+        left = TURN
+      elseif to and to ~= lease then
+        left = redis.call('pttl', body)
+      end
+    end)
+  end
+  if left ~= -2 then
+    local fine, count = pcall(function()
+      if queued == nil then
+        queued = wait(queue, lease, ARGV[4], now)
+      end
+      return queued and live(queue, now)
+    end)
+    if fine and count then
+      return { left, count }
+    end
+    return left
+  end
+end
+local counter, refused = next_counter(KEYS[3], '1')
+if not counter then
+  return refused
+end
+if not again then
+  pcall(forget, queue, lease)
+end
+redis.call('hset', body, lease, '1')
+-- A body without a TTL would block its key for ever: if PEXPIRE is refused, the body is deleted.
+local armed = redis.pcall('pexpire', body, ARGV[2])
+if armed ~= 1 then
+  redis.call('del', body)
+  return armed
+end
+if again then
+  return { -2 - counter }
+end
+return -2 - counter

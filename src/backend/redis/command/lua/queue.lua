@@ -1,0 +1,136 @@
+-- Prepended to the scripts that use the queue of a lock's waiters, after the messages and `listeners`.
+--
+-- The queue is a sorted set with these members:
+--   <lease id>    the place of a process; its score is a ticket, one above the last ticket
+--   !<lease id>   the deadline of a waiter that listens, in ms of the server's clock
+--   ?<lease id>   the deadline of a waiter that polls
+--   ~             the place of the clients that listen outside the queue: Redisson, older versions
+--   ~!            the end of their turn
+--   ~@            the time of their next turn, where the server cannot count them
+-- Tickets are small, and deadlines are above 1e12, so all places come first. A key that is gone has the effect
+-- of an empty queue, hence every write of a new key also sets its TTL.
+--
+-- CONFIRM, POLLED: the TTL of a transferred lease until its process confirms it. A process that polls asks every
+-- 100 ms. ALIVE: a waiter refreshes its deadline every second. TURN: the time in which clients outside the queue
+-- can acquire a free lock. PAUSE: the time between two of their turns where they cannot be counted.
+local CONFIRM, POLLED, ALIVE, TURN, PAUSE = 1500, 300, 3000, 10, 500
+-- '1': clients outside the queue may listen elsewhere. '2': the receivers of this crate may listen elsewhere
+-- as well. Otherwise nil.
+local blind
+local function clock()
+  local now = redis.call('time')
+  return now[1] * 1000 + math.floor(now[2] / 1000)
+end
+-- Returns true if clients outside the queue are due a turn.
+local function strangers(queue, channel, now)
+  if blind then
+    local due = redis.pcall('zscore', queue, '~@')
+    return not due or type(due) ~= 'table' and tonumber(due) <= now
+  end
+  local all, ours = listeners(channel)
+  return all > ours
+end
+-- Begins the turn of the clients outside the queue. Returns false if the server refuses.
+local function begin_turn(queue, now)
+  if type(redis.pcall('zadd', queue, now + TURN, '~!')) == 'table' then
+    return false
+  end
+  if blind then
+    redis.pcall('zadd', queue, now + PAUSE, '~@')
+  end
+  if redis.call('pttl', queue) < 0 then
+    redis.call('pexpire', queue, blind and PAUSE or TURN)
+  end
+  return true
+end
+-- Returns the number of processes in the queue whose deadlines have not passed.
+local function live(queue, now)
+  local count = redis.call('zcount', queue, '(' .. now, '+inf')
+  for _, mark in ipairs({ '~!', '~@' }) do
+    local till = redis.call('zscore', queue, mark)
+    if till and tonumber(till) > now then
+      count = count - 1
+    end
+  end
+  return count
+end
+local function forget(queue, lease)
+  redis.call('zrem', queue, lease, '!' .. lease, '?' .. lease)
+end
+-- Gives a member the last place unless it has one. Returns false if the server refuses, as with full memory.
+local function enter(queue, member)
+  if redis.call('zscore', queue, member) then
+    return true
+  end
+  local last = redis.call('zrevrangebyscore', queue, '1e12', '-inf', 'withscores', 'limit', 0, 1)[2]
+  return type(redis.pcall('zadd', queue, (last or 0) + 1, member)) ~= 'table'
+end
+-- Enters a lease, or refreshes its deadline. `kind` is '!' or '?'. Returns false if the server refuses.
+local function wait(queue, lease, kind, now)
+  if not enter(queue, lease) then
+    return false
+  end
+  redis.call('pexpire', queue, 2 * ALIVE)
+  redis.call('zrem', queue, (kind == '!' and '?' or '!') .. lease)
+  redis.call('zadd', queue, now + ALIVE, kind .. lease)
+  return true
+end
+-- Gives the free body to the first waiter. Returns its lease, or '~' when the turn of the clients outside the
+-- queue began, or false without a waiter. Returns `own` without a transfer when that lease is next.
+--
+-- A waiter that no message reaches keeps its place: its process may be about to subscribe again. A waiter whose
+-- deadline has passed is forgotten. A place is removed before the body is written: if that is denied, nothing is
+-- transferred. Only the first 32 places are looked at, since other clients have to wait for the script.
+local function transfer(body, queue, channel, now, own)
+  local others = strangers(queue, channel, now)
+  for _, lease in ipairs(redis.call('zrange', queue, 0, 31)) do
+    if lease == '~' then
+      redis.call('zrem', queue, '~')
+      if others and begin_turn(queue, now) then
+        return '~'
+      end
+    elseif lease == own then
+      return own
+    elseif string.find(lease, '^[!?~]') then
+      return false
+    else
+      local heard = redis.call('zscore', queue, '!' .. lease)
+      local till = heard or redis.call('zscore', queue, '?' .. lease)
+      if not till or tonumber(till) <= now then
+        forget(queue, lease)
+      elseif not heard or wake(channel .. '%' .. string.sub(lease, 1, 36), lease) or blind == '2' then
+        if others then
+          enter(queue, '~')
+        end
+        forget(queue, lease)
+        redis.call('hset', body, lease, '1')
+        local ttl = heard and blind ~= '2' and CONFIRM or POLLED
+        if redis.pcall('pexpire', body, ttl) == 1 then
+          return lease
+        end
+        redis.call('del', body)
+        return false
+      end
+    end
+  end
+  return false
+end
+-- Serves the queue after the body was deleted. `told`: there is no queue, and the release was published.
+-- Returns 2 if the body was transferred, 3 in a turn of the clients outside the queue, otherwise 1.
+local function free(body, queue, channel, told)
+  local now = clock()
+  if not told then
+    -- A queue of a foreign type, or one that this user may not use, is no queue.
+    local fine, to = pcall(transfer, body, queue, channel, now)
+    if fine and to and to ~= '~' then
+      return 2
+    end
+    publish_release(channel)
+    if fine and to then
+      return 3
+    end
+  elseif blind then
+    return 1
+  end
+  return strangers(queue, channel, now) and begin_turn(queue, now) and 3 or 1
+end

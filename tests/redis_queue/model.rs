@@ -1,0 +1,445 @@
+//! What the scripts must do: the reference, in which a queue is a list.
+
+use std::collections::BTreeSet;
+
+pub(crate) const CONFIRM: i64 = 1500;
+pub(crate) const POLLED: i64 = 300;
+const ALIVE: i64 = 3000;
+const TURN: i64 = 10;
+const PAUSE: i64 = 500;
+
+/// What the server can count of the subscribers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counted {
+    All,
+    Ours,
+    Nothing,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    Lease {
+        lease: String,
+        listens: bool,
+        until: i64,
+    },
+    /// The clients outside the queue.
+    Others,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Queue {
+    pub(crate) places: Vec<Place>,
+    /// The end of the last turn of the clients outside the queue.
+    pub(crate) turn: Option<i64>,
+    /// When their next turn is due, where they cannot be counted.
+    pub(crate) due: Option<i64>,
+    pub(crate) expires: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Body {
+    Free,
+    Held { holder: String, until: i64 },
+    Foreign,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Granted,
+    Again,
+    Waiting(i64, i64),
+    /// The process polls outside the queue.
+    Outside(i64),
+    /// The reply to a release, a leave or a forced release.
+    Number(i64),
+    Passed(i64, i64, i64),
+    Kept,
+    /// Kept without a counter.
+    KeptBare,
+    Error,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Model {
+    pub(crate) now: i64,
+    pub(crate) body: Body,
+    pub(crate) queue: Queue,
+    /// The key of the queue has another type.
+    pub(crate) foreign_queue: bool,
+    /// The managers that listen.
+    pub(crate) listening: BTreeSet<String>,
+    pub(crate) others: i64,
+    pub(crate) counted: Counted,
+    pub(crate) full: bool,
+    /// The script has written, so the server enforces its memory limit no more.
+    dirty: bool,
+    /// The transfers that listeners must receive, and the number of published releases.
+    pub(crate) woken: Vec<String>,
+    pub(crate) published: usize,
+}
+
+pub(crate) fn manager_of(lease: &str) -> &str {
+    lease.split(':').next().unwrap()
+}
+
+enum Served {
+    To(String),
+    Others,
+    Nobody,
+}
+
+impl Model {
+    pub(crate) fn new(now: i64, counted: Counted) -> Self {
+        Self {
+            now,
+            body: Body::Free,
+            queue: Queue::default(),
+            foreign_queue: false,
+            listening: BTreeSet::new(),
+            others: 0,
+            counted,
+            full: false,
+            dirty: false,
+            woken: Vec::new(),
+            published: 0,
+        }
+    }
+
+    /// Begins a script at `now`: what has expired is gone.
+    pub(crate) fn begin(&mut self, now: i64) {
+        self.now = now;
+        self.dirty = false;
+        self.woken.clear();
+        self.published = 0;
+        if matches!(self.body, Body::Held { until, .. } if now > until) {
+            self.body = Body::Free;
+        }
+        if self.queue.expires.is_some_and(|at| now > at) {
+            self.queue = Queue::default();
+        }
+    }
+
+    fn queue_exists(&self) -> bool {
+        self.foreign_queue || !self.queue.is_gone()
+    }
+
+    fn left(&self) -> i64 {
+        match self.body {
+            Body::Held { until, .. } => until - self.now,
+            Body::Free => -2,
+            Body::Foreign => -1,
+        }
+    }
+
+    fn holds(&self, lease: &str) -> bool {
+        matches!(&self.body, Body::Held { holder, .. } if holder == lease)
+    }
+
+    fn strangers(&self) -> bool {
+        match self.counted {
+            Counted::All => self.others > 0,
+            _ if self.foreign_queue => false,
+            _ => self.queue.due.is_none_or(|at| at <= self.now),
+        }
+    }
+
+    /// Returns `false` for a write that needs memory while there is none.
+    fn may_grow(&mut self) -> bool {
+        let may = !self.full || self.dirty;
+        self.dirty |= may;
+        may
+    }
+
+    fn begin_turn(&mut self) -> bool {
+        if self.foreign_queue {
+            self.dirty = true;
+            return false;
+        }
+        if !self.may_grow() {
+            return false;
+        }
+        self.queue.turn = Some(self.now + TURN);
+        let blind = self.counted != Counted::All;
+        if blind {
+            self.queue.due = Some(self.now + PAUSE);
+        }
+        let ttl = if blind { PAUSE } else { TURN };
+        self.queue.expires.get_or_insert(self.now + ttl);
+        true
+    }
+
+    /// Returns the number of live processes.
+    pub(crate) fn live(&self) -> i64 {
+        let is_live =
+            |place: &&Place| matches!(place, Place::Lease { until, .. } if *until > self.now);
+        i64::try_from(self.queue.places.iter().filter(is_live).count()).unwrap()
+    }
+
+    fn forget(&mut self, lease: &str) {
+        self.dirty = true;
+        let is_other =
+            |place: &Place| !matches!(place, Place::Lease { lease: it, .. } if it == lease);
+        self.queue.places.retain(is_other);
+        self.queue.settle();
+    }
+
+    fn offer(&mut self) {
+        if !self.queue.places.contains(&Place::Others) && self.may_grow() {
+            self.queue.places.push(Place::Others);
+        }
+    }
+
+    /// Returns `None` if the queue is of another type, and `false` without memory.
+    fn wait(&mut self, lease: &str, listens: bool) -> Option<bool> {
+        if self.foreign_queue {
+            return None;
+        }
+        let until = self.now + ALIVE;
+        let known = self.queue.places.iter_mut().find_map(|place| match place {
+            Place::Lease {
+                lease: it,
+                listens,
+                until,
+            } if it == lease => Some((listens, until)),
+            _ => None,
+        });
+        if let Some(known) = known {
+            (*known.0, *known.1) = (listens, until);
+            self.dirty = true;
+        } else if self.may_grow() {
+            let lease = lease.to_owned();
+            self.queue.places.push(Place::Lease {
+                lease,
+                listens,
+                until,
+            });
+        } else {
+            return Some(false);
+        }
+        self.queue.expires = Some(self.now + 2 * ALIVE);
+        Some(true)
+    }
+
+    /// Serves the first waiter of the free body. `own` is served without a transfer.
+    fn serve(&mut self, own: Option<&str>) -> Served {
+        let others = self.strangers();
+        for place in self.queue.places.clone().into_iter().take(32) {
+            let (lease, listens, until) = match place {
+                Place::Others => {
+                    self.dirty = true;
+                    self.queue.places.retain(|it| *it != Place::Others);
+                    self.queue.settle();
+                    if others && self.begin_turn() {
+                        return Served::Others;
+                    }
+                    continue;
+                }
+                Place::Lease {
+                    lease,
+                    listens,
+                    until,
+                } => (lease, listens, until),
+            };
+            if own == Some(&lease) {
+                return Served::To(lease);
+            }
+            if until <= self.now {
+                self.forget(&lease);
+                continue;
+            }
+            if listens {
+                if self.listening.contains(manager_of(&lease)) {
+                    self.woken.push(lease.clone());
+                } else if self.counted != Counted::Nothing {
+                    continue;
+                }
+            }
+            if others {
+                self.offer();
+            }
+            self.forget(&lease);
+            let confirm = listens && self.counted != Counted::Nothing;
+            let until = self.now + if confirm { CONFIRM } else { POLLED };
+            let holder = lease.clone();
+            self.body = Body::Held { holder, until };
+            return Served::To(lease);
+        }
+        Served::Nobody
+    }
+
+    /// The body was deleted.
+    fn free(&mut self, told: bool) -> i64 {
+        self.dirty = true;
+        if !told && !self.foreign_queue {
+            match self.serve(None) {
+                Served::To(_) => return 2,
+                Served::Others => {
+                    self.published += 1;
+                    return 3;
+                }
+                Served::Nobody => {}
+            }
+        }
+        self.published += 1;
+        if told && self.counted != Counted::All {
+            return 1;
+        }
+        let turn = self.strangers() && self.begin_turn();
+        if turn { 3 } else { 1 }
+    }
+
+    pub(crate) fn contend(&mut self, lease: &str, ttl: i64, listens: bool) -> Reply {
+        if self.body == Body::Foreign {
+            return Reply::Error;
+        }
+        let again = self.holds(lease);
+        if !again {
+            let mut left = self.left();
+            let mut queued = None;
+            if left == -2 && self.queue_exists() && !self.foreign_queue {
+                queued = self.wait(lease, listens);
+                match self.queue.turn.filter(|turn| *turn > self.now) {
+                    Some(turn) => left = turn - self.now,
+                    None => match self.serve(Some(lease)) {
+                        Served::To(first) if first != lease => left = self.left(),
+                        Served::Others => {
+                            self.published += 1;
+                            left = TURN;
+                        }
+                        _ => {}
+                    },
+                }
+            }
+            if left != -2 {
+                let queued = queued.or_else(|| self.wait(lease, listens));
+                return match queued {
+                    Some(true) => Reply::Waiting(left, self.live()),
+                    _ => Reply::Outside(left),
+                };
+            }
+        }
+        if !self.may_grow() {
+            return Reply::Error;
+        }
+        if !again && !self.foreign_queue {
+            self.forget(lease);
+        }
+        let (holder, until) = (lease.to_owned(), self.now + ttl);
+        self.body = Body::Held { holder, until };
+        if again { Reply::Again } else { Reply::Granted }
+    }
+
+    /// An acquire without the queue, as by an older version.
+    pub(crate) fn acquire(&mut self, lease: &str, ttl: i64) -> Reply {
+        let again = self.holds(lease);
+        if self.body == Body::Foreign {
+            return Reply::Error;
+        }
+        if !again && self.body != Body::Free {
+            return Reply::Outside(self.left());
+        }
+        if !self.may_grow() {
+            return Reply::Error;
+        }
+        let (holder, until) = (lease.to_owned(), self.now + ttl);
+        self.body = Body::Held { holder, until };
+        if again { Reply::Again } else { Reply::Granted }
+    }
+
+    pub(crate) fn inspect(&self) -> Reply {
+        match self.body {
+            Body::Free => Reply::Number(-2),
+            Body::Foreign => Reply::Error,
+            Body::Held { .. } if self.foreign_queue => Reply::Waiting(self.left(), 0),
+            Body::Held { .. } => Reply::Waiting(self.left(), self.live()),
+        }
+    }
+
+    pub(crate) fn release(&mut self, lease: &str) -> Reply {
+        if self.body == Body::Foreign {
+            return Reply::Error;
+        }
+        if !self.holds(lease) {
+            return Reply::Number(0);
+        }
+        self.body = Body::Free;
+        self.dirty = true;
+        let told = !self.queue_exists();
+        let nobody = told && self.others == 0 && self.listening.is_empty();
+        if nobody {
+            self.published += 1;
+            return Reply::Number(1);
+        }
+        Reply::Number(self.free(told))
+    }
+
+    pub(crate) fn leave(&mut self, lease: &str) -> Reply {
+        if !self.foreign_queue {
+            self.forget(lease);
+        }
+        if self.body == Body::Foreign {
+            return Reply::Error;
+        }
+        if !self.holds(lease) {
+            return Reply::Number(0);
+        }
+        self.body = Body::Free;
+        Reply::Number(self.free(false))
+    }
+
+    pub(crate) fn force_release(&mut self, lease: &str) -> Reply {
+        if self.body == Body::Foreign {
+            return Reply::Error;
+        }
+        if !self.holds(lease) {
+            return Reply::Number(0);
+        }
+        self.body = Body::Free;
+        Reply::Number(self.free(false))
+    }
+
+    /// `own`: the caller's own subscribers, or -1.
+    pub(crate) fn pass(
+        &mut self,
+        lease: &str,
+        ttl: i64,
+        own: i64,
+        next: Option<(&str, bool)>,
+    ) -> Reply {
+        if self.body == Body::Foreign {
+            return Reply::Error;
+        }
+        if !self.holds(lease) {
+            return Reply::Number(0);
+        }
+        let listeners = i64::try_from(self.listening.len()).unwrap() + self.others;
+        let queued = if self.foreign_queue { 0 } else { self.live() };
+        let others = (listeners - own).max(queued);
+        if others > 0 {
+            self.body = Body::Free;
+            let to = self.free(false);
+            let queued = next.and_then(|(next, listens)| self.wait(next, listens));
+            return Reply::Passed(others, to, i64::from(queued == Some(true)));
+        }
+        let counts = self.may_grow();
+        if let Body::Held { until, .. } = &mut self.body {
+            *until = (*until).max(self.now + ttl);
+        }
+        if counts { Reply::Kept } else { Reply::KeptBare }
+    }
+}
+
+impl Queue {
+    /// Returns `true` if the key does not exist.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.places.is_empty() && self.turn.is_none() && self.due.is_none()
+    }
+
+    /// A key without members is deleted, with its TTL.
+    fn settle(&mut self) {
+        if self.is_gone() {
+            self.expires = None;
+        }
+    }
+}
