@@ -22,6 +22,7 @@
 
 pub mod node;
 mod passing;
+mod queue;
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -31,8 +32,8 @@ use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use super::{
-    AcquireRequest, Acquired, Backend, BackendError, ForceReleased, Hints, LeaseId, Release,
-    Released, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, ForceReleased, Hints, Holder, LeaseId,
+    Release, Released, Renewal, Renewed,
 };
 use crate::LockKey;
 pub use passing::{
@@ -40,6 +41,12 @@ pub use passing::{
     a_lease_that_another_handle_watches_is_passed_on,
     a_lease_that_is_not_held_can_be_neither_passed_on_nor_extended,
     a_lease_that_nobody_waits_for_may_be_extended, a_lease_that_nobody_waits_for_may_be_kept,
+};
+pub use queue::{
+    contend_for_free_key_is_granted, every_kind_of_release_transfers,
+    leave_after_transfer_passes_key_on, leave_removes_waiter, release_or_keep_enters_next_lease,
+    release_transfers_key_to_first_waiter, repeats_change_no_place, silent_waiter_is_passed_over,
+    unconfirmed_transfer_expires,
 };
 
 /// Longer than any test takes.
@@ -80,6 +87,15 @@ pub async fn all<B: Backend>(one: &B, other: &B) {
     every_watcher_of_a_key_is_hinted(one).await;
     inspect_tells_holder_and_time_left(one).await;
     a_forced_release_frees_whoever_holds(one, other).await;
+    contend_for_free_key_is_granted(one, other).await;
+    release_transfers_key_to_first_waiter(one, other).await;
+    repeats_change_no_place(one, other).await;
+    leave_removes_waiter(one, other).await;
+    leave_after_transfer_passes_key_on(one, other).await;
+    silent_waiter_is_passed_over(one, other).await;
+    unconfirmed_transfer_expires(one, other).await;
+    release_or_keep_enters_next_lease(one, other).await;
+    every_kind_of_release_transfers(one, other).await;
 }
 
 /// A free key is granted; a held one answers how long its holder has left.
@@ -556,6 +572,11 @@ fn only<T: Debug>(answers: Vec<Result<T, BackendError>>, command: &str) -> T {
         (Some(answer), None) => definite(answer, command),
         _ => panic!("{command} of one item must have one answer"),
     }
+}
+
+async fn inspected<B: Backend>(backend: &B, key: &LockKey) -> Holder {
+    let holder = definite(backend.inspect(key).await, "inspect");
+    holder.expect("a held key has a holder")
 }
 
 async fn hinted(hints: &mut Hints, what: &str) {

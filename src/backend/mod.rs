@@ -14,6 +14,7 @@ mod quorum;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod subscribers;
+mod waiters;
 
 pub use contract::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Extended, ForceReleased,

@@ -1,6 +1,8 @@
 //! The subscribers of one key.
 
-use super::HintSender;
+use uuid::Uuid;
+
+use super::{Hint, HintSender, LeaseId};
 
 /// The capacity that an unused list may keep.
 const MIN_CAPACITY: usize = 4;
@@ -11,23 +13,31 @@ const MIN_CAPACITY: usize = 4;
 /// as it leaves subscribers, so an addition takes amortized constant time.
 #[derive(Debug, Default)]
 pub(crate) struct Subscribers {
-    senders: Vec<HintSender>,
+    senders: Vec<Subscriber>,
+}
+
+#[derive(Debug)]
+struct Subscriber {
+    /// `None` for a subscription without transfers.
+    manager: Option<Uuid>,
+    sender: HintSender,
 }
 
 impl Subscribers {
-    /// Adds a subscriber. If the list is full, drops the closed ones first.
-    pub(crate) fn push(&mut self, sender: HintSender) {
+    /// Adds a subscriber, of a manager if it receives transfers. If the list is full, drops the closed ones
+    /// first.
+    pub(crate) fn push(&mut self, manager: Option<Uuid>, sender: HintSender) {
         if self.senders.len() == self.senders.capacity() {
             self.prune();
             let room = MIN_CAPACITY.max(self.senders.len());
             self.senders.reserve_exact(room);
         }
-        self.senders.push(sender);
+        self.senders.push(Subscriber { manager, sender });
     }
 
     /// Drops the closed subscribers and the memory beyond twice the live ones. Returns how many are live.
     pub(crate) fn prune(&mut self) -> usize {
-        self.senders.retain(|sender| !sender.is_closed());
+        self.senders.retain(|it| !it.sender.is_closed());
         let live = self.senders.len();
         self.senders.shrink_to(MIN_CAPACITY.max(2 * live));
         live
@@ -35,7 +45,18 @@ impl Subscribers {
 
     /// Notifies all subscribers.
     pub(crate) fn hint(&self) {
-        self.senders.iter().for_each(HintSender::hint);
+        self.senders.iter().for_each(|it| it.sender.hint());
+    }
+
+    /// Notifies the manager of a lease of its transfer. Returns `false` if it has no subscriber.
+    pub(crate) fn transfer(&self, lease: LeaseId) -> bool {
+        let is_of_manager = |it: &&Subscriber| it.manager == Some(lease.manager());
+        let mut reached = false;
+        for subscriber in self.senders.iter().filter(is_of_manager) {
+            reached |= !subscriber.sender.is_closed();
+            subscriber.sender.send(Hint::transferred(lease));
+        }
+        reached
     }
 
     #[cfg(test)]

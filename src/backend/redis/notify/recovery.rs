@@ -50,12 +50,12 @@ impl Recovery {
         if state.last.is_some_and(|last| last.elapsed() < RECENT) {
             sender.hint();
         }
-        state.subscribers.push(sender);
+        state.subscribers.push(None, sender);
         hints
     }
 
     pub(crate) fn subscribe(&self, sender: HintSender) {
-        self.state().subscribers.push(sender);
+        self.state().subscribers.push(None, sender);
     }
 
     /// Returns `true` if there is a subscriber.

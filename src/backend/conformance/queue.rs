@@ -1,0 +1,314 @@
+//! The order of waiters. A store without a queue passes: its waiters compete.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use super::{LONG, MARGIN, definite, fresh_key, grant, hinted, inspected, only, release, released};
+use crate::LockKey;
+use crate::backend::{
+    Backend, ContendRequest, Contended, Hint, Hints, KeepRequest, LeaseId, Release, Released,
+    ReleasedOrKept,
+};
+
+/// The time within which a waiter must refresh its place.
+const ALIVE: Duration = Duration::from_secs(3);
+
+/// One waiter, which listens.
+struct Waiter<'a, B> {
+    backend: &'a B,
+    key: LockKey,
+    lease: LeaseId,
+    hints: Hints,
+}
+
+impl<'a, B: Backend> Waiter<'a, B> {
+    async fn new(backend: &'a B, key: &LockKey) -> Self {
+        let lease = LeaseId::new(Uuid::new_v4(), 1);
+        let mut hints = backend.watch(key, lease.manager());
+        hinted(&mut hints, "the watch is in force").await;
+        let key = key.clone();
+        Self {
+            backend,
+            key,
+            lease,
+            hints,
+        }
+    }
+
+    async fn contend(&self) -> Contended {
+        let request = ContendRequest::new(self.key.clone(), self.lease, LONG, true);
+        definite(self.backend.contend(&request).await, "contend")
+    }
+
+    /// Returns the length of the queue, or `None` if the store has none.
+    #[track_caller]
+    fn queued(&self, contended: Contended) -> Option<u32> {
+        match contended {
+            Contended::Waiting { queued, .. } => queued,
+            Contended::Granted { .. } => panic!("{:?} is held and was granted", self.key),
+        }
+    }
+
+    async fn wait(&self) -> Option<u32> {
+        self.queued(self.contend().await)
+    }
+
+    /// Contends until the key is granted, because clients outside the queue may have a turn first.
+    async fn granted(&self) -> u64 {
+        let deadline = Instant::now() + MARGIN;
+        loop {
+            match self.contend().await {
+                Contended::Granted { counter } => return counter,
+                waiting @ Contended::Waiting { .. } => {
+                    assert!(Instant::now() < deadline, "it is next and has {waiting:?}");
+                }
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn release(&self) -> Released {
+        released(self.backend, &self.key, self.lease).await
+    }
+
+    async fn leave(&self) -> Released {
+        let leaver = [Release::new(self.key.clone(), self.lease)];
+        only(self.backend.leave(&leaver).await, "leave")
+    }
+}
+
+/// The key goes to the next waiter, at the latest after a turn of clients outside the queue. A store that
+/// cannot count them gives them turns at intervals.
+#[track_caller]
+fn passed_on(outcome: Released) {
+    let passed_on = matches!(outcome, Released::Transferred | Released::LeftToOthers);
+    assert!(passed_on, "a process waits: {outcome:?}");
+}
+
+/// The key is free, perhaps in a turn of clients outside the queue.
+#[track_caller]
+fn freed(outcome: Released) {
+    let freed = matches!(outcome, Released::Released | Released::LeftToOthers);
+    assert!(freed, "no process waits: {outcome:?}");
+}
+
+/// A held key, and two waiters on different handles. `None` if the store has no queue.
+async fn queue<'a, B: Backend>(
+    subject: &str,
+    one: &'a B,
+    other: &'a B,
+) -> Option<(Waiter<'a, B>, Waiter<'a, B>, Waiter<'a, B>)> {
+    let key = fresh_key(subject);
+    let holder = Waiter::new(one, &key).await;
+    let first = Waiter::new(other, &key).await;
+    let second = Waiter::new(one, &key).await;
+    holder.granted().await;
+    if first.wait().await.is_none() {
+        assert_eq!(first.leave().await, Released::NotHeld);
+        let outcome = holder.release().await;
+        assert_ne!(outcome, Released::NotHeld, "it held the key");
+        return None;
+    }
+    assert_eq!(second.wait().await, Some(2), "two waiters");
+    Some((holder, first, second))
+}
+
+/// `contend` for a free key is granted, and confirmed again by a repeat. One release frees it.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn contend_for_free_key_is_granted<B: Backend>(one: &B, other: &B) {
+    let key = fresh_key("queue-free");
+    let waiter = Waiter::new(one, &key).await;
+    let counter = waiter.granted().await;
+    assert!(waiter.granted().await >= counter);
+    assert_ne!(waiter.release().await, Released::NotHeld);
+    let next = LeaseId::new(Uuid::new_v4(), 1);
+    assert!(grant(other, &key, next, LONG).await > counter);
+    release(other, &key, next).await;
+}
+
+/// A release transfers the key to the first waiter, which confirms it for its full TTL.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn release_transfers_key_to_first_waiter<B: Backend>(one: &B, other: &B) {
+    let Some((holder, mut first, second)) = queue("queue-order", one, other).await else {
+        return;
+    };
+    let newcomer = Waiter::new(other, &holder.key).await;
+    while let Ok(Hint::Released) = hint_now(&mut first.hints).await {}
+    assert_eq!(holder.release().await, Released::Transferred);
+    let counter = first.granted().await;
+    // A store that sends no notifications hints at intervals, which is too late for a confirmation.
+    hinted(&mut first.hints, "the transfer").await;
+    assert_eq!(newcomer.wait().await, Some(2));
+    let left = inspected(one, &first.key).await.ttl;
+    assert!(left > LONG / 2, "confirmed for {LONG:?}, and {left:?} left");
+    passed_on(first.release().await);
+    assert!(second.granted().await > counter);
+    passed_on(second.release().await);
+    newcomer.granted().await;
+    freed(newcomer.release().await);
+}
+
+/// A repeated `contend` neither loses nor gains a place. A repeated `release` does not end a transferred lease.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn repeats_change_no_place<B: Backend>(one: &B, other: &B) {
+    let Some((holder, first, second)) = queue("queue-repeat", one, other).await else {
+        return;
+    };
+    for waiter in [&second, &first, &second] {
+        assert_eq!(waiter.wait().await, Some(2));
+    }
+    assert_eq!(inspected(other, &holder.key).await.queued, 2);
+    passed_on(holder.release().await);
+    assert_eq!(holder.release().await, Released::NotHeld);
+    first.granted().await;
+    passed_on(first.release().await);
+    assert_eq!(first.release().await, Released::NotHeld);
+    second.granted().await;
+    freed(second.release().await);
+}
+
+/// A waiter that leaves is not served, and may leave again.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn leave_removes_waiter<B: Backend>(one: &B, other: &B) {
+    let Some((holder, first, second)) = queue("queue-leave", one, other).await else {
+        return;
+    };
+    for _ in 0..2 {
+        assert_eq!(first.leave().await, Released::NotHeld);
+    }
+    passed_on(holder.release().await);
+    second.granted().await;
+    freed(second.release().await);
+}
+
+/// A waiter that leaves after the transfer passes the key on.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn leave_after_transfer_passes_key_on<B: Backend>(one: &B, other: &B) {
+    let Some((holder, first, second)) = queue("queue-left", one, other).await else {
+        return;
+    };
+    passed_on(holder.release().await);
+    passed_on(first.leave().await);
+    assert_eq!(first.leave().await, Released::NotHeld);
+    freed(second.leave().await);
+    let next = Waiter::new(other, &holder.key).await;
+    next.granted().await;
+    freed(next.release().await);
+}
+
+/// A waiter that does not refresh its place is passed over.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn silent_waiter_is_passed_over<B: Backend>(one: &B, other: &B) {
+    let Some((holder, _silent, second)) = queue("queue-silent", one, other).await else {
+        return;
+    };
+    let deadline = Instant::now() + ALIVE + MARGIN;
+    while second.wait().await != Some(1) {
+        assert!(Instant::now() < deadline, "it has a place after {ALIVE:?}");
+        sleep(Duration::from_millis(100)).await;
+    }
+    passed_on(holder.release().await);
+    second.granted().await;
+    freed(second.release().await);
+}
+
+/// A transferred lease that is not confirmed expires, and the next waiter is served.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn unconfirmed_transfer_expires<B: Backend>(one: &B, other: &B) {
+    let Some((holder, _silent, second)) = queue("queue-unconfirmed", one, other).await else {
+        return;
+    };
+    passed_on(holder.release().await);
+    let deadline = Instant::now() + ALIVE + MARGIN;
+    while let Contended::Waiting { .. } = second.contend().await {
+        assert!(Instant::now() < deadline, "the transferred lease goes on");
+        sleep(Duration::from_millis(50)).await;
+    }
+    freed(second.release().await);
+}
+
+/// `release_or_keep` transfers the key, and gives the next lease of the process the last place.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn release_or_keep_enters_next_lease<B: Backend>(one: &B, other: &B) {
+    let Some((holder, first, second)) = queue("queue-keep", one, other).await else {
+        return;
+    };
+    let next = Waiter::new(one, &holder.key).await;
+    let keep = KeepRequest::new(holder.key.clone(), holder.lease, LONG);
+    let keep = keep.with_next(next.lease, true);
+    let outcome = definite(one.release_or_keep(&keep).await, "release_or_keep");
+    match outcome {
+        ReleasedOrKept::Released {
+            released, queued, ..
+        } => {
+            passed_on(released);
+            assert!(queued, "the next lease is in the queue");
+        }
+        other => panic!("two processes wait: {other:?}"),
+    }
+    for waiter in [&first, &second] {
+        waiter.granted().await;
+        passed_on(waiter.release().await);
+    }
+    next.granted().await;
+    freed(next.release().await);
+}
+
+/// A forced release transfers the key. Releases of several keys transfer each.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn every_kind_of_release_transfers<B: Backend>(one: &B, other: &B) {
+    let Some((holder, first, second)) = queue("queue-force", one, other).await else {
+        return;
+    };
+    definite(other.force_release(&holder.key).await, "force_release");
+    first.granted().await;
+    let Some((holder, third, _left)) = queue("queue-batch", one, other).await else {
+        panic!("the other key has a queue");
+    };
+    let releases = [&first, &holder].map(|it| Release::new(it.key.clone(), it.lease));
+    for outcome in one.release(&releases).await {
+        passed_on(definite(outcome, "release"));
+    }
+    second.granted().await;
+    third.granted().await;
+    freed(second.leave().await);
+    passed_on(third.leave().await);
+}
+
+/// Returns a hint that has arrived.
+async fn hint_now(hints: &mut Hints) -> Result<Hint, ()> {
+    tokio::select! {
+        biased;
+        hint = hints.next() => Ok(hint),
+        () = std::future::ready(()) => Err(()),
+    }
+}
