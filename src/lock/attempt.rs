@@ -11,14 +11,22 @@ use super::clock::Moment;
 use super::effect::Given;
 use super::seats::Seat;
 use crate::Error;
-use crate::backend::{Acquired, BackendError, BoxFuture, LeaseId};
+use crate::backend::{Acquired, BackendError, BoxFuture, Contended, LeaseId};
 
 /// An acquire command in flight. Never dropped before its reply, unless its runtime ends.
 pub(super) struct Attempt {
     pub(super) lease: LeaseId,
     pub(super) terms: Terms,
     pub(super) sent_at: Moment,
-    pub(super) reply: BoxFuture<Result<Acquired, BackendError>>,
+    pub(super) reply: Reply,
+}
+
+/// The reply to a command that acquires.
+pub(super) enum Reply {
+    /// Of the first attempt of an acquire.
+    Acquire(BoxFuture<Result<Acquired, BackendError>>),
+    /// Of an attempt for the waiters of a lane.
+    Contend(BoxFuture<Result<Contended, BackendError>>),
 }
 
 /// The reply to an attempt.
@@ -28,13 +36,16 @@ pub(super) struct Replied {
     pub(super) terms: Terms,
     pub(super) sent_at: Moment,
     pub(super) now: Moment,
-    pub(super) outcome: Result<Acquired, BackendError>,
+    pub(super) outcome: Result<Contended, BackendError>,
 }
 
 impl Attempt {
     #[inline]
     pub(super) fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Replied> {
-        let outcome = ready!(self.reply.as_mut().poll(cx));
+        let outcome = match &mut self.reply {
+            Reply::Acquire(reply) => ready!(reply.as_mut().poll(cx)).map(Contended::from),
+            Reply::Contend(reply) => ready!(reply.as_mut().poll(cx)),
+        };
         Poll::Ready(Replied {
             lease: self.lease,
             terms: self.terms,

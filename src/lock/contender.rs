@@ -16,23 +16,34 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::sleep_until;
 
-use super::attempt::{Attempt, InFlight, Inline, InlineAttempt, Replied};
+use super::attempt::{Attempt, InFlight, Inline, InlineAttempt, Replied, Reply};
 use super::claim::Terms;
 use super::clock::{Moment, Span};
 use super::effect::Wakeup;
 use super::engine::Engine;
-use super::lane::{Seen, TakeOver, Waiter};
+use super::lane::{Refused, Seen, TakeOver, Waiter};
 use super::lease::{Lease, LeaseNumber};
 use super::timeout::by;
+use super::yielded::Yielded;
 use crate::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, Hints, Immediate as _, LeaseId,
+    AcquireRequest, BackendError, BackendErrorKind, ContendRequest, Contended, Hint, Hints,
+    Immediate as _, LeaseId,
 };
-use crate::jitter::jittered;
+use crate::jitter::{jittered, up_to};
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
 /// The longest delay that a lost notification causes.
 const BACKSTOP: Duration = Duration::from_secs(1);
+
+/// The time after which a process refreshes its place in the queue of the backend.
+const REFRESH: Duration = Duration::from_millis(900);
+
+/// The same without a subscription.
+const POLL: Duration = Duration::from_millis(100);
+
+/// The number of processes in a queue that attempt at once after a hint that no transfer caused.
+const AT_ONCE: u32 = 8;
 
 /// The pause after a failed attempt, doubled after each further one up to [`BACKSTOP`].
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -68,7 +79,26 @@ pub(super) fn send(
         lease,
         terms,
         sent_at: now,
-        reply: Arc::clone(&engine.backend).try_acquire(request),
+        reply: Reply::Acquire(Arc::clone(&engine.backend).try_acquire(request)),
+    }
+}
+
+/// Sends an attempt for the waiters of a lane, which wait in the queue of the backend under `lease`. `now` is as
+/// in [`send`].
+fn contend(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    lease: LeaseId,
+    terms: Terms,
+    listens: bool,
+    now: Moment,
+) -> Attempt {
+    let request = ContendRequest::new(key.clone(), lease, terms.ttl.get(), listens);
+    Attempt {
+        lease,
+        terms,
+        sent_at: now,
+        reply: Reply::Contend(Arc::clone(&engine.backend).contend(request)),
     }
 }
 
@@ -88,7 +118,7 @@ pub(super) fn attempt_now(
         terms,
         sent_at: now,
         now,
-        outcome: immediate.try_acquire(&request, now.into()),
+        outcome: (immediate.try_acquire(&request, now.into())).map(Contended::from),
     })
 }
 
@@ -104,7 +134,7 @@ pub(super) fn judge(engine: &Engine, replied: Replied) -> (Outcome, Option<(Leas
     let number = LeaseNumber::of(lease);
     let unresolved = Some((number, terms.ttl));
     match outcome {
-        Ok(Acquired::Granted { counter }) => {
+        Ok(Contended::Granted { counter }) => {
             let per_counter = engine.backend.tokens_per_counter();
             let granted = Lease::new(number, counter, per_counter, terms, sent_at);
             if now < granted.valid_until() {
@@ -113,7 +143,7 @@ pub(super) fn judge(engine: &Engine, replied: Replied) -> (Outcome, Option<(Leas
             // The reply took longer than the lease: another owner may hold the key by now.
             (Outcome::NotYet(Seen::Nothing), unresolved)
         }
-        Ok(Acquired::Busy { ttl }) => (Outcome::NotYet(Seen::Busy(now + ttl)), None),
+        Ok(Contended::Waiting { ttl, .. }) => (Outcome::NotYet(Seen::Busy(now + ttl)), None),
         Err(error) => {
             let unresolved = unresolved.filter(|_| error.may_have_taken_effect());
             let outcome = match error.kind() {
@@ -140,6 +170,10 @@ pub(super) struct AcquireLoop {
     /// Whether an acquire sent the attempt in flight.
     took_over: bool,
     hints: Option<Hints>,
+    /// Whether the subscription has taken effect.
+    listens: bool,
+    /// The number of processes in the queue of the backend, if this one is in it.
+    queued: Option<u32>,
     /// The number of hints left to other processes.
     yields_to: u32,
     backoff: Duration,
@@ -161,6 +195,8 @@ impl AcquireLoop {
             in_flight: None,
             took_over: false,
             hints: None,
+            listens: false,
+            queued: None,
             yields_to: 0,
             backoff: FIRST_BACKOFF,
             over: false,
@@ -174,27 +210,33 @@ impl AcquireLoop {
         self
     }
 
-    /// Starts the task, which first lets `yields_to` other processes acquire the key. Without that, the
-    /// process that is notified first, mostly the same one, would win each time.
-    pub(super) fn spawn(mut self, yields_to: u32) {
-        self.yields_to = yields_to;
+    /// Starts the task, which first lets the processes in `yielded` acquire the key. Without that, the process
+    /// that is notified first, mostly the same one, would win each time.
+    pub(super) fn spawn(mut self, yielded: Yielded) {
         if let Some(home) = self.engine.home(self.home) {
             self.home = home.id;
-            home.runtime.spawn(self.run());
+            home.runtime.spawn(self.run(yielded));
         }
     }
 
     /// Attempts, subscribes, attempts again, then waits. The second attempt, caused by the first hint of
     /// the new subscription, detects a release between the first attempt and the subscription.
-    async fn run(mut self) {
-        self.contend().await;
+    ///
+    /// If the backend has a queue, that attempt enters it as a listener. If this process has just transferred
+    /// the key, the first attempt would fail, so the subscription comes first.
+    async fn run(mut self, yielded: Yielded) {
+        self.contend(yielded).await;
         self.over = true;
     }
 
-    async fn contend(&mut self) {
-        if self.yields_to > 0 {
+    async fn contend(&mut self, yielded: Yielded) {
+        self.yields_to = match yielded {
+            Yielded::ToNobody | Yielded::ToQueue { .. } => 0,
             // The first hint only reports the subscription.
-            self.yields_to = self.yields_to.saturating_add(1);
+            Yielded::To(watchers) => watchers.get().saturating_add(1),
+            Yielded::ToUnknown => 2,
+        };
+        if yielded != Yielded::ToNobody {
             let soon = Moment::now() + jittered(POLITE);
             if !self.pause(soon, false).await {
                 return;
@@ -204,8 +246,13 @@ impl AcquireLoop {
             let Some(replied) = self.attempt().await else {
                 return;
             };
-            let number = LeaseNumber::of(replied.lease);
+            let (sent, replied) = replied;
             let now = replied.now;
+            self.queued = match replied.outcome {
+                Ok(Contended::Waiting { queued, .. }) => queued,
+                Ok(_) | Err(_) => None,
+            };
+            let place = self.queued.map(|_| LeaseNumber::of(replied.lease));
             let (outcome, unresolved) = judge(&self.engine, replied);
             if let Some((lease, ttl)) = unresolved {
                 self.engine.resolve(&self.key, lease, ttl, self.home);
@@ -230,10 +277,17 @@ impl AcquireLoop {
                 }
                 Outcome::NotYet(seen) => {
                     // An unavailable backend gets one attempt per backoff step, whatever deadlines pass.
-                    let last_attempt = matches!(seen, Seen::Busy(_));
+                    // In a queue, only the turn of this process ends the wait.
+                    let last_attempt = matches!(seen, Seen::Busy(_)) && place.is_none();
                     let again_at = self.next_attempt(&seen, now);
+                    let refused = Refused {
+                        sent,
+                        seen,
+                        place,
+                        home: self.home,
+                    };
                     self.engine.event(&self.key, |lane, effects| {
-                        lane.refused(&self.wakeup, number, seen, now, effects);
+                        lane.refused(&self.wakeup, refused, now, effects);
                     });
                     if !self.pause(again_at, last_attempt).await {
                         return;
@@ -243,30 +297,32 @@ impl AcquireLoop {
         }
     }
 
-    /// Makes an attempt, or continues the one in flight. Returns `None` if no waiter is left.
+    /// Makes an attempt, or continues the one in flight, and returns the number of the attempt with the reply.
+    /// Returns `None` if no waiter is left.
     ///
     /// # Cancel safety
     ///
     /// Dropped only with the runtime.
-    async fn attempt(&mut self) -> Option<Replied> {
-        if self.in_flight.is_none() {
-            let lease = self.engine.new_lease_id();
-            let now = Moment::now();
-            let due = self.engine.stuck_at(now);
-            let number = LeaseNumber::of(lease);
-            let terms = self.engine.event(&self.key, |lane, effects| {
-                lane.begin_attempt(&self.wakeup, number, now, due, effects)
-            })?;
-            if let Some(replied) = attempt_now(&self.engine, &self.key, lease, terms, now) {
-                return Some(replied);
+    async fn attempt(&mut self) -> Option<(LeaseNumber, Replied)> {
+        let (sent, mut attempt) = match self.in_flight.take() {
+            Some(attempt) => (LeaseNumber::of(attempt.lease), attempt),
+            None => {
+                let sent = LeaseNumber::of(self.engine.new_lease_id());
+                let now = Moment::now();
+                let due = self.engine.stuck_at(now);
+                let (lease, terms) = self.engine.event(&self.key, |lane, effects| {
+                    lane.begin_attempt(&self.wakeup, sent, now, due, effects)
+                })?;
+                let lease = self.engine.lease_id(lease);
+                let (engine, key, listens) = (&self.engine, &self.key, self.listens);
+                (
+                    sent,
+                    contend(engine, key, lease, terms, listens, Moment::now()),
+                )
             }
-            self.in_flight = Some(send(&self.engine, &self.key, lease, terms, Moment::now()));
-        }
-        let Some(mut attempt) = self.in_flight.take() else {
-            unreachable!("BUG: an attempt was just sent");
         };
         if !self.took_over {
-            return Some(poll_fn(|cx| attempt.poll_reply(cx)).await);
+            return Some((sent, poll_fn(|cx| attempt.poll_reply(cx)).await));
         }
         // The reply may depend on the acquire's runtime, which may not run.
         self.took_over = false;
@@ -274,7 +330,7 @@ impl AcquireLoop {
         let due = self.engine.stuck_at(now);
         let reply = poll_fn(|cx| attempt.poll_reply(cx));
         let replied = by(due, now, reply).await;
-        Some(replied.unwrap_or_else(|| self.leave_behind(attempt)))
+        Some((sent, replied.unwrap_or_else(|| self.leave_behind(attempt))))
     }
 
     /// Returns an unknown result for an attempt without a reply, whose lease a task then releases.
@@ -291,7 +347,7 @@ impl AcquireLoop {
             home.runtime.spawn(async move {
                 let replied = poll_fn(|cx| attempt.poll_reply(cx)).await;
                 let (lease, ttl) = (LeaseNumber::of(replied.lease), replied.terms.ttl);
-                if !matches!(replied.outcome, Ok(Acquired::Busy { .. })) {
+                if !matches!(replied.outcome, Ok(Contended::Waiting { queued: None, .. })) {
                     engine.resolve(&key, lease, ttl, id);
                 }
             });
@@ -323,13 +379,20 @@ impl AcquireLoop {
             // All three are cancel safe: hints and wakeups are kept for the next round.
             tokio::select! {
                 biased;
-                _ = hints.next() => {
+                hint = hints.next() => {
+                    let is_first = !std::mem::replace(&mut self.listens, true);
                     self.yields_to = self.yields_to.saturating_sub(1);
-                    if self.yields_to == 0 {
-                        return true;
-                    }
-                    // The hint is for another process, which may have stopped waiting.
-                    again_at = again_at.min(Moment::now() + jittered(POLITE_AGAIN));
+                    again_at = match hint {
+                        // Another task, or an earlier one, waited under any other lease and leaves it.
+                        Hint::Transferred { lease } if pause.place != Some(LeaseNumber::of(lease)) => again_at,
+                        Hint::Transferred { .. } => return true,
+                        // The hint is for another process, which may have stopped waiting.
+                        _ if self.yields_to > 0 => again_at.min(Moment::now() + jittered(POLITE_AGAIN)),
+                        _ => match self.queued {
+                            Some(queued) if !is_first => again_at.min(Moment::now() + spread(queued)),
+                            _ => return true,
+                        },
+                    };
                 }
                 () = sleep_until(wake_at.into()) => return true,
                 () = self.wakeup.notified() => {}
@@ -343,7 +406,12 @@ impl AcquireLoop {
             Seen::Busy(until) => {
                 self.backoff = FIRST_BACKOFF;
                 let expired = *until + Duration::from_millis(1);
-                expired.min(now + jittered(BACKSTOP))
+                let refresh = match self.queued {
+                    Some(_) if !self.listens => POLL,
+                    Some(_) => REFRESH,
+                    None => BACKSTOP,
+                };
+                expired.min(now + jittered(refresh))
             }
             Seen::Nothing | Seen::Trouble(_) => {
                 let pause = self.backoff;
@@ -352,6 +420,16 @@ impl AcquireLoop {
             }
         }
     }
+}
+
+/// Returns when a process in a queue of `queued` attempts after a hint that all of them receive. One attempt
+/// serves the first in the queue, so most others can wait for their turn.
+fn spread(queued: u32) -> Duration {
+    if queued <= AT_ONCE {
+        return Duration::ZERO;
+    }
+    up_to(Duration::from_millis(queued.into()))
+        .saturating_sub(Duration::from_millis(AT_ONCE.into()))
 }
 
 impl Drop for AcquireLoop {
@@ -432,7 +510,7 @@ pub(super) fn take_over(
     match taken {
         Ok(wakeup) => AcquireLoop::new(engine, key, home, wakeup)
             .with_attempt(attempt)
-            .spawn(0),
+            .spawn(Yielded::ToNobody),
         Err(_waiter) => unreachable!("BUG: a lane keeps its inline attempt until it ends"),
     }
 }

@@ -80,8 +80,8 @@ impl Engine {
             Work::Contend {
                 home,
                 wakeup,
-                yields_to,
-            } => AcquireLoop::new(self, key, home, wakeup).spawn(yields_to),
+                yielded,
+            } => AcquireLoop::new(self, key, home, wakeup).spawn(yielded),
             Work::TakeOver { attempt, home } => take_over(self, key, &attempt, home),
             Work::Return(home) => releaser::enqueue(self, key, home),
             Work::ReturnAgain(lease, home) => releaser::send_again(self, key, lease, home),

@@ -11,6 +11,7 @@ use super::claim::HoldId;
 use super::clock::{Moment, Span};
 use super::grant::Grant;
 use super::lease::LeaseNumber;
+use super::yielded::{PLACE, Yielded};
 use crate::Error;
 use crate::task::RuntimeId;
 
@@ -80,12 +81,11 @@ pub(super) struct Granted {
 /// Background work to start, in the given runtime.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// Start an acquire loop that `wakeup` wakes. `yields_to` is the number of other processes that may
-    /// acquire the key first.
+    /// Start an acquire loop that `wakeup` wakes. The processes in `yielded` may acquire the key first.
     Contend {
         home: RuntimeId,
         wakeup: Wakeup,
-        yields_to: u32,
+        yielded: Yielded,
     },
     /// Finish the attempt of an acquire that is not polled.
     TakeOver {
@@ -129,6 +129,15 @@ impl Effects {
         self.losses.push(Loss {
             grant: Arc::clone(grant),
             while_held: false,
+        });
+    }
+
+    /// Leaves the queue of the backend.
+    pub(super) fn leave(&mut self, place: LeaseNumber, home: RuntimeId) {
+        self.work.push(Work::Resolve {
+            lease: place,
+            ttl: PLACE,
+            home,
         });
     }
 

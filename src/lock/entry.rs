@@ -15,6 +15,7 @@ use super::grant::Grant;
 use super::guard::Hold;
 use super::lane::{Entered, Lane, Seen, Waiter};
 use super::lease::LeaseNumber;
+use super::yielded::Yielded;
 use crate::{Error, ErrorKind, LockKey};
 
 /// The result of one step of an acquire, which proceeds as far as possible without waiting.
@@ -213,7 +214,7 @@ pub(super) fn leave_inline(
     if let (Some(wakeup), Some(attempt)) = (wakeup, attempt) {
         AcquireLoop::new(engine, key, home, wakeup)
             .with_attempt(attempt)
-            .spawn(0);
+            .spawn(Yielded::ToNobody);
     }
 }
 

@@ -31,9 +31,9 @@ const HANDOFF_TIME: Duration = Duration::from_millis(100);
 /// The time before the end of [`HANDOFF_TIME`] at which an extension is sent at the latest.
 const ASK_AHEAD: Duration = Duration::from_millis(25);
 
-/// The smallest number of holders per turn while other processes wait, since each turn costs every
-/// other process an attempt.
-const SHORTEST_TURN: usize = 16;
+/// The shortest turn of this process while other processes wait. A turn costs several commands, which more
+/// than one short hold should pay for.
+const SHORTEST_TURN: Duration = Duration::from_millis(2);
 
 /// A renewal is due when a third of the lease has passed, as in Redisson.
 const RENEW_AT: u32 = 3;
@@ -95,9 +95,11 @@ struct Tokens {
 /// Whether the lease may be handed off in this process without a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Budget {
-    /// Hand-offs are allowed up to a total number of tokens, until a moment.
+    /// Hand-offs are allowed up to a total number of tokens, and in any case until `at_least`, but not after
+    /// `until`.
     Open {
         tokens: u32,
+        at_least: Moment,
         until: Moment,
         ask: Ask,
     },
@@ -154,6 +156,7 @@ impl Lease {
             },
             budget: Budget::Open {
                 tokens: tokens_per_counter,
+                at_least: sent_at,
                 until: sent_at + HANDOFF_TIME,
                 ask: Ask::NotYet,
             },
@@ -226,11 +229,17 @@ impl Lease {
 
     /// Returns `true` if the lease may be handed off to a holder with `terms` without a command.
     pub(super) fn may_pass_to(&self, terms: Terms, now: Moment) -> bool {
-        let Budget::Open { tokens, until, .. } = self.budget else {
+        let Budget::Open {
+            tokens,
+            at_least,
+            until,
+            ..
+        } = self.budget
+        else {
             return false;
         };
         self.is_renewed_for(terms, now)
-            && self.tokens.handed_off + 1 < tokens
+            && (self.tokens.handed_off + 1 < tokens || now < at_least && self.has_tokens())
             && now < until
             && now + self.ttl() / RENEW_AT <= self.valid_until
     }
@@ -244,15 +253,21 @@ impl Lease {
         self.tokens.handed_off += 1;
     }
 
-    /// Limits the hand-offs because other processes wait: each present waiter of this process gets one, and
-    /// three quarters of them a second one.
-    pub(super) fn take_turns(&mut self, waiting: usize) {
-        let Budget::Open { tokens, ask, .. } = &mut self.budget else {
+    /// Begins a turn because other processes wait: each of `holders` holders of this process gets the lease
+    /// once, and others too for [`SHORTEST_TURN`].
+    pub(super) fn take_turns(&mut self, holders: usize, now: Moment) {
+        let Budget::Open {
+            tokens,
+            at_least,
+            ask,
+            ..
+        } = &mut self.budget
+        else {
             return;
         };
-        let turn = SHORTEST_TURN.max(waiting + waiting * 3 / 4);
-        let turn = u32::try_from(turn).unwrap_or(u32::MAX);
-        *tokens = (*tokens).min(self.tokens.handed_off.saturating_add(turn));
+        let holders = u32::try_from(holders).unwrap_or(u32::MAX);
+        *tokens = (*tokens).min(self.tokens.handed_off.saturating_add(holders));
+        *at_least = now + SHORTEST_TURN;
         *ask = Ask::Done;
     }
 
@@ -264,7 +279,10 @@ impl Lease {
     /// Returns `true` if an extension should be sent now, so that its reply arrives before the budget ends.
     pub(super) fn asks_ahead(&mut self, now: Moment) -> bool {
         let in_flight = self.is_in_flight();
-        let Budget::Open { tokens, until, ask } = &mut self.budget else {
+        let Budget::Open {
+            tokens, until, ask, ..
+        } = &mut self.budget
+        else {
             return false;
         };
         let soon = self.tokens.handed_off * 2 >= *tokens || now + ASK_AHEAD >= *until;
@@ -308,7 +326,8 @@ impl Lease {
             }
             Ok(Extended::Wanted { watchers }) => {
                 if *watchers > 0 {
-                    self.take_turns(waiting);
+                    // The present holder is one of them.
+                    self.take_turns(waiting + 1, now);
                 }
                 // The lease is unchanged: the renewal is due a third after the last grant or renewal.
                 self.upkeep = if self.upkeep.is_due_again(now) {
@@ -337,6 +356,7 @@ impl Lease {
         }
         self.budget = Budget::Open {
             tokens: tokens.total,
+            at_least: sent_at,
             until: sent_at + HANDOFF_TIME,
             ask: Ask::NotYet,
         };

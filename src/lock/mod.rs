@@ -9,7 +9,7 @@
 //! | [`guard`], [`grant`], [`lost`] | what an acquire returns: the hold, the state that its views share, its loss |
 //! | [`lane`], [`lease`], [`effect`] | one key in this process: a state machine without I/O, and the effects of its events |
 //! | [`table`], [`deadlines`], [`engine`], [`dispatch`] | all lanes, the index of their deadlines, and the one place that carries out effects |
-//! | [`contender`] | the acquire loop of a key that another process holds |
+//! | [`contender`], [`yielded`] | the acquire loop of a key that another process holds, and its turns |
 //! | [`watchdog`], [`wake`], [`extend_ahead`] | renewals and checks of overdue work |
 //! | [`releaser`], [`release_queue`] | releases, in batches |
 //! | [`resolver`], [`unresolved`] | leases of unknown fate, released without their lanes |
@@ -132,6 +132,7 @@ mod timeout;
 mod unresolved;
 mod wake;
 mod watchdog;
+mod yielded;
 
 pub use acquire::{Acquire, AcquireFuture};
 pub use guard::{Held, LockGuard};

@@ -14,7 +14,9 @@ use super::effect::{Effects, Outgoing, Report, Work};
 use super::engine::Engine;
 use super::grant::Grant;
 use super::home::Home;
-use super::lane::{self, Kept, Lane, Order, ReleaseOrKeep, Yielded};
+use super::lane::{self, Kept, Lane, Order, ReleaseOrKeep};
+use super::lease::LeaseNumber;
+use super::yielded::{PLACE, Yielded};
 use crate::backend::{BackendError, Immediate, KeepRequest, Release, Released, ReleasedOrKept};
 use crate::task::RuntimeId;
 use crate::{Error, LockKey};
@@ -262,6 +264,9 @@ impl Sent {
         effects: &mut Effects,
     ) {
         let Outgoing { lease, ttl } = self.outgoing;
+        let yielded = outcome
+            .as_ref()
+            .map_or(Yielded::ToNobody, |released| Yielded::by(*released));
         let outcome = match outcome {
             Ok(Released::NotHeld) => lane.returned_absent(lease, now),
             Ok(_) => Ok(()),
@@ -271,7 +276,7 @@ impl Sent {
                 Err(error.into())
             }
         };
-        lane.returned(lease, outcome, Yielded::ToNobody, now, effects);
+        lane.returned(lease, outcome, yielded, self.home, now, effects);
     }
 }
 
@@ -305,7 +310,10 @@ async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, ord
     } = order;
     let number = outgoing.lease;
     let sent_at = Moment::now();
-    let request = KeepRequest::new(key.clone(), engine.lease_id(number), ttl.get());
+    // The waiters of this process wait behind all others, in the same command.
+    let place = LeaseNumber::of(engine.new_lease_id());
+    let request = KeepRequest::new(key.clone(), engine.lease_id(number), ttl.get())
+        .with_next(engine.lease_id(place), true);
     let backend = Arc::clone(&engine.backend);
     let outcome = backend.release_or_keep(request).await;
     let now = Moment::now();
@@ -324,20 +332,32 @@ async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, ord
                 lane.kept(&key, number, kept, now, effects);
             });
         }
-        Ok(ReleasedOrKept::Released { watchers, .. }) => {
-            let yielded = Yielded::to(watchers);
+        Ok(ReleasedOrKept::Released {
+            released,
+            watchers,
+            queued,
+        }) => {
+            let yielded = match Yielded::by(released) {
+                _ if queued => Yielded::ToQueue { place: Some(place) },
+                Yielded::ToNobody => Yielded::to(watchers),
+                yielded => yielded,
+            };
             engine.event(&key, |lane, effects| {
-                lane.returned(number, Ok(()), yielded, now, effects);
+                lane.returned(number, Ok(()), yielded, home, now, effects);
             });
         }
         Ok(ReleasedOrKept::NotHeld) => {
             engine.event(&key, |lane, effects| {
                 let outcome = lane.returned_absent(number, now);
-                lane.returned(number, outcome, Yielded::ToNobody, now, effects);
+                let nobody = Yielded::ToNobody;
+                lane.returned(number, outcome, nobody, home, now, effects);
             });
         }
         // The lease may be kept or released; a plain release resolves both.
-        Err(_) => {
+        Err(error) => {
+            if error.may_have_taken_effect() {
+                engine.resolve(&key, place, PLACE, home);
+            }
             engine.event(&key, |lane, _| lane.return_is_resent(number));
             release(engine, home, vec![(key, outgoing)]).await;
         }

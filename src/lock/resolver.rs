@@ -1,5 +1,5 @@
-//! The resolver: one task per runtime that releases leases of unknown fate, without their lanes. It
-//! retries until the backend replies or the leases must have expired.
+//! The resolver: one task per runtime that releases leases of unknown fate, and leases that left the queue of
+//! the backend, without their lanes. It retries until the backend replies or the leases must have expired.
 
 use std::sync::Arc;
 
@@ -86,9 +86,7 @@ async fn release(engine: Arc<Engine>, home: Arc<Home>, leases: Vec<(LockKey, Lea
     let releases = leases
         .iter()
         .map(|(key, number)| Release::new(key.clone(), engine.lease_id(*number)));
-    let outcomes = Arc::clone(&engine.backend)
-        .release(releases.collect())
-        .await;
+    let outcomes = Arc::clone(&engine.backend).leave(releases.collect()).await;
     let now = Moment::now();
     let mut replies = leases.into_iter().zip(outcomes).peekable();
     // The leases of one key are adjacent.

@@ -24,7 +24,7 @@ fn late_grant_is_resolved() {
             terms: RENEWED,
             sent_at,
             now,
-            outcome: Ok(Acquired::Granted { counter: 100 }),
+            outcome: Ok(Contended::granted(100)),
         };
         let (outcome, unresolved) = judge(&engine, replied);
         assert_eq!(matches!(outcome, Outcome::Granted(_)), is_granted);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Seen, Waiter, Yielded};
+use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Seen, Waiter, YIELDING};
 use super::tenure::{TAKE_OVER, Tenure};
 use crate::Error;
 use crate::LockKey;
@@ -14,6 +14,7 @@ use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Effects, Wakeup, Work};
 use crate::lock::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::yielded::{PLACE, Yielded};
 use crate::task::RuntimeId;
 
 /// An attempt that a task finishes for its acquire, which becomes `waiter`.
@@ -28,6 +29,18 @@ pub(in crate::lock) struct TakeOver {
     pub(in crate::lock) due: Moment,
 }
 
+/// A rejected attempt of an acquire loop.
+#[derive(Debug)]
+pub(in crate::lock) struct Refused {
+    /// The number of the attempt. Each has its own, even if they share a lease.
+    pub(in crate::lock) sent: LeaseNumber,
+    pub(in crate::lock) seen: Seen,
+    /// The lease that is in the queue of the backend now.
+    pub(in crate::lock) place: Option<LeaseNumber>,
+    /// The runtime of the task.
+    pub(in crate::lock) home: RuntimeId,
+}
+
 /// The pause of an acquire loop.
 #[derive(Debug)]
 pub(in crate::lock) struct Pause {
@@ -35,6 +48,8 @@ pub(in crate::lock) struct Pause {
     pub(in crate::lock) deadline: Option<Moment>,
     /// Whether a waiter needs an attempt now.
     pub(in crate::lock) at_once: bool,
+    /// The lease in the queue of the backend.
+    pub(in crate::lock) place: Option<LeaseNumber>,
 }
 
 impl Contending {
@@ -67,6 +82,7 @@ impl Lane {
             },
             seen: Seen::Nothing,
             others_wait: false,
+            place: None,
             suspect: false,
             due: now + TAKE_OVER,
         });
@@ -181,22 +197,17 @@ impl Lane {
     ) {
         let wakeup = self.contend_by_task(seen, yielded, now);
         self.move_to(home);
-        let yields_to = match yielded {
-            Yielded::ToNobody => 0,
-            Yielded::To(watchers) => watchers.get(),
-            Yielded::ToUnknown => 1,
-        };
         effects.work.push(Work::Contend {
             home,
             wakeup,
-            yields_to,
+            yielded,
         });
     }
 
     fn contend_by_task(&mut self, seen: Seen, yielded: Yielded, now: Moment) -> Wakeup {
         let wakeup = Arc::new(Notify::new());
         let others_wait = match yielded {
-            Yielded::To(_) => true,
+            Yielded::To(_) | Yielded::ToQueue { .. } => true,
             Yielded::ToUnknown => false,
             Yielded::ToNobody => matches!(seen, Seen::Busy(_)),
         };
@@ -207,6 +218,7 @@ impl Lane {
             },
             seen,
             others_wait,
+            place: yielded.place(),
             suspect: false,
             due: now + TAKE_OVER,
         });
@@ -217,7 +229,17 @@ impl Lane {
     pub(super) fn contend_or_idle(&mut self, yielded: Yielded, now: Moment, effects: &mut Effects) {
         let own = self.home;
         match self.first(now, effects) {
-            None => self.phase = Phase::Idle,
+            None => {
+                if let Some((place, home)) = yielded.place().zip(own) {
+                    effects.leave(place, home);
+                }
+                self.phase = match yielded {
+                    Yielded::ToQueue { .. } => Phase::Yielding {
+                        until: now + YIELDING,
+                    },
+                    Yielded::ToNobody | Yielded::To(_) | Yielded::ToUnknown => Phase::Idle,
+                };
+            }
             Some(claim) => {
                 // The runtime of this event runs, but that of the waiter may not.
                 let home = own.unwrap_or(claim.home);
@@ -233,19 +255,21 @@ impl Lane {
         }
     }
 
-    /// Begins an attempt of the task under `lease`, whose reply is due by `due`. Returns the terms of the
-    /// first waiter. Returns `None`, which ends the task, if no waiter is left or another task replaced it.
+    /// Begins an attempt of the task, whose reply is due by `due`. Its lease is the one in the queue of the
+    /// backend, or `fresh`. Returns the lease, and the terms of the first waiter. Returns `None`, which ends the
+    /// task, if no waiter is left or another task replaced it.
     pub(in crate::lock) fn begin_attempt(
         &mut self,
         wakeup: &Wakeup,
-        lease: LeaseNumber,
+        fresh: LeaseNumber,
         now: Moment,
         due: Moment,
         effects: &mut Effects,
-    ) -> Option<Terms> {
+    ) -> Option<(LeaseNumber, Terms)> {
         let terms = self.whom_to_serve(wakeup, now, effects)?.terms;
+        let lease = self.driven_by(wakeup)?.place.unwrap_or(fresh);
         self.next_step(wakeup, Some((lease, terms.ttl)), due);
-        Some(terms)
+        Some((lease, terms))
     }
 
     /// Begins a pause of the task until `until`. Returns `None` as [`begin_attempt`](Self::begin_attempt).
@@ -261,6 +285,7 @@ impl Lane {
         Some(Pause {
             deadline,
             at_once: self.wants_attempt_now(),
+            place: self.driven_by(wakeup)?.place,
         })
     }
 
@@ -273,6 +298,7 @@ impl Lane {
         self.driven_by(wakeup)?;
         let first = self.first(now, effects).copied();
         if first.is_none() {
+            self.leave_place(effects);
             self.phase = Phase::Idle;
         }
         first
@@ -305,9 +331,8 @@ impl Lane {
             effects.work.push(Work::Resolve { lease, ttl, home });
             return;
         };
-        let others_wait = contending.others_wait;
-        if others_wait {
-            lease.take_turns(self.queue.len());
+        if contending.others_wait {
+            lease.take_turns(self.queue.len(), now);
         }
         self.pass_suspicion_on(&mut lease, now);
         match self.first(now, effects) {
@@ -320,25 +345,35 @@ impl Lane {
         }
     }
 
-    /// Applies a rejected attempt of the task. Waiters for a single attempt are rejected, except those that
-    /// came after a busy attempt was sent: the key may be free by now.
+    /// Applies a rejected attempt of the task. Waiters for a single attempt are rejected, except those that came
+    /// after a busy attempt was sent: the key may be free by now.
     pub(in crate::lock) fn refused(
         &mut self,
         wakeup: &Wakeup,
-        attempt: LeaseNumber,
-        seen: Seen,
+        refused: Refused,
         now: Moment,
         effects: &mut Effects,
     ) {
+        let Refused {
+            sent,
+            seen,
+            place,
+            home,
+        } = refused;
         let Some(contending) = self.driven_by(wakeup) else {
+            // Another task has replaced this one.
+            if let Some(place) = place {
+                effects.leave(place, home);
+            }
             return;
         };
         let busy = matches!(seen, Seen::Busy(_));
+        contending.place = place;
         contending.others_wait |= busy;
         contending.seen = seen;
         contending.suspect = false;
         // Tickets and leases share one sequence of numbers.
-        let came_before = |ticket: Ticket| ticket < attempt.get();
+        let came_before = |ticket: Ticket| ticket < sent.get();
         self.reject_if(now, effects, |claim| {
             claim.deadline.is_one_attempt() && (!busy || came_before(claim.ticket))
         });
@@ -353,14 +388,17 @@ impl Lane {
     ) {
         if self.driven_by(wakeup).is_some() {
             self.dismiss(error, effects);
+            self.leave_place(effects);
             self.phase = Phase::Idle;
         }
     }
 
     /// Rejects all waiters.
     pub(in crate::lock) fn dismiss(&mut self, error: &Error, effects: &mut Effects) {
-        if let Phase::Contending(contending) = &self.phase {
-            contending.wake();
+        match &self.phase {
+            Phase::Contending(contending) => contending.wake(),
+            Phase::Yielding { .. } => self.phase = Phase::Idle,
+            Phase::Idle | Phase::Held(_) | Phase::Returning(_) => {}
         }
         for (_, waiter) in std::mem::take(&mut self.queue) {
             effects.reject(waiter.reply, error.clone());
@@ -407,14 +445,29 @@ impl Lane {
         self.contend(seen, Yielded::ToNobody, home, now, effects);
     }
 
-    /// Releases the lease that the attempt in flight of a replaced task may have acquired.
+    /// Releases the lease that the attempt in flight of a replaced task may have acquired, and leaves the queue
+    /// of the backend.
     fn resolve_attempt(&mut self, effects: &mut Effects) {
         let Some(home) = self.home else { return };
         if let Phase::Contending(contending) = &mut self.phase
             && let Driver::Task { attempt, .. } = &mut contending.driver
             && let Some((lease, ttl)) = attempt.take()
         {
+            // An attempt has the lease of the place.
+            contending.place = None;
+            let ttl = ttl.max(PLACE);
             effects.work.push(Work::Resolve { lease, ttl, home });
+        }
+        self.leave_place(effects);
+    }
+
+    /// Leaves the queue of the backend.
+    fn leave_place(&mut self, effects: &mut Effects) {
+        if let Phase::Contending(contending) = &mut self.phase
+            && let Some(place) = contending.place.take()
+            && let Some(home) = self.home
+        {
+            effects.leave(place, home);
         }
     }
 

@@ -37,6 +37,9 @@ impl Lane {
         self.expire(claim.home, now, effects);
         match &mut self.phase {
             Phase::Idle => Entered::Idle,
+            // A single attempt cannot wait for a turn.
+            Phase::Yielding { .. } if claim.deadline.is_one_attempt() => Entered::Idle,
+            Phase::Yielding { .. } => Entered::Occupied,
             Phase::Held(tenure) if tenure.grant.owner() == claim.owner.get() => {
                 if tenure.grant.holds() >= MAX_HOLD_COUNT {
                     return Entered::Rejected(Error::new(ErrorKind::ReentrancyLimit));
@@ -93,12 +96,13 @@ impl Lane {
     /// Ends an expired grant or return before an event reads the phase. The watchdog may be late or may
     /// have stopped.
     pub(super) fn expire(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
-        if let Phase::Held(tenure) = &self.phase {
-            if now >= tenure.grant.valid_until() {
+        match &self.phase {
+            Phase::Held(tenure) if now >= tenure.grant.valid_until() => {
                 self.lose_by_clock(home, now, effects);
             }
-        } else {
-            self.forget_if_expired(now, effects);
+            Phase::Yielding { until } if now >= *until => self.phase = Phase::Idle,
+            Phase::Idle | Phase::Yielding { .. } | Phase::Held(_) | Phase::Contending(_) => {}
+            Phase::Returning(_) => self.forget_if_expired(now, effects),
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::state::{Elsewhere, LATE_RELEASE, Lane, Phase, Returning, Yielded};
+use super::state::{Elsewhere, LATE_RELEASE, Lane, Phase, Returning};
 use super::tenure::{TAKE_OVER, Tenure};
 use crate::lock::claim::{Claim, HoldId};
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Given, Granted, Loss, PickUp, Report, Work};
 use crate::lock::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::yielded::Yielded;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
@@ -293,7 +294,7 @@ impl Lane {
                 effects.report(report, Err(Error::new(ErrorKind::Lost)));
                 self.contend_or_idle(Yielded::ToNobody, now, effects);
             }
-            Phase::Idle | Phase::Contending(_) => {}
+            Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => {}
         }
     }
 

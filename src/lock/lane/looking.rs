@@ -26,6 +26,7 @@ impl Lane {
     pub(in crate::lock) fn next_look(&self) -> Option<(RuntimeId, Moment)> {
         let at = match &self.phase {
             Phase::Idle => return None,
+            Phase::Yielding { until } => *until,
             Phase::Held(tenure) => tenure.next_look(),
             Phase::Returning(returning) => match returning.lease.reply_due() {
                 Some(due) => due.min(returning.next_end()),
@@ -65,7 +66,7 @@ impl Lane {
             return None;
         };
         let at = match &self.phase {
-            Phase::Idle => return None,
+            Phase::Idle | Phase::Yielding { .. } => return None,
             Phase::Held(tenure) if tenure.homes().is_empty() => tenure.ends_by(),
             Phase::Held(tenure) => tenure
                 .ends_by()
@@ -177,7 +178,7 @@ impl Lane {
         match &mut self.phase {
             Phase::Held(tenure) => tenure.remove_home(ended),
             Phase::Returning(returning) => returning.leave_future(ended),
-            Phase::Idle | Phase::Contending(_) => {}
+            Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => {}
         }
         if self.home != Some(ended) {
             return;

@@ -17,10 +17,10 @@ mod tenure;
 #[cfg(test)]
 mod tests;
 
-pub(super) use contending::TakeOver;
+pub(super) use contending::{Refused, TakeOver};
 pub(super) use entering::Entered;
 pub(super) use held::Release;
 pub(super) use looking::Look;
 pub(super) use renewing::Replied;
 pub(super) use returning::{Kept, Order, ReleaseOrKeep};
-pub(super) use state::{Lane, Seen, Waiter, Yielded};
+pub(super) use state::{Lane, Seen, Waiter};

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Seen, Waiter, Yielded};
+use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Seen, Waiter};
 use super::tenure::TAKE_OVER;
 use crate::lock::claim::{Claim, ClaimOwner, Ticket};
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Given, Granted, PickUp};
 use crate::lock::grant::Grant;
 use crate::lock::options::MAX_HOLD_COUNT;
+use crate::lock::yielded::Yielded;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind};
 
@@ -30,6 +31,10 @@ impl Lane {
         self.queue.insert(waiter.claim.ticket, Box::new(waiter));
         match &mut self.phase {
             Phase::Idle => self.contend(seen, Yielded::ToNobody, home, now, effects),
+            Phase::Yielding { .. } => {
+                let yielded = Yielded::ToQueue { place: None };
+                self.contend(seen, yielded, home, now, effects);
+            }
             // The first waiter sets a deadline for the inline acquire, which may not be polled any more.
             Phase::Contending(Contending {
                 driver: Driver::Inline { .. },

@@ -71,7 +71,7 @@ impl Lane {
         let lease = match &mut self.phase {
             Phase::Held(tenure) => Some(&mut tenure.lease),
             Phase::Returning(returning) => Some(&mut returning.lease),
-            Phase::Idle | Phase::Contending(_) => None,
+            Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => None,
         };
         // A release that was sent follows this reply, so none is in flight beside it.
         let lease = lease.filter(|lease| lease.is(renewal.lease) && lease.is_in_flight());
@@ -110,7 +110,7 @@ impl Lane {
         match &self.phase {
             Phase::Held(tenure) => tenure.lease.is(renewal.lease),
             Phase::Returning(returning) => !returning.sent && returning.lease.is(renewal.lease),
-            Phase::Idle | Phase::Contending(_) => false,
+            Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => false,
         }
     }
 

@@ -1,11 +1,12 @@
 //! The events of a lease that is returned to the backend by the releaser.
 
-use super::state::{Lane, Phase, Returning, Yielded};
+use super::state::{Lane, Phase, Returning};
 use super::tenure::Tenure;
 use crate::lock::claim::Claim;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Effects, Outgoing, Work};
 use crate::lock::lease::LeaseNumber;
+use crate::lock::yielded::Yielded;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
@@ -115,6 +116,7 @@ impl Lane {
         number: LeaseNumber,
         outcome: Result<(), Error>,
         yielded: Yielded,
+        home: RuntimeId,
         now: Moment,
         effects: &mut Effects,
     ) {
@@ -122,6 +124,9 @@ impl Lane {
             let report = returning.report.take();
             effects.report(report, outcome);
             self.contend_or_idle(yielded, now, effects);
+        } else if let Some(place) = yielded.place() {
+            // The lane no longer waits for this reply.
+            effects.leave(place, home);
         }
     }
 

@@ -1,7 +1,6 @@
 //! The state of a lane, and the queries that all events share.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +20,10 @@ use super::tenure::Tenure;
 /// The time for which a release is still sent after the lease must have expired, in case the backend's
 /// clock was set back.
 pub(super) const LATE_RELEASE: Duration = Duration::from_millis(500);
+
+/// The time after a transfer in which the next acquire enters the queue of the backend. A turn of other
+/// clients is shorter.
+pub(super) const YIELDING: Duration = Duration::from_millis(20);
 
 /// The assumed duration of one hold, on which `retry_after` of a queue is based.
 pub(super) const A_TURN: Duration = Duration::from_secs(1);
@@ -60,6 +63,11 @@ pub(super) enum Phase {
     /// The lane holds nothing and is about to leave the table.
     #[default]
     Idle,
+    /// The lease was transferred to another process, or left to others. Until then, the next acquire enters the
+    /// queue of the backend instead of an attempt that could overtake others.
+    Yielding {
+        until: Moment,
+    },
     Contending(Contending),
     Held(Tenure),
     Returning(Returning),
@@ -73,6 +81,8 @@ pub(super) struct Contending {
     pub(super) seen: Seen,
     /// Whether another process holds the key, or waited when it was released here.
     pub(super) others_wait: bool,
+    /// The lease under which this process waits in the queue of the backend.
+    pub(super) place: Option<LeaseNumber>,
     /// Whether the lease that the attempt in flight acquires may already be lost.
     pub(super) suspect: bool,
     /// When the driver counts as stuck.
@@ -125,21 +135,6 @@ pub(in crate::lock) enum Seen {
     Trouble(BackendError),
 }
 
-/// The other processes for which a lease was released.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::lock) enum Yielded {
-    ToNobody,
-    To(NonZeroU32),
-    /// Other processes may wait, but cannot be counted.
-    ToUnknown,
-}
-
-impl Yielded {
-    pub(in crate::lock) fn to(watchers: u32) -> Self {
-        NonZeroU32::new(watchers).map_or(Self::ToUnknown, Self::To)
-    }
-}
-
 impl Lane {
     pub(in crate::lock) fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Idle) && self.queue.is_empty()
@@ -177,7 +172,7 @@ impl Lane {
         match &self.phase {
             Phase::Held(tenure) => Some(tenure.lease.number()),
             Phase::Returning(returning) => Some(returning.lease.number()),
-            Phase::Idle | Phase::Contending(_) => None,
+            Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => None,
         }
     }
 
@@ -221,7 +216,7 @@ impl Lane {
                 tenure.grant.valid_until(),
                 now.since(tenure.grant.granted_at()),
             ),
-            Phase::Idle | Phase::Returning(_) => (now, Duration::ZERO),
+            Phase::Idle | Phase::Yielding { .. } | Phase::Returning(_) => (now, Duration::ZERO),
         };
         let ahead = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
         let queue = held_for.max(A_TURN).saturating_mul(ahead.saturating_add(1));

@@ -8,12 +8,13 @@ use crate::lock::attempt::InlineAttempt;
 use crate::lock::claim::Claim;
 use crate::lock::effect::Work;
 use crate::lock::grant::Grant;
-use crate::lock::lane::{Seen, Yielded};
+use crate::lock::lane::Seen;
 use crate::lock::lease::Lease;
 use crate::lock::tests::{
     FIXED, MS, RENEWED, RESPONSE_TIMEOUT, SECOND, TOKENS, claim, elsewhere, from_elsewhere, here,
     number, waiter,
 };
+use crate::lock::yielded::Yielded;
 
 const TTL: Duration = RENEWED.ttl.get();
 
@@ -63,7 +64,7 @@ fn release(lanes: &Lanes, key: &LockKey, grant: &Arc<Grant>, now: Moment) {
             lane.take_return(here(), now, now + RESPONSE_TIMEOUT)
                 .is_some()
         );
-        lane.returned(number(1), Ok(()), Yielded::ToNobody, now, effects);
+        lane.returned(number(1), Ok(()), Yielded::ToNobody, here(), now, effects);
     });
 }
 
@@ -355,7 +356,7 @@ fn waiters_of_two_runtimes_leave_index_bounded() {
         });
         now = now + MS;
         lanes.with(&key, &mut effects, |lane, effects| {
-            lane.returned(number(1), Ok(()), Yielded::ToNobody, now, effects);
+            lane.returned(number(1), Ok(()), Yielded::ToNobody, here(), now, effects);
         });
         let Work::Contend { wakeup, home, .. } = effects.work.remove(0) else {
             unreachable!("it contends for the waiter");

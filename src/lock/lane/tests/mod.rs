@@ -5,6 +5,7 @@ mod entering;
 mod held;
 mod looking;
 mod offered;
+mod queued;
 mod renewing;
 mod returning;
 mod several_runtimes;
@@ -26,6 +27,7 @@ use crate::lock::effect::{Effects, PickUp, Wakeup, Work};
 use crate::lock::grant::Grant;
 use crate::lock::lease::Lease;
 use crate::lock::tests::*;
+use crate::lock::yielded::{PLACE, Yielded};
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, FencingToken};
 
@@ -170,7 +172,14 @@ impl TestLane {
 
     fn returned(&mut self, lease: u64) -> Effects {
         let ((), effects) = self.event(|lane, now, effects| {
-            lane.returned(number(lease), Ok(()), Yielded::ToNobody, now, effects);
+            lane.returned(
+                number(lease),
+                Ok(()),
+                Yielded::ToNobody,
+                here(),
+                now,
+                effects,
+            );
         });
         effects
     }
@@ -244,5 +253,15 @@ impl TestLane {
 
     fn is_held(&self) -> bool {
         self.lane.holder().is_some()
+    }
+}
+
+/// The rejection of an attempt, which entered the queue of the backend under `place`.
+fn refused(sent: u64, seen: Seen, place: Option<u64>) -> Refused {
+    Refused {
+        sent: number(sent),
+        seen,
+        place: place.map(number),
+        home: here(),
     }
 }

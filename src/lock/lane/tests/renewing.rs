@@ -178,10 +178,11 @@ fn late_extension_serves_first_waiter() {
 fn rejected_extension_allows_one_more_turn() {
     let (mut lane, grant, extension) = half_spent();
     assert!(lane.extended(&extension, Extended::wanted(2)).is_empty());
-    // A turn has at least 16 holders.
     let (grant, asked) = hand_on(&mut lane, grant, 131..147);
     assert_eq!(asked, 0);
     lane.queue(1000, RENEWED);
+    // The shortest turn is over.
+    lane.pass(2 * MS);
     returns(&mut lane.release(&grant), here());
     assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
 }

@@ -1,0 +1,186 @@
+//! The place of this process in the queue of the backend.
+
+use super::*;
+use crate::lock::lease::LeaseNumber;
+
+fn contend_as(lane: &mut TestLane, wakeup: &Wakeup, fresh: u64) -> Option<LeaseNumber> {
+    let (begun, effects) = lane.event(|lane, now, effects| {
+        lane.begin_attempt(wakeup, number(fresh), now, now + RESPONSE_TIMEOUT, effects)
+    });
+    assert!(effects.is_empty(), "{effects:?}");
+    begun.map(|(lease, _)| lease)
+}
+
+fn refuse(lane: &mut TestLane, wakeup: &Wakeup, sent: u64, place: Option<u64>) -> Effects {
+    let ((), effects) = lane.event(|lane, now, effects| {
+        let refused = refused(sent, Seen::Busy(now + SECOND), place);
+        lane.refused(wakeup, refused, now, effects);
+    });
+    effects
+}
+
+/// Returns a lane whose first claim waits in the queue of the backend under lease 3.
+fn queued() -> (TestLane, Wakeup, Answer) {
+    let (mut lane, wakeup, answer) = TestLane::looping(claim(1, RENEWED));
+    assert_eq!(contend_as(&mut lane, &wakeup, 3), Some(number(3)));
+    assert!(refuse(&mut lane, &wakeup, 3, Some(3)).is_empty());
+    (lane, wakeup, answer)
+}
+
+/// Releases lease 1 of the holder, for `yielded`.
+fn yield_to(lane: &mut TestLane, grant: &Arc<Grant>, yielded: Yielded) -> Effects {
+    returns(&mut lane.release(grant), here());
+    assert!(lane.take_return().is_some());
+    let ((), effects) = lane.event(|lane, now, effects| {
+        lane.returned(number(1), Ok(()), yielded, here(), now, effects);
+    });
+    effects
+}
+
+#[track_caller]
+fn leaves(effects: &mut Effects, place: u64) {
+    match work(effects) {
+        Work::Resolve { lease, ttl, .. } => {
+            assert_eq!((lease, ttl >= PLACE), (number(place), true));
+        }
+        work => panic!("{work:?}"),
+    }
+    assert!(effects.is_empty(), "{effects:?}");
+}
+
+const BEHIND: Yielded = Yielded::ToQueue { place: None };
+
+#[test]
+fn attempts_in_queue_share_lease() {
+    let (mut lane, wakeup, _answer) = queued();
+    assert_eq!(contend_as(&mut lane, &wakeup, 4), Some(number(3)));
+    // The backend had no room, or the result is unknown.
+    assert!(refuse(&mut lane, &wakeup, 4, None).is_empty());
+    assert_eq!(contend_as(&mut lane, &wakeup, 5), Some(number(5)));
+}
+
+#[test]
+fn last_waiter_leaves_queue() {
+    let (mut lane, wakeup, _answer) = queued();
+    assert!(lane.lane.leave(1).is_some());
+    let (begun, mut effects) = lane.event(|lane, now, effects| {
+        lane.begin_attempt(&wakeup, number(4), now, now + RESPONSE_TIMEOUT, effects)
+    });
+    assert!(begun.is_none() && lane.lane.is_idle());
+    leaves(&mut effects, 3);
+}
+
+#[test]
+fn next_waiter_inherits_place() {
+    let (mut lane, wakeup, _answer) = queued();
+    lane.queue(2, RENEWED);
+    assert!(lane.lane.leave(1).is_some());
+    assert_eq!(contend_as(&mut lane, &wakeup, 4), Some(number(3)));
+}
+
+#[test]
+fn permanent_error_leaves_queue() {
+    let (mut lane, wakeup, _answer) = queued();
+    let error = Error::new(ErrorKind::Misconfigured);
+    let ((), mut effects) = lane.event(|lane, _, effects| {
+        lane.refused_for_good(&wakeup, &error, effects);
+    });
+    assert_eq!(std::mem::take(&mut effects.rejections).len(), 1);
+    leaves(&mut effects, 3);
+}
+
+#[test]
+fn dropped_task_leaves_queue() {
+    let (mut lane, wakeup, _answer) = queued();
+    lane.enqueue(from_elsewhere(claim(2, RENEWED)));
+    let error = Error::new(ErrorKind::Unavailable);
+    let ((), mut effects) = lane.event(|lane, now, effects| {
+        lane.abandon(&wakeup, here(), &error, now, effects);
+    });
+    assert_eq!(std::mem::take(&mut effects.rejections).len(), 1);
+    let contend = effects.work.pop();
+    assert!(matches!(contend, Some(Work::Contend { home, .. }) if home == elsewhere()));
+    leaves(&mut effects, 3);
+}
+
+#[test]
+fn rejection_of_replaced_task_leaves_queue() {
+    let (mut lane, _wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
+    let mut effects = refuse(&mut lane, &Wakeup::default(), 3, Some(3));
+    leaves(&mut effects, 3);
+}
+
+#[test]
+fn acquire_after_transfer_enters_queue() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    assert!(matches!(
+        yield_to(&mut lane, &grant, BEHIND).deadlines[..],
+        []
+    ));
+    assert!(!lane.lane.is_idle());
+    assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
+    let (waiter, _answer) = waiter(claim(2, RENEWED));
+    let ((), mut effects) = lane.event(|lane, now, effects| {
+        lane.enqueue(waiter, Seen::Nothing, now, effects);
+    });
+    assert!(matches!(work(&mut effects), Work::Contend { yielded, .. } if yielded == BEHIND));
+}
+
+#[test]
+fn single_attempt_after_transfer_is_sent() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
+    assert!(matches!(lane.enter(once(2, &lane)), Entered::Idle));
+}
+
+#[test]
+fn lane_is_idle_soon_after_transfer() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
+    let (_, at) = lane.lane.next_look().expect("a check");
+    assert!(at <= lane.now + 20 * MS);
+    lane.now = at;
+    assert!(lane.look(here()).1.is_empty());
+    assert!(lane.lane.is_idle());
+}
+
+#[test]
+fn shutdown_ends_pause_after_transfer() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
+    let error = Error::new(ErrorKind::ShuttingDown);
+    let ((), effects) = lane.event(|lane, _, effects| lane.dismiss(&error, effects));
+    assert!(effects.is_empty() && lane.lane.is_idle());
+}
+
+#[test]
+fn waiters_contend_under_place_behind_others() {
+    let (mut lane, grant) = TestLane::held(FIXED);
+    let _answer = lane.enqueue(claim(2, RENEWED));
+    let place = Yielded::ToQueue {
+        place: Some(number(9)),
+    };
+    let wakeup = contends(&mut yield_to(&mut lane, &grant, place), here());
+    assert_eq!(contend_as(&mut lane, &wakeup, 10), Some(number(9)));
+}
+
+#[test]
+fn place_without_waiters_is_left() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    let place = Yielded::ToQueue {
+        place: Some(number(9)),
+    };
+    leaves(&mut yield_to(&mut lane, &grant, place), 9);
+}
+
+#[test]
+fn place_in_late_reply_is_left() {
+    let mut lane = TestLane::idle();
+    let place = Yielded::ToQueue {
+        place: Some(number(9)),
+    };
+    let ((), mut effects) = lane.event(|lane, now, effects| {
+        lane.returned(number(1), Ok(()), place, here(), now, effects);
+    });
+    leaves(&mut effects, 9);
+}
