@@ -23,9 +23,9 @@ pub(super) struct Attempt {
 
 /// The reply to a command that acquires.
 pub(super) enum Reply {
-    /// Of the first attempt of an acquire.
+    /// The reply to the first attempt of an acquire.
     Acquire(BoxFuture<Result<Acquired, BackendError>>),
-    /// Of an attempt for the waiters of a lane.
+    /// The reply to an attempt for the waiters of a lane.
     Contend(BoxFuture<Result<Contended, BackendError>>),
 }
 

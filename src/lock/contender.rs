@@ -13,22 +13,18 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::time::sleep_until;
 
-use super::attempt::{Attempt, InFlight, Inline, InlineAttempt, Replied, Reply};
-use super::claim::Terms;
-use super::clock::{Moment, Span};
+use super::attempt::{Attempt, Replied};
+use super::clock::Moment;
+use super::command::{Outcome, contend, judge};
 use super::effect::Wakeup;
 use super::engine::Engine;
-use super::lane::{Refused, Seen, TakeOver, Waiter};
-use super::lease::{Lease, LeaseNumber};
+use super::lane::{Refused, Seen};
+use super::lease::LeaseNumber;
 use super::timeout::by;
 use super::yielded::Yielded;
-use crate::backend::{
-    AcquireRequest, BackendError, BackendErrorKind, ContendRequest, Contended, Hint, Hints,
-    Immediate as _, LeaseId,
-};
+use crate::backend::{BackendError, Contended, Hint, Hints};
 use crate::jitter::{jittered, up_to};
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
@@ -39,7 +35,7 @@ const BACKSTOP: Duration = Duration::from_secs(1);
 /// The time after which a process refreshes its place in the queue of the backend.
 const REFRESH: Duration = Duration::from_millis(900);
 
-/// The same without a subscription.
+/// The time after which a process without a subscription does so.
 const POLL: Duration = Duration::from_millis(100);
 
 /// The number of processes in a queue that attempt at once after a hint that no transfer caused.
@@ -56,106 +52,6 @@ const POLITE: Duration = Duration::from_millis(5);
 
 /// How long this process waits after another one released the key, while further ones wait.
 const POLITE_AGAIN: Duration = Duration::from_millis(2);
-
-/// The outcome of an attempt.
-pub(super) enum Outcome {
-    Granted(Lease),
-    /// Another process holds the key, or the backend is unavailable: another attempt may succeed.
-    NotYet(Seen),
-    /// No attempt can succeed.
-    Never(Error),
-}
-
-/// Sends an attempt. `now` is a moment before this call, and the lease counts from it.
-pub(super) fn send(
-    engine: &Arc<Engine>,
-    key: &LockKey,
-    lease: LeaseId,
-    terms: Terms,
-    now: Moment,
-) -> Attempt {
-    let request = AcquireRequest::new(key.clone(), lease, terms.ttl.get());
-    Attempt {
-        lease,
-        terms,
-        sent_at: now,
-        reply: Reply::Acquire(Arc::clone(&engine.backend).try_acquire(request)),
-    }
-}
-
-/// Sends an attempt for the waiters of a lane, which wait in the queue of the backend under `lease`. `now` is as
-/// in [`send`].
-fn contend(
-    engine: &Arc<Engine>,
-    key: &LockKey,
-    lease: LeaseId,
-    terms: Terms,
-    listens: bool,
-    now: Moment,
-) -> Attempt {
-    let request = ContendRequest::new(key.clone(), lease, terms.ttl.get(), listens);
-    Attempt {
-        lease,
-        terms,
-        sent_at: now,
-        reply: Reply::Contend(Arc::clone(&engine.backend).contend(request)),
-    }
-}
-
-/// Makes an attempt if the backend can reply without waiting. `now` is a moment before this call, and
-/// the lease counts from it.
-pub(super) fn attempt_now(
-    engine: &Engine,
-    key: &LockKey,
-    lease: LeaseId,
-    terms: Terms,
-    now: Moment,
-) -> Option<Replied> {
-    let immediate = engine.backend.immediate()?;
-    let request = AcquireRequest::new(key.clone(), lease, terms.ttl.get());
-    Some(Replied {
-        lease,
-        terms,
-        sent_at: now,
-        now,
-        outcome: (immediate.try_acquire(&request, now.into())).map(Contended::from),
-    })
-}
-
-/// Returns the outcome of an attempt, and the lease to release if its fate is unknown.
-pub(super) fn judge(engine: &Engine, replied: Replied) -> (Outcome, Option<(LeaseNumber, Span)>) {
-    let Replied {
-        lease,
-        terms,
-        sent_at,
-        now,
-        outcome,
-    } = replied;
-    let number = LeaseNumber::of(lease);
-    let unresolved = Some((number, terms.ttl));
-    match outcome {
-        Ok(Contended::Granted { counter }) => {
-            let per_counter = engine.backend.tokens_per_counter();
-            let granted = Lease::new(number, counter, per_counter, terms, sent_at);
-            if now < granted.valid_until() {
-                return (Outcome::Granted(granted), None);
-            }
-            // The reply took longer than the lease: another owner may hold the key by now.
-            (Outcome::NotYet(Seen::Nothing), unresolved)
-        }
-        Ok(Contended::Waiting { ttl, .. }) => (Outcome::NotYet(Seen::Busy(now + ttl)), None),
-        Err(error) => {
-            let unresolved = unresolved.filter(|_| error.may_have_taken_effect());
-            let outcome = match error.kind() {
-                BackendErrorKind::Unavailable => Outcome::NotYet(Seen::Trouble(error)),
-                BackendErrorKind::Misconfigured | BackendErrorKind::Conflict => {
-                    Outcome::Never(error.into())
-                }
-            };
-            (outcome, unresolved)
-        }
-    }
-}
 
 /// Contends for a key as a task, until an acquire of this process holds it or none waits for it.
 ///
@@ -456,64 +352,6 @@ struct NoReply;
 #[derive(Debug, thiserror::Error)]
 #[error("runtime of the waiter was shut down")]
 struct RuntimeEnded;
-
-/// Finishes the attempt of an unpolled acquire, which becomes a waiter, by a task in `home`.
-pub(super) fn take_over(
-    engine: &Arc<Engine>,
-    key: &LockKey,
-    inline: &Arc<InlineAttempt>,
-    home: RuntimeId,
-) {
-    // `None` means that the acquire is being polled.
-    let Some(mut state) = inline.unpolled() else {
-        return;
-    };
-    let Inline::InFlight(_) = &*state else {
-        return;
-    };
-    let (reply, answer) = oneshot::channel();
-    let Inline::InFlight(in_flight) = std::mem::replace(&mut *state, Inline::TakenOver(answer))
-    else {
-        unreachable!("BUG: the attempt was just found in flight");
-    };
-    let InFlight {
-        attempt,
-        claim,
-        seat,
-        waker,
-    } = in_flight;
-    let waiter = Box::new(Waiter {
-        claim,
-        reply,
-        _seat: seat,
-    });
-    let now = Moment::now();
-    let take_over = TakeOver {
-        in_flight: (LeaseNumber::of(attempt.lease), attempt.terms.ttl),
-        waiter,
-        home,
-        now,
-        due: engine.stuck_at(now),
-    };
-    // With the mutex of the attempt: the acquire must find its waiter in the queue once it is taken over.
-    let taken = engine.event(key, |lane, effects| {
-        let taken = lane.take_over_inline(inline, take_over, effects);
-        // Under the mutex of the lane: `close` finds the waiter, unless the flag is already set.
-        if engine.is_closing() {
-            lane.dismiss(&Error::new(ErrorKind::ShuttingDown), effects);
-        }
-        // The effects are carried out without any mutex.
-        drop(state);
-        taken
-    });
-    waker.wake();
-    match taken {
-        Ok(wakeup) => AcquireLoop::new(engine, key, home, wakeup)
-            .with_attempt(attempt)
-            .spawn(Yielded::ToNobody),
-        Err(_waiter) => unreachable!("BUG: a lane keeps its inline attempt until it ends"),
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -5,13 +5,14 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use super::clock::{Moment, Span};
-use super::contender::{AcquireLoop, take_over};
+use super::contender::AcquireLoop;
 use super::effect::{Effects, Few, Granted, Loss, Work};
 use super::engine::Engine;
 use super::extend_ahead::extend_ahead;
 use super::home::Home;
 use super::lane::Lane;
 use super::lease::LeaseNumber;
+use super::take_over::take_over;
 use super::{releaser, resolver, watchdog};
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey, observe};

@@ -5,7 +5,8 @@
 //! | files | responsibility |
 //! |---|---|
 //! | [`manager`], [`options`], [`snapshot`] | the public handle, its settings, its view of the locks |
-//! | [`acquire`], [`entry`], [`pending`], [`attempt`], [`claim`], [`seats`] | an acquire: its options, its first event, its wait, its first command |
+//! | [`acquire`], [`entry`], [`pending`], [`take_over`], [`claim`], [`seats`] | an acquire: its options, its first event, its wait |
+//! | [`attempt`], [`command`] | one command that acquires, from its request to the meaning of its reply |
 //! | [`guard`], [`grant`], [`lost`] | what an acquire returns: the hold, the state that its views share, its loss |
 //! | [`lane`], [`lease`], [`effect`] | one key in this process: a state machine without I/O, and the effects of its events |
 //! | [`table`], [`deadlines`], [`engine`], [`dispatch`] | all lanes, the index of their deadlines, and the one place that carries out effects |
@@ -38,11 +39,12 @@
 //! | contending, inline | ends after its attempt | contending, or idle | start a loop for the queue | loop |
 //! | contending | the loop's attempt is granted | held by the first in the queue | resolve it | watchdog |
 //! | contending | the same, but the queue is empty or its terms differ | surrendered | release | releaser |
-//! | contending | the loop's attempt is rejected | | reject `no_wait`s that came before it | loop |
-//! | contending | the loop's attempt can never succeed | idle | reject the queue | |
-//! | contending | the last waiter leaves | idle, once the loop has woken | the loop ends | loop |
-//! | contending | the loop is dropped with its runtime | contending, or idle | a loop in another runtime; reject waiters of the ended one | loop |
-//! | contending | the loop does not run, a waiter in another runtime | contending | a loop there; release what the old one acquires | loop |
+//! | contending | the loop's attempt is rejected | | keep the place in the backend's queue; reject `no_wait`s that came before it | loop |
+//! | contending | the key is transferred to this process, or the loop wakes | | attempt under the lease of the place | loop |
+//! | contending | the loop's attempt can never succeed | idle | reject the queue, leave the place | |
+//! | contending | the last waiter leaves | idle, once the loop has woken | the loop ends, leave the place | loop |
+//! | contending | the loop is dropped with its runtime | contending, or idle | a loop in another runtime; reject waiters of the ended one; leave the place | loop |
+//! | contending | the loop does not run, a waiter in another runtime | contending | a loop there; release what the old one acquires, leave the place | loop |
 //! | contending, held | released by force, before or after the grant | | renew at once, to learn which | watchdog |
 //! | held | acquire by the owner, or queued acquires of the owner | | count up; at 64 reject | watchdog |
 //! | held | acquire by another owner | | queue; with `no_wait` reject | watchdog |
@@ -69,18 +71,24 @@
 //! | returning | kept | held by the first in the queue | resolve it; if none is left, release | watchdog |
 //! | returning | released by force | contending, or idle | if it is kept, release it | loop |
 //! | returning | released, not held, or failed | contending, or idle | retry a failed release without the lane | loop |
+//! | returning | transferred, or left to other clients | contending, or yielding | enter the backend's queue for the waiters | loop |
+//! | yielding | acquire | contending | queue; the loop enters the backend's queue | loop |
+//! | yielding | acquire with `no_wait` | contending, inline | send the attempt | |
+//! | yielding | 20 ms have passed, or shutdown | idle | | watchdog |
 //!
 //! # Invariants
 //!
 //! - A lane has at most one acquire or release in flight. Renewals and extensions may be in flight
 //!   concurrently, but none is sent after a release, and a release waits for the reply to one in flight.
 //!   A command whose task does not run is the exception: another runtime does not wait for it.
-//! - Processes that contend for one key alternate. A lease that another process held before is handed off
-//!   once to each present waiter of this process, and a second time to three quarters of them. Then the
-//!   other processes may acquire it. A process that released it for them contends again after as many
+//! - Processes that contend for one key take turns, in the order in which they entered the queue of the
+//!   backend. In a turn, each waiter that this process has at its start gets the lease once, for at most
+//!   100 ms. Turns shorter than 2 ms go on with later waiters.
+//! - Without a queue in the backend, a process that released a key for others contends again after as many
 //!   releases as there are other processes.
-//! - Each acquire command has its own lease id. If its fate is unknown, that id is released until the
-//!   backend replies or the lease must have expired. The next attempt has another id.
+//! - This process has at most one place in the backend's queue of a key, under one lease id. It keeps the
+//!   place until the lease is granted or left. After an unknown result, the lease is released until the
+//!   backend replies or the lease must have expired, and the next attempt has another id.
 //! - A guard is current while the lane holds the very grant that the guard was made from. Operations of
 //!   another guard, such as a lost one, change nothing.
 //! - If a waiter is dropped while it is being resolved, its hold is released and goes to the next in the
@@ -104,6 +112,7 @@ mod acquire;
 mod attempt;
 mod claim;
 mod clock;
+mod command;
 mod contender;
 mod deadlines;
 mod dispatch;
@@ -126,6 +135,7 @@ mod resolver;
 mod seats;
 mod snapshot;
 mod table;
+mod take_over;
 #[cfg(test)]
 mod tests;
 mod timeout;

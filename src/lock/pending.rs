@@ -12,7 +12,7 @@ use tokio::time::{Sleep, sleep_until};
 use super::attempt::{Answer, InFlight, Inline, Replied};
 use super::claim::{Claim, Deadline};
 use super::clock::Moment;
-use super::contender::{Outcome, judge};
+use super::command::{Outcome, judge};
 use super::engine::Engine;
 use super::entry::{Stage, Step, enter, hold, leave_inline, pick_up};
 use super::guard::Hold;

@@ -18,6 +18,8 @@ pub struct Snapshot {
     pub held: usize,
     /// Acquires that wait in a queue.
     pub waiting: usize,
+    /// Keys for which this process is in the queue of the backend, across processes.
+    pub queued: usize,
     /// Keys that are held, waited for or being released in this process.
     pub lanes: usize,
     /// Releases that the backend has not confirmed yet.
@@ -30,7 +32,8 @@ impl Snapshot {
         let mut snapshot = Self::default();
         let mut returning = 0;
         engine.lanes.inspect_each(|lane| {
-            snapshot.lanes += 1;
+            snapshot.lanes += usize::from(!lane.is_yielding());
+            snapshot.queued += usize::from(lane.has_place());
             snapshot.held += usize::from(lane.holder().is_some());
             snapshot.waiting += lane.waiters();
             returning += usize::from(lane.is_returning());
@@ -59,6 +62,9 @@ pub struct LockInfo {
     pub hold_count: u64,
     /// The number of waiters in this process.
     pub waiters: usize,
+    /// The number of processes in the queue of the backend, or 0 if it has no queue. Each has one place for all
+    /// of its waiters.
+    pub queued: u32,
 }
 
 impl LockInfo {
@@ -71,12 +77,14 @@ impl LockInfo {
                 ttl: holder.ttl,
                 hold_count: grant.holds().into(),
                 waiters,
+                queued: holder.queued,
             },
             None => Self {
                 owner: holder.id,
                 ttl: holder.ttl,
                 hold_count: holder.hold_count,
                 waiters,
+                queued: holder.queued,
             },
         }
     }
@@ -102,6 +110,7 @@ mod tests {
         let expected = Snapshot {
             held: 2,
             waiting: 1,
+            queued: 0,
             lanes: 2,
             unreleased: 0,
         };

@@ -140,6 +140,16 @@ impl Lane {
         matches!(self.phase, Phase::Idle) && self.queue.is_empty()
     }
 
+    /// Returns `true` if the lane only remembers that others have the next turn.
+    pub(in crate::lock) fn is_yielding(&self) -> bool {
+        matches!(self.phase, Phase::Yielding { .. })
+    }
+
+    /// Returns `true` if this process is in the queue of the backend.
+    pub(in crate::lock) fn has_place(&self) -> bool {
+        matches!(&self.phase, Phase::Contending(contending) if contending.place.is_some())
+    }
+
     pub(in crate::lock) fn waiters(&self) -> usize {
         self.queue.len()
     }

@@ -1,0 +1,114 @@
+//! The commands that acquire a lease, and what their replies mean.
+
+use std::sync::Arc;
+
+use super::attempt::{Attempt, Replied, Reply};
+use super::claim::Terms;
+use super::clock::{Moment, Span};
+use super::engine::Engine;
+use super::lane::Seen;
+use super::lease::{Lease, LeaseNumber};
+use crate::backend::{
+    AcquireRequest, BackendErrorKind, ContendRequest, Contended, Immediate as _, LeaseId,
+};
+use crate::{Error, LockKey};
+
+/// The outcome of an attempt.
+pub(super) enum Outcome {
+    Granted(Lease),
+    /// Another process holds the key, or the backend is unavailable: another attempt may succeed.
+    NotYet(Seen),
+    /// No attempt can succeed.
+    Never(Error),
+}
+
+/// Sends an attempt. `now` is a moment before this call, and the lease counts from it.
+pub(super) fn send(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    lease: LeaseId,
+    terms: Terms,
+    now: Moment,
+) -> Attempt {
+    let request = AcquireRequest::new(key.clone(), lease, terms.ttl.get());
+    Attempt {
+        lease,
+        terms,
+        sent_at: now,
+        reply: Reply::Acquire(Arc::clone(&engine.backend).try_acquire(request)),
+    }
+}
+
+/// Sends an attempt for the waiters of a lane, which wait in the queue of the backend under `lease`. `now` is as
+/// in [`send`].
+pub(super) fn contend(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    lease: LeaseId,
+    terms: Terms,
+    listens: bool,
+    now: Moment,
+) -> Attempt {
+    let request = ContendRequest::new(key.clone(), lease, terms.ttl.get(), listens);
+    Attempt {
+        lease,
+        terms,
+        sent_at: now,
+        reply: Reply::Contend(Arc::clone(&engine.backend).contend(request)),
+    }
+}
+
+/// Makes an attempt if the backend can reply without waiting. `now` is a moment before this call, and
+/// the lease counts from it.
+pub(super) fn attempt_now(
+    engine: &Engine,
+    key: &LockKey,
+    lease: LeaseId,
+    terms: Terms,
+    now: Moment,
+) -> Option<Replied> {
+    let immediate = engine.backend.immediate()?;
+    let request = AcquireRequest::new(key.clone(), lease, terms.ttl.get());
+    Some(Replied {
+        lease,
+        terms,
+        sent_at: now,
+        now,
+        outcome: (immediate.try_acquire(&request, now.into())).map(Contended::from),
+    })
+}
+
+/// Returns the outcome of an attempt, and the lease to release if its fate is unknown.
+pub(super) fn judge(engine: &Engine, replied: Replied) -> (Outcome, Option<(LeaseNumber, Span)>) {
+    let Replied {
+        lease,
+        terms,
+        sent_at,
+        now,
+        outcome,
+    } = replied;
+    let number = LeaseNumber::of(lease);
+    let unresolved = Some((number, terms.ttl));
+    match outcome {
+        Ok(Contended::Granted { counter }) => {
+            let per_counter = engine.backend.tokens_per_counter();
+            let granted = Lease::new(number, counter, per_counter, terms, sent_at);
+            if now < granted.valid_until() {
+                return (Outcome::Granted(granted), None);
+            }
+            // The reply took longer than the lease: another owner may hold the key by now.
+            (Outcome::NotYet(Seen::Nothing), unresolved)
+        }
+        Ok(Contended::Waiting { ttl, .. }) => (Outcome::NotYet(Seen::Busy(now + ttl)), None),
+        Err(error) => {
+            let unresolved = unresolved.filter(|_| error.may_have_taken_effect());
+            let outcome = match error.kind() {
+                BackendErrorKind::Unavailable => Outcome::NotYet(Seen::Trouble(error)),
+                BackendErrorKind::Misconfigured | BackendErrorKind::Conflict => {
+                    Outcome::Never(error.into())
+                }
+            };
+            (outcome, unresolved)
+        }
+    }
+}
