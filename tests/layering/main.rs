@@ -77,7 +77,7 @@ const LAYERS: &[Layer] = &[
 ];
 
 /// The modules of `backend` that the engine may name: the contract, but no backend.
-const CONTRACT: &[&str] = &["contract", "erased", "hints"];
+const CONTRACT: &[&str] = &["contract", "erased", "hints", "queue"];
 
 const REDIS: &[&str] = &["redis", "deadpool", "deadpool_redis", "rustls"];
 
