@@ -23,7 +23,7 @@ use super::engine::Engine;
 use super::lane::{Refused, Seen};
 use super::lease::LeaseNumber;
 use super::timeout::by;
-use super::yielded::Yielded;
+use super::yielded::{PLACE, Yielded};
 use crate::backend::{BackendError, Contended, Hint, Hints};
 use crate::jitter::{jittered, up_to};
 use crate::task::RuntimeId;
@@ -151,6 +151,8 @@ impl AcquireLoop {
             let place = self.queued.map(|_| LeaseNumber::of(replied.lease));
             let (outcome, unresolved) = judge(&self.engine, replied);
             if let Some((lease, ttl)) = unresolved {
+                // The attempt may have entered the queue.
+                let ttl = ttl.max(PLACE);
                 self.engine.resolve(&self.key, lease, ttl, self.home);
             }
             let Self {

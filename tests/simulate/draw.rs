@@ -119,6 +119,7 @@ impl Draw<'_> {
             keys,
             delay: self.pick(&[(0, 0), (0, 2), (1, 5), (3, 20)]),
             grouped: self.random.bool(),
+            queue: !seed.is_multiple_of(3),
             managers,
             actors,
             events: Vec::new(),
@@ -350,6 +351,8 @@ impl Draw<'_> {
             Some(Command::Release),
             Some(Command::Pass),
             Some(Command::Extend),
+            Some(Command::Contend),
+            Some(Command::Leave),
         ];
         let what = What::Trouble {
             manager: one.then_some(manager),

@@ -27,6 +27,7 @@ mod check;
 mod draw;
 mod executor;
 mod plan;
+mod queue;
 mod run;
 mod seen;
 mod shrink;

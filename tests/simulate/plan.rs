@@ -13,6 +13,8 @@ pub struct Plan {
     pub delay: (Ms, Ms),
     /// Each key is a group of its own in the store.
     pub grouped: bool,
+    /// The store has a queue of waiters.
+    pub queue: bool,
     pub managers: Vec<Manager>,
     pub actors: Vec<Actor>,
     pub events: Vec<Event>,
@@ -169,4 +171,6 @@ pub enum Command {
     Extend,
     Inspect,
     Force,
+    Contend,
+    Leave,
 }

@@ -379,6 +379,13 @@ impl Simulation {
             let manager = store.records.get(&lease).map(|record| record.manager);
             left.push(format!("k{key} is held by lease {number} of m{manager:?}"));
         }
+        for key in 0..world.plan.keys {
+            let queued = store.queued(key, world.now()).into_iter();
+            for (lease, manager) in queued.filter(|(_, manager)| !killed[*manager]) {
+                let lease = crate::world::number(lease);
+                left.push(format!("lease {lease} of m{manager} queues for k{key}"));
+            }
+        }
         if killed.iter().all(|killed| !killed) {
             let subscriptions = store.subscriptions();
             if subscriptions > 0 {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tower_lock::backend::{HintSender, LeaseId, ReleasedOrKept};
 
 use crate::plan::Command;
+use crate::queue::{GRANT, POLLED, Queue};
 use crate::time::{Time, valid_until};
 
 /// The outcome of a command for one key.
@@ -16,6 +17,13 @@ pub enum Outcome {
     Busy {
         ttl: Time,
     },
+    /// In the queue.
+    Waiting {
+        ttl: Time,
+        queued: u32,
+    },
+    /// Released, and the first waiter of the queue holds the key.
+    Transferred,
     Renewed,
     /// Released, or forced open.
     Released {
@@ -39,6 +47,10 @@ pub struct Item {
     /// Absent where a command is about the key alone.
     pub lease: Option<LeaseId>,
     pub ttl: Time,
+    /// Whether the lease that enters the queue has a subscription.
+    pub listens: bool,
+    /// The lease that enters the queue when this one is released.
+    pub next: Option<LeaseId>,
 }
 
 /// What is known of a lease from outside of the engine.
@@ -65,12 +77,16 @@ struct Live {
 #[derive(Default)]
 pub struct Store {
     live: BTreeMap<usize, Live>,
+    queues: BTreeMap<usize, Queue>,
+    /// The transfers whose messages have to be sent.
+    transfers: Vec<(usize, LeaseId)>,
     watchers: BTreeMap<usize, Vec<(usize, HintSender)>>,
     recoveries: Vec<(usize, HintSender)>,
     pub records: BTreeMap<LeaseId, Record>,
     /// The first and the last counter of each grant of a key.
     counters: BTreeMap<(usize, u64), (u64, LeaseId)>,
     counter: u64,
+    has_queue: bool,
     /// How far the clock is ahead of the time of the simulation.
     steps: Time,
     stepped_back: bool,
@@ -79,6 +95,13 @@ pub struct Store {
 }
 
 impl Store {
+    pub fn new(has_queue: bool) -> Self {
+        Self {
+            has_queue,
+            ..Self::default()
+        }
+    }
+
     fn clock(&self, now: Time) -> Time {
         now + self.steps
     }
@@ -133,8 +156,8 @@ impl Store {
         });
         record.longest = record.longest.max(now + item.ttl);
         match command {
-            Command::Acquire => record.home = runtime,
-            Command::Release => record.release_sent = true,
+            Command::Acquire | Command::Contend => record.home = runtime,
+            Command::Release | Command::Leave => record.release_sent = true,
             _ => {}
         }
     }
@@ -145,8 +168,7 @@ impl Store {
             return match command {
                 Command::Force if self.holder(item.key, now).is_some() => {
                     self.break_lease(item.key, now);
-                    self.live.remove(&item.key);
-                    Outcome::Released { watchers: 0 }
+                    self.free(item.key, now)
                 }
                 Command::Force => Outcome::NotHeld,
                 _ => Outcome::Holder(self.holder(item.key, now)),
@@ -164,10 +186,16 @@ impl Store {
             let counter = self.next_counters(item.key, lease, 1, now);
             return Outcome::Granted { counter };
         }
+        if command == Command::Contend {
+            return self.contend(item, lease, sent, now);
+        }
+        if command == Command::Leave {
+            self.queues.entry(item.key).or_default().leave(lease);
+        }
         if !self.is_held_by(item.key, lease, now) {
             return Outcome::NotHeld;
         }
-        let watchers = self.watching(item.key);
+        let watchers = self.waiting(item.key, now);
         match command {
             Command::Renew => {
                 self.lengthen(item, lease, sent, now);
@@ -182,11 +210,128 @@ impl Store {
                 Outcome::Kept { counter }
             }
             _ => {
-                self.live.remove(&item.key);
-                Outcome::Released { watchers }
+                let freed = self.free(item.key, now);
+                if let Some(next) = item.next {
+                    self.enter(item, next, now);
+                }
+                match freed {
+                    Outcome::Released { .. } => Outcome::Released { watchers },
+                    freed => freed,
+                }
             }
         }
     }
+
+    // ---- the queue ------------------------------------------------------------------------
+
+    /// The processes that wait: those in the queue, or without one those that watch.
+    fn waiting(&mut self, key: usize, now: Time) -> u32 {
+        if self.has_queue {
+            let queued = self.queued(key, now).len();
+            return u32::try_from(queued).unwrap_or(u32::MAX);
+        }
+        self.watching(key)
+    }
+
+    /// The leases in the queue, and their managers.
+    pub fn queued(&self, key: usize, now: Time) -> Vec<(LeaseId, usize)> {
+        let clock = self.clock(now);
+        let queue = self.queues.get(&key);
+        let live = queue.into_iter().flat_map(|queue| queue.live(clock));
+        live.map(|place| (place.lease, place.manager)).collect()
+    }
+
+    fn enter(&mut self, item: &Item, lease: LeaseId, now: Time) {
+        let clock = self.clock(now);
+        let manager = self.manager_of(lease);
+        let queue = self.queues.entry(item.key).or_default();
+        queue.enter(lease, manager, item.listens, clock);
+    }
+
+    fn manager_of(&self, lease: LeaseId) -> usize {
+        let mut of_same = self
+            .records
+            .iter()
+            .filter(|(of, _)| of.manager() == lease.manager());
+        of_same
+            .next()
+            .map_or(usize::MAX, |(_, record)| record.manager)
+    }
+
+    fn contend(&mut self, item: &Item, lease: LeaseId, sent: Time, now: Time) -> Outcome {
+        let key = item.key;
+        let holder = self.holder(key, now);
+        let mut is_first = holder.is_some_and(|(holder, _)| holder == lease);
+        if !is_first {
+            self.enter(item, lease, now);
+            if holder.is_none() {
+                is_first = self.transfer(key, Some(lease), now);
+            }
+        }
+        if is_first {
+            self.queues.entry(key).or_default().leave(lease);
+            let expires = self.clock(now) + item.ttl;
+            self.live.insert(key, Live { lease, expires });
+            self.promise(lease, item.ttl, sent, now);
+            let counter = self.next_counters(key, lease, 1, now);
+            return Outcome::Granted { counter };
+        }
+        let ttl = self.holder(key, now).map_or(0, |(_, ttl)| ttl);
+        let queued = self.waiting(key, now);
+        Outcome::Waiting { ttl, queued }
+    }
+
+    /// Ends the lease of a key and serves the first waiter.
+    fn free(&mut self, key: usize, now: Time) -> Outcome {
+        self.live.remove(&key);
+        self.transfer(key, None, now);
+        match self.live.contains_key(&key) {
+            true => Outcome::Transferred,
+            false => Outcome::Released { watchers: 0 },
+        }
+    }
+
+    /// Transfers a free key to the first waiter that can be reached. Returns `true` if that is `own`, which
+    /// the caller serves.
+    fn transfer(&mut self, key: usize, own: Option<LeaseId>, now: Time) -> bool {
+        let clock = self.clock(now);
+        self.watching(key);
+        let watchers = self.watchers.get(&key);
+        let Some(queue) = self.queues.get_mut(&key) else {
+            return false;
+        };
+        let first = queue.first(clock, |place| {
+            let mut watchers = watchers.into_iter().flatten();
+            own == Some(place.lease)
+                || !place.listens
+                || watchers.any(|(manager, _)| *manager == place.manager)
+        });
+        let Some(first) = first else { return false };
+        if own == Some(first.lease) {
+            return true;
+        }
+        queue.leave(first.lease);
+        let lease = first.lease;
+        let ttl = if first.listens { GRANT } else { POLLED };
+        let expires = clock + ttl;
+        self.live.insert(key, Live { lease, expires });
+        if let Some(record) = self.records.get_mut(&lease) {
+            record.longest = record.longest.max(now + ttl);
+        }
+        self.transfers.push((key, lease));
+        false
+    }
+
+    /// Returns the messages of the last transfers: the key, the lease, and its manager.
+    pub fn take_transfers(&mut self) -> Vec<(usize, LeaseId, usize)> {
+        let transfers = std::mem::take(&mut self.transfers);
+        let transfers = transfers.into_iter();
+        transfers
+            .map(|(key, lease)| (key, lease, self.manager_of(lease)))
+            .collect()
+    }
+
+    // ---- what becomes of a lease ----------------------------------------------------------
 
     fn lengthen(&mut self, item: &Item, lease: LeaseId, sent: Time, now: Time) {
         let expires = self.clock(now) + item.ttl;
@@ -222,6 +367,7 @@ impl Store {
     pub fn restart(&mut self, now: Time) {
         self.break_all(now);
         self.live.clear();
+        self.queues.clear();
         // Tokens increase over a restart only if the clock never went back.
         if !self.stepped_back {
             self.counter = self.clock_counter(now);

@@ -48,6 +48,7 @@ fn plan() -> Plan {
         keys: 1,
         delay: (1, 1),
         grouped: false,
+        queue: false,
         managers: vec![manager.clone(), manager],
         actors: Vec::new(),
         events: Vec::new(),
@@ -71,6 +72,8 @@ fn item(manager: u128, ttl: i64) -> Item {
         key: 0,
         lease: Some(tower_lock::backend::LeaseId::new(manager, 1)),
         ttl,
+        listens: false,
+        next: None,
     }
 }
 
@@ -139,6 +142,8 @@ async fn checker_finds_invented_overlap() {
                 key: 0,
                 lease: Some(lease),
                 ttl: 0,
+                listens: false,
+                next: None,
             };
             let now = world.now();
             let freed =

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, ForceReleased, Hints,
-    Holder, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Extended,
+    ForceReleased, Hints, Holder, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal,
+    Renewed,
 };
 use tower_lock::{Backend, LockKey};
 use uuid::Uuid;
@@ -36,6 +37,8 @@ fn item(key: &LockKey, lease: Option<LeaseId>, ttl: Duration) -> Item {
         key: index(key),
         lease,
         ttl: time(ttl),
+        listens: false,
+        next: None,
     }
 }
 
@@ -69,6 +72,29 @@ impl Wire {
     }
 }
 
+impl Wire {
+    async fn end(
+        &self,
+        command: Command,
+        leases: &[Release],
+    ) -> Vec<Result<Released, BackendError>> {
+        let items = leases
+            .iter()
+            .map(|release| item(&release.key, Some(release.lease), Duration::ZERO));
+        let outcomes = self.call(command, items.collect()).await;
+        let released = |outcome| match outcome {
+            Outcome::Released { .. } => Released::Released,
+            Outcome::Transferred => Released::Transferred,
+            Outcome::NotHeld => Released::NotHeld,
+            other => unexpected(other),
+        };
+        outcomes
+            .into_iter()
+            .map(|outcome| outcome.map(released))
+            .collect()
+    }
+}
+
 fn unexpected(outcome: Outcome) -> ! {
     unreachable!("BUG: the store replied {outcome:?}")
 }
@@ -81,6 +107,37 @@ impl Backend for Wire {
             Outcome::Busy { ttl } => Acquired::busy(duration(ttl)),
             other => unexpected(other),
         })
+    }
+
+    async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
+        let ContendRequest {
+            key,
+            lease,
+            ttl,
+            listens,
+            ..
+        } = request;
+        if !self.world.plan.queue {
+            let request = AcquireRequest::new(key.clone(), *lease, *ttl);
+            return Ok(self.try_acquire(&request).await?.into());
+        }
+        let item = Item {
+            listens: *listens,
+            ..item(key, Some(*lease), *ttl)
+        };
+        Ok(match self.one(Command::Contend, item).await? {
+            Outcome::Granted { counter } => Contended::granted(counter),
+            Outcome::Waiting { ttl, queued } => Contended::waiting(duration(ttl), queued),
+            other => unexpected(other),
+        })
+    }
+
+    async fn leave(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
+        let command = match self.world.plan.queue {
+            true => Command::Leave,
+            false => Command::Release,
+        };
+        self.end(command, leases).await
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
@@ -100,26 +157,23 @@ impl Backend for Wire {
     }
 
     async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
-        let items = leases
-            .iter()
-            .map(|release| item(&release.key, Some(release.lease), Duration::ZERO));
-        let outcomes = self.call(Command::Release, items.collect()).await;
-        let released = |outcome| match outcome {
-            Outcome::Released { .. } => Released::Released,
-            Outcome::NotHeld => Released::NotHeld,
-            other => unexpected(other),
-        };
-        outcomes
-            .into_iter()
-            .map(|outcome| outcome.map(released))
-            .collect()
+        self.end(Command::Release, leases).await
     }
 
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
-        let item = item(&request.key, Some(request.lease), request.ttl);
+        let queue = self.world.plan.queue;
+        let item = Item {
+            listens: request.listens,
+            next: request.next.filter(|_| queue),
+            ..item(&request.key, Some(request.lease), request.ttl)
+        };
+        let queued = item.next.is_some();
         Ok(match self.one(Command::Pass, item).await? {
             Outcome::Kept { counter } => ReleasedOrKept::kept(counter),
-            Outcome::Released { watchers } => ReleasedOrKept::released(watchers),
+            Outcome::Released { watchers } => {
+                ReleasedOrKept::passed(Released::Released, watchers, queued)
+            }
+            Outcome::Transferred => ReleasedOrKept::passed(Released::Transferred, 0, queued),
             Outcome::NotHeld => ReleasedOrKept::NotHeld,
             other => unexpected(other),
         })
@@ -168,7 +222,7 @@ impl Backend for Wire {
     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
         let item = item(key, None, Duration::ZERO);
         Ok(match self.one(Command::Force, item).await? {
-            Outcome::Released { .. } => ForceReleased::Released,
+            Outcome::Released { .. } | Outcome::Transferred => ForceReleased::Released,
             Outcome::NotHeld => ForceReleased::NotHeld,
             other => unexpected(other),
         })

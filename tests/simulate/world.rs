@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tower_lock::backend::HintSender;
+use tower_lock::backend::{Hint, HintSender, LeaseId};
 use tower_lock::{LockManager, test_util};
 
 use crate::executor::{Alarm, Runtime};
@@ -80,7 +80,7 @@ struct Call {
 enum WireEvent {
     Effect(Call),
     Reply(oneshot::Sender<Reply>, Reply, u64),
-    Hint(usize, usize, HintSender),
+    Hint(usize, usize, HintSender, Option<LeaseId>),
     Watch(usize, usize, HintSender),
 }
 
@@ -92,7 +92,7 @@ impl World {
             alarm: Arc::default(),
             runtimes: Mutex::default(),
             running: (AtomicUsize::new(OUTSIDE), AtomicUsize::new(OUTSIDE)),
-            store: Mutex::default(),
+            store: Mutex::new(Store::new(plan.queue)),
             wires: Mutex::default(),
             seen: Mutex::new(Seen::new(&plan)),
             violation: Mutex::default(),
@@ -296,14 +296,15 @@ impl World {
                 // Its caller may be gone.
                 drop(sender.send(reply));
             }
-            WireEvent::Hint(key, manager, sender) => {
-                self.trace(|| format!("m{manager} is notified of k{key}"));
+            WireEvent::Hint(key, manager, sender, lease) => {
+                let transferred = lease.map(number);
+                self.trace(|| format!("m{manager} is notified of k{key} {transferred:?}"));
                 self.seen.lock().unwrap().hinted(manager, key, self.now());
-                sender.hint();
+                sender.send(lease.map_or(Hint::Released, Hint::transferred));
             }
             WireEvent::Watch(key, manager, sender) => {
                 (self.store.lock().unwrap()).watch(key, manager, sender.clone());
-                self.hint(key, manager, sender);
+                self.hint(key, manager, sender, None);
             }
         }
         true
@@ -323,7 +324,14 @@ impl World {
             if freed {
                 let watchers = self.store.lock().unwrap().senders(item.key);
                 for (manager, sender) in watchers {
-                    self.hint(item.key, manager, sender);
+                    self.hint(item.key, manager, sender, None);
+                }
+            }
+            let transfers = self.store.lock().unwrap().take_transfers();
+            for (key, lease, to) in transfers {
+                let watchers = self.store.lock().unwrap().senders(key);
+                for (manager, sender) in watchers.into_iter().filter(|(of, _)| *of == to) {
+                    self.hint(key, manager, sender, Some(lease));
                 }
             }
         }
@@ -338,14 +346,14 @@ impl World {
         }
     }
 
-    fn hint(&self, key: usize, manager: usize, sender: HintSender) {
+    fn hint(&self, key: usize, manager: usize, sender: HintSender, lease: Option<LeaseId>) {
         let awake = self.awake();
         let mut wires = self.wires.lock().unwrap();
         if awake >= wires.no_hints_until || wires.healthy {
             let mut random = self.random(wires.next ^ 1 << 50);
             let delay = random.u64(self.plan.delay.0..=self.plan.delay.1);
             let at = awake + MS * i64::try_from(delay).unwrap();
-            wires.schedule(at, WireEvent::Hint(key, manager, sender));
+            wires.schedule(at, WireEvent::Hint(key, manager, sender, lease));
         }
     }
 
@@ -393,7 +401,7 @@ impl Wires {
 }
 
 /// The name of a lease without the random part.
-pub fn number(lease: tower_lock::backend::LeaseId) -> u64 {
+pub fn number(lease: LeaseId) -> u64 {
     let text = lease.to_string();
     let (_, number) = text.rsplit_once(':').unwrap();
     number.parse().unwrap()

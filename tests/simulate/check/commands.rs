@@ -38,7 +38,7 @@ impl World {
                     });
                 }
             }
-            Command::Acquire => {
+            Command::Acquire | Command::Contend => {
                 let recent = |times: &mut std::collections::VecDeque<Time>, span| {
                     while times.front().is_some_and(|at| *at < now - span) {
                         times.pop_front();
