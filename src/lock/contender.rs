@@ -20,7 +20,7 @@ use super::clock::Moment;
 use super::command::{Outcome, contend, judge};
 use super::effect::Wakeup;
 use super::engine::Engine;
-use super::lane::{Refused, Seen};
+use super::lane::{Place, Refused, Seen};
 use super::lease::LeaseNumber;
 use super::timeout::by;
 use super::yielded::{PLACE, Yielded};
@@ -144,11 +144,7 @@ impl AcquireLoop {
             };
             let (sent, replied) = replied;
             let now = replied.now;
-            self.queued = match replied.outcome {
-                Ok(Contended::Waiting { queued, .. }) => queued,
-                Ok(_) | Err(_) => None,
-            };
-            let place = self.queued.map(|_| LeaseNumber::of(replied.lease));
+            let place = self.place_after(sent, &replied);
             let (outcome, unresolved) = judge(&self.engine, replied);
             if let Some((lease, ttl)) = unresolved {
                 // The attempt may have entered the queue.
@@ -176,7 +172,7 @@ impl AcquireLoop {
                 Outcome::NotYet(seen) => {
                     // An unavailable backend gets one attempt per backoff step, whatever deadlines pass.
                     // In a queue, only the turn of this process ends the wait.
-                    let last_attempt = matches!(seen, Seen::Busy(_)) && place.is_none();
+                    let last_attempt = matches!(seen, Seen::Busy(_)) && place == Place::Out;
                     let again_at = self.next_attempt(&seen, now);
                     let refused = Refused {
                         sent,
@@ -191,6 +187,29 @@ impl AcquireLoop {
                         return;
                     }
                 }
+            }
+        }
+    }
+
+    /// Returns the place in the queue of the backend after the attempt with the number `sent`.
+    fn place_after(&mut self, sent: LeaseNumber, replied: &Replied) -> Place {
+        let lease = LeaseNumber::of(replied.lease);
+        match &replied.outcome {
+            Ok(Contended::Waiting {
+                queued: Some(queued),
+                ..
+            }) => {
+                self.queued = Some(*queued);
+                Place::In(lease)
+            }
+            Err(error) if !error.may_have_taken_effect() => Place::Unchanged,
+            outcome => {
+                self.queued = None;
+                // An earlier attempt under this lease entered the queue, and this one did not refresh it.
+                if matches!(outcome, Ok(Contended::Waiting { .. })) && lease != sent {
+                    self.engine.resolve(&self.key, lease, PLACE, self.home);
+                }
+                Place::Out
             }
         }
     }

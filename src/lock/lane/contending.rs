@@ -35,10 +35,19 @@ pub(in crate::lock) struct Refused {
     /// The number of the attempt. Each has its own, even if they share a lease.
     pub(in crate::lock) sent: LeaseNumber,
     pub(in crate::lock) seen: Seen,
-    /// The lease that is in the queue of the backend now.
-    pub(in crate::lock) place: Option<LeaseNumber>,
+    pub(in crate::lock) place: Place,
     /// The runtime of the task.
     pub(in crate::lock) home: RuntimeId,
+}
+
+/// The place of this process in the queue of the backend after an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::lock) enum Place {
+    In(LeaseNumber),
+    /// The attempt did not take effect.
+    Unchanged,
+    /// The attempt did not enter the queue, or its lease is being released.
+    Out,
 }
 
 /// The pause of an acquire loop.
@@ -362,13 +371,17 @@ impl Lane {
         } = refused;
         let Some(contending) = self.driven_by(wakeup) else {
             // Another task has replaced this one.
-            if let Some(place) = place {
+            if let Place::In(place) = place {
                 effects.leave(place, home);
             }
             return;
         };
         let busy = matches!(seen, Seen::Busy(_));
-        contending.place = place;
+        match place {
+            Place::In(place) => contending.place = Some(place),
+            Place::Unchanged => {}
+            Place::Out => contending.place = None,
+        }
         contending.others_wait |= busy;
         contending.seen = seen;
         contending.suspect = false;

@@ -17,7 +17,7 @@ mod tenure;
 #[cfg(test)]
 mod tests;
 
-pub(super) use contending::{Refused, TakeOver};
+pub(super) use contending::{Place, Refused, TakeOver};
 pub(super) use entering::Entered;
 pub(super) use held::Release;
 pub(super) use looking::Look;

@@ -45,7 +45,7 @@ fn begin_attempt(lane: &mut TestLane, wakeup: &Wakeup, lease: u64) -> Option<Ter
 
 fn refuse(lane: &mut TestLane, wakeup: &Wakeup, attempt: u64, seen: Seen) -> Effects {
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.refused(wakeup, refused(attempt, seen, None), now, effects);
+        lane.refused(wakeup, refused(attempt, seen, Place::Out), now, effects);
     });
     effects
 }

@@ -85,7 +85,12 @@ fn single_attempt_joins_first_attempt_of_lane() {
 fn single_attempt_joins_later_one_unless_others_wait() {
     let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
     let ((), _effects) = lane.event(|lane, now, effects| {
-        lane.refused(&wakeup, refused(2, Seen::Busy(now), None), now, effects);
+        lane.refused(
+            &wakeup,
+            refused(2, Seen::Busy(now), Place::Out),
+            now,
+            effects,
+        );
     });
     assert!(matches!(lane.enter(once(3, &lane)), Entered::Rejected(_)));
     let _left = lane.lane.leave(1);

@@ -256,12 +256,12 @@ impl TestLane {
     }
 }
 
-/// The rejection of an attempt, which entered the queue of the backend under `place`.
-fn refused(sent: u64, seen: Seen, place: Option<u64>) -> Refused {
+/// Returns the rejection of an attempt in this runtime.
+fn refused(sent: u64, seen: Seen, place: Place) -> Refused {
     Refused {
         sent: number(sent),
         seen,
-        place: place.map(number),
+        place,
         home: here(),
     }
 }

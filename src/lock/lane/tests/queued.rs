@@ -11,7 +11,7 @@ fn contend_as(lane: &mut TestLane, wakeup: &Wakeup, fresh: u64) -> Option<LeaseN
     begun.map(|(lease, _)| lease)
 }
 
-fn refuse(lane: &mut TestLane, wakeup: &Wakeup, sent: u64, place: Option<u64>) -> Effects {
+fn refuse(lane: &mut TestLane, wakeup: &Wakeup, sent: u64, place: Place) -> Effects {
     let ((), effects) = lane.event(|lane, now, effects| {
         let refused = refused(sent, Seen::Busy(now + SECOND), place);
         lane.refused(wakeup, refused, now, effects);
@@ -23,7 +23,7 @@ fn refuse(lane: &mut TestLane, wakeup: &Wakeup, sent: u64, place: Option<u64>) -
 fn queued() -> (TestLane, Wakeup, Answer) {
     let (mut lane, wakeup, answer) = TestLane::looping(claim(1, RENEWED));
     assert_eq!(contend_as(&mut lane, &wakeup, 3), Some(number(3)));
-    assert!(refuse(&mut lane, &wakeup, 3, Some(3)).is_empty());
+    assert!(refuse(&mut lane, &wakeup, 3, Place::In(number(3))).is_empty());
     (lane, wakeup, answer)
 }
 
@@ -54,9 +54,12 @@ const BEHIND: Yielded = Yielded::ToQueue { place: None };
 fn attempts_in_queue_share_lease() {
     let (mut lane, wakeup, _answer) = queued();
     assert_eq!(contend_as(&mut lane, &wakeup, 4), Some(number(3)));
+    // The backend rejected the command.
+    assert!(refuse(&mut lane, &wakeup, 4, Place::Unchanged).is_empty());
+    assert_eq!(contend_as(&mut lane, &wakeup, 5), Some(number(3)));
     // The backend had no room, or the result is unknown.
-    assert!(refuse(&mut lane, &wakeup, 4, None).is_empty());
-    assert_eq!(contend_as(&mut lane, &wakeup, 5), Some(number(5)));
+    assert!(refuse(&mut lane, &wakeup, 5, Place::Out).is_empty());
+    assert_eq!(contend_as(&mut lane, &wakeup, 6), Some(number(6)));
 }
 
 #[test]
@@ -106,7 +109,7 @@ fn dropped_task_leaves_queue() {
 #[test]
 fn rejection_of_replaced_task_leaves_queue() {
     let (mut lane, _wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
-    let mut effects = refuse(&mut lane, &Wakeup::default(), 3, Some(3));
+    let mut effects = refuse(&mut lane, &Wakeup::default(), 3, Place::In(number(3)));
     leaves(&mut effects, 3);
 }
 
