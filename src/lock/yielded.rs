@@ -30,6 +30,14 @@ impl Yielded {
         NonZeroU32::new(watchers).map_or(Self::ToUnknown, Self::To)
     }
 
+    /// Returns the queue, if this process has a place there.
+    pub(super) fn behind(place: Option<LeaseNumber>) -> Self {
+        match place {
+            Some(_) => Self::ToQueue { place },
+            None => Self::ToNobody,
+        }
+    }
+
     /// Returns for whom a backend released a lease without a count of other processes.
     pub(super) fn by(released: Released) -> Self {
         match released {

@@ -9,9 +9,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::sleep;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, Fence, ForceReleased,
-    HintSender, Hints, Holder, KeepRequest, LeaseId, Node, Release, Released, ReleasedOrKept,
-    Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Extended,
+    Fence, ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Node, Release, Released,
+    ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{Backend, LockKey, Memory};
 use uuid::Uuid;
@@ -198,6 +198,36 @@ fn name(command: Command) -> &'static str {
     }
 }
 
+impl Simulated {
+    /// Sends one command that ends leases: its items share their fate, and their delay.
+    async fn end<F>(
+        &self,
+        leases: &[Release],
+        end: impl Fn(Release) -> F,
+    ) -> Vec<Result<Released, BackendError>>
+    where
+        F: Future<Output = Result<Released, BackendError>>,
+    {
+        let in_flight: Vec<_> = leases.iter().map(|it| self.enter(&it.key)).collect();
+        let faults: Vec<_> = leases
+            .iter()
+            .map(|it| self.send(Command::Release, &it.key, it.lease))
+            .collect();
+        sleep(self.latency).await;
+        let outcomes = leases.iter().zip(faults).map(async |(lease, fault)| {
+            let effect = end(lease.clone());
+            match fault {
+                None => effect.await,
+                fault => self.meet(fault, effect).await,
+            }
+        });
+        let outcomes = join_all(outcomes).await;
+        sleep(self.latency).await;
+        drop(in_flight);
+        outcomes
+    }
+}
+
 struct InFlight(Simulated, LockKey);
 
 impl Drop for InFlight {
@@ -212,6 +242,19 @@ impl Backend for Simulated {
         let _in_flight = self.enter(&request.key);
         let fault = self.send(Command::Acquire, &request.key, request.lease);
         self.meet(fault, self.memory.try_acquire(request)).await
+    }
+
+    /// Counts as an acquire.
+    async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
+        let _in_flight = self.enter(&request.key);
+        let fault = self.send(Command::Acquire, &request.key, request.lease);
+        self.meet(fault, self.memory.contend(request)).await
+    }
+
+    /// Counts as a release.
+    async fn leave(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
+        let leave = async |lease: Release| self.memory.leave(&[lease]).await.remove(0);
+        self.end(leases, leave).await
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
@@ -244,27 +287,8 @@ impl Backend for Simulated {
     }
 
     async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
-        let in_flight: Vec<_> = leases.iter().map(|it| self.enter(&it.key)).collect();
-        let faults: Vec<_> = leases
-            .iter()
-            .map(|it| self.send(Command::Release, &it.key, it.lease))
-            .collect();
-        sleep(self.latency).await;
-        // One command: its items share their fate, and their delay.
-        let outcomes = leases.iter().zip(faults).map(async |(lease, fault)| {
-            let effect = async {
-                let mut one = self.memory.release(std::slice::from_ref(lease)).await;
-                one.remove(0)
-            };
-            match fault {
-                None => effect.await,
-                fault => self.meet(fault, effect).await,
-            }
-        });
-        let outcomes = join_all(outcomes).await;
-        sleep(self.latency).await;
-        drop(in_flight);
-        outcomes
+        let release = async |lease: Release| self.memory.release(&[lease]).await.remove(0);
+        self.end(leases, release).await
     }
 
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {

@@ -442,36 +442,46 @@ impl Lane {
                 self.queue.insert(ticket, waiter);
             }
         }
-        self.resolve_attempt(effects);
+        let place = self.end_task(effects);
+        if self.first(now, effects).is_none() {
+            if let Some(place) = place {
+                effects.leave(place, ended);
+            }
+            self.phase = Phase::Idle;
+            return;
+        }
         self.home = None;
-        self.contend_or_idle(Yielded::ToNobody, now, effects);
+        self.contend_or_idle(Yielded::behind(place), now, effects);
     }
 
     /// Replaces a task that does not run by one in `home`.
     pub(super) fn replace_task(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
         self.home = Some(home);
-        self.resolve_attempt(effects);
+        let place = self.end_task(effects);
         let Phase::Contending(contending) = &mut self.phase else {
             unreachable!("BUG: only a task that contends is replaced");
         };
         let seen = std::mem::replace(&mut contending.seen, Seen::Nothing);
-        self.contend(seen, Yielded::ToNobody, home, now, effects);
+        self.contend(seen, Yielded::behind(place), home, now, effects);
     }
 
-    /// Releases the lease that the attempt in flight of a replaced task may have acquired, and leaves the queue
-    /// of the backend.
-    fn resolve_attempt(&mut self, effects: &mut Effects) {
-        let Some(home) = self.home else { return };
-        if let Phase::Contending(contending) = &mut self.phase
-            && let Driver::Task { attempt, .. } = &mut contending.driver
+    /// Ends a task that another one replaces. Returns the place in the queue of the backend, for the other one.
+    ///
+    /// If an attempt is in flight, its lease is released instead: the ended task may yet receive the grant.
+    fn end_task(&mut self, effects: &mut Effects) -> Option<LeaseNumber> {
+        let Phase::Contending(contending) = &mut self.phase else {
+            return None;
+        };
+        let place = contending.place.take();
+        if let Driver::Task { attempt, .. } = &mut contending.driver
             && let Some((lease, ttl)) = attempt.take()
+            && let Some(home) = self.home
         {
-            // An attempt has the lease of the place.
-            contending.place = None;
             let ttl = ttl.max(PLACE);
             effects.work.push(Work::Resolve { lease, ttl, home });
+            return None;
         }
-        self.leave_place(effects);
+        place
     }
 
     /// Leaves the queue of the backend.

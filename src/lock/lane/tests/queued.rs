@@ -92,18 +92,43 @@ fn permanent_error_leaves_queue() {
     leaves(&mut effects, 3);
 }
 
-#[test]
-fn dropped_task_leaves_queue() {
-    let (mut lane, wakeup, _answer) = queued();
-    lane.enqueue(from_elsewhere(claim(2, RENEWED)));
+/// Drops the task with its runtime.
+fn abandon(lane: &mut TestLane, wakeup: &Wakeup) -> Effects {
     let error = Error::new(ErrorKind::Unavailable);
     let ((), mut effects) = lane.event(|lane, now, effects| {
-        lane.abandon(&wakeup, here(), &error, now, effects);
+        lane.abandon(wakeup, here(), &error, now, effects);
     });
     assert_eq!(std::mem::take(&mut effects.rejections).len(), 1);
-    let contend = effects.work.pop();
-    assert!(matches!(contend, Some(Work::Contend { home, .. }) if home == elsewhere()));
+    effects
+}
+
+#[test]
+fn dropped_task_hands_place_on() {
+    let (mut lane, wakeup, _answer) = queued();
+    lane.enqueue(from_elsewhere(claim(2, RENEWED)));
+    let next = contends(&mut abandon(&mut lane, &wakeup), elsewhere());
+    assert_eq!(contend_as(&mut lane, &next, 4), Some(number(3)));
+}
+
+#[test]
+fn dropped_task_without_waiters_leaves_queue() {
+    let (mut lane, wakeup, _answer) = queued();
+    leaves(&mut abandon(&mut lane, &wakeup), 3);
+    assert!(lane.lane.is_idle());
+}
+
+/// The ended task may yet receive the grant of its attempt.
+#[test]
+fn dropped_attempt_leaves_queue() {
+    let (mut lane, wakeup, _answer) = queued();
+    lane.enqueue(from_elsewhere(claim(2, RENEWED)));
+    assert_eq!(contend_as(&mut lane, &wakeup, 4), Some(number(3)));
+    let mut effects = abandon(&mut lane, &wakeup);
+    let Some(Work::Contend { wakeup: next, .. }) = effects.work.pop() else {
+        panic!("{effects:?}");
+    };
     leaves(&mut effects, 3);
+    assert_eq!(contend_as(&mut lane, &next, 5), Some(number(5)));
 }
 
 #[test]
