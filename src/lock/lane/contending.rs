@@ -385,6 +385,9 @@ impl Lane {
         contending.others_wait |= busy;
         contending.seen = seen;
         contending.suspect = false;
+        if let Driver::Task { attempt, .. } = &mut contending.driver {
+            *attempt = None;
+        }
         // Tickets and leases share one sequence of numbers.
         let came_before = |ticket: Ticket| ticket < sent.get();
         self.reject_if(now, effects, |claim| {
