@@ -53,16 +53,20 @@ impl<'a> Line<'a> {
         if keys.iter().any(|key| is_counter(key)) {
             return Call::Other;
         }
-        let leases = || keys.iter().copied().zip(rest.iter().step_by(2).copied());
+        let leases = |step| {
+            let bodies = keys.iter().copied().step_by(step);
+            bodies.zip(rest.iter().step_by(2).copied()).collect()
+        };
         let is_number = |arg: &&str| arg.bytes().all(|byte| byte.is_ascii_digit());
         match rest.get(1) {
             Some(second)
                 if rest.len() == 2 * keys.len() && is_number(second) && self.args[1] == *RENEW =>
             {
-                Call::Renew(leases().collect())
+                Call::Renew(leases(1))
             }
-            Some(channel) if rest.len() == 2 * keys.len() && channel.contains("channel") => {
-                Call::Release(leases().collect())
+            // Each body is followed by its queue, or by none of them is.
+            Some(channel) if channel.contains("channel") => {
+                Call::Release(leases(if rest.len() / 2 == keys.len() { 1 } else { 2 }))
             }
             _ => Call::Other,
         }

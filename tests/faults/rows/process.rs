@@ -40,8 +40,10 @@ pub(super) fn rows() -> Vec<Row> {
         row("tasks cancelled anywhere", |world| {
             Box::pin(cancelled(world))
         }),
+        // Nobody is left to leave the queues, which then expire.
         row("runtime shut down", |world| Box::pin(runtime_gone(world)))
-            .recovers_within(LEASE_AND_BACKSTOP),
+            .recovers_within(LEASE_AND_BACKSTOP)
+            .clears_within(7 * SECOND),
         row("graceful shutdown", |world| Box::pin(shut_down(world)))
             .may_fail_with(&[ErrorKind::ShuttingDown]),
         row("forced open by another process", |world| {
