@@ -28,9 +28,7 @@ type Outcomes<T> = BoxFuture<Vec<Result<T, BackendError>>>;
 /// A [`Backend`] whose futures own it, so a background task can finish what its caller dropped.
 pub(crate) trait ErasedBackend: Send + Sync {
     fn try_acquire(self: Arc<Self>, request: AcquireRequest) -> Outcome<Acquired>;
-    #[allow(dead_code, reason = "the engine does not use the queue yet")]
     fn contend(self: Arc<Self>, request: ContendRequest) -> Outcome<Contended>;
-    #[allow(dead_code, reason = "the engine does not use the queue yet")]
     fn leave(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released>;
     fn renew(self: Arc<Self>, renewals: Vec<Renewal>) -> Outcomes<Renewed>;
     fn release(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released>;
