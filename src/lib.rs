@@ -80,9 +80,13 @@
 //! - *Expiry.* A lock is renewed for as long as it is held; a layer gives it up after
 //!   [`max_hold`](LockLayer::max_hold), 5 minutes unless set. When its process dies it is free after
 //!   the [watchdog timeout](LockManagerBuilder::watchdog_timeout), 30 s unless set.
-//! - *Order.* Within a process first come, first served. A process hands its lock on internally for
-//!   100 ms at most, then others that wait have their turn; between processes there is
-//!   no order.
+//! - *Order.* Within a process, waiters acquire a key in the order of their arrival. Between processes, those
+//!   that wait for a key have their turns in the order of their arrival. A turn begins no further hold after
+//!   100 ms. A [`Quorum`] has no order between processes. [`guide::order`] lists the conditions.
+//! - *Liveness.* A process with waiters attempts at least every 1.1 s, even if every notification is lost. A free
+//!   key thus reaches the first live process of the queue within that time.
+//! - *Failed waiters.* A process that ends while it waits delays the others by at most 1.5 s once. All processes
+//!   that hang while they wait delay the others by at most 4.5 s together.
 //! - *Time.* Nobody waits longer than their wait, also when the backend is down. Queues are
 //!   bounded.
 //!
@@ -110,7 +114,8 @@
 //! Per key and process there is one lane with a queue. Only the head of a lane talks to the
 //! backend, so a thousand requests for one busy key cost one subscription and one command in
 //! flight. A lock that is given up while others of this process wait goes to the next of them
-//! without a round trip. Renewals are the work of one task per manager and runtime, in batches, and a
+//! without a round trip. Several processes wait in a queue in the backend. A release transfers the lock to the
+//! first of them in one command, and notifies only that one. Renewals are the work of one task per manager and runtime, in batches, and a
 //! lock that is held for less than a third of its lease is not renewed. A release is off the request's
 //! path: the response does not wait for it.
 //!

@@ -32,12 +32,15 @@
 //!   back by itself.
 //! - Nothing runs unlocked: what cannot be reached is 503.
 //!
-//! Where the background work of a manager runs is on the page [`runtimes`].
+//! Where the background work of a manager runs is on the page [`runtimes`]. The page [`order`] states which
+//! waiter is next, and what a failed process costs the others.
 
 #[cfg(feature = "redis")]
 pub mod cluster;
 #[cfg(feature = "redis")]
 pub mod one_server;
+#[cfg(feature = "redis")]
+pub mod order;
 pub mod quorum;
 #[cfg(feature = "redis")]
 pub mod redisson;

@@ -77,8 +77,12 @@
 //! - *Owners.* In Java a thread is the owner; here it is an [`Owner`](crate::Owner), and nested holds are
 //!   counted in the process. In Redis the count of a guard is 1; `getHoldCount` in Java is that of its own
 //!   thread, 0.
-//! - *Turns.* While nobody in another process waits, a lock is handed on inside this process; as soon as
-//!   somebody subscribes, Java or Rust, it goes back to Redis by the end of its turn.
+//! - *Turns.* While no other process waits, a lock is handed off inside this process. When one waits, Java or
+//!   Rust, the lease returns to Redis at the end of the [turn](super::order).
+//! - *Order.* Java waits outside the queue of this crate. While a Java client is subscribed, each round of the
+//!   queue includes one turn of 10 ms in which no process of the queue acquires. A Java release leaves the key
+//!   free. A Java thread that locks again without a pause can thus acquire it before any waiter, also repeatedly.
+//!   Waiters of both sides then wait until it pauses.
 //! - *Loss.* A guard here is told when it is lost. Java's thread is not: its `unlock` throws.
 //!
 //! # What does not work

@@ -1,0 +1,68 @@
+//! The order in which waiters acquire a key.
+//!
+//! ```text
+//!   process A            process B            process C
+//!  ┌─────────────┐      ┌─────────────┐      ┌─────────────┐
+//!  │ holder      │      │ 3 waiters   │      │ 1 waiter    │
+//!  └──────┬──────┘      └──────▲──────┘      └─────────────┘
+//!         │ 1. release         │ 2. notification
+//!      ┌──▼────────────────────┴──┐
+//!      │ Redis                    │   lock:order:42               → { "<B>:9": 1 }
+//!      │ queue: 1. B   2. C       │   lock:{lock:order:42}%queue  → places
+//!      └──────────────────────────┘
+//! ```
+//!
+//! # What is guaranteed
+//!
+//! - Within a process, compatible waiters acquire a key in the order of their arrival.
+//! - Between processes, a queue in the backend orders those that wait for a key. A release transfers the key to
+//!   the first process of the queue in one step, and notifies only that process. No process can acquire the key
+//!   in between.
+//! - A process has one place in the queue, for all of its waiters. While other processes wait, its turn serves
+//!   the waiters that wait when the turn begins. After 100 ms, the turn ends with the present hold. If it has
+//!   lasted less than 2 ms, it also serves later waiters.
+//! - A process whose first attempt finds the key held enters the queue at its next attempt. A single attempt,
+//!   [`no_wait`](crate::Acquire::no_wait), does not enter the queue.
+//! - If every notification is lost, each waiting process attempts within 1.1 s. An attempt from the queue on a free
+//!   key serves the first process, so the key reaches the first live process within that time.
+//!
+//! # Where
+//!
+//! | backend | order between processes |
+//! |---|---|
+//! | [`Memory`](crate::Memory) | the same, between the managers that share it |
+//! | one server, [Sentinel](super::sentinel) | as above |
+//! | [Cluster](super::cluster) with sharded messages | as above |
+//! | Cluster with plain messages | as above, and every 500 ms the clients outside the queue have a turn |
+//! | one endpoint for several servers | as above, but a process that does not confirm a transfer within 0.3 s loses its place |
+//! | [`Quorum`](crate::Quorum) | none: its nodes cannot agree on one queue |
+//!
+//! A failover or a restart that loses the queue also loses the places. The waiters enter again in any order.
+//!
+//! # What a failed process costs
+//!
+//! | process | cost to the processes behind it |
+//! |---|---|
+//! | the holder ends or hangs | its lease, at most the [watchdog timeout](crate::LockManagerBuilder::watchdog_timeout) (30 s by default) |
+//! | a waiter ends, and the server has closed its connection | nothing: the next release passes it over |
+//! | a waiter ends after the key was transferred to it | at most 1.5 s, once |
+//! | waiters hang with open connections | at most 4.5 s for all of them together |
+//!
+//! A process refreshes its place every second, and loses it after 3 s without a refresh. It confirms a transfer
+//! within 1.5 s, or the key expires and the next process is served. The 4.5 s are the sum of both times.
+//!
+//! A process without a subscription has the same place as any other. It polls every 100 ms, and confirms within
+//! 0.3 s. [`LockInfo::queued`](crate::LockInfo::queued) is the number of processes in the queue.
+//!
+//! # When a process can overtake others
+//!
+//! - After a lease expires, the key is free until the first process attempts. Any other process can acquire it in
+//!   that time.
+//! - A process of an older version of this crate, or a client such as Redisson, waits outside the queue. While such
+//!   a client is subscribed, it has one turn of at most 10 ms in each round of the queue. The page
+//!   [`redisson`](super::redisson#what-is-different) describes the consequences.
+//! - While a slot is moving to another node, its keys have no queue.
+//! - With full memory, a process cannot enter the queue, and polls about once a second. Places in the queue remain.
+//! - Without the [permissions](crate::RedisBackend#permissions) for sorted sets there is no queue. The backend
+//!   warns when it connects.
+//! - A release looks at the first 32 places. If none of these processes is reachable, the key is free.
