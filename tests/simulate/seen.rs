@@ -300,6 +300,8 @@ impl World {
         }
         for key in &guard.keys {
             seen.hinted(guard.manager, *key, now);
+            // No check sees a guard that is granted and released in one step.
+            seen.unowned.remove(key);
         }
         let watchdog = MS * i64::try_from(self.plan.managers[guard.manager].watchdog).unwrap();
         seen.leave_groups(&guard, watchdog, now);
