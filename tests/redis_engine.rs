@@ -541,3 +541,32 @@ async fn remote_release_reaches_waiter_in_two_round_trips() {
     assert!(percentile(&mut hand_overs, 100) < 800 * MS, "a poll");
     nothing_is_left(&server, &[&here, &there], SECOND, "the end").await;
 }
+
+/// A failover that loses writes restores a place that this process has left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transfer_to_restored_place_passes_on() {
+    let server = RedisServer::start();
+    let (here, there) = (
+        manager(server.url(), LEASE).await,
+        manager(server.url(), LEASE).await,
+    );
+    let guard = here.acquire("k").await.unwrap();
+    let waiter = tokio::spawn(there.acquire("k").into_future());
+    let queue = "lock:{lock:k}%queue";
+    let place = || {
+        let members = server.cli(&["ZRANGE", queue, "0", "-1"]);
+        let listens = members.lines().find_map(|it| it.strip_prefix('!'));
+        listens.map(str::to_owned)
+    };
+    eventually("it listens", || place().is_some()).await;
+    let place = place().unwrap();
+    let (manager, _number) = place.split_once(':').unwrap();
+    let deadline = format!("!{manager}:999999");
+    server.cli(&["ZADD", queue, "0", &deadline[1..], "9e12", &deadline]);
+    let start = Instant::now();
+    guard.release().await.unwrap();
+    drop(waiter.await.unwrap().unwrap());
+    // The transferred lease expires after 1.5 s unless the process leaves it.
+    assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+    nothing_is_left(&server, &[&here, &there], SECOND, "the end").await;
+}

@@ -301,9 +301,13 @@ impl AcquireLoop {
                     let is_first = !std::mem::replace(&mut self.listens, true);
                     self.yields_to = self.yields_to.saturating_sub(1);
                     again_at = match hint {
-                        // Another task, or an earlier one, waited under any other lease and leaves it.
-                        Hint::Transferred { lease } if pause.place != Some(LeaseNumber::of(lease)) => again_at,
-                        Hint::Transferred { .. } => return true,
+                        Hint::Transferred { lease } if pause.place == Some(LeaseNumber::of(lease)) => return true,
+                        Hint::Transferred { lease } => {
+                            self.engine.event(&self.key, |lane, effects| {
+                                lane.transferred_to(&self.wakeup, LeaseNumber::of(lease), effects);
+                            });
+                            again_at
+                        }
                         // The hint is for another process, which may have stopped waiting.
                         _ if self.yields_to > 0 => again_at.min(Moment::now() + jittered(POLITE_AGAIN)),
                         _ => match self.queued {

@@ -41,6 +41,7 @@
 //! | contending | the same, but the queue is empty or its terms differ | surrendered | release | releaser |
 //! | contending | the loop's attempt is rejected | | keep the place in the backend's queue; reject `no_wait`s that came before it | loop |
 //! | contending | the key is transferred to this process, or the loop wakes | | attempt under the lease of the place | loop |
+//! | contending | the key is transferred to an earlier lease of this process | | leave that lease | |
 //! | contending | the loop's attempt can never succeed | idle | reject the queue, leave the place | |
 //! | contending | the last waiter leaves | idle, once the loop has woken | the loop ends, leave the place | loop |
 //! | contending | the loop is dropped with its runtime | contending, or idle | a loop in another runtime; reject waiters of the ended one; leave the place | loop |

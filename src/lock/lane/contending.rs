@@ -487,6 +487,23 @@ impl Lane {
         place
     }
 
+    /// Leaves a lease to which the backend transferred the key, unless the task waits under it. A backend that lost
+    /// its last writes may have an earlier place of this process.
+    pub(in crate::lock) fn transferred_to(
+        &mut self,
+        wakeup: &Wakeup,
+        lease: LeaseNumber,
+        effects: &mut Effects,
+    ) {
+        // If another task has replaced this one, the lease may be its own.
+        if let Some(contending) = self.driven_by(wakeup)
+            && contending.place != Some(lease)
+            && let Some(home) = self.home
+        {
+            effects.leave(lease, home);
+        }
+    }
+
     /// Leaves the queue of the backend.
     fn leave_place(&mut self, effects: &mut Effects) {
         if let Phase::Contending(contending) = &mut self.phase

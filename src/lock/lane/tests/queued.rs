@@ -74,6 +74,21 @@ fn last_waiter_leaves_queue() {
 }
 
 #[test]
+fn transfer_to_earlier_lease_is_left() {
+    let (mut lane, wakeup, _answer) = queued();
+    let mut transferred_to = |wakeup: &Wakeup, lease| {
+        let ((), effects) = lane.event(|lane, _, effects| {
+            lane.transferred_to(wakeup, number(lease), effects);
+        });
+        effects
+    };
+    leaves(&mut transferred_to(&wakeup, 2), 2);
+    assert!(transferred_to(&wakeup, 3).is_empty(), "its place");
+    let replaced = Wakeup::default();
+    assert!(transferred_to(&replaced, 2).is_empty(), "of another task");
+}
+
+#[test]
 fn next_waiter_inherits_place() {
     let (mut lane, wakeup, _answer) = queued();
     lane.queue(2, RENEWED);
