@@ -49,7 +49,8 @@ pub enum Contended {
     #[non_exhaustive]
     Waiting {
         /// The time after which an attempt can succeed without a hint: the remaining TTL of the holder,
-        /// or the rest of a turn of clients outside the queue.
+        /// or the rest of a turn of clients outside the queue. At most the poll interval, 100 ms, if the
+        /// request listens but the `watch` is interrupted.
         ttl: Duration,
         /// The number of live waiters in the queue, this one included. `None` if this lease is not in
         /// the queue: the store has none, or no room for another waiter.

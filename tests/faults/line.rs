@@ -1,0 +1,218 @@
+//! Processes that wait in the queue of one key, and what becomes of them.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::referee::Referee;
+use crate::store::Store;
+use crate::support::engine::{MS, SECOND, eventually};
+use crate::support::redis_server::RedisServer;
+use crate::world::World;
+
+/// The key of the queue.
+pub(crate) const PRIZE: &str = "prize";
+pub(crate) const BODY: &str = "lock:prize";
+const QUEUE: &str = "lock:{lock:prize}%queue";
+const CHANNEL: &str = "redisson_lock__channel:{lock:prize}";
+
+/// How long each waiter holds the key.
+const HOLD: Duration = Duration::from_millis(5);
+/// A turn of a process that is notified, on a busy machine.
+pub(crate) const TURN: Duration = Duration::from_millis(5 + 50);
+/// The TTL of a transferred lease that no process confirms.
+pub(crate) const CONFIRM: Duration = Duration::from_millis(1_500);
+/// The time after which a queue without live processes expires.
+const QUEUE_EXPIRES: Duration = Duration::from_millis(6_000);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl World {
+    /// Runs a command at the server of the prize.
+    pub(crate) fn ask(&self, args: &[&str]) -> String {
+        self.server_of_prize().cli(args)
+    }
+
+    fn server_of_prize(&self) -> &RedisServer {
+        match &self.store {
+            Store::Single(server) => server,
+            Store::Sentinel(set) => set.node(set.primary()),
+            Store::Cluster(cluster) => cluster.node(cluster.node_of(BODY)),
+            Store::Quorum(_) | Store::Own => panic!("no queue"),
+        }
+    }
+
+    /// Returns the leases in the queue, the first one first.
+    pub(crate) fn places(&self) -> Vec<String> {
+        let members = self.ask(&["ZRANGE", QUEUE, "0", "-1"]);
+        let leases = members
+            .lines()
+            .filter(|it| !it.starts_with(['!', '?', '~']));
+        leases.map(ToOwned::to_owned).collect()
+    }
+
+    pub(crate) async fn queued(&self, count: usize) {
+        eventually("they are in the queue", || self.places().len() == count).await;
+    }
+
+    /// Returns the lease that has the prize.
+    pub(crate) fn holder_of_prize(&self) -> String {
+        self.ask(&["HKEYS", BODY])
+    }
+
+    /// Returns the number of subscribers that a transfer to this lease reaches.
+    pub(crate) fn receivers(&self, lease: &str) -> String {
+        let manager = lease.split(':').next().unwrap_or_default();
+        let count = self.ask(&["PUBSUB", "NUMSUB", &format!("{CHANNEL}%{manager}")]);
+        count.lines().last().unwrap_or_default().to_owned()
+    }
+
+    /// Expects that neither the body nor the queue outlives the waiters. `dead`: processes that cannot leave.
+    pub(crate) async fn expect_cleared(&self, dead: usize) {
+        let start = Instant::now();
+        let limit = match dead {
+            0 => SECOND,
+            _ => QUEUE_EXPIRES + 200 * MS,
+        };
+        loop {
+            let late = start.elapsed();
+            let body = self.ask(&["EXISTS", BODY]) == "1";
+            let members = self.ask(&["ZRANGE", QUEUE, "0", "-1"]);
+            let is_over = late > limit || body && late > SECOND;
+            if members.is_empty() && !body {
+                return;
+            }
+            if is_over || self.places().len() > dead {
+                self.referee
+                    .violation("queue", format!("left after {late:?}: {body}, {members:?}"));
+                return;
+            }
+            sleep(5 * MS).await;
+        }
+    }
+}
+
+/// A process that holds the prize until it is asked to release it.
+pub(crate) struct Holder {
+    release: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Holder {
+    pub(crate) async fn acquire(world: &World, process: usize) -> Self {
+        let asked = world.referee.asks();
+        let guard = world.managers[process].acquire(PRIZE).await;
+        let guard = guard.expect("it is free");
+        let terms = (world.row.lease, true);
+        let grip = world.referee.granted(guard, process, asked, terms);
+        let (release, released) = oneshot::channel::<()>();
+        let task = tokio::spawn(async move {
+            tokio::select! {
+                _ = grip.keep(60 * SECOND) => {}
+                _ = released => {}
+            }
+            drop(grip.release().await);
+        });
+        Self { release, task }
+    }
+
+    /// Returns a moment before the release.
+    pub(crate) fn release(self) -> Instant {
+        let now = Instant::now();
+        drop(self.release);
+        now
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.task.is_finished()
+    }
+}
+
+/// One waiter in each of several processes, in the order of their places.
+pub(crate) struct Line {
+    /// The numbers of the processes.
+    pub(crate) processes: Vec<usize>,
+    rounds: usize,
+    waiters: Vec<JoinHandle<Vec<Instant>>>,
+}
+
+impl Line {
+    /// Forms a line behind the processes that are in the queue. Each waiter acquires the prize `rounds` times.
+    pub(crate) async fn form(world: &mut World, count: usize, rounds: usize) -> Self {
+        let first = world.places().len();
+        let mut line = Self {
+            processes: Vec::new(),
+            rounds,
+            waiters: Vec::new(),
+        };
+        for place in first..first + count {
+            let process = world.add_idle_process().await;
+            line.processes.push(process);
+            let locks = world.managers[process].clone();
+            let (referee, lease) = (world.referee.clone(), world.row.lease);
+            line.waiters.push(tokio::spawn(async move {
+                let mut grants = Vec::new();
+                for _ in 0..rounds {
+                    let asked = referee.asks();
+                    let acquire = locks.acquire(PRIZE).wait_forever();
+                    let guard = acquire.await.expect("it waits for ever");
+                    grants.push(Instant::now());
+                    let grip = referee.granted(guard, process, asked, (lease, true));
+                    grip.keep(HOLD).await;
+                    drop(grip.release().await);
+                }
+                grants
+            }));
+            world.queued(place + 1).await;
+        }
+        line
+    }
+
+    pub(crate) fn is_served(&self) -> bool {
+        self.waiters.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Expects that all waiters are served within `allowed` since a moment, or `in_order`.
+    pub(crate) async fn expect_served(
+        self,
+        world: &mut World,
+        since: Instant,
+        allowed: Duration,
+        in_order: bool,
+    ) {
+        let turns = self.waiters.len() * self.rounds;
+        let mut firsts = Vec::new();
+        let mut last = since;
+        for (place, waiter) in self.waiters.into_iter().enumerate() {
+            let Ok(grants) = timeout(PATIENCE, waiter).await else {
+                let what = format!("the waiter at place {place} was never served");
+                world.referee.violation("queue", what);
+                continue;
+            };
+            let grants = grants.expect("no panic");
+            firsts.extend(grants.first().copied());
+            last = grants.into_iter().fold(last, Instant::max);
+        }
+        let (took, net) = taken(&world.referee, since, last);
+        world.referee.expect(net <= allowed, "queue", || {
+            format!("{turns} turns took {took:?}, allowed {allowed:?}")
+        });
+        world
+            .referee
+            .expect(!in_order || firsts.is_sorted(), "queue", || {
+                let after = firsts.iter().map(|at| *at - since);
+                format!("out of order: {:?}", after.collect::<Vec<_>>())
+            });
+        world.evidence(format!("{turns} turns in {took:.0?}"));
+    }
+}
+
+/// Returns the time between two moments: by the clock, and less the delays of this runtime.
+fn taken(referee: &Referee, since: Instant, until: Instant) -> (Duration, Duration) {
+    let took = until - since;
+    (
+        took,
+        took.saturating_sub(referee.canary.delay(since, until)),
+    )
+}
