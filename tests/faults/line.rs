@@ -79,11 +79,12 @@ impl World {
             let late = start.elapsed();
             let body = self.ask(&["EXISTS", BODY]) == "1";
             let members = self.ask(&["ZRANGE", QUEUE, "0", "-1"]);
-            let is_over = late > limit || body && late > SECOND;
+            let is_left = body || self.places().len() > dead;
+            let is_over = late > limit || is_left && late > SECOND;
             if members.is_empty() && !body {
                 return;
             }
-            if is_over || self.places().len() > dead {
+            if is_over {
                 self.referee
                     .violation("queue", format!("left after {late:?}: {body}, {members:?}"));
                 return;

@@ -5,6 +5,7 @@ mod http;
 mod limits;
 mod network;
 mod process;
+mod queue;
 mod quorum;
 mod refusal;
 mod sentinel;
@@ -138,6 +139,7 @@ pub(crate) fn all() -> Vec<Row> {
     rows.extend(network::rows());
     rows.extend(refusal::rows());
     rows.extend(process::rows());
+    rows.extend(queue::rows());
     rows.extend(http::rows());
     rows.extend(limits::rows());
     rows.extend(sentinel::rows());

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, sleep};
 use tower_lock::ErrorKind;
 
-use super::World;
+use super::{PROCESSES, World};
 use crate::load::kept;
 use crate::referee::{Hold, Outage};
 use crate::support::engine::{Monitor, SECOND};
@@ -50,7 +50,7 @@ impl World {
                 }
             }
             Expectation::AllKept(outage) => {
-                for key in (0..self.managers.len()).map(kept) {
+                for key in (0..PROCESSES).map(kept) {
                     let kept = log.holds.iter().any(|hold| {
                         hold.key == key
                             && hold.granted < outage.begin

@@ -120,6 +120,20 @@ impl World {
     }
 
     async fn add_process(&mut self, process: usize) {
+        if let Some(locks) = self.connect().await {
+            self.load
+                .add(&self.referee, &locks, process, self.row.lease);
+        }
+    }
+
+    /// Adds a process without load, behind proxies of its own. Returns its number.
+    pub(crate) async fn add_idle_process(&mut self) -> usize {
+        let locks = self.connect().await;
+        assert!(locks.is_some(), "the row brings its own servers");
+        self.managers.len() - 1
+    }
+
+    async fn connect(&mut self) -> Option<LockManager> {
         let builder = match &self.store {
             Store::Single(server) => {
                 let gate = Gate {
@@ -151,25 +165,24 @@ impl World {
                 }
                 let quorum = quorum.build().expect("valid settings");
                 self.referee.shows(format!("{quorum:?}"));
-                return self.load(LockManager::builder(quorum), process);
+                return Some(self.manage(LockManager::builder(quorum)));
             }
-            Store::Own => return,
+            Store::Own => return None,
         };
         self.referee.shows(format!("{builder:?}"));
         let backend = builder.connect().await.expect("the servers are there");
         self.referee.shows(format!("{backend:?}"));
-        self.load(LockManager::builder(backend), process);
+        Some(self.manage(LockManager::builder(backend)))
     }
 
-    fn load(&mut self, builder: LockManagerBuilder, process: usize) {
+    fn manage(&mut self, builder: LockManagerBuilder) -> LockManager {
         let locks = builder
             .watchdog_timeout(self.row.lease)
             .build()
             .expect("valid settings");
         self.referee.shows(format!("{locks:?}"));
-        self.load
-            .add(&self.referee, &locks, process, self.row.lease);
-        self.managers.push(locks);
+        self.managers.push(locks.clone());
+        locks
     }
 
     /// The one server of this row.
