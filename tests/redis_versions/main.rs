@@ -1,0 +1,141 @@
+//! Processes of a version without a queue beside processes with one: they exclude each other, and all are served.
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod old;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tower_lock::LockManager;
+
+use old::Old;
+use support::engine::{MS, SECOND, manager, no_subscription_is_left, nothing_is_left};
+use support::redis_server::RedisServer;
+
+const LEASE: Duration = Duration::from_secs(30);
+const HOLD: Duration = Duration::from_millis(5);
+const RUN: Duration = Duration::from_secs(4);
+
+/// What holders see of each other.
+#[derive(Default)]
+struct Inside {
+    taken: AtomicBool,
+    counter: AtomicI64,
+}
+
+impl Inside {
+    /// Holds the lock whose grant has this fencing counter.
+    async fn hold(&self, counter: i64) {
+        assert!(!self.taken.swap(true, Ordering::SeqCst), "two holders");
+        let last = self.counter.swap(counter, Ordering::SeqCst);
+        assert!(last <= counter, "counter {counter} after {last}");
+        sleep(HOLD).await;
+        self.taken.store(false, Ordering::SeqCst);
+    }
+}
+
+/// The grants of one process.
+#[derive(Default)]
+struct Served {
+    grants: u32,
+    longest: Duration,
+}
+
+impl Served {
+    fn add(&mut self, asked: Instant) {
+        self.grants += 1;
+        self.longest = self.longest.max(asked.elapsed());
+    }
+}
+
+impl fmt::Debug for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} grants, {:.0?}", self.grants, self.longest)
+    }
+}
+
+fn old(url: String, inside: Arc<Inside>, pause: Duration, end: Instant) -> JoinHandle<Served> {
+    tokio::spawn(async move {
+        let mut served = Served::default();
+        let mut process = Old::connect(&url).await;
+        while Instant::now() < end {
+            let asked = Instant::now();
+            let lease = process.acquire().await;
+            served.add(asked);
+            inside.hold(lease.counter).await;
+            process.release(lease).await;
+            sleep(pause).await;
+        }
+        served
+    })
+}
+
+fn new(
+    locks: LockManager,
+    inside: Arc<Inside>,
+    pause: Duration,
+    end: Instant,
+) -> JoinHandle<Served> {
+    tokio::spawn(async move {
+        let mut served = Served::default();
+        while Instant::now() < end {
+            let asked = Instant::now();
+            let guard = locks.acquire("k").wait_forever().await.unwrap();
+            served.add(asked);
+            // A token is a counter times 256, and the number of hand-offs.
+            inside.hold(guard.fencing_token().get() >> 8).await;
+            guard.release().await.unwrap();
+            sleep(pause).await;
+        }
+        served
+    })
+}
+
+/// Runs processes of both versions, each with its pause between two acquires. Returns what each of them got.
+async fn side_by_side(pauses_of_old: &[Duration], pauses_of_new: &[Duration]) -> [Vec<Served>; 2] {
+    let server = RedisServer::start();
+    let inside = Arc::<Inside>::default();
+    let mut managers = Vec::new();
+    for _ in pauses_of_new {
+        managers.push(manager(server.url(), LEASE).await);
+    }
+    let end = Instant::now() + RUN;
+    let olds: Vec<_> = (pauses_of_old.iter())
+        .map(|pause| old(server.url(), Arc::clone(&inside), *pause, end))
+        .collect();
+    let news: Vec<_> = (managers.iter().zip(pauses_of_new))
+        .map(|(locks, pause)| new(locks.clone(), Arc::clone(&inside), *pause, end))
+        .collect();
+    let mut served = [Vec::new(), Vec::new()];
+    for (side, tasks) in [olds, news].into_iter().enumerate() {
+        for task in tasks {
+            served[side].push(task.await.unwrap());
+        }
+    }
+    eprintln!(
+        "old {pauses_of_old:?}: {:?}; new {pauses_of_new:?}: {:?}",
+        served[0], served[1]
+    );
+    let managers: Vec<_> = managers.iter().collect();
+    nothing_is_left(&server, &managers, SECOND, "the end").await;
+    no_subscription_is_left(&server).await;
+    served
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explore() {
+    let z = Duration::ZERO;
+    side_by_side(&[5 * MS; 2], &[5 * MS; 2]).await;
+    side_by_side(&[z; 2], &[z; 2]).await;
+    side_by_side(&[20 * MS; 1], &[z; 4]).await;
+    side_by_side(&[2 * MS; 4], &[20 * MS; 1]).await;
+    side_by_side(&[z; 4], &[20 * MS; 1]).await;
+    side_by_side(&[z; 1], &[z; 4]).await;
+}
