@@ -124,18 +124,47 @@ async fn side_by_side(pauses_of_old: &[Duration], pauses_of_new: &[Duration]) ->
         served[0], served[1]
     );
     let managers: Vec<_> = managers.iter().collect();
-    nothing_is_left(&server, &managers, SECOND, "the end").await;
+    // The queue keeps the turn of the old processes until it expires.
+    nothing_is_left(&server, &managers, 7 * SECOND, "the end").await;
     no_subscription_is_left(&server).await;
     served
 }
 
+/// Expects that each of these processes got a tenth of an equal share, and waited for at most `limit`.
+fn assert_served(served: &[Served], equal_share: u32, limit: Duration) {
+    for process in served {
+        let fair = process.grants * 10 >= equal_share && process.longest < limit;
+        assert!(fair, "{process:?} of {equal_share}");
+    }
+}
+
+fn equal_share([old, new]: &[Vec<Served>; 2]) -> u32 {
+    let all = || old.iter().chain(new);
+    let processes = u32::try_from(all().count()).unwrap();
+    all().map(|process| process.grants).sum::<u32>() / processes
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn explore() {
-    let z = Duration::ZERO;
-    side_by_side(&[5 * MS; 2], &[5 * MS; 2]).await;
-    side_by_side(&[z; 2], &[z; 2]).await;
-    side_by_side(&[20 * MS; 1], &[z; 4]).await;
-    side_by_side(&[2 * MS; 4], &[20 * MS; 1]).await;
-    side_by_side(&[z; 4], &[20 * MS; 1]).await;
-    side_by_side(&[z; 1], &[z; 4]).await;
+async fn versions_side_by_side_share_lock() {
+    let served = side_by_side(&[10 * MS; 2], &[10 * MS; 2]).await;
+    for side in &served {
+        assert_served(side, equal_share(&served), 2 * SECOND);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_process_beside_busy_queue_is_served() {
+    let served = side_by_side(&[20 * MS], &[Duration::ZERO; 4]).await;
+    for side in &served {
+        assert_served(side, equal_share(&served), SECOND);
+    }
+}
+
+/// Processes of the old version acquire again without a pause, at the same moment as waiters in the queue attempt.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queue_beside_busy_old_processes_is_served() {
+    let served = side_by_side(&[Duration::ZERO; 2], &[Duration::ZERO; 2]).await;
+    for side in &served {
+        assert_served(side, equal_share(&served), 3 * SECOND);
+    }
 }
