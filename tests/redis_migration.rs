@@ -225,6 +225,53 @@ async fn lease_in_moving_slot_is_repeated_and_ended() {
     }
 }
 
+/// The body is at the source and the queue at the target.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn place_in_moving_slot_is_removed() {
+    let cluster = Cluster::start();
+    let locks = manager(cluster.url(), LEASE).await;
+    let backend = RedisBackend::builder(cluster.url())
+        .connect()
+        .await
+        .unwrap();
+    let key = LockKey::new(FREE);
+    let lease = || LeaseId::new(Uuid::new_v4(), 1);
+    let [holder, left, granted] = [lease(), lease(), lease()];
+    let acquire = AcquireRequest::new(key.clone(), holder, PATIENCE);
+    backend.try_acquire(&acquire).await.unwrap();
+    for lease in [left, granted] {
+        let contend = ContendRequest::new(key.clone(), lease, PATIENCE, false);
+        let waiting = backend.contend(&contend).await.unwrap();
+        let is_queued = matches!(
+            waiting,
+            Contended::Waiting {
+                queued: Some(_),
+                ..
+            }
+        );
+        assert!(is_queued, "{waiting:?}");
+    }
+    let (moving, _held) = Moving::begin(&locks, cluster).await;
+    moving.move_names("%queue");
+    let release = |lease| [Release::new(key.clone(), lease)];
+    let ended = backend.leave(&release(left)).await.remove(0).unwrap();
+    assert_eq!(ended, Released::NotHeld);
+    let ended = backend.release(&release(holder)).await.remove(0).unwrap();
+    assert_eq!(ended, Released::Released);
+    let contend = ContendRequest::new(key.clone(), granted, PATIENCE, false);
+    let contended = backend.contend(&contend).await.unwrap();
+    assert!(
+        matches!(contended, Contended::Granted { .. }),
+        "{contended:?}"
+    );
+    // An empty queue is no key.
+    let names = moving.names_at(moving.to);
+    assert!(
+        !names.iter().any(|name| name.contains("queue")),
+        "{names:?}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn contended_lock_in_moving_slot_has_one_holder() {
     let cluster = Cluster::start();

@@ -9,9 +9,9 @@ use super::call::{Calls, KeyRoute, OVERHEAD, note};
 use super::error::{Cause, CommandError, unexpected};
 use super::names::{Lease, Name, millis};
 use super::reply::{Outcomes, contended, each, holder, list, released};
-use super::script::{Script, Scripts};
+use super::script::Script;
 use super::send::call;
-use crate::backend::redis::connection::{Undo, after};
+use crate::backend::redis::connection::{Reply, Undo, after};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, ForceReleased, Holder,
@@ -133,6 +133,10 @@ impl Calls {
             Err(CommandError::Scattered(_)) => {
                 let acquired = Box::pin(self.acquire_scattered(period, at, lease, ttl)).await;
                 note(at, acquired.as_ref());
+                if let Ok(Acquired::Granted { .. }) = &acquired {
+                    // If this fails, the place expires.
+                    drop(self.leave_queue_alone(at, lease).await);
+                }
                 acquired.map(Contended::from)
             }
             Err(error) => {
@@ -168,13 +172,20 @@ impl Calls {
     }
 
     pub(crate) async fn leave_all(&self, route: &Route, leases: &[&Release]) -> Outcomes<Released> {
-        let Scripts { leave, release, .. } = &self.scripts;
-        let script = if self.are_queues_allowed() {
-            leave
-        } else {
-            release
-        };
-        self.end_all(script, route, leases).await
+        if !self.are_queues_allowed() {
+            return self.release_all(route, leases).await;
+        }
+        match (
+            self.end_all(&self.scripts.leave, route, leases).await,
+            leases,
+        ) {
+            (Err(CommandError::Scattered(_)), [release]) => {
+                let at = self.at(route, &release.key);
+                self.leave_queue_alone(at, release.lease).await?;
+                self.release_all(route, leases).await
+            }
+            (outcomes, _) => outcomes,
+        }
     }
 
     pub(crate) async fn release_all(
@@ -182,7 +193,14 @@ impl Calls {
         route: &Route,
         leases: &[&Release],
     ) -> Outcomes<Released> {
-        self.end_all(&self.scripts.release, route, leases).await
+        let script = &self.scripts.release;
+        match (self.end_all(script, route, leases).await, leases) {
+            (Err(CommandError::Scattered(_)), [release]) => {
+                let command = self.ending_alone(release);
+                ended(call(script, route, (&command).into()).await?, 1)
+            }
+            (outcomes, _) => outcomes,
+        }
     }
 
     async fn end_all(
@@ -192,19 +210,8 @@ impl Calls {
         leases: &[&Release],
     ) -> Outcomes<Released> {
         let command = self.ending(script, route, leases);
-        let reply = match (call(script, route, (&command).into()).await, leases) {
-            (Err(CommandError::Scattered(_)), [release]) => {
-                let command = self.ending_alone(release);
-                call(&self.scripts.release, route, (&command).into()).await?
-            }
-            (reply, _) => reply?,
-        };
-        let absent = match reply.resent {
-            true => Released::Released,
-            false => Released::NotHeld,
-        };
-        let outcome = |reply| released(&reply, absent);
-        Ok(each(list(reply.value, leases.len())?, outcome))
+        let reply = call(script, route, (&command).into()).await?;
+        ended(reply, leases.len())
     }
 
     /// Returns a call of `release` or `leave`.
@@ -373,6 +380,15 @@ impl Calls {
             reply => Err(unexpected(&reply)),
         }
     }
+}
+
+fn ended(reply: Reply, leases: usize) -> Outcomes<Released> {
+    let absent = match reply.resent {
+        true => Released::Released,
+        false => Released::NotHeld,
+    };
+    let outcome = |reply| released(&reply, absent);
+    Ok(each(list(reply.value, leases)?, outcome))
 }
 
 fn kind(listens: bool) -> &'static str {

@@ -12,7 +12,8 @@
 //! 3. With a quarantine, a missing counter, the uptime of the counter's node and the quarantine itself are
 //!    checked.
 //!
-//! If a later step fails, a lease that is not a repeated grant is released.
+//! If a later step fails, a lease that is not a repeated grant is released. The place of a granted lease in the
+//! queue, from before the migration, is removed by a call of its own.
 //!
 //! # A server that is several
 //!
@@ -31,7 +32,7 @@ use super::send::call;
 use crate::LockKey;
 use crate::backend::redis::connection::{Undo, after};
 use crate::backend::redis::topology::Route;
-use crate::backend::{Acquired, BackendError, LeaseId, Release, Released};
+use crate::backend::{Acquired, BackendError, BackendErrorKind, LeaseId, Release, Released};
 
 /// The names of a call over several slots. A server with two shards has all of them at one of the two with a
 /// probability of 1 in 32,768.
@@ -91,6 +92,24 @@ impl Calls {
             }
             Ok(_) => Err(error),
             Err(_) => Err(BackendError::unknown(error)),
+        }
+    }
+
+    /// Removes a lease from the queue, and nothing else. The body may be at another node.
+    pub(super) async fn leave_queue_alone(
+        &self,
+        at: KeyRoute<'_>,
+        lease: LeaseId,
+    ) -> Result<(), CommandError> {
+        let mut command = redis::cmd("ZREM");
+        command.arg(at.queue()).arg(Lease(lease));
+        command.arg(format!("!{lease}")).arg(format!("?{lease}"));
+        match at.route.send((&command).into()).await {
+            // The queue of another type is no queue.
+            Err(CommandError::Refused(error)) if error.kind() == BackendErrorKind::Conflict => {
+                Ok(())
+            }
+            reply => reply.map(drop),
         }
     }
 
