@@ -1,6 +1,7 @@
 //! Who holds a lock, and the number that proves it at the storage.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 use uuid::Uuid;
 
@@ -17,11 +18,12 @@ use uuid::Uuid;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
     manager: Uuid,
-    number: u64,
+    /// Never 0, so that an `Option<Owner>` takes no more space.
+    number: NonZeroU64,
 }
 
 impl Owner {
-    pub(crate) fn new(manager: Uuid, number: u64) -> Self {
+    pub(crate) fn new(manager: Uuid, number: NonZeroU64) -> Self {
         Self { manager, number }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use super::claim::{Claim, ClaimOwner, Deadline, Terms};
+use super::claim::{Claim, Deadline, Terms};
 use super::clock::{Moment, Span};
 use super::engine::Engine;
 use super::entry::{Step, enter};
@@ -237,10 +237,8 @@ impl Acquire {
         let claim = Claim {
             ticket,
             hold: ticket,
-            owner: match self.owner {
-                Some(owner) => ClaimOwner::Named(owner),
-                None => ClaimOwner::Fresh(self.engine.new_owner()),
-            },
+            owner: self.owner.unwrap_or_else(|| self.engine.new_owner()),
+            is_owner_fresh: self.owner.is_none(),
             terms,
             deadline: match self.wait {
                 Wait::Never => Deadline::OneAttempt(now + self.engine.response_timeout + SLACK),

@@ -16,28 +16,15 @@ pub(super) type HoldId = u64;
 pub(super) struct Claim {
     pub(super) ticket: Ticket,
     pub(super) hold: HoldId,
-    pub(super) owner: ClaimOwner,
+    pub(super) owner: Owner,
+    /// The owner was created for this claim, so it has no other one.
+    pub(super) is_owner_fresh: bool,
     pub(super) terms: Terms,
     pub(super) deadline: Deadline,
     /// The claim is for one of several keys: its grant is picked up once all of them are granted.
     pub(super) grouped: bool,
     /// The runtime whose background tasks serve this acquire and the grant it gets.
     pub(super) home: RuntimeId,
-}
-
-/// The owner of a claim. A fresh owner has no other claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ClaimOwner {
-    Fresh(Owner),
-    Named(Owner),
-}
-
-impl ClaimOwner {
-    pub(super) fn get(self) -> Owner {
-        match self {
-            Self::Fresh(owner) | Self::Named(owner) => owner,
-        }
-    }
 }
 
 /// The requested lifetime of a lock.

@@ -9,29 +9,40 @@
 
 mod suspended;
 
+use std::num::NonZeroU64;
 use std::ops::Add;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use suspended::Clocks;
 
-/// Nanoseconds since the first use of the clock, for up to 292 years. Negative if tokio's clock was
-/// paused before that use.
+/// Nanoseconds since [`START`] before the first use of the clock, for up to 292 years after that use.
+///
+/// Never 0, so an `Option<Moment>` takes no more space. Earlier than the first use if tokio's clock was
+/// paused before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Moment(i64);
+pub(super) struct Moment(NonZeroU64);
+
+/// The first use of the clock.
+const START: u64 = 1 << 63;
 
 impl Moment {
-    pub(super) const FIRST: Self = Self(i64::MIN);
-    pub(super) const LAST: Self = Self(i64::MAX);
+    pub(super) const FIRST: Self = Self(NonZeroU64::MIN);
+    pub(super) const LAST: Self = Self(NonZeroU64::MAX);
+
+    #[inline]
+    fn new(nanos: u64) -> Self {
+        NonZeroU64::new(nanos).map_or(Self::FIRST, Self)
+    }
 
     /// Returns the present moment. Reads two clocks, about 20 ns each.
     #[inline]
     pub(super) fn now() -> Self {
         let clocks = suspended::clocks();
         let ticked = ticked(Instant::now(), clocks);
-        Self(ticked) + Span(clocks.total(ticked)) + simulated()
+        Self::new(START.wrapping_add_signed(ticked)) + Span(clocks.total(ticked)) + simulated()
     }
 
     /// Returns the time since `earlier`, or zero if `earlier` is later.
@@ -41,11 +52,12 @@ impl Moment {
 
     /// Returns the same as [`since`](Self::since).
     pub(super) fn span_since(self, earlier: Self) -> Span {
-        Span(self.0.saturating_sub(earlier.0).max(0))
+        let nanos = self.0.get().saturating_sub(earlier.0.get());
+        Span(nanos.min(i64::MAX.unsigned_abs()).cast_signed())
     }
 
     pub(super) fn before(self, span: Duration) -> Self {
-        Self(self.0.saturating_sub(nanos(span)))
+        Self::new(self.0.get().saturating_sub(nanos(span).unsigned_abs()))
     }
 }
 
@@ -76,7 +88,7 @@ impl Add<Duration> for Moment {
     type Output = Self;
 
     fn add(self, span: Duration) -> Self {
-        Self(self.0.saturating_add(nanos(span)))
+        self + Span::new(span)
     }
 }
 
@@ -84,42 +96,43 @@ impl Add<Span> for Moment {
     type Output = Self;
 
     fn add(self, Span(nanos): Span) -> Self {
-        Self(self.0.saturating_add(nanos))
+        Self(self.0.saturating_add(nanos.unsigned_abs()))
     }
 }
 
 /// A moment that one task sets and others read.
 #[derive(Debug)]
-pub(super) struct AtomicMoment(AtomicI64);
+pub(super) struct AtomicMoment(AtomicU64);
 
 impl AtomicMoment {
     pub(super) fn new(Moment(nanos): Moment) -> Self {
-        Self(AtomicI64::new(nanos))
+        Self(AtomicU64::new(nanos.get()))
     }
 
     pub(super) fn load(&self) -> Moment {
-        Moment(self.0.load(Ordering::SeqCst))
+        Moment::new(self.0.load(Ordering::SeqCst))
     }
 
     pub(super) fn store(&self, Moment(nanos): Moment) {
-        self.0.store(nanos, Ordering::SeqCst);
+        self.0.store(nanos.get(), Ordering::SeqCst);
     }
 
     /// Moves the stored moment forward to the given one, if it was earlier.
     pub(super) fn no_earlier_than(&self, Moment(nanos): Moment) {
-        self.0.fetch_max(nanos, Ordering::SeqCst);
+        self.0.fetch_max(nanos.get(), Ordering::SeqCst);
     }
 
     /// Moves the stored moment back to the given one. Returns `true` if it was later.
     pub(super) fn no_later_than(&self, Moment(nanos): Moment) -> bool {
-        self.0.fetch_min(nanos, Ordering::SeqCst) > nanos
+        self.0.fetch_min(nanos.get(), Ordering::SeqCst) > nanos.get()
     }
 }
 
 /// Adds the suspends noticed so far.
 impl From<Instant> for Moment {
     fn from(at: Instant) -> Self {
-        Self(ticked(at, suspended::clocks())) + suspended()
+        let ticked = ticked(at, suspended::clocks());
+        Self::new(START.wrapping_add_signed(ticked)) + suspended()
     }
 }
 
@@ -128,9 +141,9 @@ impl From<Instant> for Moment {
 impl From<Moment> for Instant {
     fn from(at: Moment) -> Self {
         let start = Self::from_std(suspended::clocks().start);
-        let Moment(ticked) = at.before(suspended());
-        let span = Duration::from_nanos(ticked.unsigned_abs());
-        if ticked < 0 {
+        let ticked = at.before(suspended()).0.get();
+        let span = Duration::from_nanos(ticked.abs_diff(START));
+        if ticked < START {
             start - span
         } else {
             start + span

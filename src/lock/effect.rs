@@ -34,7 +34,8 @@ pub(super) enum PickUp {
     Event,
 }
 
-/// Resolves a call of [`LockGuard::release`](crate::LockGuard::release).
+/// Resolves a call of [`LockGuard::release`](crate::LockGuard::release). Lanes store it boxed, because most
+/// releases are not awaited.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) reply: oneshot::Sender<Result<(), Error>>,
@@ -56,7 +57,7 @@ pub(super) struct Effects {
     pub(super) rejections: Few<(Reply, Error)>,
     /// Grants that were lost or withdrawn, or may end earlier: their loss futures must be woken.
     pub(super) losses: Few<Loss>,
-    pub(super) reports: Few<(Report, Result<(), Error>)>,
+    pub(super) reports: Few<(Box<Report>, Result<(), Error>)>,
     /// The next deadlines of the lane, each with the runtime whose watchdog must be notified.
     pub(super) deadlines: Few<(RuntimeId, Moment)>,
     pub(super) work: Few<Work>,
@@ -145,7 +146,7 @@ impl Effects {
         self.rejections.push((reply, error));
     }
 
-    pub(super) fn report(&mut self, report: Option<Report>, outcome: Result<(), Error>) {
+    pub(super) fn report(&mut self, report: Option<Box<Report>>, outcome: Result<(), Error>) {
         if let Some(report) = report {
             self.reports.push((report, outcome));
         }

@@ -1,6 +1,7 @@
 //! The state shared by all handles, guards and tasks of one manager.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -70,7 +71,10 @@ impl Engine {
     }
 
     pub(super) fn new_owner(&self) -> Owner {
-        Owner::new(self.id, self.next_number())
+        let Some(number) = NonZeroU64::new(self.next_number()) else {
+            unreachable!("BUG: numbers begin at 1");
+        };
+        Owner::new(self.id, number)
     }
 
     /// Subscribes this manager to a key.

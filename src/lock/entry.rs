@@ -187,9 +187,8 @@ fn admit(
     effects: &mut Effects,
 ) -> Entered {
     // During a shutdown, an owner may re-enter its lock to finish its work.
-    let holds = || {
-        (lane.holder()).is_some_and(|held| held.owner() == claim.owner.get() && held.is_held(now))
-    };
+    let holds =
+        || (lane.holder()).is_some_and(|held| held.owner() == claim.owner && held.is_held(now));
     if engine.is_closing() && !holds() {
         return Entered::Rejected(Error::new(ErrorKind::ShuttingDown));
     }

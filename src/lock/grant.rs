@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
+use super::claim::{Claim, HoldId};
 use super::clock::{AtomicMoment, Moment};
 use crate::{FencingToken, LockKey, Owner};
 
@@ -15,6 +16,8 @@ use crate::{FencingToken, LockKey, Owner};
 pub(super) struct Grant {
     key: LockKey,
     owner: Owner,
+    /// The hold of the acquire that the grant was made for.
+    first_hold: HoldId,
     token: FencingToken,
     granted_at: Moment,
     /// The end of the lease, which only a renewal moves.
@@ -25,10 +28,11 @@ pub(super) struct Grant {
     /// Whether the acquire has picked up the grant.
     offer: AtomicU8,
     lost: AtomicBool,
-    listeners: Mutex<Listeners>,
+    /// Boxed because mostly no loss future waits.
+    listeners: Mutex<Option<Box<Listeners>>>,
 }
 
-/// The wakers of the loss futures. The first one, mostly the only one, needs no allocation.
+/// The wakers of the loss futures. The first one, mostly the only one, needs no list.
 #[derive(Debug, Default)]
 struct Listeners {
     first: Option<Waker>,
@@ -53,19 +57,19 @@ impl Grant {
     /// Creates a grant with one hold.
     pub(super) fn new(
         key: LockKey,
-        owner: Owner,
+        claim: &Claim,
         token: FencingToken,
-        now: Moment,
         lease_until: Moment,
-        limit: Moment,
+        now: Moment,
     ) -> Arc<Self> {
         Arc::new(Self {
             key,
-            owner,
+            owner: claim.owner,
+            first_hold: claim.hold,
             token,
             granted_at: now,
             lease_until: AtomicMoment::new(lease_until),
-            limit: AtomicMoment::new(limit),
+            limit: AtomicMoment::new(now + claim.terms.max_hold),
             holds: AtomicU32::new(1),
             offer: AtomicU8::new(OFFERED),
             lost: AtomicBool::new(false),
@@ -79,6 +83,10 @@ impl Grant {
 
     pub(super) fn owner(&self) -> Owner {
         self.owner
+    }
+
+    pub(super) fn first_hold(&self) -> HoldId {
+        self.first_hold
     }
 
     pub(super) fn token(&self) -> FencingToken {
@@ -97,6 +105,11 @@ impl Grant {
     /// Moves the end of the lease after a renewal. Called under the mutex of the lane.
     pub(super) fn extend(&self, lease_until: Moment) {
         self.lease_until.no_earlier_than(lease_until);
+    }
+
+    /// Returns the end that no renewal moves.
+    pub(super) fn limit(&self) -> Moment {
+        self.limit.load()
     }
 
     /// Called under the mutex of the lane.
@@ -152,11 +165,11 @@ impl Grant {
     /// Wakes the loss futures, which stay registered. Must not be called under a mutex: a waker runs code
     /// of the executor.
     pub(super) fn wake_listeners(&self) {
-        let wakers = self.listeners().wakers();
+        let wakers = (self.listeners().as_ref()).map_or_else(Vec::new, |it| it.wakers());
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    fn listeners(&self) -> MutexGuard<'_, Listeners> {
+    fn listeners(&self) -> MutexGuard<'_, Option<Box<Listeners>>> {
         self.listeners
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -164,7 +177,8 @@ impl Grant {
 
     /// Registers `waker` under the id in `id`, or under a new one.
     pub(super) fn listen(&self, id: &mut Option<u64>, waker: &Waker) {
-        let listeners = &mut *self.listeners();
+        let mut listeners = self.listeners();
+        let listeners = listeners.get_or_insert_default();
         if let Some(known) = *id
             && let Some(old) = listeners.waker(known)
         {
@@ -182,6 +196,9 @@ impl Grant {
 
     pub(super) fn unlisten(&self, id: u64) {
         let mut listeners = self.listeners();
+        let Some(listeners) = &mut *listeners else {
+            return;
+        };
         if id == FIRST {
             listeners.first = None;
         } else if let Some(more) = &mut listeners.more {

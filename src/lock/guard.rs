@@ -70,7 +70,7 @@ impl Hold {
         let (home, now) = (engine.release_home(), Moment::now());
         let release = |grant| {
             let (reply, reported) = oneshot::channel();
-            let report = Report { reply, home };
+            let report = Box::new(Report { reply, home });
             let until = engine.release(grant, self.id, home, Some(report), now);
             Started { reported, until }
         };

@@ -64,10 +64,16 @@ pub(super) struct Lease {
     valid_until: Moment,
     /// When the lease must have expired in the backend, even if its clock runs slow.
     expires_at: Moment,
-    wanted: Wanted,
     upkeep: Upkeep,
-    tokens: Tokens,
-    budget: Budget,
+    /// The first counter of the fencing tokens.
+    counter: u64,
+    tokens_per_counter: u32,
+    wanted: Wanted,
+    /// When the hand-offs without a command end. `None` if the next holder needs a fresh counter, or the lease
+    /// is lost.
+    hands_off_until: Option<Moment>,
+    /// Boxed because most leases have one holder. `None` is that of a fresh lease.
+    hand_offs: Option<Box<HandOffs>>,
 }
 
 /// The renewals that the holds require beyond the present end.
@@ -81,33 +87,36 @@ enum Wanted {
     Always,
 }
 
-/// The fencing tokens of this lease.
-#[derive(Debug)]
-struct Tokens {
-    counter: u64,
-    per_counter: u32,
-    /// The number of tokens under this counter and those after it that belong to the lease.
-    total: u32,
-    /// The number of hand-offs under this counter.
+/// The hand-offs of a lease in this process under its present counters.
+#[derive(Debug, Clone, Copy)]
+struct HandOffs {
+    /// The number of tokens of the lease under these counters.
+    tokens: u32,
     handed_off: u32,
+    /// The number of tokens after which other processes have their turn.
+    turn: u32,
+    /// The turn lasts at least until then.
+    turn_until: Moment,
+    ask: Ask,
 }
 
-/// Whether the lease may be handed off in this process without a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Budget {
-    /// Hand-offs are allowed up to a total number of tokens, and in any case until `at_least`, but not after
-    /// `until`.
-    Open {
-        tokens: u32,
-        at_least: Moment,
-        until: Moment,
-        ask: Ask,
-    },
-    /// No hand-off: the next holder needs a fresh counter, or the lease is lost.
-    Retired,
+impl HandOffs {
+    fn new(tokens: u32) -> Self {
+        Self {
+            tokens,
+            handed_off: 0,
+            turn: tokens,
+            turn_until: Moment::FIRST,
+            ask: Ask::NotYet,
+        }
+    }
+
+    fn has_tokens(&self) -> bool {
+        self.handed_off + 1 < self.tokens
+    }
 }
 
-/// Whether an extension was sent. Each budget has at most one.
+/// Whether an extension was sent, at most once under the same counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ask {
     NotYet,
@@ -148,18 +157,10 @@ impl Lease {
                 Wanted::Nothing
             },
             upkeep: Upkeep::Due(sent_at + terms.ttl.get() / RENEW_AT),
-            tokens: Tokens {
-                counter,
-                per_counter: tokens_per_counter,
-                total: tokens_per_counter,
-                handed_off: 0,
-            },
-            budget: Budget::Open {
-                tokens: tokens_per_counter,
-                at_least: sent_at,
-                until: sent_at + HANDOFF_TIME,
-                ask: Ask::NotYet,
-            },
+            counter,
+            tokens_per_counter,
+            hands_off_until: Some(sent_at + HANDOFF_TIME),
+            hand_offs: None,
         }
     }
 
@@ -191,13 +192,8 @@ impl Lease {
     }
 
     pub(super) fn token(&self) -> FencingToken {
-        let Tokens {
-            counter,
-            per_counter,
-            handed_off,
-            ..
-        } = self.tokens;
-        FencingToken::new(counter, per_counter, handed_off)
+        let handed_off = self.hand_offs().handed_off;
+        FencingToken::new(self.counter, self.tokens_per_counter, handed_off)
     }
 
     /// Returns when the renewal or extension in flight was sent.
@@ -214,9 +210,14 @@ impl Lease {
         self.in_flight_since().is_some()
     }
 
+    /// Returns `true` if the lease is renewed while it is held.
+    pub(super) fn is_renewed(&self) -> bool {
+        self.wanted == Wanted::Always
+    }
+
     /// Returns `true` if this fresh lease matches `terms`.
     pub(super) fn fits(&self, terms: Terms) -> bool {
-        self.ttl == terms.ttl && (self.wanted == Wanted::Always) == terms.renewed
+        self.ttl == terms.ttl && self.is_renewed() == terms.renewed
     }
 
     // ---- hand-offs ------------------------------------------------------------------------
@@ -224,71 +225,64 @@ impl Lease {
     /// Returns `true` if this lease and the leases of `terms` are both renewed. A fixed lease is never
     /// handed off: its remaining TTL would differ from the TTL that the next holder requested.
     pub(super) fn is_renewed_for(&self, terms: Terms, now: Moment) -> bool {
-        self.wanted == Wanted::Always && terms.renewed && now < self.valid_until
+        self.is_renewed() && terms.renewed && now < self.valid_until
     }
 
     /// Returns `true` if the lease may be handed off to a holder with `terms` without a command.
     pub(super) fn may_pass_to(&self, terms: Terms, now: Moment) -> bool {
-        let Budget::Open {
-            tokens,
-            at_least,
-            until,
-            ..
-        } = self.budget
-        else {
-            return false;
-        };
+        let it = self.hand_offs();
         self.is_renewed_for(terms, now)
-            && (self.tokens.handed_off + 1 < tokens || now < at_least && self.has_tokens())
-            && now < until
+            && (it.handed_off + 1 < it.turn || now < it.turn_until && it.has_tokens())
+            && self.hands_off_until.is_some_and(|until| now < until)
             && now + self.ttl() / RENEW_AT <= self.valid_until
+    }
+
+    fn hand_offs(&self) -> HandOffs {
+        match &self.hand_offs {
+            Some(begun) => **begun,
+            None => HandOffs::new(self.tokens_per_counter),
+        }
+    }
+
+    fn hand_offs_mut(&mut self) -> &mut HandOffs {
+        let tokens = self.tokens_per_counter;
+        (self.hand_offs).get_or_insert_with(|| Box::new(HandOffs::new(tokens)))
     }
 
     /// Returns `true` if the next holder may receive a token of the present counters.
     pub(super) fn has_tokens(&self) -> bool {
-        self.budget != Budget::Retired && self.tokens.handed_off + 1 < self.tokens.total
+        self.hands_off_until.is_some() && self.hand_offs().has_tokens()
     }
 
     pub(super) fn hand_on(&mut self) {
-        self.tokens.handed_off += 1;
+        self.hand_offs_mut().handed_off += 1;
     }
 
     /// Begins a turn because other processes wait: each of `holders` holders of this process gets the lease
     /// once, and others too for [`SHORTEST_TURN`].
     pub(super) fn take_turns(&mut self, holders: usize, now: Moment) {
-        let Budget::Open {
-            tokens,
-            at_least,
-            ask,
-            ..
-        } = &mut self.budget
-        else {
-            return;
-        };
         let holders = u32::try_from(holders).unwrap_or(u32::MAX);
-        *tokens = (*tokens).min(self.tokens.handed_off.saturating_add(holders));
-        *at_least = now + SHORTEST_TURN;
-        *ask = Ask::Done;
+        let it = self.hand_offs_mut();
+        it.turn = it.turn.min(it.handed_off.saturating_add(holders));
+        it.turn_until = now + SHORTEST_TURN;
+        it.ask = Ask::Done;
     }
 
     /// Ends the hand-offs: the next holder needs a fresh counter.
     pub(super) fn retire(&mut self) {
-        self.budget = Budget::Retired;
+        self.hands_off_until = None;
     }
 
     /// Returns `true` if an extension should be sent now, so that its reply arrives before the budget ends.
     pub(super) fn asks_ahead(&mut self, now: Moment) -> bool {
-        let in_flight = self.is_in_flight();
-        let Budget::Open {
-            tokens, until, ask, ..
-        } = &mut self.budget
-        else {
+        let Some(until) = self.hands_off_until else {
             return false;
         };
-        let soon = self.tokens.handed_off * 2 >= *tokens || now + ASK_AHEAD >= *until;
-        let asks = soon && *ask == Ask::NotYet && !in_flight;
+        let it = self.hand_offs();
+        let soon = it.handed_off * 2 >= it.turn || now + ASK_AHEAD >= until;
+        let asks = soon && it.ask == Ask::NotYet && !self.is_in_flight();
         if asks {
-            *ask = Ask::Done;
+            self.hand_offs_mut().ask = Ask::Done;
         }
         asks
     }
@@ -298,7 +292,7 @@ impl Lease {
     ///
     /// A release waits for the reply to an extension, as for that to a renewal.
     pub(super) fn start_extension(&mut self, now: Moment) -> Option<Duration> {
-        if self.is_in_flight() || self.budget == Budget::Retired {
+        if self.is_in_flight() || self.hands_off_until.is_none() {
             return None;
         }
         self.upkeep = Upkeep::sent(now);
@@ -318,8 +312,8 @@ impl Lease {
             Ok(Extended::Kept { counter }) => {
                 // A retired lease needs a counter drawn after the retirement. A late reply has a counter that was
                 // drawn before the present one.
-                let is_late = counter.is_some_and(|counter| counter <= self.tokens.counter);
-                if self.budget != Budget::Retired && !is_late {
+                let is_late = counter.is_some_and(|counter| counter <= self.counter);
+                if self.hands_off_until.is_some() && !is_late {
                     self.keep(*counter, sent_at, ttl);
                 }
                 Ok(Renewed::Renewed)
@@ -348,18 +342,22 @@ impl Lease {
 
     /// Continues the lease that the backend kept, under fresh counters or the present ones.
     pub(super) fn keep(&mut self, counter: Option<u64>, sent_at: Moment, ttl: Duration) {
-        let tokens = &mut self.tokens;
-        if let Some(counter) = counter {
-            tokens.counter = counter;
-            tokens.total = tokens.per_counter.saturating_mul(ReleasedOrKept::COUNTERS);
-            tokens.handed_off = 0;
-        }
-        self.budget = Budget::Open {
-            tokens: tokens.total,
-            at_least: sent_at,
-            until: sent_at + HANDOFF_TIME,
-            ask: Ask::NotYet,
+        let HandOffs {
+            tokens, handed_off, ..
+        } = self.hand_offs();
+        let kept = match counter {
+            Some(counter) => {
+                self.counter = counter;
+                let tokens = self.tokens_per_counter;
+                HandOffs::new(tokens.saturating_mul(ReleasedOrKept::COUNTERS))
+            }
+            None => HandOffs {
+                handed_off,
+                ..HandOffs::new(tokens)
+            },
         };
+        *self.hand_offs_mut() = kept;
+        self.hands_off_until = Some(sent_at + HANDOFF_TIME);
         self.prolong(sent_at, ttl);
     }
 

@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use pin_project_lite::pin_project;
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep_until};
 
@@ -64,40 +63,37 @@ fn attempted(engine: &Arc<Engine>, key: &LockKey, in_flight: InFlight, replied: 
     }
 }
 
-pin_project! {
-    /// An acquire of one key that has to wait. If dropped, it leaves the queue at once, and a task finishes
-    /// an attempt in flight.
-    ///
-    /// A hand-written future: async functions would store copies of their arguments at each level, and
-    /// thousands of these can wait at a time.
-    pub(super) struct PendingAcquire {
-        engine: Arc<Engine>,
-        key: LockKey,
-        claim: Claim,
-        #[pin]
-        timer: Option<Sleep>,
-        stage: Stage,
-    }
+/// An acquire of one key that has to wait. If dropped, it leaves the queue at once, and a task finishes
+/// an attempt in flight.
+///
+/// A hand-written future: async functions would store copies of their arguments at each level, and
+/// thousands of these can wait at a time.
+pub(super) struct PendingAcquire {
+    engine: Arc<Engine>,
+    key: LockKey,
+    claim: Claim,
+    /// Boxed because an acquire that waits for ever needs none.
+    timer: Option<Pin<Box<Sleep>>>,
+    stage: Stage,
+}
 
-    impl PinnedDrop for PendingAcquire {
-        fn drop(this: Pin<&mut Self>) {
-            let this = this.project();
-            let (engine, key, claim) = (&*this.engine, &*this.key, &*this.claim);
-            match std::mem::replace(this.stage, Stage::Over) {
-                Stage::Attempting(inline) => {
-                    let state = std::mem::take(&mut *inline.state());
-                    match state {
-                        Inline::InFlight(in_flight) => {
-                            let attempt = Some(in_flight.attempt);
-                            leave_inline(engine, key, claim, attempt, Seen::Nothing);
-                        }
-                        Inline::TakenOver(answer) => leave_queue(engine, key, claim, answer),
-                        Inline::Empty => {}
+impl Drop for PendingAcquire {
+    fn drop(&mut self) {
+        let (engine, key, claim) = (&self.engine, &self.key, &self.claim);
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Attempting(inline) => {
+                let state = std::mem::take(&mut *inline.state());
+                match state {
+                    Inline::InFlight(in_flight) => {
+                        let attempt = Some(in_flight.attempt);
+                        leave_inline(engine, key, claim, attempt, Seen::Nothing);
                     }
+                    Inline::TakenOver(answer) => leave_queue(engine, key, claim, answer),
+                    Inline::Empty => {}
                 }
-                Stage::Queued(answer) => leave_queue(engine, key, claim, answer),
-                Stage::Over => {}
             }
+            Stage::Queued(answer) => leave_queue(engine, key, claim, answer),
+            Stage::Over => {}
         }
     }
 }
@@ -126,7 +122,7 @@ impl PendingAcquire {
         };
         let timer = until.map(|until| {
             let _entered = engine.homes.enter();
-            sleep_until(next_wake(until, now).into())
+            Box::pin(sleep_until(next_wake(until, now).into()))
         });
         Self {
             engine,
@@ -142,11 +138,11 @@ impl Future for PendingAcquire {
     type Output = Result<Hold, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        let (engine, key, claim) = (&*this.engine, &*this.key, &*this.claim);
+        let this = self.get_mut();
+        let (engine, key, claim) = (&this.engine, &this.key, &this.claim);
         let _entered = engine.homes.enter();
         loop {
-            let step = match this.stage {
+            let step = match &mut this.stage {
                 Stage::Attempting(inline) => {
                     let mut state = inline.state();
                     match &mut *state {
@@ -161,7 +157,7 @@ impl Future for PendingAcquire {
                             } else {
                                 let sent_at = in_flight.attempt.sent_at;
                                 drop(state);
-                                let timer = this.timer.as_mut();
+                                let timer = &mut this.timer;
                                 ready!(wait_over(timer, claim.deadline, || sent_at, cx));
                                 let mut state = inline.state();
                                 if !matches!(&*state, Inline::InFlight(_)) {
@@ -190,7 +186,7 @@ impl Future for PendingAcquire {
                 }
                 Stage::Queued(answer) => match Pin::new(&mut *answer).poll(cx) {
                     Poll::Ready(Ok(Ok(given))) => {
-                        *this.stage = Stage::Over;
+                        this.stage = Stage::Over;
                         let picked_up = pick_up(engine, claim, given);
                         let now = Moment::now();
                         match picked_up {
@@ -209,7 +205,7 @@ impl Future for PendingAcquire {
                         unreachable!("BUG: a waiter was dropped unresolved")
                     }
                     Poll::Pending => {
-                        let timer = this.timer.as_mut();
+                        let timer = &mut this.timer;
                         ready!(wait_over(timer, claim.deadline, Moment::now, cx));
                         let now = Moment::now();
                         let left = engine.event(key, |lane, _| {
@@ -230,10 +226,10 @@ impl Future for PendingAcquire {
             };
             match step {
                 Step::Done(outcome) => {
-                    *this.stage = Stage::Over;
+                    this.stage = Stage::Over;
                     return Poll::Ready(outcome);
                 }
-                Step::Slow(stage) => *this.stage = stage,
+                Step::Slow(stage) => this.stage = stage,
             }
         }
     }
@@ -241,7 +237,7 @@ impl Future for PendingAcquire {
 
 /// Completes at the deadline. Without a timer, `now` returns a moment before this call.
 fn wait_over(
-    mut timer: Pin<&mut Option<Sleep>>,
+    timer: &mut Option<Pin<Box<Sleep>>>,
     deadline: Deadline,
     now: impl FnOnce() -> Moment,
     cx: &mut Context<'_>,
@@ -249,18 +245,15 @@ fn wait_over(
     let Some(until) = deadline.moment() else {
         return Poll::Pending;
     };
-    if timer.is_none() {
-        timer.set(Some(sleep_until(next_wake(until, now()).into())));
-    }
-    while let Some(sleep) = timer.as_mut().as_pin_mut() {
-        ready!(sleep.poll(cx));
+    let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(next_wake(until, now()).into())));
+    loop {
+        ready!(timer.as_mut().poll(cx));
         let now = Moment::now();
         if now >= until {
-            break;
+            return Poll::Ready(());
         }
-        timer.set(Some(sleep_until(next_wake(until, now).into())));
+        timer.as_mut().reset(next_wake(until, now).into());
     }
-    Poll::Ready(())
 }
 
 /// The first command was in flight at the deadline.

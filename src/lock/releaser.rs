@@ -62,7 +62,7 @@ impl Engine {
         grant: &Arc<Grant>,
         hold: HoldId,
         home: Option<RuntimeId>,
-        report: Option<Report>,
+        report: Option<Box<Report>>,
         now: Moment,
     ) -> Moment {
         let key = grant.key();

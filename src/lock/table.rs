@@ -19,7 +19,8 @@ const SHARDS: usize = 64;
 
 #[derive(Debug, Default)]
 struct Shard {
-    lanes: HashTable<Slot>,
+    /// Boxed because a table reserves space for many more lanes than it holds.
+    lanes: HashTable<Box<Slot>>,
     deadlines: Deadlines,
 }
 
@@ -27,8 +28,6 @@ struct Shard {
 struct Slot {
     key: LockKey,
     lane: Lane,
-    /// The earliest entry of this lane in the index of its own runtime.
-    scheduled: Option<(RuntimeId, Moment)>,
 }
 
 /// The lanes of one manager. A lane is in the table while it is not idle.
@@ -101,11 +100,8 @@ impl Lanes {
             Err(_) if is_idle => None,
             Err(absent) => {
                 let lane = fresh.unwrap_or_default();
-                let mut slot = Slot {
-                    key: key.clone(),
-                    lane,
-                    scheduled: None,
-                };
+                let key = key.clone();
+                let mut slot = Box::new(Slot { key, lane });
                 let entered = self.schedule(&mut slot, hash, &mut shard.deadlines, effects);
                 (absent.into_table()).insert_unique(hash, slot, |slot| slot.key.hash_code());
                 entered
@@ -129,7 +125,7 @@ impl Lanes {
         effects: &mut Effects,
     ) -> Option<RuntimeId> {
         let own = match slot.lane.next_look() {
-            Some(own) if !slot.covers(own) => Some(own),
+            Some((home, at)) if !slot.lane.is_scheduled_by(at) => Some((home, at)),
             _ if slot.lane.is_awaited_elsewhere() => None,
             _ => return None,
         };
@@ -153,7 +149,7 @@ impl Lanes {
             }
         };
         if let Some((home, at)) = own {
-            slot.scheduled = own;
+            slot.lane.schedule(at);
             enter(home, at);
         }
         if let Some((at, homes)) = slot.lane.looks_from_elsewhere(self.response_timeout) {
@@ -222,12 +218,13 @@ impl Lanes {
                 return;
             };
             let Entry { at, hash } = entry;
-            let is_scheduled = |slot: &Slot| slot.scheduled == Some((look.home, at));
             if at > look.now {
                 // A renewal that is due soon joins the renewals of this round.
                 let mut lanes = shard.lanes.iter_hash(hash);
                 let joins = !round.renewals.is_empty()
-                    && lanes.any(|slot| is_scheduled(slot) && slot.lane.renews_early(look.now));
+                    && lanes.any(|slot| {
+                        slot.lane.is_scheduled(look.home, at) && slot.lane.renews_early(look.now)
+                    });
                 if !joins {
                     return;
                 }
@@ -238,9 +235,7 @@ impl Lanes {
                 if slot.key.hash_code() != hash {
                     continue;
                 }
-                if slot.scheduled == Some((look.home, at)) {
-                    slot.scheduled = None;
-                }
+                slot.lane.unschedule(look.home, at);
                 let mut effects = Effects::default();
                 if let Some((lease, ttl)) = slot.lane.look(look, &mut effects) {
                     let key = slot.key.clone();
@@ -341,21 +336,13 @@ impl Lanes {
     }
 }
 
-impl Slot {
-    /// Returns `true` if the index has an entry for this runtime at `at` or earlier.
-    fn covers(&self, (home, at): (RuntimeId, Moment)) -> bool {
-        let scheduled = self.scheduled;
-        scheduled.is_some_and(|(known, earlier)| known == home && earlier <= at)
-    }
-}
-
 impl Shard {
     fn drop_stale(&mut self, home: RuntimeId) {
         let lanes = &self.lanes;
         let is_live = |entry: &Entry| {
             let mut lanes = lanes.iter_hash(entry.hash);
             lanes.any(|slot| {
-                slot.scheduled == Some((home, entry.at)) || slot.lane.is_announced(entry.at)
+                slot.lane.is_scheduled(home, entry.at) || slot.lane.is_announced(entry.at)
             })
         };
         self.deadlines.drop_stale(home, lanes.len(), is_live);

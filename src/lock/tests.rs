@@ -1,5 +1,6 @@
 //! Helpers of the engine's unit tests.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::attempt::Answer;
-use super::claim::{Claim, ClaimOwner, Deadline, HoldId, Terms, Ticket};
+use super::claim::{Claim, Deadline, HoldId, Terms, Ticket};
 use super::clock::{Moment, Span};
 use super::effect::{Effects, Report, Wakeup, Work};
 use super::grant::Grant;
@@ -86,7 +87,11 @@ pub(super) fn claim(ticket: Ticket, terms: Terms) -> Claim {
     Claim {
         ticket,
         hold: ticket,
-        owner: ClaimOwner::Named(Owner::new(Uuid::from_u128(2), ticket)),
+        owner: Owner::new(
+            Uuid::from_u128(2),
+            NonZeroU64::new(ticket).expect("a ticket"),
+        ),
+        is_owner_fresh: false,
         terms,
         deadline: Deadline::Endless,
         grouped: false,
@@ -161,7 +166,7 @@ pub(super) fn release(
 ) -> lane::Release {
     lane::Release {
         hold,
-        report: reply.map(|reply| Report { reply, home }),
+        report: reply.map(|reply| Box::new(Report { reply, home })),
         home,
         now,
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Seen, Waiter, YIELDING};
+use super::state::{Contending, Driver, Lane, Phase, Seen, Waiter, YIELDING};
 use super::tenure::{TAKE_OVER, Tenure};
 use crate::Error;
 use crate::LockKey;
@@ -111,7 +111,7 @@ impl Lane {
         let tenure = Tenure::begin(key, lease, claim, now);
         let grant = self.hold(tenure);
         if !self.queue.is_empty() {
-            self.grant_companions(claim.owner, &grant, now, effects);
+            self.grant_companions(claim, &grant, now, effects);
             self.reject_if(now, effects, |claim| claim.deadline.is_one_attempt());
         }
         grant
@@ -126,7 +126,7 @@ impl Lane {
         effects: &mut Effects,
     ) {
         let home = waiter.claim.home;
-        self.queue.insert(waiter.claim.ticket, Box::new(waiter));
+        self.queue.insert(Box::new(waiter));
         self.contend(seen, Yielded::ToNobody, home, now, effects);
     }
 
@@ -185,7 +185,7 @@ impl Lane {
             }) if Arc::ptr_eq(own, attempt) => {}
             _ => return Err(waiter),
         }
-        self.queue.insert(waiter.claim.ticket, waiter);
+        self.queue.insert(waiter);
         let wakeup = self.inline_leaves(Some(in_flight), Seen::Nothing, home, now, due, effects);
         let Some(wakeup) = wakeup else {
             unreachable!("BUG: an attempt in flight needs a task");
@@ -416,11 +416,11 @@ impl Lane {
             Phase::Yielding { .. } => self.phase = Phase::Idle,
             Phase::Idle | Phase::Held(_) | Phase::Returning(_) => {}
         }
-        for (_, waiter) in std::mem::take(&mut self.queue) {
+        for waiter in self.queue.take() {
             effects.reject(waiter.reply, error.clone());
         }
         if self.holder_homes().is_empty() {
-            self.elsewhere = Elsewhere::Nobody;
+            self.queue.forget_elsewhere();
         }
     }
 
@@ -437,12 +437,11 @@ impl Lane {
         if self.driven_by(wakeup).is_none() {
             return;
         }
-        let queue = std::mem::take(&mut self.queue);
-        for (ticket, waiter) in queue {
+        for waiter in self.queue.take() {
             if waiter.claim.home == ended {
                 effects.reject(waiter.reply, error.clone());
             } else {
-                self.queue.insert(ticket, waiter);
+                self.queue.insert(waiter);
             }
         }
         let place = self.end_task(effects);
@@ -453,13 +452,13 @@ impl Lane {
             self.phase = Phase::Idle;
             return;
         }
-        self.home = None;
+        self.set_home(None);
         self.contend_or_idle(Yielded::behind(place), now, effects);
     }
 
     /// Replaces a task that does not run by one in `home`.
     pub(super) fn replace_task(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
-        self.home = Some(home);
+        self.set_home(Some(home));
         let place = self.end_task(effects);
         let Phase::Contending(contending) = &mut self.phase else {
             unreachable!("BUG: only a task that contends is replaced");

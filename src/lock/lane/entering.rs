@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::queue::has_patient_waiters;
-use super::state::{Contending, Elsewhere, Lane, Phase, Seen};
+use super::state::{Contending, Lane, Phase, Seen};
 use crate::lock::claim::Claim;
 use crate::lock::clock::Moment;
 use crate::lock::effect::Effects;
@@ -40,19 +40,20 @@ impl Lane {
             // A single attempt cannot wait for a turn.
             Phase::Yielding { .. } if claim.deadline.is_one_attempt() => Entered::Idle,
             Phase::Yielding { .. } => Entered::Occupied,
-            Phase::Held(tenure) if tenure.grant.owner() == claim.owner.get() => {
+            Phase::Held(tenure) if tenure.grant.owner() == claim.owner => {
                 if tenure.grant.holds() >= MAX_HOLD_COUNT {
                     return Entered::Rejected(Error::new(ErrorKind::ReentrancyLimit));
                 }
                 tenure.nest(claim, now);
-                if self.home != Some(claim.home) {
-                    tenure.add_home(claim.home);
-                    self.elsewhere = Elsewhere::NEW;
-                }
                 if claim.grouped {
                     tenure.expect_pick_up(claim);
                 }
-                Entered::Nested(Arc::clone(&tenure.grant))
+                let grant = Arc::clone(&tenure.grant);
+                if self.home != Some(claim.home) {
+                    tenure.add_home(claim.home);
+                    self.queue.notify_elsewhere();
+                }
+                Entered::Nested(grant)
             }
             Phase::Returning(returning)
                 if !returning.sent

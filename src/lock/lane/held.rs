@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::state::{Elsewhere, LATE_RELEASE, Lane, Phase, Returning};
+use super::state::{LATE_RELEASE, Lane, Phase, Returning};
 use super::tenure::{TAKE_OVER, Tenure};
 use crate::lock::claim::{Claim, HoldId};
 use crate::lock::clock::Moment;
@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind, LockKey};
 #[derive(Debug)]
 pub(in crate::lock) struct Release {
     pub(in crate::lock) hold: HoldId,
-    pub(in crate::lock) report: Option<Report>,
+    pub(in crate::lock) report: Option<Box<Report>>,
     /// The runtime that returns the lease: that of the caller, if it has one.
     pub(in crate::lock) home: Option<RuntimeId>,
     pub(in crate::lock) now: Moment,
@@ -120,7 +120,7 @@ impl Lane {
         effects: &mut Effects,
         begin: impl FnOnce(&Claim) -> Tenure,
     ) {
-        let Some((_, waiter)) = self.queue.pop_first() else {
+        let Some(waiter) = self.queue.pop_first() else {
             unreachable!("BUG: the first waiter was just found");
         };
         let claim = &waiter.claim;
@@ -128,7 +128,7 @@ impl Lane {
         // A group picks up its grants together, which may take longer than a lease.
         if claim.grouped && self.home != Some(claim.home) {
             tenure.add_home(claim.home);
-            self.elsewhere = Elsewhere::NEW;
+            self.queue.notify_elsewhere();
         }
         tenure.expect_pick_up(claim);
         let grant = self.hold(tenure);
@@ -140,12 +140,12 @@ impl Lane {
                 pick_up: self.pick_up_by_flag(claim),
             },
         });
-        self.grant_companions(claim.owner, &grant, now, effects);
+        self.grant_companions(claim, &grant, now, effects);
         // A waiter for a single attempt queued as the first, and another acquire overtook it.
-        while let Some(next) = self.queue.first_entry()
-            && next.get().claim.deadline.is_one_attempt()
+        while let Some(next) = self.queue.first()
+            && next.claim.deadline.is_one_attempt()
+            && let Some(waiter) = self.queue.pop_first()
         {
-            let waiter = next.remove();
             effects.reject(waiter.reply, self.why_not(now));
         }
         if let Some(lease) = self.asks_ahead(now) {
@@ -153,7 +153,7 @@ impl Lane {
             effects.work.push(Work::ExtendAhead(lease, home));
         }
         if self.queue.is_empty() && self.holder_homes().is_empty() {
-            self.elsewhere = Elsewhere::Nobody;
+            self.queue.forget_elsewhere();
         }
     }
 
@@ -188,7 +188,7 @@ impl Lane {
             // A companion may have been granted there.
             if tenure.grant.holds() > 1 {
                 tenure.add_home(left);
-                self.elsewhere = Elsewhere::NEW;
+                self.queue.notify_elsewhere();
             }
             self.move_to(claim.home);
         }
@@ -197,7 +197,7 @@ impl Lane {
 
     /// Returns the lease if an extension should be sent for the next waiters.
     fn asks_ahead(&mut self, now: Moment) -> Option<LeaseNumber> {
-        let next = self.queue.values().next()?.claim.terms;
+        let next = self.queue.first()?.claim.terms;
         let Phase::Held(Tenure { lease, .. }) = &mut self.phase else {
             return None;
         };
@@ -209,7 +209,7 @@ impl Lane {
     pub(super) fn surrender(
         &mut self,
         mut lease: Lease,
-        report: Option<Report>,
+        report: Option<Box<Report>>,
         home: RuntimeId,
         now: Moment,
         effects: &mut Effects,

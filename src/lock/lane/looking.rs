@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Returning};
+use super::state::{Contending, Driver, Lane, Phase, Returning};
 use super::tenure::TAKE_OVER;
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Work};
@@ -49,7 +49,7 @@ impl Lane {
 
     /// Returns `true` if a waiter, or a nested hold, is in another runtime than the lane's own.
     pub(in crate::lock) fn is_awaited_elsewhere(&self) -> bool {
-        matches!(self.elsewhere, Elsewhere::Waits { .. })
+        self.queue.elsewhere().is_some()
     }
 
     /// Returns when the watchdogs of the waiters' other runtimes have to check the lane, unless they were
@@ -58,13 +58,7 @@ impl Lane {
         &mut self,
         response_timeout: Duration,
     ) -> Option<(Moment, Vec<RuntimeId>)> {
-        let Elsewhere::Waits {
-            announced,
-            not_before,
-        } = &mut self.elsewhere
-        else {
-            return None;
-        };
+        let not_before = self.queue.elsewhere()?.not_before;
         let at = match &self.phase {
             Phase::Idle | Phase::Yielding { .. } => return None,
             Phase::Held(tenure) if tenure.homes().is_empty() => tenure.ends_by(),
@@ -75,8 +69,9 @@ impl Lane {
             Phase::Returning(returning) => returning.overdue(response_timeout),
             Phase::Contending(contending) => contending.due,
         };
-        let at = at.max(*not_before);
-        if announced.replace(at) == Some(at) {
+        let at = at.max(not_before);
+        let elsewhere = self.queue.elsewhere_mut()?;
+        if elsewhere.announced.replace(at) == Some(at) {
             return None;
         }
         Some((at, self.other_homes()))
@@ -84,7 +79,8 @@ impl Lane {
 
     /// Returns `true` if the watchdogs of other runtimes were last notified of this time.
     pub(in crate::lock) fn is_announced(&self, at: Moment) -> bool {
-        matches!(self.elsewhere, Elsewhere::Waits { announced, .. } if announced == Some(at))
+        let elsewhere = self.queue.elsewhere();
+        elsewhere.is_some_and(|elsewhere| elsewhere.announced == Some(at))
     }
 
     /// Returns `true` if a renewal that is due later may join one that is sent now.
@@ -102,8 +98,8 @@ impl Lane {
         self.expire(home, now, effects);
         self.reject_if(now, effects, |claim| claim.deadline.has_passed(now));
         let own = self.home == Some(home);
-        if !own && let Elsewhere::Waits { not_before, .. } = &mut self.elsewhere {
-            *not_before = now + TAKE_OVER;
+        if !own && let Some(elsewhere) = self.queue.elsewhere_mut() {
+            elsewhere.not_before = now + TAKE_OVER;
         }
         match &mut self.phase {
             Phase::Held(tenure) => {
@@ -183,14 +179,15 @@ impl Lane {
         if self.home != Some(ended) {
             return;
         }
-        self.home = Some(home);
+        self.set_home(Some(home));
         match &mut self.phase {
             // The acquire that has yet to pick up the grant runs in another runtime.
             Phase::Held(tenure) if tenure.grant.is_offered() => tenure.lease.give_up_renewal(now),
             Phase::Held(tenure) => match tenure.homes().first() {
                 Some(other) => {
-                    self.home = Some(*other);
+                    let other = *other;
                     tenure.lease.give_up_renewal(now);
+                    self.set_home(Some(other));
                 }
                 None => tenure.lease.leave_to_expire(now),
             },

@@ -16,6 +16,7 @@ mod state;
 mod tenure;
 #[cfg(test)]
 mod tests;
+mod waiters;
 
 pub(super) use contending::{Place, Refused, TakeOver};
 pub(super) use entering::Entered;

@@ -1,11 +1,11 @@
 //! The queue of a lane, ordered by ticket.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::state::{Contending, Driver, Elsewhere, Lane, Phase, Seen, Waiter};
+use super::state::{Contending, Driver, Lane, Phase, Seen, Waiter};
 use super::tenure::TAKE_OVER;
-use crate::lock::claim::{Claim, ClaimOwner, Ticket};
+use super::waiters::Waiters;
+use crate::lock::claim::{Claim, Ticket};
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Given, Granted, PickUp};
 use crate::lock::grant::Grant;
@@ -25,10 +25,10 @@ impl Lane {
     ) {
         let home = waiter.claim.home;
         if self.home.is_some_and(|own| own != home) {
-            self.elsewhere = Elsewhere::NEW;
+            self.queue.notify_elsewhere();
         }
         let one_attempt = waiter.claim.deadline.is_one_attempt();
-        self.queue.insert(waiter.claim.ticket, Box::new(waiter));
+        self.queue.insert(Box::new(waiter));
         match &mut self.phase {
             Phase::Idle => self.contend(seen, Yielded::ToNobody, home, now, effects),
             Phase::Yielding { .. } => {
@@ -55,8 +55,8 @@ impl Lane {
     /// Removes a waiter, which the caller drops after the mutex is free: that wakes its future. Returns `None`
     /// if it was already granted or rejected.
     pub(in crate::lock) fn leave(&mut self, ticket: Ticket) -> Option<Box<Waiter>> {
-        let was_first = self.queue.first_key_value().map(|(first, _)| *first) == Some(ticket);
-        let left = self.queue.remove(&ticket);
+        let was_first = self.queue.first().map(|first| first.claim.ticket) == Some(ticket);
+        let left = self.queue.remove(ticket);
         if left.is_some()
             && was_first
             && let Phase::Contending(contending) = &self.phase
@@ -69,18 +69,18 @@ impl Lane {
     /// Returns the claim of the first waiter whose deadline has not passed. Rejects earlier ones, whose
     /// futures are not polled.
     pub(super) fn first(&mut self, now: Moment, effects: &mut Effects) -> Option<&Claim> {
-        while let Some((_, first)) = self.queue.first_key_value()
+        while let Some(first) = self.queue.first()
             && first.claim.deadline.has_passed(now)
-            && let Some((_, waiter)) = self.queue.pop_first()
+            && let Some(waiter) = self.queue.pop_first()
         {
             effects.reject(waiter.reply, self.why_not(now));
         }
-        self.queue.values().next().map(|first| &first.claim)
+        self.queue.first().map(|first| &first.claim)
     }
 
     /// Returns `true` if a waiter needs an attempt now, during any backoff.
     pub(super) fn wants_attempt_now(&self) -> bool {
-        (self.queue.values()).any(|waiter| waiter.claim.deadline.is_one_attempt())
+        (self.queue.iter()).any(|waiter| waiter.claim.deadline.is_one_attempt())
     }
 
     /// Rejects the waiters that `which` selects.
@@ -90,12 +90,12 @@ impl Lane {
         effects: &mut Effects,
         which: impl Fn(&Claim) -> bool,
     ) {
-        let tickets: Vec<Ticket> = (self.queue.values())
+        let tickets: Vec<Ticket> = (self.queue.iter())
             .filter(|waiter| which(&waiter.claim))
             .map(|waiter| waiter.claim.ticket)
             .collect();
         for ticket in tickets {
-            if let Some(waiter) = self.queue.remove(&ticket) {
+            if let Some(waiter) = self.queue.remove(ticket) {
                 effects.reject(waiter.reply, self.why_not(now));
             }
         }
@@ -111,20 +111,20 @@ impl Lane {
     /// owner has no other acquire.
     pub(super) fn grant_companions(
         &mut self,
-        owner: ClaimOwner,
+        granted: &Claim,
         grant: &Arc<Grant>,
         now: Moment,
         effects: &mut Effects,
     ) {
-        if matches!(owner, ClaimOwner::Fresh(_)) {
+        if granted.is_owner_fresh {
             return;
         }
-        let companions: Vec<Ticket> = (self.queue.values())
-            .filter(|waiter| waiter.claim.owner.get() == owner.get())
+        let companions: Vec<Ticket> = (self.queue.iter())
+            .filter(|waiter| waiter.claim.owner == granted.owner)
             .map(|waiter| waiter.claim.ticket)
             .collect();
         for ticket in companions {
-            let Some(waiter) = self.queue.remove(&ticket) else {
+            let Some(waiter) = self.queue.remove(ticket) else {
                 continue;
             };
             if grant.holds() >= MAX_HOLD_COUNT {
@@ -139,7 +139,7 @@ impl Lane {
             tenure.expect_pick_up(&claim);
             if self.home != Some(claim.home) {
                 tenure.add_home(claim.home);
-                self.elsewhere = Elsewhere::NEW;
+                self.queue.notify_elsewhere();
             }
             effects.grants.push(Granted {
                 reply: waiter.reply,
@@ -155,7 +155,7 @@ impl Lane {
     /// Returns the runtimes of waiters and holders other than `home`.
     pub(super) fn other_homes(&self) -> Vec<RuntimeId> {
         let mut homes = Vec::new();
-        for waiter in self.queue.values() {
+        for waiter in self.queue.iter() {
             let home = waiter.claim.home;
             if self.home != Some(home) && !homes.contains(&home) {
                 homes.push(home);
@@ -177,6 +177,6 @@ impl Lane {
 }
 
 /// Returns `true` if a waiter waits for more than one attempt.
-pub(super) fn has_patient_waiters(queue: &BTreeMap<Ticket, Box<Waiter>>) -> bool {
-    (queue.values()).any(|waiter| !waiter.claim.deadline.is_one_attempt())
+pub(super) fn has_patient_waiters(queue: &Waiters) -> bool {
+    (queue.iter()).any(|waiter| !waiter.claim.deadline.is_one_attempt())
 }

@@ -56,7 +56,7 @@ impl Lane {
         returning.due = due;
         let lease = &returning.lease;
         let outgoing = returning.outgoing(now);
-        let keep = (self.queue.values().next()).is_some_and(|first| {
+        let keep = self.queue.first().is_some_and(|first| {
             let Claim {
                 terms, deadline, ..
             } = first.claim;

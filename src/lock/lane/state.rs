@@ -1,12 +1,11 @@
 //! The state of a lane, and the queries that all events share.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::BackendError;
 use crate::lock::attempt::InlineAttempt;
-use crate::lock::claim::{Claim, Ticket};
+use crate::lock::claim::Claim;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Reply, Report, Wakeup};
 use crate::lock::grant::Grant;
@@ -16,6 +15,7 @@ use crate::task::RuntimeId;
 use crate::{Error, ErrorKind};
 
 use super::tenure::Tenure;
+use super::waiters::Waiters;
 
 /// The time for which a release is still sent after the lease must have expired, in case the backend's
 /// clock was set back.
@@ -31,31 +31,11 @@ pub(super) const A_TURN: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(in crate::lock) struct Lane {
     pub(super) phase: Phase,
-    /// Boxed because a tree node reserves space for more waiters than it mostly holds.
-    pub(super) queue: BTreeMap<Ticket, Box<Waiter>>,
+    pub(super) queue: Waiters,
     /// The runtime of the background work of the present phase.
     pub(super) home: Option<RuntimeId>,
-    pub(super) elsewhere: Elsewhere,
-}
-
-impl Elsewhere {
-    /// A waiter or holder in another runtime whose watchdog has not been notified yet.
-    pub(super) const NEW: Self = Self::Waits {
-        announced: None,
-        not_before: Moment::FIRST,
-    };
-}
-
-#[derive(Debug, Default)]
-pub(super) enum Elsewhere {
-    #[default]
-    Nobody,
-    /// `announced`: the time of the check of which the watchdogs there were last notified. `not_before`: the
-    /// earliest next check, so that a watchdog does not repeat one at once.
-    Waits {
-        announced: Option<Moment>,
-        not_before: Moment,
-    },
+    /// When the watchdog of this runtime checks the lane, by its earliest entry in the index.
+    scheduled: Option<Moment>,
 }
 
 #[derive(Debug, Default)]
@@ -108,7 +88,7 @@ pub(super) enum Driver {
 pub(super) struct Returning {
     pub(super) lease: Lease,
     /// Resolves the `release` future.
-    pub(super) report: Option<Report>,
+    pub(super) report: Option<Box<Report>>,
     /// Whether the release was sent. It waits for the reply to a renewal, so none is in flight then.
     pub(super) sent: bool,
     /// Whether a second release is sent, after which the lease cannot be kept, and one of the two finds no lease.
@@ -193,10 +173,37 @@ impl Lane {
     /// Moves the background work of the lane to another runtime.
     pub(in crate::lock) fn move_to(&mut self, home: RuntimeId) {
         if self.home != Some(home) {
-            self.home = Some(home);
+            self.set_home(Some(home));
             if !self.queue.is_empty() || self.reporter().is_some() {
-                self.elsewhere = Elsewhere::NEW;
+                self.queue.notify_elsewhere();
             }
+        }
+    }
+
+    pub(super) fn set_home(&mut self, home: Option<RuntimeId>) {
+        self.home = home;
+        self.scheduled = None;
+    }
+
+    /// Records that the index has an entry for the lane's own runtime.
+    pub(in crate::lock) fn schedule(&mut self, at: Moment) {
+        self.scheduled = Some(at);
+    }
+
+    /// Returns `true` if the index has an entry for the lane's own runtime at `at` or earlier.
+    pub(in crate::lock) fn is_scheduled_by(&self, at: Moment) -> bool {
+        self.scheduled.is_some_and(|earlier| earlier <= at)
+    }
+
+    /// Returns `true` if this entry of the index is the lane's earliest one in its own runtime.
+    pub(in crate::lock) fn is_scheduled(&self, home: RuntimeId, at: Moment) -> bool {
+        self.home == Some(home) && self.scheduled == Some(at)
+    }
+
+    /// The entry left the index.
+    pub(in crate::lock) fn unschedule(&mut self, home: RuntimeId, at: Moment) {
+        if self.is_scheduled(home, at) {
+            self.scheduled = None;
         }
     }
 

@@ -19,20 +19,18 @@ pub(in crate::lock) const TAKE_OVER: Duration = Duration::from_millis(10);
 pub(super) struct Tenure {
     pub(super) lease: Lease,
     pub(super) grant: Arc<Grant>,
-    holds: Holds,
-    /// The hold of the acquire that the grant was made for.
-    first: HoldId,
     /// The deadline by which the acquire of the first hold has to pick it up.
     pick_up_by: Option<Moment>,
     /// Boxed because it is rare.
     others: Option<Box<Others>>,
-    /// When the grant ends despite renewals: the limit of the oldest hold.
-    limit: Moment,
 }
 
-/// The holds other than the first, as far as their acquires have yet to pick them up.
+/// What only a lease with other holds than the first needs.
 #[derive(Debug, Default)]
 struct Others {
+    /// The holds, oldest first. Empty while there is one, or several with the same limit that require the same
+    /// renewals.
+    mixed: Vec<Hold>,
     /// Each hold with the deadline by which its acquire has to pick it up.
     unclaimed: Vec<(HoldId, Moment)>,
     ended: Vec<HoldId>,
@@ -40,16 +38,8 @@ struct Others {
     homes: Vec<RuntimeId>,
 }
 
-/// The holds of one owner. The lease lasts as long as the longest of them requires, but at most until
-/// the limit of the oldest one.
-#[derive(Debug)]
-enum Holds {
-    /// One hold, or several with the same limit that require the same renewals.
-    Alike(End),
-    /// The holds, oldest first.
-    Mixed(Vec<Hold>),
-}
-
+/// One of several holds of one owner. The lease lasts as long as the longest of them requires, but at most
+/// until the limit of the oldest one.
 #[derive(Debug, Clone, Copy)]
 struct Hold {
     id: HoldId,
@@ -71,28 +61,12 @@ const FIRST: HoldId = 0;
 impl Tenure {
     /// Begins the tenure of a holder under a fresh counter.
     pub(super) fn begin(key: &LockKey, lease: Lease, claim: &Claim, now: Moment) -> Self {
-        let limit = now + claim.terms.max_hold;
-        let grant = Grant::new(
-            key.clone(),
-            claim.owner.get(),
-            lease.token(),
-            now,
-            lease.valid_until(),
-            limit,
-        );
-        let end = if claim.terms.renewed {
-            End::Renewed(claim.terms.ttl)
-        } else {
-            End::At(lease.valid_until())
-        };
+        let grant = Grant::new(key.clone(), claim, lease.token(), lease.valid_until(), now);
         Self {
             lease,
             grant,
-            holds: Holds::Alike(end),
-            first: claim.hold,
             pick_up_by: claim.deadline.moment().filter(|_| claim.grouped),
             others: None,
-            limit,
         }
     }
 
@@ -104,7 +78,7 @@ impl Tenure {
 
     /// Sets the deadline by which the acquire has to pick up its hold. It may not be polled any more.
     pub(super) fn expect_pick_up(&mut self, claim: &Claim) {
-        if claim.hold == self.first {
+        if self.is_first(claim.hold) {
             self.pick_up_by = claim.deadline.moment();
         } else if let Some(by) = claim.deadline.moment() {
             let others = self.others.get_or_insert_default();
@@ -114,7 +88,7 @@ impl Tenure {
 
     /// Picks up a hold. Returns `false` if it has ended because the acquire was too late.
     pub(super) fn pick_up(&mut self, hold: HoldId) -> bool {
-        if hold == self.first {
+        if self.is_first(hold) {
             return self.grant.pick_up();
         }
         let Some(others) = &mut self.others else {
@@ -130,7 +104,7 @@ impl Tenure {
         if self.pick_up_by.is_some_and(|by| by <= now) {
             self.pick_up_by = None;
             if self.grant.withdraw() {
-                ended.push(self.first);
+                ended.push(self.grant.first_hold());
             }
         }
         if let Some(others) = &mut self.others {
@@ -187,7 +161,7 @@ impl Tenure {
     }
 
     pub(super) fn is_first(&self, hold: HoldId) -> bool {
-        hold == self.first
+        hold == self.grant.first_hold()
     }
 
     /// Returns `true` if the hold has ended before its release.
@@ -205,10 +179,10 @@ impl Tenure {
             End::At(valid_until(now, terms.ttl.get()))
         };
         let limit = now + terms.max_hold;
-        let is_alike = match &self.holds {
-            Holds::Alike(first) => *first == end && terms.renewed && self.limit == limit,
-            Holds::Mixed(_) => false,
-        };
+        let is_alike = self.listed().is_empty()
+            && self.end_of_alike() == end
+            && terms.renewed
+            && self.grant.limit() == limit;
         if !is_alike {
             let id = hold;
             self.mixed().push(Hold { id, end, limit });
@@ -217,31 +191,50 @@ impl Tenure {
         self.grant.set_holds(self.grant.holds() + 1);
     }
 
+    /// Returns the holds if they are not alike.
+    fn listed(&self) -> &[Hold] {
+        self.others.as_ref().map_or(&[], |others| &others.mixed)
+    }
+
+    /// Returns the end of each hold while they are alike. The lease then has the terms of the first one.
+    fn end_of_alike(&self) -> End {
+        if self.lease.is_renewed() {
+            End::Renewed(Span::new(self.lease.ttl()))
+        } else {
+            End::At(self.lease.valid_until())
+        }
+    }
+
     /// Converts the holds to a list, and returns it.
     fn mixed(&mut self) -> &mut Vec<Hold> {
-        if let Holds::Alike(end) = self.holds {
-            let (id, limit) = (FIRST, self.limit);
-            let hold = Hold { id, end, limit };
-            self.holds = Holds::Mixed(vec![hold; self.grant.holds() as usize]);
+        let hold = Hold {
+            id: FIRST,
+            end: self.end_of_alike(),
+            limit: self.grant.limit(),
+        };
+        let holds = &mut self.others.get_or_insert_default().mixed;
+        if holds.is_empty() {
+            holds.resize(self.grant.holds() as usize, hold);
         }
-        match &mut self.holds {
-            Holds::Mixed(holds) => holds,
-            Holds::Alike(_) => unreachable!("BUG: the holds were just listed"),
-        }
+        holds
     }
 
     /// Ends one hold of several, so the terms of the others apply. Returns `true` if the grant may end
     /// earlier.
     pub(super) fn unnest(&mut self, hold: HoldId, now: Moment) -> bool {
         // A group dropped while it waits for another key has not picked up this hold.
-        if hold == self.first {
+        if self.is_first(hold) {
             self.pick_up_by = None;
         } else if let Some(others) = &mut self.others {
             others.unclaimed.retain(|(id, _)| *id != hold);
         }
-        let Holds::Mixed(holds) = &mut self.holds else {
+        let Some(others) = &mut self.others else {
             return false;
         };
+        let holds = &mut others.mixed;
+        if holds.is_empty() {
+            return false;
+        }
         let find = |name| holds.iter().position(|hold| hold.id == name);
         let Some(at) = find(hold).or_else(|| find(FIRST)) else {
             unreachable!("BUG: a hold is released once");
@@ -254,16 +247,16 @@ impl Tenure {
     /// Starts `max_hold` of this hold now.
     pub(super) fn limit_hold(&mut self, hold: HoldId, max_hold: Span, now: Moment) {
         let limit = now + max_hold;
-        match &self.holds {
-            Holds::Alike(_) if self.grant.holds() == 1 => {
-                self.limit = limit;
+        if self.listed().is_empty() {
+            if self.grant.holds() == 1 {
                 self.grant.set_limit(limit);
                 return;
             }
-            Holds::Alike(_) if self.limit == limit => return,
-            _ => {}
+            if self.grant.limit() == limit {
+                return;
+            }
         }
-        let is_first = hold == self.first;
+        let is_first = self.is_first(hold);
         let mut holds = self.mixed().iter_mut();
         let unnamed = |it: &&mut Hold| it.id == hold || it.id == FIRST;
         // The first hold is the oldest. Unnamed holds are interchangeable.
@@ -279,7 +272,8 @@ impl Tenure {
     }
 
     fn follow_holds(&mut self, now: Moment) {
-        let Holds::Mixed(holds) = &self.holds else {
+        let holds = self.listed();
+        let Some(oldest) = holds.first().copied() else {
             return;
         };
         let mut latest = Moment::FIRST;
@@ -290,7 +284,6 @@ impl Tenure {
                 End::At(at) => latest = latest.max(at),
             }
         }
-        self.limit = holds.first().map_or(self.limit, |oldest| oldest.limit);
         let limit = match renewed {
             Some(ttl) => {
                 self.lease.want_always(ttl, now);
@@ -301,7 +294,7 @@ impl Tenure {
                 latest
             }
         };
-        self.grant.set_limit(limit.min(self.limit));
+        self.grant.set_limit(limit.min(oldest.limit));
     }
 
     /// Returns when the watchdog has to check the lease.

@@ -16,14 +16,22 @@ pub(super) enum Upkeep {
     },
 }
 
-/// When a renewal is due while a command is in flight.
+/// When a renewal is due while a command is in flight. As small as a [`Moment`]: each held lock stores one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// A third of the lease after the command.
     Later,
     AfterReply,
-    /// Without waiting for the reply: the runtime that sent the command may not run.
-    At(Moment),
+    /// This many microseconds after the command was sent, without waiting for the reply: the runtime that sent
+    /// it may not run.
+    WithoutReply(u32),
+}
+
+impl Next {
+    fn without_reply(since: Moment, at: Moment) -> Self {
+        let micros = at.since(since).as_micros();
+        Self::WithoutReply(u32::try_from(micros).unwrap_or(u32::MAX))
+    }
 }
 
 impl Upkeep {
@@ -45,8 +53,9 @@ impl Upkeep {
     pub(super) fn reply_due(self) -> Option<Moment> {
         match self {
             Self::InFlight {
-                next: Next::At(at), ..
-            } => Some(at),
+                since,
+                next: Next::WithoutReply(micros),
+            } => Some(since + Duration::from_micros(micros.into())),
             Self::InFlight { .. } | Self::Due(_) | Self::RetryDue(_) => None,
         }
     }
@@ -63,9 +72,12 @@ impl Upkeep {
     pub(super) fn hasten(&mut self, now: Moment) {
         match self {
             Self::Due(at) | Self::RetryDue(at) => *at = (*at).min(now),
-            Self::InFlight { next, .. } => match next {
+            Self::InFlight { since, next } => match next {
                 Next::Later | Next::AfterReply => *next = Next::AfterReply,
-                Next::At(at) => *at = (*at).min(now),
+                Next::WithoutReply(micros) => {
+                    let due = *since + Duration::from_micros((*micros).into());
+                    *next = Next::without_reply(*since, due.min(now));
+                }
             },
         }
     }
@@ -76,7 +88,7 @@ impl Upkeep {
             Self::InFlight { next, .. } => match next {
                 Next::Later => false,
                 Next::AfterReply => true,
-                Next::At(at) => at <= now,
+                Next::WithoutReply(_) => self.reply_due().is_some_and(|at| at <= now),
             },
             Self::Due(_) | Self::RetryDue(_) => false,
         }
@@ -84,11 +96,11 @@ impl Upkeep {
 
     /// Makes a renewal due if the reply to a command in flight has not come within this time.
     pub(super) fn expect_reply_within(&mut self, time: Duration, now: Moment) {
-        if let Self::InFlight { next, .. } = self {
+        if let Self::InFlight { since, next } = self {
             *next = match *next {
-                Next::Later => Next::At(now + time),
-                Next::AfterReply => Next::At(now),
-                Next::At(at) => Next::At(at),
+                Next::Later => Next::without_reply(*since, now + time),
+                Next::AfterReply => Next::without_reply(*since, now),
+                Next::WithoutReply(micros) => Next::WithoutReply(micros),
             };
         }
     }

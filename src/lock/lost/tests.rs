@@ -6,13 +6,12 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::lock::tests::{SECOND, key};
-use crate::{FencingToken, Owner};
+use crate::FencingToken;
+use crate::lock::tests::{RENEWED, SECOND, claim, key};
 
 fn grant(now: Moment, until: Moment) -> Arc<Grant> {
-    let owner = Owner::new(uuid::Uuid::from_u128(1), 1);
     let token = FencingToken::new(1, 1, 0);
-    Grant::new(key(), owner, token, now, until, Moment::LAST)
+    Grant::new(key(), &claim(1, RENEWED), token, until, now)
 }
 
 fn grants(now: Moment, ends: &[Moment]) -> (Grants, Vec<Arc<Grant>>) {

@@ -52,7 +52,7 @@ fn handoff_rejects_waiters_past_deadline() {
     let (_reply, error) = effects.rejections.remove(0);
     assert!(error.is_busy());
     let third = granted(effects);
-    assert_eq!(third.owner(), claim(3, RENEWED).owner.get());
+    assert_eq!(third.owner(), claim(3, RENEWED).owner);
 
     // All deadlines have passed, so the lease is returned.
     let (mut lane, grant) = TestLane::held(RENEWED);

@@ -1,0 +1,102 @@
+//! The waiters of a lane, ordered by ticket, and the runtimes other than its own.
+
+use std::collections::BTreeMap;
+
+use super::state::Waiter;
+use crate::lock::claim::Ticket;
+use crate::lock::clock::Moment;
+
+/// A waiter is boxed because a tree node reserves space for more waiters than it mostly holds.
+type Tree = BTreeMap<Ticket, Box<Waiter>>;
+
+/// Boxed because most lanes have neither waiters nor other runtimes.
+#[derive(Debug, Default)]
+pub(super) struct Waiters(Option<Box<Crowd>>);
+
+#[derive(Debug, Default)]
+struct Crowd {
+    waiters: Tree,
+    /// Set while a waiter or holder is in another runtime than the lane's own.
+    elsewhere: Option<Elsewhere>,
+}
+
+/// The checks by the watchdogs of other runtimes.
+#[derive(Debug)]
+pub(super) struct Elsewhere {
+    /// The time of the check of which the watchdogs there were last notified.
+    pub(super) announced: Option<Moment>,
+    /// The earliest next check, so that a watchdog does not repeat one at once.
+    pub(super) not_before: Moment,
+}
+
+impl Waiters {
+    pub(super) fn insert(&mut self, waiter: Box<Waiter>) {
+        let crowd = self.0.get_or_insert_default();
+        crowd.waiters.insert(waiter.claim.ticket, waiter);
+    }
+
+    pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Box<Waiter>> {
+        let removed = self.0.as_mut()?.waiters.remove(&ticket);
+        self.drop_empty();
+        removed
+    }
+
+    pub(super) fn pop_first(&mut self) -> Option<Box<Waiter>> {
+        let (_, first) = self.0.as_mut()?.waiters.pop_first()?;
+        self.drop_empty();
+        Some(first)
+    }
+
+    fn drop_empty(&mut self) {
+        (self.0).take_if(|crowd| crowd.waiters.is_empty() && crowd.elsewhere.is_none());
+    }
+
+    pub(super) fn first(&self) -> Option<&Waiter> {
+        self.iter().next()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Waiter> {
+        let waiters = self.0.iter().flat_map(|crowd| crowd.waiters.values());
+        waiters.map(|waiter| &**waiter)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |crowd| crowd.waiters.len())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Removes all waiters, and returns them in order.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = Box<Waiter>> + use<> {
+        let crowd = self.0.as_mut();
+        let waiters = crowd.map(|crowd| std::mem::take(&mut crowd.waiters));
+        self.drop_empty();
+        waiters.unwrap_or_default().into_values()
+    }
+
+    /// Records that a waiter or holder is in another runtime, whose watchdog must be notified of the next check.
+    pub(super) fn notify_elsewhere(&mut self) {
+        self.0.get_or_insert_default().elsewhere = Some(Elsewhere {
+            announced: None,
+            not_before: Moment::FIRST,
+        });
+    }
+
+    /// Records that no waiter or holder is in another runtime.
+    pub(super) fn forget_elsewhere(&mut self) {
+        if let Some(crowd) = &mut self.0 {
+            crowd.elsewhere = None;
+        }
+        self.drop_empty();
+    }
+
+    pub(super) fn elsewhere(&self) -> Option<&Elsewhere> {
+        self.0.as_ref()?.elsewhere.as_ref()
+    }
+
+    pub(super) fn elsewhere_mut(&mut self) -> Option<&mut Elsewhere> {
+        self.0.as_mut()?.elsewhere.as_mut()
+    }
+}
