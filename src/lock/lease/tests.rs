@@ -1,5 +1,8 @@
+use super::hand_offs::SHORTEST_TURN;
 use super::*;
+use crate::FencingToken;
 use crate::backend::BackendErrorKind;
+use crate::backend::{Extended, ReleasedOrKept};
 use crate::lock::tests::{FIXED, MS, RENEWED, SECOND, SHORT, TOKENS, number};
 
 const TTL: Duration = RENEWED.ttl.get();
