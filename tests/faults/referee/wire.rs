@@ -53,21 +53,19 @@ impl<'a> Line<'a> {
         if keys.iter().any(|key| is_counter(key)) {
             return Call::Other;
         }
-        let leases = |step| {
-            let bodies = keys.iter().copied().step_by(step);
-            bodies.zip(rest.iter().step_by(2).copied()).collect()
+        // The bodies come first, and their queues after them, or none.
+        let leases = || {
+            let leases = rest.chunks_exact(2).map(|pair| pair[0]);
+            keys.iter().copied().zip(leases).collect()
         };
         let is_number = |arg: &&str| arg.bytes().all(|byte| byte.is_ascii_digit());
         match rest.get(1) {
             Some(second)
                 if rest.len() == 2 * keys.len() && is_number(second) && self.args[1] == *RENEW =>
             {
-                Call::Renew(leases(1))
+                Call::Renew(leases())
             }
-            // Each body is followed by its queue, or by none of them is.
-            Some(channel) if channel.contains("channel") => {
-                Call::Release(leases(if rest.len() / 2 == keys.len() { 1 } else { 2 }))
-            }
+            Some(channel) if channel.contains("channel") => Call::Release(leases()),
             _ => Call::Other,
         }
     }

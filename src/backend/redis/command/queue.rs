@@ -218,10 +218,9 @@ impl Calls {
     pub(super) fn ending(&self, script: &Script, route: &Route, leases: &[&Release]) -> Cmd {
         let names = &self.names;
         let with_queue = self.are_queues_allowed();
-        let keys = leases.iter().flat_map(|it| {
-            let queue = with_queue.then(|| names.queue(&it.key));
-            [Some(names.body(&it.key)), queue].into_iter().flatten()
-        });
+        let bodies = leases.iter().map(|it| names.body(&it.key));
+        let queued = leases.iter().filter(|_| with_queue);
+        let keys = bodies.chain(queued.map(|it| names.queue(&it.key)));
         let channels = leases.iter().map(|it| names.channel(&it.key).len());
         let longest = channels.max();
         let extra = Lease::MAX_LEN + longest.unwrap_or(0);

@@ -1,26 +1,25 @@
 -- Releases up to 100 leases, and transfers each lock to its first waiter or notifies the subscribers.
 --
--- KEYS[2i-1] lock bodies, KEYS[2i] queues, or KEYS[i] bodies alone; ARGV[2i-1] lease id, ARGV[2i] channel; then
--- as `blind` in queue.lua, or nothing. Bodies alone are released as if there were no queue: it may be at another
--- node while a slot is moving, or denied.
+-- KEYS[1..n] lock bodies, KEYS[n+1..2n] their queues, or bodies alone; ARGV[2i-1] lease id, ARGV[2i] channel;
+-- then as `blind` in queue.lua, or nothing. Bodies alone are released as if there were no queue: it may be at
+-- another node while a slot is moving, or denied.
 -- Reply: per key 0 not held, 1 released, 2 transferred, 3 left to clients outside the queue, or the error of
 -- that key. For one key there is no list, which would cost the server as much as a command.
 --
 -- A repeated call finds no own field, so no latch is needed. The field is the only one of its hash, so HDEL
--- also deletes the body. The functions of the queue are created only if a key has a queue or a receiver:
--- usually it has neither.
+-- also deletes the body. Usually no key has a queue or a receiver. One EXISTS shows that none has a queue, and
+-- the functions of the queue are created only for the others.
 local answers, told, wanted = {}, nil, false
 local count = math.floor(#ARGV / 2)
 local alone = #KEYS == count
+local queued = not alone and redis.pcall('exists', unpack(KEYS, count + 1)) ~= 0
 for i = 1, count do
-  local held = redis.pcall('hdel', KEYS[alone and i or 2 * i - 1], ARGV[2 * i - 1])
+  local held = redis.pcall('hdel', KEYS[i], ARGV[2 * i - 1])
   if held == 1 then
-    if alone then
-      publish_release(ARGV[2 * i])
-    elseif redis.call('exists', KEYS[2 * i]) == 1 then
+    if queued and redis.pcall('exists', KEYS[count + i]) ~= 0 then
       wanted = true
       held = false
-    elseif publish_release(ARGV[2 * i]) ~= 0 then
+    elseif publish_release(ARGV[2 * i]) ~= 0 and not alone then
       wanted = true
       held = false
       told = told or {}
