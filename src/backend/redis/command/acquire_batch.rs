@@ -219,15 +219,20 @@ impl Sender {
 
     async fn send(&self, (acquires, replies): (Vec<AcquireRequest>, Vec<Reply>)) {
         let AcquireBatch { calls, route, .. } = &*self.batch;
-        let outcomes = match calls.acquire_all(route, &acquires).await {
-            // The counter is a key of every call.
-            Err(error)
-                if matches!(error, CommandError::Scattered(_))
-                    || acquires.len() > 1 && error.may_spare_keys() =>
-            {
-                join_all(acquires.iter().map(|it| self.batch.acquire_alone(it))).await
+        let alone = || join_all(acquires.iter().map(|it| self.batch.acquire_alone(it)));
+        let outcomes = if are_different(&acquires) {
+            match calls.acquire_all(route, &acquires).await {
+                // The counter is a key of every call.
+                Err(error)
+                    if matches!(error, CommandError::Scattered(_))
+                        || acquires.len() > 1 && error.may_spare_keys() =>
+                {
+                    alone().await
+                }
+                outcomes => spread(outcomes, acquires.len()),
             }
-            outcomes => spread(outcomes, acquires.len()),
+        } else {
+            alone().await
         };
         let mut abandoned = Vec::new();
         for ((reply, outcome), acquire) in replies.into_iter().zip(outcomes).zip(&acquires) {
@@ -244,6 +249,13 @@ impl Sender {
         });
         join_all(releases).await;
     }
+}
+
+/// Returns `true` if no two acquires have the same key. Two managers may share a backend.
+fn are_different(acquires: &[AcquireRequest]) -> bool {
+    let mut hashes: Vec<_> = acquires.iter().map(|it| it.key.hash_code()).collect();
+    hashes.sort_unstable();
+    hashes.is_sorted_by(|one, next| one < next)
 }
 
 fn may_hold(outcome: &Result<Acquired, BackendError>) -> bool {

@@ -8,7 +8,7 @@ use redis::{Cmd, Value};
 use super::call::{Calls, KeyRoute, OVERHEAD, note};
 use super::error::{Cause, CommandError, unexpected};
 use super::names::{Lease, Name, millis};
-use super::reply::{Outcomes, contended, each, holder, list, released};
+use super::reply::{Outcomes, contended, holder, released, releases};
 use super::script::Script;
 use super::send::call;
 use crate::backend::redis::connection::{Reply, Undo, after};
@@ -386,8 +386,7 @@ fn ended(reply: Reply, leases: usize) -> Outcomes<Released> {
         true => Released::Released,
         false => Released::NotHeld,
     };
-    let outcome = |reply| released(&reply, absent);
-    Ok(each(list(reply.value, leases)?, outcome))
+    releases(reply.value, leases, absent)
 }
 
 fn kind(listens: bool) -> &'static str {

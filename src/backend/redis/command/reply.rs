@@ -30,6 +30,15 @@ pub(super) fn list(reply: Value, items: usize) -> Result<Vec<Value>, CommandErro
     }
 }
 
+/// Returns the outcomes of `release` or `leave`. `absent` is that of a lease that did not hold its key.
+pub(super) fn releases(reply: Value, releases: usize, absent: Released) -> Outcomes<Released> {
+    if reply == Value::Int(1) {
+        return Ok((0..releases).map(|_| Ok(Released::Released)).collect());
+    }
+    let outcome = |reply| released(&reply, absent);
+    Ok(each(list(reply, releases)?, outcome))
+}
+
 /// Returns the outcome of each reply.
 pub(super) fn each<T>(
     replies: impl IntoIterator<Item = Value>,
@@ -44,6 +53,10 @@ pub(super) fn each<T>(
 
 /// Returns the outcomes of `acquire_all`. The grants have consecutive counters, in order.
 pub(super) fn grants(reply: Value, acquires: usize) -> Outcomes<Acquired> {
+    if let Value::Int(first @ 1..) = reply {
+        let counters = (first.unsigned_abs()..).take(acquires);
+        return Ok(counters.map(|it| Ok(Acquired::granted(it))).collect());
+    }
     let mut replies = list(reply, 1 + acquires)?.into_iter();
     let mut next = match replies.next() {
         None | Some(Value::Nil) => 0,

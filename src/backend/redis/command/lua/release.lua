@@ -3,34 +3,43 @@
 -- KEYS[1..n] lock bodies, KEYS[n+1..2n] their queues, or bodies alone; ARGV[2i-1] lease id, ARGV[2i] channel;
 -- then as `blind` in queue.lua, or nothing. Bodies alone are released as if there were no queue: it may be at
 -- another node while a slot is moving, or denied.
--- Reply: per key 0 not held, 1 released, 2 transferred, 3 left to clients outside the queue, or the error of
--- that key. For one key there is no list, which would cost the server as much as a command.
+-- Reply: 1 if all are released. Otherwise per key 0 not held, 1 released, 2 transferred, 3 left to clients outside
+-- the queue, or the error of that key. A list costs the server as much as a command, so one key has none.
 --
 -- A repeated call finds no own field, so no latch is needed. The field is the only one of its hash, so HDEL
 -- also deletes the body. Usually no key has a queue or a receiver. One EXISTS shows that none has a queue, and
--- the functions of the queue are created only for the others.
-local answers, told, wanted = {}, nil, false
+-- the functions of the queue are created only for the others. `others` has the answers other than 1. `wanted` has
+-- the keys that somebody waits for, and whether their release was published.
+local others, wanted = nil, nil
 local count = math.floor(#ARGV / 2)
 local alone = #KEYS == count
 local queued = not alone and redis.pcall('exists', unpack(KEYS, count + 1)) ~= 0
 for i = 1, count do
   local held = redis.pcall('hdel', KEYS[i], ARGV[2 * i - 1])
-  if held == 1 then
-    if queued and redis.pcall('exists', KEYS[count + i]) ~= 0 then
-      wanted = true
-      held = false
-    elseif publish_release(ARGV[2 * i]) ~= 0 and not alone then
-      wanted = true
-      held = false
-      told = told or {}
-      told[i] = true
-    end
+  if held ~= 1 then
+    others = others or {}
+    others[i] = held
+  elseif queued and redis.pcall('exists', KEYS[count + i]) ~= 0 then
+    wanted = wanted or {}
+    wanted[i] = 'queue'
+  elseif publish_release(ARGV[2 * i]) ~= 0 and not alone then
+    wanted = wanted or {}
+    wanted[i] = 'told'
   end
-  answers[i] = held
+end
+if not others and not wanted then
+  return 1
+end
+others = others or {}
+local function answers()
+  if count == 1 then
+    return others[1]
+  end
+  for i = 1, count do
+    others[i] = others[i] or 1
+  end
+  return others
 end
 if not wanted then
-  if count == 1 then
-    return answers[1]
-  end
-  return answers
+  return answers()
 end
