@@ -80,7 +80,7 @@
 //! not hear the other: with older clients of Redisson in the same cluster, set
 //! [`Publish::Both`](crate::backend::redis::Publish::Both).
 //!
-//! A process hands a busy lock on among its own requests for 100 ms at most, if others wait. With
+//! A process hands a busy lock on among its own requests for 50 ms at most, if others wait. With
 //! sharded messages it can ask the node whether any do. With plain ones it cannot, and gives the lock
 //! up each time.
 //!

@@ -19,7 +19,7 @@
 //!   the first process of the queue in one step, and notifies only that process. No process can acquire the key
 //!   in between.
 //! - A process has one place in the queue, for all of its waiters. While other processes wait, its turn serves
-//!   the waiters that wait when the turn begins. After 100 ms, the turn ends with the present hold. If it has
+//!   the waiters that wait when the turn begins. After 50 ms, the turn ends with the present hold. If it has
 //!   lasted less than 2 ms, it also serves later waiters.
 //! - A process whose first attempt finds the key held enters the queue at its next attempt. A single attempt,
 //!   [`no_wait`](crate::Acquire::no_wait), does not enter the queue.

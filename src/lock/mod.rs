@@ -84,7 +84,7 @@
 //!   A command whose task does not run is the exception: another runtime does not wait for it.
 //! - Processes that contend for one key take turns, in the order in which they entered the queue of the
 //!   backend. In a turn, each waiter that this process has at its start gets the lease once, for at most
-//!   100 ms. Turns shorter than 2 ms go on with later waiters.
+//!   50 ms. Turns shorter than 2 ms go on with later waiters.
 //! - Without a queue in the backend, a process that released a key for others contends again after as many
 //!   releases as there are other processes.
 //! - This process has at most one place in the backend's queue of a key, under one lease id. It keeps the

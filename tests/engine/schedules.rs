@@ -38,7 +38,7 @@ async fn no_wait_during_keep_ends_before_next_hold() {
     second.await.unwrap();
 }
 
-/// The whole queue waited for a reply every 100 ms.
+/// The whole queue waited for a reply at each end of the budget of hand-offs.
 #[tokio::test(start_paused = true)]
 async fn busy_queue_during_extend_does_not_stall() {
     let wire = Simulated::new(10 * MS);
@@ -59,7 +59,7 @@ async fn busy_queue_during_extend_does_not_stall() {
     assert!(start.elapsed() < 530 * MS, "{:?}", start.elapsed());
     assert_eq!(wire.sent(Command::ReleaseOrKeep), 0);
     let asked = wire.sent(Command::Extend);
-    assert!((5..=12).contains(&asked), "{asked} commands");
+    assert!((10..=24).contains(&asked), "{asked} commands");
 }
 
 /// With a round trip longer than the budget, a request to extend it would be late.
@@ -230,7 +230,7 @@ async fn nested_watchdog_hold_during_renewal_is_kept() {
 /// A guard hands its lease off while `force_release` is in flight.
 #[tokio::test(start_paused = true)]
 async fn force_release_during_hand_off_loses_next_guard() {
-    let wire = Simulated::new(20 * MS);
+    let wire = Simulated::new(15 * MS);
     let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
     let first = locks.acquire("k").await.unwrap();
     let second = tokio::spawn(locks.acquire("k").into_future());

@@ -132,7 +132,7 @@ impl Quorum {
 /// A quorum releases in `release_or_keep` and extends no lease, as is the default. To keep a lease, all
 /// nodes would have to report no subscribers, and a majority would have to agree on fresh counters. An
 /// unavailable node cannot report, and the lease would have to be released on the nodes that kept it. The
-/// saving would be one acquire per hand-off budget of 100 ms.
+/// saving would be one acquire per hand-off budget of 50 ms.
 ///
 /// A quorum has no queue of waiters: the default of `contend` and `leave`. Each node would order its waiters
 /// by their arrival there, so the nodes could transfer one key to different leases, and none of them would

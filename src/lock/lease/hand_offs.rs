@@ -10,7 +10,7 @@ use crate::lock::claim::Terms;
 use crate::lock::clock::Moment;
 
 /// The longest time for which one lease is handed off in this process before the backend decides.
-pub(super) const HANDOFF_TIME: Duration = Duration::from_millis(100);
+pub(super) const HANDOFF_TIME: Duration = Duration::from_millis(50);
 
 /// The time before the end of [`HANDOFF_TIME`] at which an extension is sent at the latest.
 const ASK_AHEAD: Duration = Duration::from_millis(25);

@@ -283,9 +283,9 @@ fn lease_fits_only_own_terms() {
 }
 
 #[test]
-fn handoff_budget_ends_after_100_ms() {
+fn handoff_budget_ends_after_50_ms() {
     let (lease, now) = lease(RENEWED);
-    let end = now + 100 * MS;
+    let end = now + 50 * MS;
     assert!(lease.may_pass_to(RENEWED, end.before(MS)) && !lease.may_pass_to(RENEWED, end));
 }
 

@@ -214,7 +214,7 @@ fn busy_reply_limits_handoffs_to_one_turn() {
     let mut holders = 1;
     loop {
         lane.queue(100 + holders, RENEWED);
-        lane.pass(MS / 2);
+        lane.pass(MS / 4);
         let mut effects = lane.release(&grant);
         if effects.grants.is_empty() {
             returns(&mut effects, here());

@@ -55,7 +55,7 @@ fn release_waits_for_reply_to_renewal() {
 #[test]
 fn renewal_before_release_serves_first_waiter() {
     let (mut lane, grant) = TestLane::held(SHORT);
-    lane.pass(50 * MS);
+    lane.pass(45 * MS);
     let renewal = lane.start_renewal();
     assert!(lane.release(&grant).work.is_empty());
     lane.queue(2, SHORT);

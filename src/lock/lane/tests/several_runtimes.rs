@@ -11,7 +11,7 @@ fn extended_from_left_runtime() -> (TestLane, Arc<Grant>, [Answer; 2]) {
         lane.enqueue(one),
         lane.enqueue(from_elsewhere(claim(3, RENEWED))),
     ];
-    lane.pass(80 * MS);
+    lane.pass(32 * MS);
     let mut effects = lane.release(&first);
     let grant = Arc::clone(&effects.grants[0].given.grant);
     assert!(matches!(work(&mut effects), Work::ExtendAhead(_, home) if home == here()));
