@@ -5,9 +5,11 @@
 //! the mutex of the lane table, and adds to the effects the work for after the mutex is free. The events
 //! have one file per phase.
 
+mod attempting;
 mod contending;
 mod entering;
 mod held;
+mod inline;
 mod looking;
 mod queue;
 mod renewing;
@@ -18,9 +20,10 @@ mod tenure;
 mod tests;
 mod waiters;
 
-pub(super) use contending::{Place, Refused, TakeOver};
+pub(super) use attempting::{Place, Refused};
 pub(super) use entering::Entered;
 pub(super) use held::Release;
+pub(super) use inline::TakeOver;
 pub(super) use looking::Look;
 pub(super) use renewing::Replied;
 pub(super) use returning::{Kept, Order, ReleaseOrKeep};
