@@ -167,7 +167,7 @@
 //! | `redis` | yes | [`RedisBackend`]: one server, Sentinel, Cluster |
 //! | `redis-tls` | | `rediss://`, through rustls |
 //! | `tracing` | | `warn` for a lost lock, a server that cannot be reached or looks unsafe; `debug` for an acquire that failed |
-//! | `metrics` | | the counters `tower_lock_acquires_total{outcome}` and `tower_lock_lost_total`, the histogram `tower_lock_wait_seconds` |
+//! | `metrics` | | the counters `tower_lock_acquires_total{outcome}` and `tower_lock_lost_total`, the histogram `tower_lock_wait_seconds`; of the queue across processes, the counters `tower_lock_transfers_total` and `tower_lock_passed_over_total` (waiters of processes that ended or hang), and the histogram `tower_lock_transfer_seconds` (from a transfer to its confirmation) |
 //! | `conformance` | | the backend contract as test functions, in [`backend::conformance`] |
 //!
 //! Without default features there is neither axum nor Redis in the tree.

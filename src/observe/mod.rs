@@ -1,12 +1,15 @@
-//! The events and metrics of acquires and losses, with the features `tracing` and `metrics`.
+//! The events and metrics of acquires, losses and the queue across processes, with the features `tracing` and
+//! `metrics`.
 //!
-//! Only the engine reports here. The Redis backend logs the outages of its servers itself.
+//! The Redis backend logs the outages of its servers itself.
 //!
 //! A report contains no key and no owner. Requests choose the keys, and as a metric label, each value would
 //! create a time series.
 
 mod acquired;
 mod lost;
+mod queue;
 
 pub(crate) use acquired::acquired;
 pub(crate) use lost::lost;
+pub(crate) use queue::{confirmed, passed_over, transferred};

@@ -47,7 +47,8 @@ pub(crate) enum Body {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
     Granted,
-    Again,
+    /// The time since the transfer, if the body can have the TTL of one.
+    Again(Option<i64>),
     Waiting(i64, i64),
     /// The process polls outside the queue.
     Outside(i64),
@@ -77,6 +78,8 @@ pub(crate) struct Model {
     /// The transfers that listeners must receive, and the number of published releases.
     pub(crate) woken: Vec<String>,
     pub(crate) published: usize,
+    /// The waiters that were forgotten because their deadlines had passed.
+    passed_over: i64,
 }
 
 pub(crate) fn manager_of(lease: &str) -> &str {
@@ -103,6 +106,7 @@ impl Model {
             dirty: false,
             woken: Vec::new(),
             published: 0,
+            passed_over: 0,
         }
     }
 
@@ -245,6 +249,7 @@ impl Model {
                 return Served::To(lease);
             }
             if until <= self.now {
+                self.passed_over += 1;
                 self.forget(&lease);
                 continue;
             }
@@ -259,8 +264,7 @@ impl Model {
                 self.offer();
             }
             self.forget(&lease);
-            let confirm = listens && self.counted != Counted::Nothing;
-            let until = self.now + if confirm { CONFIRM } else { POLLED };
+            let until = self.now + self.confirmed_within(listens);
             let holder = lease.clone();
             self.body = Body::Held { holder, until };
             return Served::To(lease);
@@ -268,8 +272,19 @@ impl Model {
         Served::Nobody
     }
 
-    /// The body was deleted.
+    fn confirmed_within(&self, listens: bool) -> i64 {
+        let confirm = listens && self.counted != Counted::Nothing;
+        if confirm { CONFIRM } else { POLLED }
+    }
+
     fn free(&mut self, told: bool) -> i64 {
+        self.passed_over = 0;
+        let outcome = self.freed(told);
+        outcome + 10 * self.passed_over
+    }
+
+    /// The body was deleted.
+    fn freed(&mut self, told: bool) -> i64 {
         self.dirty = true;
         if !told && !self.foreign_queue {
             match self.serve(None) {
@@ -325,9 +340,14 @@ impl Model {
         if !again && !self.foreign_queue {
             self.forget(lease);
         }
+        let idle = self.confirmed_within(listens) - self.left();
         let (holder, until) = (lease.to_owned(), self.now + ttl);
         self.body = Body::Held { holder, until };
-        if again { Reply::Again } else { Reply::Granted }
+        if again {
+            Reply::Again((idle >= 0).then_some(idle))
+        } else {
+            Reply::Granted
+        }
     }
 
     /// An acquire without the queue, as by an older version.
@@ -344,7 +364,11 @@ impl Model {
         }
         let (holder, until) = (lease.to_owned(), self.now + ttl);
         self.body = Body::Held { holder, until };
-        if again { Reply::Again } else { Reply::Granted }
+        if again {
+            Reply::Again(None)
+        } else {
+            Reply::Granted
+        }
     }
 
     pub(crate) fn inspect(&self) -> Reply {

@@ -126,9 +126,9 @@ impl Call {
         match (self, &numbers[..]) {
             (Self::Inspect, []) => (Reply::Number(-2), 0),
             (Self::Inspect, [left, queued, ..]) => (Reply::Waiting(*left, *queued), 0),
-            (Self::Contend { .. } | Self::Acquire { .. }, [number]) if *number < -2 => {
+            (Self::Contend { .. } | Self::Acquire { .. }, [number, idle @ ..]) if *number < -2 => {
                 let granted = if is_list {
-                    Reply::Again
+                    Reply::Again(idle.first().copied())
                 } else {
                     Reply::Granted
                 };

@@ -198,7 +198,7 @@ impl World {
             // A kept lease has eight.
             self.counter = counter + if reply == Reply::Kept { 7 } else { 0 };
         }
-        self.granted += usize::from(matches!(reply, Reply::Granted | Reply::Again));
+        self.granted += usize::from(matches!(reply, Reply::Granted | Reply::Again(_)));
         self.transferred += self.model.woken.len();
         self.receive();
     }

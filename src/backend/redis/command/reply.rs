@@ -6,6 +6,7 @@ use redis::Value;
 
 use super::error::{CommandError, no_ttl, refusal, unexpected};
 use crate::backend::{Acquired, BackendError, Contended, Holder, Released};
+use crate::observe;
 
 /// The reply of `acquire_all` for a granted key.
 const GRANTED: i64 = -3;
@@ -87,29 +88,40 @@ pub(super) fn held<T>(reply: Value, held: T, not_held: T) -> Result<T, BackendEr
 pub(super) fn released(reply: &Value, absent: Released) -> Result<Released, BackendError> {
     match reply {
         Value::Int(0) => Ok(absent),
-        Value::Int(2) => Ok(Released::Transferred),
-        Value::Int(3) => Ok(Released::LeftToOthers),
-        Value::Int(_) => Ok(Released::Released),
+        Value::Int(released) => {
+            let released = released.unsigned_abs();
+            if released >= 10 {
+                observe::passed_over(released / 10);
+            }
+            match released % 10 {
+                2 => {
+                    observe::transferred();
+                    Ok(Released::Transferred)
+                }
+                3 => Ok(Released::LeftToOthers),
+                _ => Ok(Released::Released),
+            }
+        }
         reply => Err(unexpected(reply)),
     }
 }
 
 pub(super) fn contended(reply: Value) -> Result<Contended, BackendError> {
-    match &reply {
-        Value::Array(fields) if fields.len() == 2 => {
-            let [Value::Int(left), Value::Int(queued)] = fields[..] else {
-                return Err(unexpected(&reply));
-            };
-            let queued = u32::try_from(queued).unwrap_or(0);
-            Ok(Contended::waiting(remaining(left), queued))
+    if let Value::Array(fields) = &reply
+        && let [Value::Int(first), Value::Int(second)] = fields[..]
+    {
+        if !is_granted_again(&reply) {
+            let queued = u32::try_from(second).unwrap_or(0);
+            return Ok(Contended::waiting(remaining(first), queued));
         }
-        _ => acquired(reply).map(Contended::from),
+        observe::confirmed(Duration::from_millis(second.unsigned_abs()));
     }
+    acquired(reply).map(Contended::from)
 }
 
 /// Returns `true` if the reply is a repeated grant, or confirms a transfer.
 pub(crate) fn is_granted_again(reply: &Value) -> bool {
-    matches!(reply, Value::Array(again) if again.len() == 1)
+    matches!(reply, Value::Array(again) if again.first().and_then(granted).is_some())
 }
 
 /// Returns the counter of a first grant.

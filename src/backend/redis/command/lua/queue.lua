@@ -14,6 +14,8 @@
 -- 100 ms. ALIVE: a waiter refreshes its deadline every second. TURN: the time in which clients outside the queue
 -- can acquire a free lock. PAUSE: the time between two of their turns where they cannot be counted.
 local CONFIRM, POLLED, ALIVE, TURN, PAUSE = 1500, 300, 3000, 10, 500
+-- The number of waiters that `transfer` has forgotten because their deadlines had passed.
+local passed_over = 0
 -- '1': clients outside the queue may listen elsewhere. '2': the receivers of this crate may listen elsewhere
 -- as well. Otherwise nil.
 local blind
@@ -97,6 +99,7 @@ local function transfer(body, queue, channel, now, own)
       local heard = redis.call('zscore', queue, '!' .. lease)
       local till = heard or redis.call('zscore', queue, '?' .. lease)
       if not till or tonumber(till) <= now then
+        passed_over = passed_over + 1
         forget(queue, lease)
       elseif not heard or wake(channel .. '%' .. string.sub(lease, 1, 36), lease) or blind == '2' then
         if others then
@@ -116,21 +119,23 @@ local function transfer(body, queue, channel, now, own)
   return false
 end
 -- Serves the queue after the body was deleted. `told`: there is no queue, and the release was published.
--- Returns 2 if the body was transferred, 3 in a turn of the clients outside the queue, otherwise 1.
+-- Returns 2 if the body was transferred, 3 in a turn of the clients outside the queue, otherwise 1; plus 10 for
+-- each waiter that was passed over.
 local function free(body, queue, channel, told)
   local now = clock()
+  passed_over = 0
   if not told then
     -- A queue of a foreign type, or one that this user may not use, is no queue.
     local fine, to = pcall(transfer, body, queue, channel, now)
     if fine and to and to ~= '~' then
-      return 2
+      return 2 + 10 * passed_over
     end
     publish_release(channel)
     if fine and to then
-      return 3
+      return 3 + 10 * passed_over
     end
   elseif blind then
     return 1
   end
-  return strangers(queue, channel, now) and begin_turn(queue, now) and 3 or 1
+  return (strangers(queue, channel, now) and begin_turn(queue, now) and 3 or 1) + 10 * passed_over
 end

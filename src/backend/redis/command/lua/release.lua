@@ -4,7 +4,8 @@
 -- then as `blind` in queue.lua, or nothing. Bodies alone are released as if there were no queue: it may be at
 -- another node while a slot is moving, or denied.
 -- Reply: 1 if all are released. Otherwise per key 0 not held, 1 released, 2 transferred, 3 left to clients outside
--- the queue, or the error of that key. A list costs the server as much as a command, so one key has none.
+-- the queue, plus 10 for each waiter that was passed over; or the error of that key. A list costs the server as
+-- much as a command, so one key has none.
 --
 -- A repeated call finds no own field, so no latch is needed. The field is the only one of its hash, so HDEL
 -- also deletes the body. Usually no key has a queue or a receiver. One EXISTS shows that none has a queue, and
