@@ -8,7 +8,7 @@
 -- The grants have consecutive counters, in order. A list of counters would make the reply up to four times
 -- as long. One EXISTS over all bodies is enough if all are free, which is the usual case. The counter moves
 -- once, by the number of possible grants, before any other write: with memory full, INCRBY is refused. Each
--- free lock then has that error, and the others have their PTTL. `others` has the answers other than -3.
+-- free lock then has that error, and the others have their PTTL. `others` has the replies other than -3.
 local others, count, free = nil, #KEYS - 1, #KEYS - 1
 if redis.call('exists', unpack(KEYS, 2)) ~= 0 then
   others = {}

@@ -9,8 +9,8 @@
 --
 -- A repeated call finds no own field, so no latch is needed. The field is the only one of its hash, so HDEL
 -- also deletes the body. Usually no key has a queue or a receiver. One EXISTS shows that none has a queue, and
--- the functions of the queue are created only for the others. `others` has the answers other than 1. `wanted` has
--- the keys that somebody waits for, and whether their release was published.
+-- the functions of the queue are created only for the others. `others` has the replies other than 1. `wanted` has
+-- the keys with a queue or a receiver, and whether their release was published.
 local others, wanted = nil, nil
 local count = math.floor(#ARGV / 2)
 local alone = #KEYS == count
