@@ -12,4 +12,6 @@ mod queue;
 
 pub(crate) use acquired::acquired;
 pub(crate) use lost::lost;
-pub(crate) use queue::{confirmed, passed_over, transferred};
+pub(crate) use queue::transferred;
+#[cfg(feature = "redis")]
+pub(crate) use queue::{confirmed, passed_over};
