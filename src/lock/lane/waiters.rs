@@ -9,7 +9,7 @@ use crate::lock::clock::Moment;
 /// A waiter is boxed because a tree node reserves space for more waiters than it mostly holds.
 type Tree = BTreeMap<Ticket, Box<Waiter>>;
 
-/// Boxed because most lanes have neither waiters nor other runtimes.
+/// Boxed because most lanes have neither waiters nor other runtimes. A lane that had some keeps the box.
 #[derive(Debug, Default)]
 pub(super) struct Waiters(Option<Box<Crowd>>);
 
@@ -36,19 +36,12 @@ impl Waiters {
     }
 
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Box<Waiter>> {
-        let removed = self.0.as_mut()?.waiters.remove(&ticket);
-        self.drop_empty();
-        removed
+        self.0.as_mut()?.waiters.remove(&ticket)
     }
 
     pub(super) fn pop_first(&mut self) -> Option<Box<Waiter>> {
         let (_, first) = self.0.as_mut()?.waiters.pop_first()?;
-        self.drop_empty();
         Some(first)
-    }
-
-    fn drop_empty(&mut self) {
-        (self.0).take_if(|crowd| crowd.waiters.is_empty() && crowd.elsewhere.is_none());
     }
 
     pub(super) fn first(&self) -> Option<&Waiter> {
@@ -72,7 +65,6 @@ impl Waiters {
     pub(super) fn take(&mut self) -> impl Iterator<Item = Box<Waiter>> + use<> {
         let crowd = self.0.as_mut();
         let waiters = crowd.map(|crowd| std::mem::take(&mut crowd.waiters));
-        self.drop_empty();
         waiters.unwrap_or_default().into_values()
     }
 
@@ -89,7 +81,6 @@ impl Waiters {
         if let Some(crowd) = &mut self.0 {
             crowd.elsewhere = None;
         }
-        self.drop_empty();
     }
 
     pub(super) fn elsewhere(&self) -> Option<&Elsewhere> {
