@@ -16,9 +16,12 @@ impl World {
             let holder = self.store.lock().unwrap().holder(key, now);
             let Some((lease, _)) = holder else {
                 seen.unowned.remove(&key);
-                // The store has lost a lease, and its guard does not know. A fixed lease is not renewed.
-                let holds =
-                    (seen.guards.iter()).any(|it| it.keys.contains(&key) && it.held.is_held());
+                // The store has lost a lease, and its guard does not know. A fixed lease is not renewed. A guard that
+                // lost one of several keys holds the others until it is dropped.
+                let holds = seen.guards.iter().any(|it| {
+                    let holds_rest = it.keys.len() > 1 && now < it.valid_until;
+                    it.keys.contains(&key) && (it.held.is_held() || holds_rest)
+                });
                 let unpolled = (seen.waiters.iter().filter(|it| !it.renewed))
                     .any(|it| self.may_hold_unpolled(seen, it, key, now));
                 if holds || unpolled {
