@@ -8,10 +8,15 @@ use crate::world::{World, number};
 /// How long a lost notification may delay a waiter, jitter included.
 const BACKSTOP: Time = 1_100 * MS;
 
+/// How long a transfer to a runtime that is blocked stays unconfirmed.
+const CONFIRM: Time = 1_500 * MS;
+
 impl World {
     /// I6, I7, I13.
     pub(super) fn check_keys(&self, seen: &mut Seen, now: Time) {
-        let limit = BACKSTOP + 2 * self.round_trip() + 150 * MS;
+        let slack = 2 * self.round_trip() + 150 * MS;
+        let limit = BACKSTOP + slack;
+        let unowned_limit = slack + if self.plan.queue { CONFIRM } else { BACKSTOP };
         for key in 0..self.plan.keys {
             let holder = self.store.lock().unwrap().holder(key, now);
             let Some((lease, _)) = holder else {
@@ -55,7 +60,7 @@ impl World {
             let running = home.and_then(|home| self.running_since(seen, record.manager, home));
             let Some(running) = running else { continue };
             let since = since.max(running).max(seen.troubled[record.manager]);
-            if now > since + limit {
+            if now > since + unowned_limit {
                 let (lease, manager) = (number(lease), record.manager);
                 self.violate(Invariant::CleanUp, || {
                     format!("lease {lease} of m{manager} holds k{key}, and no guard does")
