@@ -411,6 +411,26 @@ async fn conflict_in_batch_affects_only_its_key() {
     assert_eq!(*answers[2].as_ref().unwrap(), Renewed::Renewed);
 }
 
+/// Two managers can share a backend.
+#[tokio::test]
+async fn one_key_twice_in_call_has_one_holder() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    // The first one is sent alone, and most others in shared calls.
+    let acquires: Vec<_> = (0..100)
+        .map(|number| {
+            let (key, lease) = (format!("k{}", number / 2), LeaseId::new(MANAGER, number));
+            AcquireRequest::new(LockKey::new(key), lease, TTL)
+        })
+        .collect();
+    let outcomes = join_all(acquires.iter().map(|it| backend.try_acquire(it))).await;
+    let granted = |outcome: &_| matches!(outcome, Ok(Acquired::Granted { .. }));
+    for (key, pair) in outcomes.chunks(2).enumerate() {
+        assert!(granted(&pair[0]) != granted(&pair[1]), "k{key}: {pair:?}");
+        assert_eq!(server.cli(&["HLEN", &format!("lock:k{key}")]), "1");
+    }
+}
+
 #[tokio::test]
 async fn full_memory_rejects_only_acquires() {
     let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);

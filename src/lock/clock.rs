@@ -18,10 +18,10 @@ use tokio::time::Instant;
 
 use suspended::Clocks;
 
-/// Nanoseconds since [`START`] before the first use of the clock, for up to 292 years after that use.
+/// A moment in nanoseconds, up to 292 years before or after the first use of the clock, which is at [`START`].
 ///
-/// Never 0, so an `Option<Moment>` takes no more space. Earlier than the first use if tokio's clock was
-/// paused before it.
+/// Never 0, so an `Option<Moment>` takes no more space. A moment is earlier than the first use if tokio's clock
+/// was paused before that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment(NonZeroU64);
 
