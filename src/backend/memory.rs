@@ -16,7 +16,6 @@ use super::{
 };
 use crate::LockKey;
 use crate::key::KeyMap;
-use crate::observe;
 
 /// Leases in the memory of this process.
 ///
@@ -196,7 +195,6 @@ impl State {
 
     fn free(&mut self, key: &LockKey, now: Instant) -> Released {
         if self.transfer(key, None, now) {
-            observe::transferred();
             return Released::Transferred;
         }
         self.leases.remove(key);

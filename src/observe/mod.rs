@@ -8,10 +8,10 @@
 
 mod acquired;
 mod lost;
+#[cfg(feature = "redis")]
 mod queue;
 
 pub(crate) use acquired::acquired;
 pub(crate) use lost::lost;
-pub(crate) use queue::transferred;
 #[cfg(feature = "redis")]
-pub(crate) use queue::{confirmed, passed_over};
+pub(crate) use queue::{confirmed, passed_over, transferred};

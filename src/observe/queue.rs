@@ -1,4 +1,3 @@
-#[cfg(feature = "redis")]
 use std::time::Duration;
 
 /// Reports the transfer of a released lock to the first waiting process.
@@ -8,7 +7,6 @@ pub(crate) fn transferred() {
 }
 
 /// Reports waiters that a release passed over because their processes have ended or hang.
-#[cfg(feature = "redis")]
 pub(crate) fn passed_over(waiters: u64) {
     #[cfg(feature = "metrics")]
     metrics::counter!("tower_lock_passed_over_total").increment(waiters);
@@ -17,7 +15,6 @@ pub(crate) fn passed_over(waiters: u64) {
 }
 
 /// Reports that a process confirmed the transfer of a lock, and how long the lock was idle before.
-#[cfg(feature = "redis")]
 pub(crate) fn confirmed(idle: Duration) {
     #[cfg(feature = "metrics")]
     metrics::histogram!("tower_lock_transfer_seconds").record(idle.as_secs_f64());
