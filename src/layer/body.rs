@@ -192,6 +192,13 @@ where
     }
 }
 
+/// Returns an empty body without a lock, as middleware around the layer requires.
+impl<B: Default> Default for LockBody<B> {
+    fn default() -> Self {
+        Self::unlocked(B::default())
+    }
+}
+
 impl<B> Body for LockBody<B>
 where
     B: Body<Data = Bytes> + Unpin,

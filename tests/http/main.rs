@@ -1,0 +1,7 @@
+//! What an HTTP client sees of the layer and the extractors, and what a program can build with them.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../served/mod.rs"]
+mod served;
+
+mod stacks;
