@@ -4,17 +4,17 @@
 //! the way of one request: wait for the lock, run the inner service, look at the body once. A body
 //! that is still to come takes the lock along in its [`LockBody`].
 //!
-//! A new place that keys come from is a [`KeyExtractor`] in `key.rs` and a constructor of `LockLayer`. A
+//! A new place that keys come from is a [`KeyExtractor`] in `keys/` and a constructor of `LockLayer`. A
 //! new answer begins as an `ErrorKind`: `rejection.rs` says what each means to a client.
 
 mod body;
+mod constructors;
 mod form;
 mod future;
-mod key;
+mod keys;
 #[expect(clippy::module_inception, reason = "tower's name for this file")]
 mod layer;
 mod options;
-mod path;
 mod rejection;
 mod service;
 
@@ -23,8 +23,8 @@ pub use body::LockBody;
 pub(crate) use form::RequestInfo;
 pub use future::ResponseFuture;
 #[cfg(feature = "axum")]
-pub use key::ByPathParam;
-pub use key::{ByExtension, ByHeader, ByPath, ByQuery, KeyExtractor, LockTarget};
+pub use keys::ByPathParam;
+pub use keys::{ByExtension, ByHeader, ByPath, ByQuery, KeyExtractor, LockTarget};
 pub use layer::LockLayer;
 pub use options::OnLost;
 pub use rejection::LockRejection;

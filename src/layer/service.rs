@@ -13,7 +13,7 @@ use tower::{BoxError, Service};
 use super::body::LockBody;
 use super::form::RequestInfo;
 use super::future::ResponseFuture;
-use super::key::KeyExtractor;
+use super::keys::KeyExtractor;
 use super::options::Options;
 use super::rejection::LockRejection;
 use crate::{Error, ErrorKind, LockManager, Owner};

@@ -1,0 +1,13 @@
+//! The names of locks, encoded injectively.
+
+mod encode;
+mod invalid;
+mod lock_key;
+mod lock_keys;
+mod map;
+mod scratch;
+
+pub use invalid::InvalidKey;
+pub use lock_key::LockKey;
+pub use lock_keys::LockKeys;
+pub(crate) use map::KeyMap;
