@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tower_lock::backend::{AcquireRequest, Acquired, Fence, LeaseId, Node, Release};
 use tower_lock::{Backend, LockKey, LockManager, Quorum, RedisBackend};
 use uuid::Uuid;
@@ -28,13 +28,17 @@ fn servers() -> Vec<RedisServer> {
 
 /// Creates a manager that stands for a separate process.
 async fn manager(servers: &[RedisServer]) -> LockManager {
+    manager_with_lease(servers, LEASE).await
+}
+
+async fn manager_with_lease(servers: &[RedisServer], lease: Duration) -> LockManager {
     let mut quorum = Quorum::builder();
     for server in servers {
         let node = RedisBackend::builder(server.url()).connect_lazy().await;
         quorum = quorum.node(node.unwrap());
     }
     let builder = LockManager::builder(quorum.build().unwrap());
-    builder.watchdog_timeout(LEASE).build().unwrap()
+    builder.watchdog_timeout(lease).build().unwrap()
 }
 
 /// Workers of several processes that contend for a few keys and check mutual exclusion.
@@ -212,6 +216,19 @@ async fn quorum_tokens_increase_after_two_empty_restarts() {
     assert!(last.fencing_token() > token);
     drop(last);
     nothing_is_left(servers[..2].iter().chain(&servers[4..])).await;
+}
+
+/// The watchdog would renew only after 10 s.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn empty_restart_of_majority_notifies_idle_holder() {
+    let mut servers = servers();
+    let locks = manager_with_lease(&servers, 30 * SECOND).await;
+    let guard = locks.acquire("k").await.unwrap();
+    for server in &mut servers[..3] {
+        server.restart_empty();
+    }
+    let lost = timeout(5 * SECOND, guard.lost()).await;
+    lost.expect("the holder is notified");
 }
 
 #[tokio::test]

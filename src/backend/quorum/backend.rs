@@ -159,6 +159,12 @@ impl Backend for Quorum {
         Hints::gathered(hints, inner.majority())
     }
 
+    /// Forwards the hints of every node: the leases of a node that restarted may decide a majority.
+    fn recoveries(&self) -> Hints {
+        let nodes = self.inner.nodes.iter();
+        Hints::gathered(nodes.map(|node| node.recoveries()), 1)
+    }
+
     fn response_timeout(&self) -> Duration {
         self.inner.node_timeout * COMMAND_TIMEOUTS
     }
