@@ -14,13 +14,14 @@ use http::request::Parts;
 use http::{Extensions, StatusCode};
 use tokio::time::Instant;
 
-use crate::layer::{LockRejection, LockTarget, RequestInfo};
+use crate::layer::{FromTarget, Guarded, LockBy, LockRejection, LockTarget, RequestInfo};
 use crate::{Held, LockGuard, LockKeys, LockManager, Owner};
 
 /// An extractor that locks what the extractor inside found: the value, and the guard.
 ///
 /// `T` is any extractor whose value is a [`LockTarget`]: `Json`, `Form`, `Query`, `Path` and
-/// `Extension` of one, or a type of your own. The locks come from the router's state
+/// `Extension` of one, or a type of your own. For a value of a type that belongs to another crate, `By` supplies
+/// the keys: see [`LockBy`]. The locks come from the router's state
 /// (`LockManager: FromRef<S>`) with the manager's defaults for wait and lease. The request re-enters
 /// what it already holds, through a [`LockLayer`](crate::LockLayer) or another `Locked`.
 ///
@@ -78,19 +79,67 @@ use crate::{Held, LockGuard, LockKeys, LockManager, Owner};
 ///
 /// # If `Handler` is not implemented
 ///
-/// `#[axum::debug_handler]`, with axum's feature `macros`, says more. The usual reasons: the type
-/// inside implements no [`LockTarget`] (`String` and `Path<String>` do not: wrap them in a type of
-/// your own); an extractor that reads the body is not the last argument; the state gives no
-/// [`LockManager`].
+/// The compiler does not name the bound that is missing. `#[axum::debug_handler]`, with axum's feature
+/// `macros`, names it. It is usually one of these:
+///
+/// - The type inside does not implement [`LockTarget`]. `String` and `Path<String>` do not: wrap the value in a
+///   type of your own, or supply the keys with [`LockBy`].
+/// - An extractor that reads the body is not the last argument.
+/// - The state does not supply a [`LockManager`]. Write `.with_state(locks)`, or implement `FromRef` for the
+///   state.
+///
+/// # A state with other values
+///
+/// `FromRef` supplies the manager from a state of the program. It cannot be implemented for `Arc<App>`, because
+/// both `Arc` and `LockManager` belong to other crates. A wrapper around the `Arc` can implement it:
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use axum::{Router, extract::FromRef, routing::post};
+/// use tower_lock::{LockBy, LockKey, LockKeys, LockManager, LockTarget, Locked};
+///
+/// struct App {
+///     locks: LockManager,
+/// }
+///
+/// #[derive(Clone)]
+/// struct AppState(Arc<App>);
+///
+/// impl FromRef<AppState> for LockManager {
+///     fn from_ref(state: &AppState) -> Self {
+///         state.0.locks.clone()
+///     }
+/// }
+///
+/// # struct Transfer;
+/// # impl LockTarget for Transfer {
+/// #     fn lock_keys(&self) -> LockKeys { LockKey::new("transfer").into() }
+/// # }
+/// # impl<S: Sync> axum::extract::FromRequestParts<S> for Transfer {
+/// #     type Rejection = std::convert::Infallible;
+/// #     async fn from_request_parts(
+/// #         _: &mut axum::http::request::Parts,
+/// #         _: &S,
+/// #     ) -> Result<Self, Self::Rejection> {
+/// #         Ok(Transfer)
+/// #     }
+/// # }
+/// async fn transfer(Locked(transfer, _guard): Locked<Transfer>) {}
+///
+/// let app: Router = Router::new()
+///     .route("/transfers", post(transfer))
+///     .with_state(AppState(Arc::new(App { locks: LockManager::in_memory() })));
+/// # drop(app);
+/// ```
 ///
 /// # Cancel safety
 ///
 /// A request that goes away while it waits leaves the queue and nothing behind.
-#[derive(Debug)]
 #[must_use = "the lock is released as soon as the guard inside is dropped"]
-pub struct Locked<T>(pub T, pub LockGuard);
+pub struct Locked<T, By = FromTarget>(pub T, pub <By as Guarded>::Guard);
 
-impl<T> Deref for Locked<T> {
+impl<T, By> Deref for Locked<T, By> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -98,16 +147,26 @@ impl<T> Deref for Locked<T> {
     }
 }
 
-impl<T> DerefMut for Locked<T> {
+impl<T, By> DerefMut for Locked<T, By> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.0
     }
 }
 
-impl<S, T> FromRequestParts<S> for Locked<T>
+impl<T: fmt::Debug, By> fmt::Debug for Locked<T, By> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Locked")
+            .field(&self.0)
+            .field(&self.1)
+            .finish()
+    }
+}
+
+impl<S, T, By> FromRequestParts<S> for Locked<T, By>
 where
     S: Send + Sync,
-    T: FromRequestParts<S> + LockTarget + Send,
+    T: FromRequestParts<S> + Send,
+    By: LockBy<T>,
     LockManager: FromRef<S>,
 {
     type Rejection = LockedRejection<T::Rejection>;
@@ -118,15 +177,16 @@ where
         let owner = owner(&mut parts.extensions, &locks);
         let inner = T::from_request_parts(parts, state).await;
         let inner = inner.map_err(LockedRejection::Inner)?;
-        let guard = lock(&locks, inner.lock_keys(), owner, request_info).await;
+        let guard = lock(&locks, By::lock_keys(&inner), owner, request_info).await;
         Ok(Self(inner, guard.map_err(LockedRejection::Lock)?))
     }
 }
 
-impl<S, T> FromRequest<S> for Locked<T>
+impl<S, T, By> FromRequest<S> for Locked<T, By>
 where
     S: Send + Sync,
-    T: FromRequest<S> + LockTarget + Send,
+    T: FromRequest<S> + Send,
+    By: LockBy<T>,
     LockManager: FromRef<S>,
 {
     type Rejection = LockedRejection<T::Rejection>;
@@ -137,7 +197,7 @@ where
         let owner = owner(request.extensions_mut(), &locks);
         let inner = T::from_request(request, state).await;
         let inner = inner.map_err(LockedRejection::Inner)?;
-        let guard = lock(&locks, inner.lock_keys(), owner, request_info).await;
+        let guard = lock(&locks, By::lock_keys(&inner), owner, request_info).await;
         Ok(Self(inner, guard.map_err(LockedRejection::Lock)?))
     }
 }

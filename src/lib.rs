@@ -199,13 +199,13 @@ pub use error::{ConfigError, ConnectError, Error, ErrorKind};
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub use extract::{HeldRejection, Locked, LockedRejection, OwnerRejection};
 pub use key::{InvalidKey, LockKey, LockKeys};
-#[cfg(feature = "axum")]
-#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-pub use layer::ByPathParam;
 pub use layer::{
     ByExtension, ByHeader, ByPath, ByQuery, KeyExtractor, LockBody, LockLayer, LockRejection,
     LockService, LockTarget, OnLost, ResponseFuture,
 };
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+pub use layer::{ByPathParam, FromTarget, Guarded, LockBy};
 pub use lock::{
     Acquire, AcquireFuture, Held, LockGuard, LockInfo, LockManager, LockManagerBuilder, Lost,
     MAX_HOLD_COUNT, Snapshot,

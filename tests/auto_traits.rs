@@ -100,9 +100,11 @@ assert_not_impl_any!(ResponseFuture<Response, (), String>: Unpin);
 #[cfg(feature = "axum")]
 mod axum {
     use super::*;
-    use tower_lock::{ByPathParam, HeldRejection, Locked, LockedRejection, OwnerRejection};
+    use tower_lock::{
+        ByPathParam, FromTarget, HeldRejection, Locked, LockedRejection, OwnerRejection,
+    };
 
-    assert_shared!(ByPathParam, Locked<String>, LockedRejection<String>);
+    assert_shared!(ByPathParam, FromTarget, Locked<String>, Locked<String, ByPathParam>, LockedRejection<String>);
     assert_error!(HeldRejection, OwnerRejection, LockedRejection<Error>);
     assert_not_impl_any!(Locked<String>: Clone);
 }

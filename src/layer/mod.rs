@@ -22,9 +22,9 @@ pub use body::LockBody;
 #[cfg(feature = "axum")]
 pub(crate) use form::RequestInfo;
 pub use future::ResponseFuture;
-#[cfg(feature = "axum")]
-pub use keys::ByPathParam;
 pub use keys::{ByExtension, ByHeader, ByPath, ByQuery, KeyExtractor, LockTarget};
+#[cfg(feature = "axum")]
+pub use keys::{ByPathParam, FromTarget, Guarded, LockBy};
 pub use layer::LockLayer;
 pub use options::OnLost;
 pub use rejection::LockRejection;

@@ -4,4 +4,6 @@
 #[path = "../served/mod.rs"]
 mod served;
 
+#[cfg(feature = "axum")]
+mod locked_by;
 mod stacks;

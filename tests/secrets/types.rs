@@ -15,8 +15,9 @@ use tower_lock::backend::{
     Renewal, Renewed,
 };
 use tower_lock::{
-    Backend as _, Held, InvalidKey, LockKey, LockKeys, LockLayer, LockManager, LockRejection,
-    LockTarget, Locked, LockedRejection, Memory, OnLost, Owner, Quorum, RedisBackend,
+    Backend as _, FromTarget, Held, InvalidKey, LockKey, LockKeys, LockLayer, LockManager,
+    LockRejection, LockTarget, Locked, LockedRejection, Memory, OnLost, Owner, Quorum,
+    RedisBackend,
 };
 use uuid::Uuid;
 
@@ -192,7 +193,8 @@ async fn over_http(canary: &mut Canary, locks: &LockManager) {
     canary.error(rejection);
     canary.closed(&LockedRejection::<Infallible>::Lock(rejection.clone()));
     drop(other);
-    canary.open(&Locked(Order, guard));
+    canary.closed(&FromTarget);
+    canary.open::<Locked<_>>(&Locked(Order, guard));
 
     let (mut parts, _) = request().into_parts();
     let held = Held::from_request_parts(&mut parts, &()).await;

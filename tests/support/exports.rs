@@ -2,7 +2,15 @@
 
 use std::collections::BTreeSet;
 
-const TRAITS: [&str; 5] = ["Backend", "Immediate", "KeyExtractor", "LockTarget", "Node"];
+const TRAITS: [&str; 7] = [
+    "Backend",
+    "Guarded",
+    "Immediate",
+    "KeyExtractor",
+    "LockBy",
+    "LockTarget",
+    "Node",
+];
 
 /// The names of the public types.
 pub(crate) fn types() -> BTreeSet<&'static str> {

@@ -9,6 +9,8 @@ mod by_path;
 mod by_path_param;
 mod by_query;
 mod extractor;
+#[cfg(feature = "axum")]
+mod lock_by;
 mod path;
 mod target;
 #[cfg(test)]
@@ -21,4 +23,6 @@ pub use by_path::ByPath;
 pub use by_path_param::ByPathParam;
 pub use by_query::ByQuery;
 pub use extractor::KeyExtractor;
+#[cfg(feature = "axum")]
+pub use lock_by::{FromTarget, Guarded, LockBy};
 pub use target::LockTarget;
