@@ -201,7 +201,7 @@ pub use extract::{HeldRejection, Locked, LockedRejection, OwnerRejection};
 pub use key::{InvalidKey, LockKey, LockKeys};
 pub use layer::{
     ByExtension, ByHeader, ByPath, ByQuery, KeyExtractor, LockBody, LockLayer, LockRejection,
-    LockService, LockTarget, OnLost, ResponseFuture,
+    LockService, LockTarget, OnLost, OnUnavailable, ResponseFuture, Unlocked,
 };
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]

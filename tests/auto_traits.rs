@@ -15,7 +15,7 @@ use tower_lock::{
     Acquire, AcquireFuture, ByExtension, ByHeader, ByPath, ByQuery, ConfigError, ConnectError,
     Error, ErrorKind, FencingToken, Held, InvalidKey, LockBody, LockGuard, LockInfo, LockKey,
     LockKeys, LockLayer, LockManager, LockManagerBuilder, LockRejection, LockService, Lost, Memory,
-    OnLost, Owner, Quorum, ResponseFuture, Snapshot,
+    OnLost, OnUnavailable, Owner, Quorum, ResponseFuture, Snapshot, Unlocked,
 };
 
 /// Neither `Send` nor `Sync`: stands for a parameter that must not matter.
@@ -86,6 +86,7 @@ assert_impl_all!(Quorum: Clone);
 
 // The layer.
 assert_shared!(ByPath, ByHeader, ByQuery, OnLost, LockRejection);
+assert_shared!(OnUnavailable, Unlocked);
 assert_shared!(ByExtension<Local>, LockLayer<ByPath>, LockService<(), ByPath>);
 // One task reads a body: `on_reject` may give one that is not `Sync`, as axum's is not.
 assert_impl_all!(LockBody<String>: Send, Unpin, std::fmt::Debug);

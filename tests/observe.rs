@@ -1,17 +1,23 @@
 //! What operators see: counters and events, and no secrets in them.
 #![allow(clippy::unwrap_used)]
 
+use std::convert::Infallible;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use tower_lock::LockManager;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_lock::backend::BackendErrorKind;
+use tower_lock::{LockLayer, LockManager, OnUnavailable};
+
+#[path = "served/broken.rs"]
+mod broken;
 
 const KEY: &str = "canary-key";
 
 /// Two grants, one refusal, one loss.
-async fn work() {
+async fn locks() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire(KEY).await.unwrap();
     locks.acquire(KEY).no_wait().await.unwrap_err();
@@ -25,20 +31,32 @@ async fn work() {
     tokio::time::sleep(Duration::from_millis(5)).await;
 }
 
-fn run() {
+fn run(work: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
         .build()
         .unwrap()
-        .block_on(work());
+        .block_on(work);
 }
 
 #[test]
 fn acquires_are_counted_by_outcome_and_losses_are_counted() {
+    let expected = [
+        ("tower_lock_acquires_total", "busy", 1),
+        ("tower_lock_acquires_total", "granted", 2),
+        ("tower_lock_lost_total", "", 1),
+        ("tower_lock_wait_seconds", "", 3),
+    ];
+    let expected = expected.map(|(name, label, n)| (name.to_owned(), label.to_owned(), n));
+    assert_eq!(counted(locks()), expected);
+}
+
+/// Runs, and returns the name, the labels and the value or number of samples of each metric.
+fn counted(work: impl Future<Output = ()>) -> Vec<(String, String, u64)> {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
-    metrics::with_local_recorder(&recorder, logged);
+    metrics::with_local_recorder(&recorder, || logged(work));
     let mut seen = Vec::new();
     for (key, _, _, value) in snapshotter.snapshot().into_vec() {
         let labels: Vec<_> = key
@@ -54,14 +72,7 @@ fn acquires_are_counted_by_outcome_and_losses_are_counted() {
         seen.push((key.key().name().to_owned(), labels.join(","), value));
     }
     seen.sort();
-    let expected = [
-        ("tower_lock_acquires_total", "busy", 1),
-        ("tower_lock_acquires_total", "granted", 2),
-        ("tower_lock_lost_total", "", 1),
-        ("tower_lock_wait_seconds", "", 3),
-    ];
-    let expected = expected.map(|(name, label, n)| (name.to_owned(), label.to_owned(), n));
-    assert_eq!(seen, expected);
+    seen
 }
 
 #[derive(Clone, Default)]
@@ -79,22 +90,70 @@ impl Write for Log {
 
 /// Runs, and returns the log. Every test runs so: an event that is first met where nobody listens
 /// may be off for those who listen at the same time.
-fn logged() -> String {
+fn logged(work: impl Future<Output = ()>) -> String {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
         .with_writer(move || writer.clone())
         .finish();
-    tracing::subscriber::with_default(subscriber, run);
+    tracing::subscriber::with_default(subscriber, || run(work));
     let log = log.0.lock().unwrap().clone();
     String::from_utf8(log).unwrap()
 }
 
 #[test]
 fn a_loss_is_logged_once_and_without_the_key() {
-    let log = logged();
+    let log = logged(locks());
     assert_eq!(log.matches("lock lost while held").count(), 1, "{log}");
     assert_eq!(log.matches("outcome=\"busy\"").count(), 1, "{log}");
+    assert!(!log.contains(KEY), "{log}");
+}
+
+/// Requests through this layer, which lets them run without their lock.
+async fn unlocked(layer: LockLayer<tower_lock::ByPath>, requests: u32) {
+    let service = layer.layer(service_fn(async |_: http::Request<String>| {
+        Ok::<_, Infallible>(http::Response::new(String::new()))
+    }));
+    for _ in 0..requests {
+        let request = http::Request::post(format!("/{KEY}")).body(String::new());
+        let response = service.clone().oneshot(request.unwrap()).await.unwrap();
+        assert!(response.status().is_success());
+    }
+}
+
+fn down() -> LockLayer<tower_lock::ByPath> {
+    LockLayer::by_path(broken::broken(BackendErrorKind::Unavailable))
+}
+
+#[test]
+fn unlocked_requests_are_counted_by_option() {
+    let passing = || down().on_unavailable(OnUnavailable::Pass);
+    for (layer, labels) in [
+        (passing(), "on_unavailable,unavailable"),
+        (down().observe_only(), "observe_only,unavailable"),
+    ] {
+        let counted = counted(unlocked(layer, 3));
+        let expected = ("tower_lock_unlocked_total".to_owned(), labels.to_owned(), 3);
+        assert!(counted.contains(&expected), "{counted:?}");
+    }
+}
+
+#[test]
+fn outage_with_unlocked_requests_is_one_warning() {
+    let log = logged(unlocked(down().on_unavailable(OnUnavailable::Pass), 3));
+    assert_eq!(log.matches("WARN").count(), 1, "{log}");
+    assert_eq!(
+        log.matches("requests run without their lock").count(),
+        1,
+        "{log}"
+    );
+    assert!(!log.contains(KEY), "{log}");
+}
+
+#[test]
+fn would_be_rejections_are_logged() {
+    let log = logged(unlocked(down().observe_only(), 3));
+    assert_eq!(log.matches("request would be rejected").count(), 3, "{log}");
     assert!(!log.contains(KEY), "{log}");
 }

@@ -9,17 +9,14 @@ use std::time::Duration;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
+use served::broken::broken;
 use served::{assert_waits, in_time, path_key, post};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, ForceReleased, HintSender, Hints,
-    Holder, Release, Released, Renewal, Renewed,
-};
+use tower_lock::backend::BackendErrorKind;
 use tower_lock::{
-    Backend, ErrorKind, KeyExtractor, LockGuard, LockKey, LockLayer, LockManager, LockRejection,
+    ErrorKind, KeyExtractor, LockGuard, LockKey, LockLayer, LockManager, LockRejection,
     MAX_HOLD_COUNT, Memory,
 };
-use uuid::Uuid;
 
 /// The answer of a layer around a handler that must not matter.
 async fn answer<K: KeyExtractor>(layer: &LockLayer<K>, request: Request<String>) -> Answer {
@@ -153,46 +150,6 @@ async fn a_full_queue_of_the_manager_is_503() {
     assert_waits(&mut waiter).await;
     let answer = answer(&LockLayer::by_path(locks), post("/b")).await;
     answer.assert_row(503, true, "lock-overload", ErrorKind::Overloaded);
-}
-
-/// A backend that never does anything.
-struct Broken(BackendErrorKind);
-
-impl Broken {
-    fn error(&self) -> BackendError {
-        BackendError::refused(self.0, "broken on purpose")
-    }
-}
-
-impl Backend for Broken {
-    async fn try_acquire(&self, _: &AcquireRequest) -> Result<Acquired, BackendError> {
-        Err(self.error())
-    }
-
-    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
-        renewals.iter().map(|_| Err(self.error())).collect()
-    }
-
-    async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
-        leases.iter().map(|_| Err(self.error())).collect()
-    }
-
-    fn watch(&self, _: &LockKey, _: Uuid) -> Hints {
-        let (_, hints): (HintSender, Hints) = Hints::channel();
-        hints
-    }
-
-    async fn inspect(&self, _: &LockKey) -> Result<Option<Holder>, BackendError> {
-        Err(self.error())
-    }
-
-    async fn force_release(&self, _: &LockKey) -> Result<ForceReleased, BackendError> {
-        Err(self.error())
-    }
-}
-
-fn broken(kind: BackendErrorKind) -> LockManager {
-    LockManager::builder(Broken(kind)).build().unwrap()
 }
 
 #[tokio::test(start_paused = true)]

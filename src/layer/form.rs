@@ -25,6 +25,8 @@ pub(crate) struct RequestInfo {
     pub(crate) head: bool,
     /// A successful answer turns the connection into a tunnel.
     pub(crate) connect: bool,
+    /// The seconds of the client's preferred wait that apply, for `Preference-Applied`.
+    pub(crate) applied_wait: Option<u32>,
 }
 
 impl RequestInfo {
@@ -42,6 +44,7 @@ impl RequestInfo {
             form: Form::for_client(headers),
             head: method == Method::HEAD,
             connect: method == Method::CONNECT,
+            applied_wait: None,
         }
     }
 }

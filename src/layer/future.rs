@@ -17,7 +17,9 @@ use tower::{BoxError, Service};
 use super::body::LockBody;
 use super::form::RequestInfo;
 use super::options::{OnLost, Options};
+use super::prefer;
 use super::rejection::LockRejection;
+use super::unlocked::{self, Passed, Unlocked};
 use crate::{AcquireFuture, Error, ErrorKind, LockGuard, Lost};
 
 pin_project! {
@@ -38,10 +40,12 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, S, ReqBody> {
-        /// The request needs no lock.
+        /// The request needs no lock, or runs without it.
         Unlocked {
             #[pin]
             future: F,
+            passed: Option<Passed>,
+            applied_wait: Option<u32>,
         },
         /// The request does not say what to lock.
         Invalid { rejection: LockRejection },
@@ -70,9 +74,15 @@ pin_project! {
     }
 }
 
+const TAKEN_ONCE: &str = "BUG: it is taken here only";
+
 impl<F, S, ReqBody> ResponseFuture<F, S, ReqBody> {
     pub(super) fn unlocked(future: F, options: Arc<Options>) -> Self {
-        let state = State::Unlocked { future };
+        let state = State::Unlocked {
+            future,
+            passed: None,
+            applied_wait: None,
+        };
         Self { state, options }
     }
 
@@ -111,8 +121,19 @@ where
         let mut this = self.project();
         loop {
             match this.state.as_mut().project() {
-                StateProj::Unlocked { future } => {
-                    let response = ready!(future.poll(cx));
+                StateProj::Unlocked {
+                    future,
+                    passed,
+                    applied_wait,
+                } => {
+                    let mut response = ready!(future.poll(cx));
+                    if let Ok(response) = &mut response {
+                        let headers = response.headers_mut();
+                        prefer::confirm(headers, *applied_wait);
+                        if *passed == Some(Passed::Unavailable) {
+                            unlocked::mark(headers);
+                        }
+                    }
                     this.state.set(State::Done);
                     return Poll::Ready(response.map(|response| response.map(LockBody::unlocked)));
                 }
@@ -133,8 +154,26 @@ where
                     };
                     let request_info = *request_info;
                     let call = call.take();
+                    let passed = match &acquired {
+                        Ok(_) => {
+                            this.options.passing.granted();
+                            None
+                        }
+                        Err(error) => this.options.passing.pass(error),
+                    };
                     let guard = match acquired {
                         Ok(guard) => guard,
+                        Err(error) if passed.is_some() => {
+                            let (mut service, mut request) = call.expect(TAKEN_ONCE);
+                            request.extensions_mut().insert(Unlocked::new(error));
+                            let future = service.call(request);
+                            this.state.set(State::Unlocked {
+                                future,
+                                passed,
+                                applied_wait: request_info.applied_wait,
+                            });
+                            continue;
+                        }
                         Err(error) => {
                             let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
                             drop(call);
@@ -143,7 +182,7 @@ where
                             return Poll::Ready(Ok(this.options.reject(rejection)));
                         }
                     };
-                    let (mut service, mut request) = call.expect("BUG: it is taken here only");
+                    let (mut service, mut request) = call.expect(TAKEN_ONCE);
                     let extensions = request.extensions_mut();
                     extensions.insert(guard.owner());
                     extensions.insert(guard.held());
@@ -170,7 +209,7 @@ where
                         return Poll::Ready(Ok(this.options.reject(lost_rejection(request_info))));
                     }
                     let Poll::Ready(result) = future.poll(cx) else {
-                        if lost.is_some() || this.options.on_lost == OnLost::Continue {
+                        if lost.is_some() || this.options.on_lost() == OnLost::Continue {
                             return Poll::Pending;
                         }
                         lost.set(guard.as_ref().map(|guard| guard.lost()));
@@ -184,7 +223,7 @@ where
                         }
                         return Poll::Pending;
                     };
-                    let guard = guard.take().expect("BUG: it is taken here only");
+                    let guard = guard.take().expect(TAKEN_ONCE);
                     // The handler goes before its lock.
                     this.state.set(State::Done);
                     let response = match result {
@@ -213,19 +252,20 @@ where
 {
     let ends_at_head =
         options.release_at_head || request_info.head || is_tunnel(&response, request_info);
-    let (head, body) = response.into_parts();
+    let (mut head, body) = response.into_parts();
+    prefer::confirm(&mut head.headers, request_info.applied_wait);
     let mut body = if ends_at_head {
         LockBody::unlocked(body)
     } else {
         LockBody::looked_at(body, cx)
     };
     // By the clock: the handler, or the look, may have taken longer in one go than the lease.
-    if options.on_lost == OnLost::Abort && !guard.is_held() {
+    if options.on_lost() == OnLost::Abort && !guard.is_held() {
         drop(body);
         return options.reject(lost_rejection(request_info));
     }
     if !ends_at_head {
-        body.keep(guard, options.on_lost);
+        body.keep(guard, options.on_lost());
     }
     Response::from_parts(head, body)
 }

@@ -14,6 +14,7 @@ use super::keys::KeyExtractor;
 use super::options::{OnLost, Options, Wait};
 use super::rejection::LockRejection;
 use super::service::LockService;
+use super::unlocked::OnUnavailable;
 use crate::lock::{valid_lease, valid_wait};
 use crate::{ConfigError, LockManager};
 
@@ -144,6 +145,16 @@ impl<K> LockLayer<K> {
         self
     }
 
+    /// Lets the client shorten the wait by `Prefer: wait=N` (RFC 7240), in seconds. Off by default.
+    ///
+    /// The wait of the layer remains the maximum; `wait=0` is a single attempt. The response to a request with
+    /// this preference carries `Preference-Applied: wait=N` with the whole seconds that apply, also if it is a
+    /// rejection. A malformed preference is ignored.
+    pub fn honor_prefer_wait(mut self) -> Self {
+        self.options.honors_preferred_wait = true;
+        self
+    }
+
     /// A fixed lease that is not renewed: the lock is lost after it at the latest. Default: renewed
     /// for as long as the request takes, up to [`max_hold`](Self::max_hold).
     ///
@@ -204,6 +215,46 @@ impl<K> LockLayer<K> {
     /// What happens to a request whose lock is lost. Default: [`OnLost::Abort`].
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.options.on_lost = on_lost;
+        self
+    }
+
+    /// Rejects no request: for the first week in production.
+    ///
+    /// The layer makes one attempt without waiting. If it fails for any reason, the request runs at once without
+    /// a lock, and carries the extension [`Unlocked`](crate::Unlocked). The rejection that it would have received
+    /// is counted as `tower_lock_unlocked_total` and logged as an event of level `INFO`. With a
+    /// wait, some of these requests would be granted their lock. A handler whose lock is lost is not aborted,
+    /// whatever [`on_lost`](Self::on_lost) says.
+    ///
+    /// A request without a lock has no [`Held`](crate::Held): let the handler extract `Option<Held>`.
+    pub fn observe_only(mut self) -> Self {
+        self.options.passing.observe_only = true;
+        self
+    }
+
+    /// Sets the treatment of a request whose lock cannot be acquired because the backend is unavailable.
+    /// Defaults to [`OnUnavailable::Reject`].
+    ///
+    /// Applies to errors of kind [`Unavailable`](crate::ErrorKind::Unavailable) only: the backend did not reply
+    /// within the wait. A refused login, a misconfigured program or a busy key is rejected in any case.
+    ///
+    /// **With [`OnUnavailable::Pass`], requests with the same key run concurrently during an outage.** Choose it
+    /// only if the storage itself rejects conflicting writes. Each request still spends its whole wait first.
+    /// A request that passes carries the extension [`Unlocked`](crate::Unlocked), its response the header
+    /// `tower-lock: unlocked`. It is counted as `tower_lock_unlocked_total`; the first one of an outage is
+    /// logged as a warning.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_lock::{LockLayer, LockManager, OnUnavailable};
+    ///
+    /// let layer = LockLayer::by_path(LockManager::in_memory())
+    ///     .wait(Duration::from_millis(500))
+    ///     .on_unavailable(OnUnavailable::Pass);
+    /// # drop(layer);
+    /// ```
+    pub fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
+        self.options.passing.on_unavailable = on_unavailable;
         self
     }
 

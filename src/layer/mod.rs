@@ -15,8 +15,10 @@ mod keys;
 #[expect(clippy::module_inception, reason = "tower's name for this file")]
 mod layer;
 mod options;
+mod prefer;
 mod rejection;
 mod service;
+mod unlocked;
 
 pub use body::LockBody;
 #[cfg(feature = "axum")]
@@ -29,3 +31,4 @@ pub use layer::LockLayer;
 pub use options::OnLost;
 pub use rejection::LockRejection;
 pub use service::LockService;
+pub use unlocked::{OnUnavailable, Unlocked};

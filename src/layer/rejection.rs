@@ -167,6 +167,10 @@ impl LockRejection {
         self
     }
 
+    pub(super) fn applied_wait(&self) -> Option<u32> {
+        self.request_info.applied_wait
+    }
+
     /// What went wrong, as the engine says it.
     #[must_use]
     pub fn error(&self) -> &Error {

@@ -16,6 +16,7 @@ use super::future::ResponseFuture;
 use super::keys::KeyExtractor;
 use super::options::Options;
 use super::rejection::LockRejection;
+use super::unlocked::Unlocked;
 use crate::{Error, ErrorKind, LockManager, Owner};
 
 /// A service that runs the inner one under a lock; made by [`LockLayer`](crate::LockLayer).
@@ -71,7 +72,7 @@ where
             return ResponseFuture::unlocked(self.inner.call(request), options);
         }
         let (mut parts, body) = request.into_parts();
-        let asked = RequestInfo::in_parts(&parts);
+        let mut asked = RequestInfo::in_parts(&parts);
         let keys = match keys.extract_in_place(&mut parts) {
             Ok(Some(keys)) => keys,
             Ok(None) => {
@@ -80,12 +81,20 @@ where
             }
             Err(invalid) => {
                 let error = Error::new(ErrorKind::InvalidKey).with_source(invalid);
+                if options.passing.pass(&error).is_some() {
+                    parts.extensions.insert(Unlocked::new(error));
+                    let request = Request::from_parts(parts, body);
+                    return ResponseFuture::unlocked(self.inner.call(request), options);
+                }
                 return ResponseFuture::invalid(LockRejection::new(error, asked, None), options);
             }
         };
         let owner = parts.extensions.get::<Owner>().copied();
         let owner = owner.unwrap_or_else(|| locks.new_owner());
-        let acquire = options.acquire(locks, keys, owner);
+        let preferred = options.preferred_wait(locks, &parts.headers);
+        asked.applied_wait = preferred.and_then(|preferred| preferred.applied);
+        let wait = preferred.map(|preferred| preferred.wait);
+        let acquire = options.acquire(locks, keys, owner, wait);
         // The request takes the service that `poll_ready` made ready along and leaves the clone:
         // a clone may not be ready, and calling it could panic or get around its limits.
         let clone = self.inner.clone();

@@ -65,6 +65,11 @@ impl LockManager {
         Acquire::new(Arc::clone(&self.engine), keys.into())
     }
 
+    /// Returns how long an acquire waits by default.
+    pub(crate) fn default_wait(&self) -> Duration {
+        self.engine.options.wait
+    }
+
     /// Creates a unique owner, for [`Acquire::owner`].
     #[must_use]
     pub fn new_owner(&self) -> Owner {
@@ -148,7 +153,35 @@ impl LockManager {
     /// Rejects new acquires and all waiters with [`ShuttingDown`](ErrorKind::ShuttingDown), and completes
     /// when all locks are released, or after `grace`. Returns the remaining locks.
     ///
-    /// Locks that are held stay renewed, and their owners may re-enter them.
+    /// Locks that are held stay renewed, and their owners may re-enter them. A further call waits for the
+    /// remaining locks.
+    ///
+    /// A server rejects its waiters when it begins to stop, and finishes the releases when its last request has
+    /// ended. A process that ends without that leaves its keys held for the rest of their leases. Call it on
+    /// SIGTERM, by which service managers and containers stop a program, and on Ctrl-C:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use tower_lock::LockManager;
+    /// # let locks = LockManager::in_memory();
+    /// # let app: axum::Router = axum::Router::new();
+    /// # let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    /// # let sigterm = async {};
+    /// const GRACE: Duration = Duration::from_secs(10);
+    ///
+    /// let stopping = locks.clone();
+    /// let server = axum::serve(listener, app).with_graceful_shutdown(async move {
+    ///     sigterm.await;
+    ///     stopping.shutdown(Duration::ZERO).await; // Rejects the waiters.
+    /// });
+    /// server.await?; // Lets the requests finish.
+    /// let left = locks.shutdown(GRACE).await; // Finishes the releases.
+    /// # assert!(left.is_idle());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     ///

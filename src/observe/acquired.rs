@@ -24,7 +24,7 @@ pub(crate) fn acquired(outcome: Result<(), &Error>, waited: impl FnOnce() -> Dur
 }
 
 #[cfg(any(feature = "metrics", feature = "tracing"))]
-fn name(outcome: Result<(), &Error>) -> &'static str {
+pub(super) fn name(outcome: Result<(), &Error>) -> &'static str {
     use crate::ErrorKind;
 
     match outcome {

@@ -1,4 +1,4 @@
-//! The events and metrics of acquires, losses and the queue across processes, with the features `tracing` and
+//! The events and metrics of acquires, losses, unlocked requests and the queue across processes, with the features `tracing` and
 //! `metrics`.
 //!
 //! The Redis backend logs the outages of its servers itself.
@@ -10,8 +10,10 @@ mod acquired;
 mod lost;
 #[cfg(feature = "redis")]
 mod queue;
+mod unlocked;
 
 pub(crate) use acquired::acquired;
 pub(crate) use lost::lost;
 #[cfg(feature = "redis")]
 pub(crate) use queue::{confirmed, passed_over, transferred};
+pub(crate) use unlocked::{observed, passed};

@@ -3,7 +3,12 @@
 
 #[path = "../served/mod.rs"]
 mod served;
+#[path = "../support/mod.rs"]
+mod support;
 
 #[cfg(feature = "axum")]
 mod locked_by;
+mod options;
+#[cfg(unix)]
+mod shutdown;
 mod stacks;

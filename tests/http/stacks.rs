@@ -71,7 +71,7 @@ async fn handler<B>(request: Request<B>) -> Result<Response<Full<Bytes>>, Infall
     ))
 }
 
-fn request<B: Default>(user: bool) -> Request<B> {
+pub(crate) fn request<B: Default>(user: bool) -> Request<B> {
     let request = Request::post("http://localhost/orders/42");
     let request = if user {
         request.header("x-user", "ada")
@@ -115,7 +115,9 @@ async fn documented_stack_on_bare_service_locks() {
     .await;
 }
 
-async fn over_http1(address: SocketAddr) -> hyper::client::conn::http1::SendRequest<Full<Bytes>> {
+pub(crate) async fn over_http1(
+    address: SocketAddr,
+) -> hyper::client::conn::http1::SendRequest<Full<Bytes>> {
     let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
     let handshake = hyper::client::conn::http1::handshake(stream).await;
     let (sender, connection) = handshake.unwrap();

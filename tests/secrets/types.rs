@@ -16,8 +16,8 @@ use tower_lock::backend::{
 };
 use tower_lock::{
     Backend as _, FromTarget, Held, InvalidKey, LockKey, LockKeys, LockLayer, LockManager,
-    LockRejection, LockTarget, Locked, LockedRejection, Memory, OnLost, Owner, Quorum,
-    RedisBackend,
+    LockRejection, LockTarget, Locked, LockedRejection, Memory, OnLost, OnUnavailable, Owner,
+    Quorum, RedisBackend, Unlocked,
 };
 use uuid::Uuid;
 
@@ -192,6 +192,20 @@ async fn over_http(canary: &mut Canary, locks: &LockManager) {
     let rejection = busy.extensions().get::<LockRejection>().unwrap();
     canary.error(rejection);
     canary.closed(&LockedRejection::<Infallible>::Lock(rejection.clone()));
+    let observing = LockLayer::by_path(locks.clone()).observe_only();
+    let mut service = observing.layer(service_fn(|request: Request<String>| async move {
+        let unlocked = request.extensions().get::<Unlocked>().cloned();
+        Ok::<_, Infallible>(
+            Response::builder()
+                .extension(unlocked)
+                .body("done".to_owned())
+                .unwrap(),
+        )
+    }));
+    let response = service.call(request()).await.unwrap();
+    let unlocked = response.extensions().get::<Option<Unlocked>>();
+    canary.closed(unlocked.unwrap().as_ref().unwrap());
+    canary.closed(&OnUnavailable::Pass);
     drop(other);
     canary.closed(&FromTarget);
     canary.open::<Locked<_>>(&Locked(Order, guard));

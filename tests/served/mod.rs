@@ -1,6 +1,8 @@
 //! What the tests of the HTTP side share.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+pub mod broken;
+
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;

@@ -1,0 +1,88 @@
+//! Requests that run without their lock, because an option of the layer permits it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::{Error, ErrorKind, observe};
+
+const TOWER_LOCK: HeaderName = HeaderName::from_static("tower-lock");
+
+/// The treatment of a request whose lock cannot be acquired because the backend is unavailable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum OnUnavailable {
+    /// The request is rejected with 503 `lock-unavailable`.
+    #[default]
+    Reject,
+    /// The request runs without a lock, concurrently with others of the same key.
+    ///
+    /// It carries the extension [`Unlocked`], and the response the header `tower-lock: unlocked`.
+    Pass,
+}
+
+/// An extension of a request that runs without its lock.
+///
+/// [`observe_only`](crate::LockLayer::observe_only) and [`OnUnavailable::Pass`] insert it. Such a request has
+/// no [`Held`](crate::Held), so its handler must extract `Option<Held>`.
+#[derive(Debug, Clone)]
+pub struct Unlocked {
+    error: Error,
+}
+
+impl Unlocked {
+    pub(super) fn new(error: Error) -> Self {
+        Self { error }
+    }
+
+    /// Returns why the lock was not acquired.
+    #[must_use]
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+}
+
+/// Adds the header to the response of a request that passed an unavailable backend.
+pub(super) fn mark(headers: &mut HeaderMap) {
+    headers.insert(TOWER_LOCK, HeaderValue::from_static("unlocked"));
+}
+
+/// Which requests of a layer may run without their lock.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Passing {
+    pub(super) observe_only: bool,
+    pub(super) on_unavailable: OnUnavailable,
+    /// Whether an outage was reported since the last grant: the further requests are not worth a warning.
+    reported: Arc<AtomicBool>,
+}
+
+/// The option by which a request runs without its lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Passed {
+    Observed,
+    Unavailable,
+}
+
+impl Passing {
+    /// Returns the option by which the request runs despite this error, after it reported the request.
+    pub(super) fn pass(&self, error: &Error) -> Option<Passed> {
+        if self.observe_only {
+            observe::observed(error);
+            return Some(Passed::Observed);
+        }
+        if self.on_unavailable == OnUnavailable::Pass && error.kind() == ErrorKind::Unavailable {
+            let is_first = !self.reported.swap(true, Ordering::Relaxed);
+            observe::passed(error, is_first);
+            return Some(Passed::Unavailable);
+        }
+        None
+    }
+
+    /// Records a grant: the next outage is a new one.
+    pub(super) fn granted(&self) {
+        if self.on_unavailable == OnUnavailable::Pass && self.reported.load(Ordering::Relaxed) {
+            self.reported.store(false, Ordering::Relaxed);
+        }
+    }
+}

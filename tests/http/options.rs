@@ -1,0 +1,208 @@
+//! The options that change which requests wait, and which run without their lock.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use http::{HeaderMap, Request, Response, StatusCode};
+use tokio::time::Instant;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_lock::backend::BackendErrorKind;
+use tower_lock::{
+    ErrorKind, Held, KeyExtractor, LockLayer, LockManager, LockRejection, OnUnavailable, Unlocked,
+};
+
+use crate::served::broken::broken;
+use crate::served::{in_time, path_key, post};
+
+/// Serves a request by a handler that writes whether it holds the lock, or why not.
+async fn serve<K: KeyExtractor>(
+    layer: &LockLayer<K>,
+    request: Request<String>,
+) -> (StatusCode, HeaderMap, Option<ErrorKind>) {
+    let service = layer.layer(service_fn(|request: Request<String>| async move {
+        let unlocked = request.extensions().get::<Unlocked>();
+        assert_ne!(
+            request.extensions().get::<Held>().is_some(),
+            unlocked.is_some()
+        );
+        let mut response = Response::new(String::new());
+        if let Some(unlocked) = unlocked {
+            response.extensions_mut().insert(unlocked.error().kind());
+        }
+        Ok::<_, Infallible>(response)
+    }));
+    let (head, _) = service.oneshot(request).await.unwrap().into_parts();
+    let rejected = head.extensions.get().map(LockRejection::kind);
+    let passed = head.extensions.get().copied();
+    (head.status, head.headers, rejected.or(passed))
+}
+
+fn preferring(wait: &str) -> Request<String> {
+    let mut request = post("/a");
+    let wait = format!("wait={wait}").parse().unwrap();
+    request.headers_mut().insert("prefer", wait);
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn preferred_wait_is_applied_and_bounded() {
+    let locks = LockManager::in_memory();
+    let by_path = || LockLayer::by_path(locks.clone());
+    let guard = locks.acquire(path_key("/a")).await.unwrap();
+    for (layer, prefers, waits, applied) in [
+        (by_path().honor_prefer_wait(), "2", 2, Some("wait=2")),
+        (by_path().honor_prefer_wait(), "60", 5, Some("wait=5")),
+        (by_path().honor_prefer_wait(), "0", 0, Some("wait=0")),
+        (by_path().honor_prefer_wait().no_wait(), "3", 0, None),
+        (
+            by_path().honor_prefer_wait().wait(3 * SECOND),
+            "9",
+            3,
+            Some("wait=3"),
+        ),
+        (by_path().honor_prefer_wait(), "soon", 5, None),
+        // Off by default.
+        (by_path(), "2", 5, None),
+    ] {
+        let start = Instant::now();
+        let (status, headers, _) = serve(&layer, preferring(prefers)).await;
+        assert_eq!(status, StatusCode::CONFLICT);
+        assert_eq!(start.elapsed().as_secs(), waits, "{prefers}");
+        let header = headers.get("preference-applied");
+        assert_eq!(
+            header.map(|value| value.to_str().unwrap()),
+            applied,
+            "{prefers}"
+        );
+    }
+    drop(guard);
+    let layer = by_path().honor_prefer_wait();
+    let (status, headers, _) = serve(&layer, preferring("2")).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(headers["preference-applied"], "wait=2");
+    let (_, headers, _) = serve(&layer, post("/a")).await;
+    assert!(!headers.contains_key("preference-applied"));
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn preference_applied_is_on_replaced_rejections() {
+    let locks = LockManager::in_memory();
+    let _guard = locks.acquire(path_key("/a")).await.unwrap();
+    let layer = LockLayer::by_path(locks)
+        .honor_prefer_wait()
+        .on_reject(|_| Response::new("mine".to_owned()));
+    let (_, headers, _) = serve(&layer, preferring("1")).await;
+    assert_eq!(headers["preference-applied"], "wait=1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn observe_only_runs_would_be_rejections_at_once() {
+    let locks = LockManager::in_memory();
+    let layer = LockLayer::by_path(locks.clone()).observe_only();
+    let start = Instant::now();
+    let (status, _, unlocked) = serve(&layer, post("/a")).await;
+    assert_eq!((status, unlocked), (StatusCode::OK, None));
+    let _guard = locks.acquire(path_key("/a")).await.unwrap();
+    let (status, headers, unlocked) = serve(&layer, post("/a")).await;
+    assert_eq!((status, unlocked), (StatusCode::OK, Some(ErrorKind::Busy)));
+    // Clients see no difference.
+    assert!(headers.is_empty(), "{headers:?}");
+    for (layer, kind) in [
+        (
+            LockLayer::by_path(broken(BackendErrorKind::Unavailable)),
+            ErrorKind::Unavailable,
+        ),
+        (
+            LockLayer::by_path(broken(BackendErrorKind::Misconfigured)),
+            ErrorKind::Misconfigured,
+        ),
+        (
+            LockLayer::by_path(broken(BackendErrorKind::Conflict)),
+            ErrorKind::KeyConflict,
+        ),
+    ] {
+        let (status, _, unlocked) = serve(&layer.observe_only(), post("/a")).await;
+        assert_eq!((status, unlocked), (StatusCode::OK, Some(kind)));
+    }
+    let no_key = LockLayer::by_header(locks, "x-id").observe_only();
+    let (status, _, unlocked) = serve(&no_key, post("/a")).await;
+    assert_eq!(
+        (status, unlocked),
+        (StatusCode::OK, Some(ErrorKind::InvalidKey))
+    );
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn observe_only_does_not_abort_lost_handlers() {
+    let layer = LockLayer::by_path(LockManager::in_memory())
+        .max_hold(SECOND)
+        .observe_only();
+    let finished = AtomicU32::new(0);
+    let service = layer.layer(service_fn(|request: Request<String>| {
+        let finished = &finished;
+        async move {
+            let held = request.extensions().get::<Held>().unwrap();
+            held.lost().await;
+            tokio::time::sleep(SECOND).await;
+            finished.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, Infallible>(Response::new(String::new()))
+        }
+    }));
+    let response = in_time(service.oneshot(post("/a"))).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(finished.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unavailable_backend_passes_marked_requests_on_request() {
+    let unavailable = LockLayer::by_path(broken(BackendErrorKind::Unavailable));
+    let passing = unavailable.clone().on_unavailable(OnUnavailable::Pass);
+    let (status, headers, unlocked) = serve(&passing, post("/a")).await;
+    assert_eq!(
+        (status, unlocked),
+        (StatusCode::OK, Some(ErrorKind::Unavailable))
+    );
+    assert_eq!(headers["tower-lock"], "unlocked");
+    // Never by default.
+    let (status, headers, _) = serve(&unavailable, post("/a")).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(!headers.contains_key("tower-lock"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_unavailability_passes_unlocked() {
+    let pass = |locks: &LockManager| {
+        LockLayer::by_path(locks.clone())
+            .no_wait()
+            .on_unavailable(OnUnavailable::Pass)
+    };
+    let busy = LockManager::in_memory();
+    let _guard = busy.acquire(path_key("/a")).await.unwrap();
+    let stopped = LockManager::in_memory();
+    stopped.shutdown(Duration::ZERO).await;
+    for (layer, kind) in [
+        (pass(&busy), ErrorKind::Busy),
+        (pass(&stopped), ErrorKind::ShuttingDown),
+        (
+            pass(&broken(BackendErrorKind::Misconfigured)),
+            ErrorKind::Misconfigured,
+        ),
+        (
+            pass(&broken(BackendErrorKind::Conflict)),
+            ErrorKind::KeyConflict,
+        ),
+    ] {
+        let (status, headers, rejected) = serve(&layer, post("/a")).await;
+        assert!(!status.is_success(), "{kind:?}: {status}");
+        assert_eq!(rejected, Some(kind));
+        assert!(!headers.contains_key("tower-lock"));
+    }
+    let free = pass(&LockManager::in_memory());
+    let (status, headers, unlocked) = serve(&free, post("/a")).await;
+    assert_eq!((status, unlocked), (StatusCode::OK, None));
+    assert!(headers.is_empty(), "{headers:?}");
+}
