@@ -25,6 +25,8 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::signal::ctrl_c;
+#[cfg(unix)]
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -33,7 +35,7 @@ use tower_lock::LockManager;
 use bank::Bank;
 use options::Options;
 
-/// How long requests have to finish after Ctrl-C.
+/// How long requests have to finish after a signal.
 const GRACE: Duration = Duration::from_secs(10);
 
 #[tokio::main]
@@ -82,9 +84,9 @@ async fn run(
 
     let outcome = tokio::select! {
         outcome = demonstrate(address, once) => outcome,
-        interrupted = ctrl_c() => {
+        stopping = told_to_stop() => {
             println!("\nClosing: requests under way may finish.");
-            interrupted.map_err(Into::into)
+            stopping.map_err(Into::into)
         }
     };
 
@@ -108,6 +110,20 @@ async fn demonstrate(address: SocketAddr, once: bool) -> Result<(), Box<dyn Erro
         std::future::pending::<()>().await;
     }
     Ok(())
+}
+
+/// Completes at Ctrl-C and at SIGTERM, by which service managers and containers stop a program.
+async fn told_to_stop() -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        let mut terminated = signal(SignalKind::terminate())?;
+        tokio::select! {
+            interrupted = ctrl_c() => interrupted,
+            _ = terminated.recv() => Ok(()),
+        }
+    }
+    #[cfg(not(unix))]
+    ctrl_c().await
 }
 
 /// The program was started in a way that cannot work.

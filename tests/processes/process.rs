@@ -1,11 +1,10 @@
 //! Processes of the example, and what happens to them.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
 
 use fastrand::Rng;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
@@ -14,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::engine::PATIENCE;
+use crate::support::example::program;
 use crate::{LEASE, millis};
 
 pub(crate) struct World {
@@ -29,7 +29,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(locks: String, database: PathBuf) -> Self {
         Self {
-            program: program(),
+            program: program("orders"),
             locks,
             database,
             addresses: Mutex::new(Vec::new()),
@@ -44,33 +44,6 @@ impl World {
     pub(crate) fn address(&self, number: usize) -> SocketAddr {
         self.addresses.lock().unwrap()[number]
     }
-}
-
-/// The example, which cargo builds along with the tests, if it is not told to build only one.
-fn program() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.parent().and_then(Path::parent).unwrap();
-    let program = profile.join("examples/orders");
-    let build =
-        "`cargo build --all-features --example orders` first, with the profile of the tests";
-    let modified = |path: &Path| -> Option<SystemTime> { path.metadata().ok()?.modified().ok() };
-    let built = modified(&program);
-    assert!(
-        built.is_some(),
-        "there is no {}: {build}",
-        program.display()
-    );
-    // What it was built from, as cargo writes it down. An old program would test what was.
-    let sources = std::fs::read_to_string(program.with_extension("d")).unwrap();
-    for source in sources.split_whitespace().skip(1) {
-        let old = modified(Path::new(source)) > built;
-        assert!(
-            !old,
-            "{} is older than {source}: {build}",
-            program.display()
-        );
-    }
-    program
 }
 
 /// Killed when dropped.

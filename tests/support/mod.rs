@@ -4,6 +4,7 @@
 pub(crate) mod cluster;
 pub(crate) mod endpoint;
 pub(crate) mod engine;
+pub(crate) mod example;
 pub(crate) mod other_runtime;
 pub(crate) mod patience;
 pub(crate) mod process;

@@ -1,0 +1,31 @@
+//! The programs of the examples.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// Returns the path of an example, which cargo builds along with the tests unless it builds only one of them.
+pub(crate) fn program(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("the path of the test");
+    let profile = test.parent().and_then(Path::parent);
+    let program = profile.expect("a profile").join("examples").join(name);
+    let build = format!(
+        "`cargo build --all-features --example {name}` first, with the profile of the tests"
+    );
+    let modified = |path: &Path| -> Option<SystemTime> { path.metadata().ok()?.modified().ok() };
+    let built = modified(&program);
+    assert!(
+        built.is_some(),
+        "there is no {}: {build}",
+        program.display()
+    );
+    // The sources, as cargo lists them. An outdated program would test earlier code.
+    let sources = std::fs::read_to_string(program.with_extension("d")).expect("a list of sources");
+    for source in sources.split_whitespace().skip(1) {
+        assert!(
+            modified(Path::new(source)) <= built,
+            "{} is older than {source}: {build}",
+            program.display()
+        );
+    }
+    program
+}
