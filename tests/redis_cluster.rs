@@ -118,7 +118,7 @@ async fn cluster_with_both_messages_passes_conformance() {
     let refused = builder.connect().await.unwrap_err();
     assert!(matches!(refused, ConnectError::Refused { .. }), "{refused}");
     assert!(
-        format!("{refused:?}").contains("unknown command"),
+        format!("{refused:?}").contains("UnknownCommand(\"SSUBSCRIBE\")"),
         "{refused:?}"
     );
 }
