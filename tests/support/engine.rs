@@ -111,10 +111,12 @@ pub(crate) async fn nothing_is_left(
         if snapshots.iter().all(Snapshot::is_idle) && (keys == FENCE || keys.is_empty()) {
             return;
         }
-        assert!(
-            !late,
-            "{case:?}: left after {patience:?}: {snapshots:?}, {keys:?}"
-        );
+        if late {
+            let queues = keys.lines().filter(|key| key.ends_with("%queue"));
+            let members = |queue| server.cli(&["ZRANGE", queue, "0", "-1", "WITHSCORES"]);
+            let queues: Vec<String> = queues.map(members).collect();
+            panic!("{case:?}: left after {patience:?}: {snapshots:?}, {keys:?}, queues {queues:?}");
+        }
         sleep(MS).await;
     }
 }
