@@ -1,0 +1,83 @@
+//! The errors of commands.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// An error of a [`Backend`](super::Backend) command, which then has no outcome.
+#[derive(Debug, Clone)]
+pub struct BackendError {
+    kind: BackendErrorKind,
+    may_have_taken_effect: bool,
+    source: Arc<dyn std::error::Error + Send + Sync>,
+}
+
+/// The kinds of [`BackendError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BackendErrorKind {
+    /// The store is unreachable or cannot serve the command now. A retry can succeed.
+    Unavailable,
+    /// The store rejects this client. A retry cannot succeed.
+    Misconfigured,
+    /// The key holds a value that is not a lock.
+    Conflict,
+}
+
+impl BackendError {
+    /// Creates an error of a command that did not and will not take effect.
+    pub fn refused(
+        kind: BackendErrorKind,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self {
+            kind,
+            may_have_taken_effect: false,
+            source: source.into().into(),
+        }
+    }
+
+    /// Creates an error of a command without a reply, which may have taken effect.
+    pub fn unknown(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self {
+            kind: BackendErrorKind::Unavailable,
+            may_have_taken_effect: true,
+            source: source.into().into(),
+        }
+    }
+
+    /// Creates the error of a result that a backend owes and did not return.
+    pub(in crate::backend) fn no_outcome() -> Self {
+        Self::unknown("backend returned fewer results than requested")
+    }
+
+    /// Returns the kind of the error.
+    #[must_use]
+    pub fn kind(&self) -> BackendErrorKind {
+        self.kind
+    }
+
+    /// Returns `true` if the command may have taken effect.
+    #[must_use]
+    pub fn may_have_taken_effect(&self) -> bool {
+        self.may_have_taken_effect
+    }
+}
+
+impl fmt::Display for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            BackendErrorKind::Unavailable if self.may_have_taken_effect => {
+                "lock store did not reply"
+            }
+            BackendErrorKind::Unavailable => "lock store cannot serve the command",
+            BackendErrorKind::Misconfigured => "lock store rejects this client",
+            BackendErrorKind::Conflict => "key holds a value that is not a lock",
+        })
+    }
+}
+
+impl std::error::Error for BackendError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(self.source.as_ref())
+    }
+}

@@ -1,0 +1,17 @@
+//! The contract of a lock store, and the requests, outcomes and errors of its commands.
+
+mod backend;
+mod error;
+mod holder;
+mod immediate;
+mod lease_id;
+mod outcome;
+mod request;
+
+pub use backend::Backend;
+pub use error::{BackendError, BackendErrorKind};
+pub use holder::Holder;
+pub use immediate::Immediate;
+pub use lease_id::LeaseId;
+pub use outcome::{Acquired, Extended, ForceReleased, Released, ReleasedOrKept, Renewed};
+pub use request::{AcquireRequest, KeepRequest, Release, Renewal};

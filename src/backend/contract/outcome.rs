@@ -1,0 +1,166 @@
+//! The outcomes of commands.
+
+use std::time::Duration;
+
+/// The outcome of [`Backend::try_acquire`](super::Backend::try_acquire).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Acquired {
+    /// The key is held under the requested lease.
+    #[non_exhaustive]
+    Granted {
+        /// The base of the fencing tokens, below 2^53.
+        counter: u64,
+    },
+    /// Another lease holds the key.
+    #[non_exhaustive]
+    Busy {
+        /// The remaining TTL of that lease. A holder without a TTL is an error of kind
+        /// [`Conflict`](super::BackendErrorKind::Conflict).
+        ttl: Duration,
+    },
+}
+
+impl Acquired {
+    /// Creates a grant under `counter`.
+    #[must_use]
+    pub fn granted(counter: u64) -> Self {
+        Self::Granted { counter }
+    }
+
+    /// Creates a rejection by a holder with the remaining TTL `ttl`.
+    #[must_use]
+    pub fn busy(ttl: Duration) -> Self {
+        Self::Busy { ttl }
+    }
+}
+
+/// The outcome of one [`Renewal`](super::Renewal).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Renewed {
+    /// The remaining TTL is at least the requested one.
+    Renewed,
+    /// The lease does not hold the key: it expired, was released by force, or the store lost its data.
+    NotHeld,
+}
+
+/// The outcome of one [`Release`](super::Release).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Released {
+    /// The key is free now.
+    Released,
+    /// The first waiter of the queue holds the key now. It can be a waiter of this process.
+    Transferred,
+    /// The key is free now, and clients outside the queue have the next turn. A
+    /// [`contend`](super::Backend::contend) waits for its end, a
+    /// [`try_acquire`](super::Backend::try_acquire) takes the turn away.
+    LeftToOthers,
+    /// The lease did not hold the key.
+    NotHeld,
+}
+
+/// The outcome of [`Backend::release_or_keep`](super::Backend::release_or_keep).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReleasedOrKept {
+    /// No other process waits: the lease continues.
+    #[non_exhaustive]
+    Kept {
+        /// The first of [`ReleasedOrKept::COUNTERS`] consecutive counters that only this lease uses.
+        /// They are fresh bases of fencing tokens, so a busy key needs few commands. `None` if the store
+        /// has no room to count: the lease continues with the tokens that are left of its own counter.
+        counter: Option<u64>,
+    },
+    /// Other processes may be waiting: the lease has ended.
+    #[non_exhaustive]
+    Released {
+        /// What became of the key. Never [`Released::NotHeld`].
+        released: Released,
+        /// The number of other processes that wait, or 0 if it is unknown. Without a queue, this process
+        /// leaves as many turns to other processes before its next one.
+        watchers: u32,
+        /// Whether the [`next`](super::KeepRequest::next) lease may be in the queue. The engine then
+        /// contends under it, or leaves.
+        queued: bool,
+    },
+    /// The lease did not hold the key.
+    NotHeld,
+}
+
+impl ReleasedOrKept {
+    /// The number of counters that a kept lease receives at once.
+    pub const COUNTERS: u32 = 8;
+
+    /// Creates the outcome of a lease that continues under `counter` and the counters after it, or under its
+    /// own if there is none.
+    #[must_use]
+    pub fn kept(counter: impl Into<Option<u64>>) -> Self {
+        let counter = counter.into();
+        Self::Kept { counter }
+    }
+
+    /// Creates the outcome of a lease that was released for `watchers` other processes. The key is free.
+    #[must_use]
+    pub fn released(watchers: u32) -> Self {
+        Self::passed(Released::Released, watchers, false)
+    }
+
+    /// Creates the outcome of a lease that was `released` for `watchers` other processes. `queued` states
+    /// whether the next lease may be in the queue.
+    #[must_use]
+    pub fn passed(released: Released, watchers: u32, queued: bool) -> Self {
+        Self::Released {
+            released,
+            watchers,
+            queued,
+        }
+    }
+}
+
+/// The outcome of [`Backend::extend`](super::Backend::extend).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Extended {
+    /// No other process waits: the lease continues for the requested TTL.
+    #[non_exhaustive]
+    Kept {
+        /// The first of the lease's fresh counters, as in [`ReleasedOrKept::Kept`].
+        counter: Option<u64>,
+    },
+    /// Other processes may be waiting: the lease is unchanged.
+    #[non_exhaustive]
+    Wanted {
+        /// The number of other processes that wait, or 0 if it is unknown.
+        watchers: u32,
+    },
+    /// The lease did not hold the key.
+    NotHeld,
+}
+
+impl Extended {
+    /// Creates the outcome of a lease that continues under `counter` and the counters after it, or under its
+    /// own if there is none.
+    #[must_use]
+    pub fn kept(counter: impl Into<Option<u64>>) -> Self {
+        let counter = counter.into();
+        Self::Kept { counter }
+    }
+
+    /// Creates the outcome of an unchanged lease for which `watchers` other processes may be waiting.
+    #[must_use]
+    pub fn wanted(watchers: u32) -> Self {
+        Self::Wanted { watchers }
+    }
+}
+
+/// The outcome of [`Backend::force_release`](super::Backend::force_release).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ForceReleased {
+    /// The key was held and is free now.
+    Released,
+    /// The key was free, or its holder ended during the call.
+    NotHeld,
+}
