@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{
-    LONG, SHORT, busy, definite, fixture, fresh_key, grant_within, release, released, renewed,
+use super::support::{
+    LONG, MARGIN, SHORT, busy, definite, fixture, fresh_key, grant_within, release, released,
+    renewed,
 };
 use crate::LockKey;
 use crate::backend::{
@@ -84,7 +85,7 @@ pub async fn a_vote_lasts_as_long_as_it_was_asked_for<N: Node>(node: &N) {
     let vote = cast(node, &key, holder, SHORT, Fence::Propose(1)).await;
     assert!(matches!(definite(vote, "vote"), Acquired::Granted { .. }));
     refused(node, &key, next, Fence::Propose(1)).await;
-    grant_within(node, &key, next, LONG, super::MARGIN).await;
+    grant_within(node, &key, next, LONG, MARGIN).await;
     release(node, &key, next).await;
 }
 

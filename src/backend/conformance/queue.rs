@@ -5,7 +5,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use super::{LONG, MARGIN, definite, fresh_key, grant, hinted, inspected, only, release, released};
+use super::support::{
+    LONG, MARGIN, definite, fresh_key, grant, hinted, inspected, only, release, released,
+};
 use crate::LockKey;
 use crate::backend::{
     Backend, ContendRequest, Contended, Hint, Hints, KeepRequest, LeaseId, Release, Released,

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::{LONG, busy, definite, fixture, grant, hinted, release};
+use super::support::{LONG, busy, definite, fixture, grant, hinted, release};
 use crate::LockKey;
 use crate::backend::{Backend, Extended, KeepRequest, LeaseId, ReleasedOrKept};
 

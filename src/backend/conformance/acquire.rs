@@ -1,0 +1,111 @@
+//! Which attempts are granted.
+
+use std::future::Future;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::support::{
+    LONG, MARGIN, SHORT, busy, definite, fixture, fresh_key, grant, grant_briefly, grant_within,
+    release, released, renewed,
+};
+use crate::backend::{AcquireRequest, Acquired, Backend, LeaseId, Released, Renewed};
+
+/// A free key is granted; a held one answers how long its holder has left.
+///
+/// # Panics
+///
+/// If it is not so.
+pub async fn a_free_key_is_granted_and_a_held_one_is_busy<B: Backend>(one: &B, other: &B) {
+    let (key, holder, stranger) = fixture("grant");
+    grant(one, &key, holder, LONG).await;
+    for handle in [one, other] {
+        let left = busy(handle, &key, stranger).await;
+        assert!(
+            left <= LONG && left > LONG / 2,
+            "a holder of {LONG:?} has {left:?} left"
+        );
+    }
+    release(one, &key, holder).await;
+}
+
+/// `try_acquire` is idempotent for one lease: granted again, freed by one release.
+///
+/// # Panics
+///
+/// If it is not so.
+pub async fn trying_again_under_one_lease_is_granted_again<B: Backend>(backend: &B) {
+    let (key, holder, stranger) = fixture("idempotent");
+    let first = grant(backend, &key, holder, LONG).await;
+    let second = grant(backend, &key, holder, LONG).await;
+    assert!(second >= first, "the counter went from {first} to {second}");
+    release(backend, &key, holder).await;
+    grant(backend, &key, stranger, LONG).await;
+    release(backend, &key, stranger).await;
+}
+
+/// A lease is over when its time to live has passed, not before and not much later; its holder can
+/// neither renew nor release it then.
+///
+/// # Panics
+///
+/// If it is not so.
+pub async fn expiry_frees_the_key<B: Backend>(backend: &B) {
+    let (key, holder, next) = fixture("expiry");
+    grant_briefly(backend, &key, holder).await;
+    let granted = Instant::now();
+    grant_within(backend, &key, next, LONG, SHORT + MARGIN).await;
+    // The store counts from a moment between the call and its return, hence the margin of a half.
+    let lasted = granted.elapsed();
+    assert!(lasted >= SHORT / 2, "{SHORT:?} were over after {lasted:?}");
+    assert_eq!(renewed(backend, &key, holder, LONG).await, Renewed::NotHeld);
+    assert_eq!(released(backend, &key, holder).await, Released::NotHeld);
+    release(backend, &key, next).await;
+}
+
+/// Exactly one of many concurrent attempts is granted.
+///
+/// # Panics
+///
+/// If it is not so.
+pub async fn one_of_many_contenders_is_granted<B: Backend>(one: &B, other: &B) {
+    let key = fresh_key("contended");
+    let manager = Uuid::new_v4();
+    let lease = |number| LeaseId::new(manager, number);
+    let tries = (0..16).map(|number| {
+        let handle = if number % 2 == 0 { one } else { other };
+        let request = AcquireRequest::new(key.clone(), lease(number), LONG);
+        Box::pin(async move { handle.try_acquire(&request).await })
+    });
+    let answers = side_by_side(tries.collect()).await;
+    let granted: Vec<_> = answers
+        .into_iter()
+        .zip(0..)
+        .filter_map(|(answer, number)| match definite(answer, "try_acquire") {
+            Acquired::Granted { .. } => Some(number),
+            Acquired::Busy { .. } => None,
+        })
+        .collect();
+    assert_eq!(granted.len(), 1, "granted to {granted:?}");
+    release(one, &key, lease(granted[0])).await;
+}
+
+/// Polls all futures in one task, until all are done.
+async fn side_by_side<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
+    let mut outcomes: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (future, outcome) in futures.iter_mut().zip(&mut outcomes) {
+            if outcome.is_none()
+                && let std::task::Poll::Ready(ready) = std::pin::Pin::new(future).poll(context)
+            {
+                *outcome = Some(ready);
+            }
+        }
+        match outcomes.iter().all(Option::is_some) {
+            true => std::task::Poll::Ready(()),
+            false => std::task::Poll::Pending,
+        }
+    })
+    .await;
+    outcomes.into_iter().flatten().collect()
+}

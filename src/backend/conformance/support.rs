@@ -1,0 +1,150 @@
+//! Fixtures, and commands that must have an outcome.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+use uuid::Uuid;
+
+use crate::LockKey;
+use crate::backend::{
+    AcquireRequest, Acquired, Backend, BackendError, Hints, Holder, LeaseId, Release, Released,
+    Renewal, Renewed,
+};
+
+/// Longer than any test takes.
+pub(super) const LONG: Duration = Duration::from_secs(60);
+/// A lease that is meant to run out.
+pub(super) const SHORT: Duration = Duration::from_millis(300);
+/// How late a lease may end, and how late a hint may come.
+pub(super) const MARGIN: Duration = Duration::from_secs(3);
+
+pub(super) fn fresh_key(subject: &str) -> LockKey {
+    LockKey::from_parts(["conformance", subject, &Uuid::new_v4().to_string()])
+}
+
+/// A key of its own, and two leases of two managers.
+pub(super) fn fixture(subject: &str) -> (LockKey, LeaseId, LeaseId) {
+    (
+        fresh_key(subject),
+        LeaseId::new(Uuid::new_v4(), 1),
+        LeaseId::new(Uuid::new_v4(), 1),
+    )
+}
+
+#[track_caller]
+pub(super) fn definite<T: Debug>(answer: Result<T, BackendError>, command: &str) -> T {
+    match answer {
+        Ok(outcome) => outcome,
+        Err(error) => panic!("{command} has no outcome: {error:?}"),
+    }
+}
+
+pub(super) async fn try_acquire<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    lease: LeaseId,
+    ttl: Duration,
+) -> Result<Acquired, BackendError> {
+    let request = AcquireRequest::new(key.clone(), lease, ttl);
+    backend.try_acquire(&request).await
+}
+
+pub(super) async fn grant<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    lease: LeaseId,
+    ttl: Duration,
+) -> u64 {
+    granted(try_acquire(backend, key, lease, ttl).await, key)
+}
+
+/// Grants a lease that is meant to run out. It may do so before a store that is slow has answered,
+/// which then had no effect for sure: such a try is made again.
+pub(super) async fn grant_briefly<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> u64 {
+    let deadline = Instant::now() + MARGIN;
+    loop {
+        let answer = try_acquire(backend, key, lease, SHORT).await;
+        let nothing = answer.as_ref().err();
+        let nothing = nothing.is_some_and(|error| !error.may_have_taken_effect());
+        if !nothing || Instant::now() >= deadline {
+            return granted(answer, key);
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[track_caller]
+pub(super) fn granted(answer: Result<Acquired, BackendError>, key: &LockKey) -> u64 {
+    match definite(answer, "try_acquire") {
+        Acquired::Granted { counter } => counter,
+        Acquired::Busy { ttl } => panic!("{key:?} should be free and is busy for {ttl:?}"),
+    }
+}
+
+/// Tries until the key is granted.
+pub(super) async fn grant_within<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    lease: LeaseId,
+    ttl: Duration,
+    patience: Duration,
+) -> u64 {
+    let deadline = Instant::now() + patience;
+    loop {
+        match definite(try_acquire(backend, key, lease, ttl).await, "try_acquire") {
+            Acquired::Granted { counter } => return counter,
+            Acquired::Busy { ttl } => assert!(
+                Instant::now() < deadline,
+                "{key:?} should be free after {patience:?} and is busy for {ttl:?}"
+            ),
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+pub(super) async fn busy<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> Duration {
+    match definite(try_acquire(backend, key, lease, LONG).await, "try_acquire") {
+        Acquired::Busy { ttl } => ttl,
+        Acquired::Granted { .. } => panic!("{key:?} is held and was granted to {lease}"),
+    }
+}
+
+pub(super) async fn renewed<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    lease: LeaseId,
+    ttl: Duration,
+) -> Renewed {
+    let renewals = [Renewal::new(key.clone(), lease, ttl)];
+    only(backend.renew(&renewals).await, "renew")
+}
+
+pub(super) async fn released<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> Released {
+    let releases = [Release::new(key.clone(), lease)];
+    only(backend.release(&releases).await, "release")
+}
+
+pub(super) async fn release<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) {
+    let outcome = released(backend, key, lease).await;
+    assert_eq!(outcome, Released::Released, "{lease} held {key:?}");
+}
+
+pub(super) fn only<T: Debug>(answers: Vec<Result<T, BackendError>>, command: &str) -> T {
+    let mut answers = answers.into_iter();
+    match (answers.next(), answers.next()) {
+        (Some(answer), None) => definite(answer, command),
+        _ => panic!("{command} of one item must have one answer"),
+    }
+}
+
+pub(super) async fn inspected<B: Backend>(backend: &B, key: &LockKey) -> Holder {
+    let holder = definite(backend.inspect(key).await, "inspect");
+    holder.expect("a held key has a holder")
+}
+
+pub(super) async fn hinted(hints: &mut Hints, what: &str) {
+    if timeout(MARGIN, hints.next()).await.is_err() {
+        panic!("no hint within {MARGIN:?}: {what}");
+    }
+}
