@@ -1,4 +1,4 @@
-//! Which attempts are granted.
+//! Grants, rejections and expiry.
 
 use std::future::Future;
 
@@ -11,16 +11,16 @@ use super::support::{
 };
 use crate::backend::{AcquireRequest, Acquired, Backend, LeaseId, Released, Renewed};
 
-/// A free key is granted; a held one answers how long its holder has left.
+/// Checks that a free key is granted, and that a held key returns its holder's remaining TTL.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_free_key_is_granted_and_a_held_one_is_busy<B: Backend>(one: &B, other: &B) {
-    let (key, holder, stranger) = fixture("grant");
+/// Panics if the backend breaks this promise.
+pub async fn free_key_is_granted_and_held_key_is_busy<B: Backend>(one: &B, other: &B) {
+    let (key, holder, another) = fixture("grant");
     grant(one, &key, holder, LONG).await;
     for handle in [one, other] {
-        let left = busy(handle, &key, stranger).await;
+        let left = busy(handle, &key, another).await;
         assert!(
             left <= LONG && left > LONG / 2,
             "a holder of {LONG:?} has {left:?} left"
@@ -29,33 +29,33 @@ pub async fn a_free_key_is_granted_and_a_held_one_is_busy<B: Backend>(one: &B, o
     release(one, &key, holder).await;
 }
 
-/// `try_acquire` is idempotent for one lease: granted again, freed by one release.
+/// Checks that a repeated `try_acquire` under one lease is granted, and that one release frees the key.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn trying_again_under_one_lease_is_granted_again<B: Backend>(backend: &B) {
-    let (key, holder, stranger) = fixture("idempotent");
+/// Panics if the backend breaks this promise.
+pub async fn repeated_acquire_under_one_lease_is_granted<B: Backend>(backend: &B) {
+    let (key, holder, another) = fixture("idempotent");
     let first = grant(backend, &key, holder, LONG).await;
     let second = grant(backend, &key, holder, LONG).await;
     assert!(second >= first, "the counter went from {first} to {second}");
     release(backend, &key, holder).await;
-    grant(backend, &key, stranger, LONG).await;
-    release(backend, &key, stranger).await;
+    grant(backend, &key, another, LONG).await;
+    release(backend, &key, another).await;
 }
 
-/// A lease is over when its time to live has passed, not before and not much later; its holder can
-/// neither renew nor release it then.
+/// Checks that a lease expires after its TTL, at most 3 s late, and can then be neither renewed nor
+/// released.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn expiry_frees_the_key<B: Backend>(backend: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn expired_lease_frees_key<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("expiry");
     grant_briefly(backend, &key, holder).await;
     let granted = Instant::now();
     grant_within(backend, &key, next, LONG, SHORT + MARGIN).await;
-    // The store counts from a moment between the call and its return, hence the margin of a half.
+    // The TTL starts between the call and its return.
     let lasted = granted.elapsed();
     assert!(lasted >= SHORT / 2, "{SHORT:?} were over after {lasted:?}");
     assert_eq!(renewed(backend, &key, holder, LONG).await, Renewed::NotHeld);
@@ -63,12 +63,12 @@ pub async fn expiry_frees_the_key<B: Backend>(backend: &B) {
     release(backend, &key, next).await;
 }
 
-/// Exactly one of many concurrent attempts is granted.
+/// Checks that exactly one of many concurrent attempts is granted.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn one_of_many_contenders_is_granted<B: Backend>(one: &B, other: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn concurrent_acquires_grant_exactly_one<B: Backend>(one: &B, other: &B) {
     let key = fresh_key("contended");
     let manager = Uuid::new_v4();
     let lease = |number| LeaseId::new(manager, number);
@@ -90,7 +90,7 @@ pub async fn one_of_many_contenders_is_granted<B: Backend>(one: &B, other: &B) {
     release(one, &key, lease(granted[0])).await;
 }
 
-/// Polls all futures in one task, until all are done.
+/// Polls all futures in one task until all are complete.
 async fn side_by_side<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
     let mut outcomes: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {

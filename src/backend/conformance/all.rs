@@ -1,25 +1,26 @@
 //! All functions at once.
 
 use super::acquire::{
-    a_free_key_is_granted_and_a_held_one_is_busy, expiry_frees_the_key,
-    one_of_many_contenders_is_granted, trying_again_under_one_lease_is_granted_again,
+    concurrent_acquires_grant_exactly_one, expired_lease_frees_key,
+    free_key_is_granted_and_held_key_is_busy, repeated_acquire_under_one_lease_is_granted,
 };
-use super::counter::{counters_increase_over_expiry_and_force, counters_increase_over_grants};
+use super::counter::{counter_after_expiry_or_force_increases, counter_of_each_grant_increases};
 use super::hint::{
-    a_forced_release_is_hinted_to_the_other_handle, a_release_is_hinted_to_the_other_handle,
-    a_watch_is_hinted_once_it_is_in_force, every_watcher_of_a_key_is_hinted,
+    forced_release_sends_hint_to_other_handle, release_sends_hint_to_every_subscriber,
+    release_sends_hint_to_other_handle, watch_in_effect_sends_hint,
 };
-use super::holder::{a_forced_release_frees_whoever_holds, inspect_tells_holder_and_time_left};
+use super::holder::{
+    forced_release_frees_key_of_any_lease, inspect_returns_holder_and_remaining_ttl,
+};
 use super::keep::{
-    a_lease_that_another_handle_watches_is_not_extended,
-    a_lease_that_another_handle_watches_is_passed_on,
-    a_lease_that_is_not_held_can_be_neither_passed_on_nor_extended,
-    a_lease_that_nobody_waits_for_may_be_extended, a_lease_that_nobody_waits_for_may_be_kept,
+    extend_of_watched_key_changes_nothing, extend_without_watch_extends_or_changes_nothing,
+    keep_or_extend_without_lease_changes_nothing, release_or_keep_of_watched_key_releases,
+    release_or_keep_without_watch_keeps_or_frees,
 };
 use super::lease::{
-    a_batch_is_answered_item_by_item, a_release_frees_the_key_and_may_be_repeated,
-    a_renewal_lengthens_and_never_shortens, a_renewal_never_creates_a_lease,
-    a_stranger_can_neither_release_nor_renew, no_items_have_no_answers,
+    batch_returns_one_result_per_item, empty_batch_returns_no_results,
+    other_lease_cannot_release_or_renew, release_frees_key_and_repeat_changes_nothing,
+    renewal_extends_and_does_not_shorten_lease, renewal_without_lease_creates_none,
 };
 use super::queue::{
     contend_for_free_key_is_granted, every_kind_of_release_transfers,
@@ -29,37 +30,37 @@ use super::queue::{
 };
 use crate::backend::Backend;
 
-/// Runs every function of this module, one after the other.
+/// Runs every function of this module in sequence.
 ///
 /// `one` and `other` are two handles on one store.
 ///
 /// # Panics
 ///
-/// If the backend breaks a promise; the message says which.
+/// Panics if the backend breaks a promise. The message names it.
 pub async fn all<B: Backend>(one: &B, other: &B) {
-    a_free_key_is_granted_and_a_held_one_is_busy(one, other).await;
-    trying_again_under_one_lease_is_granted_again(one).await;
-    a_release_frees_the_key_and_may_be_repeated(one).await;
-    a_stranger_can_neither_release_nor_renew(one, other).await;
-    a_renewal_never_creates_a_lease(one).await;
-    a_renewal_lengthens_and_never_shortens(one).await;
-    a_batch_is_answered_item_by_item(one, other).await;
-    no_items_have_no_answers(one).await;
-    counters_increase_over_grants(one, other).await;
-    counters_increase_over_expiry_and_force(one, other).await;
-    expiry_frees_the_key(one).await;
-    one_of_many_contenders_is_granted(one, other).await;
-    a_lease_that_nobody_waits_for_may_be_kept(one).await;
-    a_lease_that_another_handle_watches_is_passed_on(one, other).await;
-    a_lease_that_nobody_waits_for_may_be_extended(one).await;
-    a_lease_that_another_handle_watches_is_not_extended(one, other).await;
-    a_lease_that_is_not_held_can_be_neither_passed_on_nor_extended(one).await;
-    a_watch_is_hinted_once_it_is_in_force(one).await;
-    a_release_is_hinted_to_the_other_handle(one, other).await;
-    a_forced_release_is_hinted_to_the_other_handle(one, other).await;
-    every_watcher_of_a_key_is_hinted(one).await;
-    inspect_tells_holder_and_time_left(one).await;
-    a_forced_release_frees_whoever_holds(one, other).await;
+    free_key_is_granted_and_held_key_is_busy(one, other).await;
+    repeated_acquire_under_one_lease_is_granted(one).await;
+    release_frees_key_and_repeat_changes_nothing(one).await;
+    other_lease_cannot_release_or_renew(one, other).await;
+    renewal_without_lease_creates_none(one).await;
+    renewal_extends_and_does_not_shorten_lease(one).await;
+    batch_returns_one_result_per_item(one, other).await;
+    empty_batch_returns_no_results(one).await;
+    counter_of_each_grant_increases(one, other).await;
+    counter_after_expiry_or_force_increases(one, other).await;
+    expired_lease_frees_key(one).await;
+    concurrent_acquires_grant_exactly_one(one, other).await;
+    release_or_keep_without_watch_keeps_or_frees(one).await;
+    release_or_keep_of_watched_key_releases(one, other).await;
+    extend_without_watch_extends_or_changes_nothing(one).await;
+    extend_of_watched_key_changes_nothing(one, other).await;
+    keep_or_extend_without_lease_changes_nothing(one).await;
+    watch_in_effect_sends_hint(one).await;
+    release_sends_hint_to_other_handle(one, other).await;
+    forced_release_sends_hint_to_other_handle(one, other).await;
+    release_sends_hint_to_every_subscriber(one).await;
+    inspect_returns_holder_and_remaining_ttl(one).await;
+    forced_release_frees_key_of_any_lease(one, other).await;
     contend_for_free_key_is_granted(one, other).await;
     release_transfers_key_to_first_waiter(one, other).await;
     repeats_change_no_place(one, other).await;

@@ -7,13 +7,13 @@ use super::support::{
 };
 use crate::backend::{Backend, LeaseId};
 
-/// Each fresh grant of a key has a larger counter than the one before, whichever handle it went
-/// to, and all stay below 2^53.
+/// Checks that each fresh grant of a key has a larger counter than the previous one, on any handle,
+/// and that counters stay below 2^53.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn counters_increase_over_grants<B: Backend>(one: &B, other: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn counter_of_each_grant_increases<B: Backend>(one: &B, other: &B) {
     let key = fresh_key("counter");
     let manager = Uuid::new_v4();
     let mut last = 0;
@@ -28,12 +28,12 @@ pub async fn counters_increase_over_grants<B: Backend>(one: &B, other: &B) {
     }
 }
 
-/// Counters also increase where the grant before was not released, but ran out or was forced open.
+/// Checks that counters increase after a lease that expired or was released by force.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn counters_increase_over_expiry_and_force<B: Backend>(one: &B, other: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn counter_after_expiry_or_force_increases<B: Backend>(one: &B, other: &B) {
     let (key, first, second) = fixture("counter-expiry");
     let expired = grant_briefly(one, &key, first).await;
     let forced = grant_within(other, &key, second, LONG, SHORT + MARGIN).await;

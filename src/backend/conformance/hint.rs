@@ -1,32 +1,32 @@
-//! The hints that subscribers receive.
+//! Hints to subscribers.
 
 use uuid::Uuid;
 
 use super::support::{LONG, definite, fixture, fresh_key, grant, hinted, release};
 use crate::backend::Backend;
 
-/// The first hint says that the watch is in force, also for a second watcher.
+/// Checks that each subscriber receives a hint when its subscription takes effect.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_watch_is_hinted_once_it_is_in_force<B: Backend>(backend: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn watch_in_effect_sends_hint<B: Backend>(backend: &B) {
     let key = fresh_key("watch");
     let mut first = backend.watch(&key, Uuid::new_v4());
-    hinted(&mut first, "the first watch is in force").await;
+    hinted(&mut first, "the first subscription takes effect").await;
     let mut second = backend.watch(&key, Uuid::new_v4());
-    hinted(&mut second, "the second watch is in force").await;
+    hinted(&mut second, "the second subscription takes effect").await;
 }
 
-/// A subscriber is notified of each release.
+/// Checks that a subscriber receives a hint at each release.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_release_is_hinted_to_the_other_handle<B: Backend>(one: &B, other: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn release_sends_hint_to_other_handle<B: Backend>(one: &B, other: &B) {
     let (key, holder, _) = fixture("hint");
     let mut hints = other.watch(&key, Uuid::new_v4());
-    hinted(&mut hints, "the watch is in force").await;
+    hinted(&mut hints, "the subscription takes effect").await;
     for round in 0..3 {
         grant(one, &key, holder, LONG).await;
         release(one, &key, holder).await;
@@ -34,26 +34,26 @@ pub async fn a_release_is_hinted_to_the_other_handle<B: Backend>(one: &B, other:
     }
 }
 
-/// A subscriber is notified of a forced release.
+/// Checks that a subscriber receives a hint at a forced release.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_forced_release_is_hinted_to_the_other_handle<B: Backend>(one: &B, other: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn forced_release_sends_hint_to_other_handle<B: Backend>(one: &B, other: &B) {
     let (key, holder, _) = fixture("hint-force");
     let mut hints = other.watch(&key, Uuid::new_v4());
-    hinted(&mut hints, "the watch is in force").await;
+    hinted(&mut hints, "the subscription takes effect").await;
     grant(one, &key, holder, LONG).await;
     definite(one.force_release(&key).await, "force_release");
     hinted(&mut hints, "the forced release").await;
 }
 
-/// Two watchers of one key are both told; one that left does not keep the other from it.
+/// Checks that all subscribers of a key receive a hint at a release, after another one unsubscribed.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn every_watcher_of_a_key_is_hinted<B: Backend>(backend: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn release_sends_hint_to_every_subscriber<B: Backend>(backend: &B) {
     let (key, holder, _) = fixture("hint-all");
     let mut watchers = [
         backend.watch(&key, Uuid::new_v4()),
@@ -61,7 +61,7 @@ pub async fn every_watcher_of_a_key_is_hinted<B: Backend>(backend: &B) {
     ];
     drop(backend.watch(&key, Uuid::new_v4()));
     for hints in &mut watchers {
-        hinted(hints, "the watch is in force").await;
+        hinted(hints, "the subscription takes effect").await;
     }
     grant(backend, &key, holder, LONG).await;
     release(backend, &key, holder).await;

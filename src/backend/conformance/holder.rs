@@ -1,18 +1,19 @@
-//! What an operator sees and does: the holder of a key, and the forced release.
+//! The commands of an operator: inspection and forced release.
 
 use tokio::time::Instant;
 
 use super::support::{LONG, MARGIN, definite, fixture, grant, release, released, renewed};
 use crate::backend::{Backend, ForceReleased, Released, Renewed};
 
-/// `inspect` tells nothing of a free key; of a held one the time left, and the holder.
+/// Checks that `inspect` returns `None` for a free key, and the lease and its remaining TTL for a held
+/// key.
 ///
-/// A store that keeps the holder's name from this client (by its permissions) leaves it empty.
+/// The lease may be empty if the permissions of this client do not disclose it.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn inspect_tells_holder_and_time_left<B: Backend>(backend: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn inspect_returns_holder_and_remaining_ttl<B: Backend>(backend: &B) {
     let (key, holder, _) = fixture("inspect");
     assert_eq!(definite(backend.inspect(&key).await, "inspect"), None);
     grant(backend, &key, holder, LONG).await;
@@ -32,12 +33,12 @@ pub async fn inspect_tells_holder_and_time_left<B: Backend>(backend: &B) {
     assert_eq!(definite(backend.inspect(&key).await, "inspect"), None);
 }
 
-/// `force_release` frees a key held under any lease, says so, and leaves a free key alone.
+/// Checks that `force_release` frees a key that any lease holds, and reports whether the key was held.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_forced_release_frees_whoever_holds<B: Backend>(one: &B, other: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn forced_release_frees_key_of_any_lease<B: Backend>(one: &B, other: &B) {
     let (key, holder, next) = fixture("force");
     let force = || other.force_release(&key);
     assert_eq!(definite(force().await, "force"), ForceReleased::NotHeld);
@@ -50,6 +51,9 @@ pub async fn a_forced_release_frees_whoever_holds<B: Backend>(one: &B, other: &B
     // A slow node of a quorum may still hold an earlier lease.
     let deadline = Instant::now() + MARGIN;
     while definite(force().await, "force") == ForceReleased::Released {
-        assert!(Instant::now() < deadline, "{key:?} is held by nobody");
+        assert!(
+            Instant::now() < deadline,
+            "{key:?} has no holder to release"
+        );
     }
 }

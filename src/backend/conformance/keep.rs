@@ -1,4 +1,4 @@
-//! What becomes of a lease that was handed on for long enough.
+//! A lease that has used up its hand-off budget in one process.
 
 use uuid::Uuid;
 
@@ -6,13 +6,13 @@ use super::support::{LONG, busy, definite, fixture, grant, hinted, release};
 use crate::LockKey;
 use crate::backend::{Backend, Extended, KeepRequest, LeaseId, ReleasedOrKept};
 
-/// `release_or_keep` without watchers: the lease is kept, longer and under a larger counter, or, by a backend
-/// that cannot tell, released.
+/// Checks that `release_or_keep` without subscribers keeps the lease for the requested TTL under a larger
+/// counter, or releases it. A backend that cannot count subscribers releases it.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_lease_that_nobody_waits_for_may_be_kept<B: Backend>(backend: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn release_or_keep_without_watch_keeps_or_frees<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("pass-alone");
     let before = grant(backend, &key, holder, LONG / 2).await;
     match release_or_keep(backend, &key, holder).await {
@@ -23,35 +23,36 @@ pub async fn a_lease_that_nobody_waits_for_may_be_kept<B: Backend>(backend: &B) 
             grant(backend, &key, next, LONG).await;
             release(backend, &key, next).await;
         }
-        ReleasedOrKept::NotHeld => panic!("a lease that was held is said not to be"),
+        ReleasedOrKept::NotHeld => panic!("a held lease was reported as not held"),
     }
 }
 
-/// `release_or_keep` with a watcher on the other handle releases the lease and notifies the watcher.
+/// Checks that `release_or_keep` releases a lease whose key another handle watches, and notifies the
+/// subscriber.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_lease_that_another_handle_watches_is_passed_on<B: Backend>(one: &B, other: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn release_or_keep_of_watched_key_releases<B: Backend>(one: &B, other: &B) {
     let (key, holder, next) = fixture("pass-watched");
     grant(one, &key, holder, LONG).await;
     let mut hints = other.watch(&key, Uuid::new_v4());
-    hinted(&mut hints, "the watch is in force").await;
+    hinted(&mut hints, "the subscription takes effect").await;
     let passed = release_or_keep(one, &key, holder).await;
     let is_released = matches!(passed, ReleasedOrKept::Released { .. });
-    assert!(is_released, "somebody else was watching: {passed:?}");
-    hinted(&mut hints, "the lease was passed on").await;
+    assert!(is_released, "another handle watches the key: {passed:?}");
+    hinted(&mut hints, "the lease was released for the subscriber").await;
     grant(other, &key, next, LONG).await;
     release(other, &key, next).await;
 }
 
-/// `extend` without watchers: the lease is longer and under a larger counter, or, with a backend that
-/// cannot tell, as it was.
+/// Checks that `extend` without subscribers keeps the lease for the requested TTL under a larger counter,
+/// or changes nothing. A backend that cannot count subscribers changes nothing.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_lease_that_nobody_waits_for_may_be_extended<B: Backend>(backend: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn extend_without_watch_extends_or_changes_nothing<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("extend-alone");
     let before = grant(backend, &key, holder, LONG / 2).await;
     match extend(backend, &key, holder).await {
@@ -60,58 +61,50 @@ pub async fn a_lease_that_nobody_waits_for_may_be_extended<B: Backend>(backend: 
         }
         Extended::Wanted { .. } => {
             let left = busy(backend, &key, next).await;
-            assert!(
-                left <= LONG / 2,
-                "it was not extended, and has {left:?} left"
-            );
+            assert!(left <= LONG / 2, "an unchanged lease has {left:?} left");
             release(backend, &key, holder).await;
         }
-        Extended::NotHeld => panic!("a lease that was held is said not to be"),
+        Extended::NotHeld => panic!("a held lease was reported as not held"),
     }
 }
 
-/// `extend` with a watcher on the other handle: the lease is as it was.
+/// Checks that `extend` does not change a lease whose key another handle watches.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_lease_that_another_handle_watches_is_not_extended<B: Backend>(one: &B, other: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn extend_of_watched_key_changes_nothing<B: Backend>(one: &B, other: &B) {
     let (key, holder, next) = fixture("extend-watched");
     grant(one, &key, holder, LONG / 2).await;
     let mut hints = other.watch(&key, Uuid::new_v4());
-    hinted(&mut hints, "the watch is in force").await;
+    hinted(&mut hints, "the subscription takes effect").await;
     let extended = extend(one, &key, holder).await;
     let is_wanted = matches!(extended, Extended::Wanted { .. });
-    assert!(is_wanted, "somebody else was watching: {extended:?}");
+    assert!(is_wanted, "another handle watches the key: {extended:?}");
     let left = busy(other, &key, next).await;
-    assert!(
-        left <= LONG / 2,
-        "it was not extended, and has {left:?} left"
-    );
+    assert!(left <= LONG / 2, "an unchanged lease has {left:?} left");
     release(one, &key, holder).await;
     hinted(&mut hints, "the lease was released").await;
 }
 
-/// `release_or_keep` and `extend` of a lease that does not hold the key change nothing.
+/// Checks that `release_or_keep` and `extend` change nothing for a lease that does not hold the key.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_lease_that_is_not_held_can_be_neither_passed_on_nor_extended<B: Backend>(
-    backend: &B,
-) {
-    let (key, holder, stranger) = fixture("pass-stranger");
+/// Panics if the backend breaks this promise.
+pub async fn keep_or_extend_without_lease_changes_nothing<B: Backend>(backend: &B) {
+    let (key, holder, another) = fixture("pass-another");
     for held in [false, true] {
         if held {
             grant(backend, &key, holder, LONG).await;
         }
-        let passed = release_or_keep(backend, &key, stranger).await;
+        let passed = release_or_keep(backend, &key, another).await;
         assert_eq!(passed, ReleasedOrKept::NotHeld);
-        let extended = extend(backend, &key, stranger).await;
+        let extended = extend(backend, &key, another).await;
         let is_extended = matches!(extended, Extended::Kept { .. });
         assert!(!is_extended, "it does not hold the key: {extended:?}");
     }
-    busy(backend, &key, stranger).await;
+    busy(backend, &key, another).await;
     release(backend, &key, holder).await;
 }
 
@@ -125,7 +118,7 @@ async fn extend<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> Exten
     definite(backend.extend(&request).await, "extend")
 }
 
-/// The lease of `holder` lasts, and the counters that it was given are its own.
+/// Asserts that the lease of `holder` continues, and that no later grant uses its counters.
 async fn goes_on<B: Backend>(
     backend: &B,
     key: &LockKey,
@@ -141,7 +134,7 @@ async fn goes_on<B: Backend>(
     let after = grant(backend, key, next, LONG).await;
     assert!(
         after >= counter + u64::from(ReleasedOrKept::COUNTERS),
-        "granted under {after}, among the counters from {counter} on that were given away"
+        "granted under {after}, which belongs to the lease kept under {counter}"
     );
     release(backend, key, next).await;
 }

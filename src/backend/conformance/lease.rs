@@ -1,4 +1,4 @@
-//! How a lease is renewed and released.
+//! Renewal and release.
 
 use uuid::Uuid;
 
@@ -7,12 +7,12 @@ use super::support::{
 };
 use crate::backend::{Backend, LeaseId, Release, Released, Renewal, Renewed};
 
-/// A release frees the key. A second one changes nothing, also under a new holder.
+/// Checks that a release frees the key, and that a repeat does not free the next holder.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_release_frees_the_key_and_may_be_repeated<B: Backend>(backend: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn release_frees_key_and_repeat_changes_nothing<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("release");
     grant(backend, &key, holder, LONG).await;
     release(backend, &key, holder).await;
@@ -27,30 +27,33 @@ pub async fn a_release_frees_the_key_and_may_be_repeated<B: Backend>(backend: &B
     release(backend, &key, next).await;
 }
 
-/// A lease that does not hold the key does not affect its holder.
+/// Checks that a lease that does not hold the key can neither release nor renew the holder's lease.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_stranger_can_neither_release_nor_renew<B: Backend>(one: &B, other: &B) {
-    let (key, holder, stranger) = fixture("stranger");
+/// Panics if the backend breaks this promise.
+pub async fn other_lease_cannot_release_or_renew<B: Backend>(one: &B, other: &B) {
+    let (key, holder, another) = fixture("another");
     grant(one, &key, holder, LONG).await;
-    assert_eq!(released(other, &key, stranger).await, Released::NotHeld);
+    assert_eq!(released(other, &key, another).await, Released::NotHeld);
     assert_eq!(
-        renewed(other, &key, stranger, LONG * 10).await,
+        renewed(other, &key, another, LONG * 10).await,
         Renewed::NotHeld
     );
-    let left = busy(other, &key, stranger).await;
-    assert!(left <= LONG, "a stranger's renewal made it {left:?}");
+    let left = busy(other, &key, another).await;
+    assert!(
+        left <= LONG,
+        "a renewal under another lease made it {left:?}"
+    );
     release(one, &key, holder).await;
 }
 
-/// Renewing what was never held, or was released, answers "not held" and leaves the key free.
+/// Checks that renewing a lease that was not granted or was released leaves the key free.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_renewal_never_creates_a_lease<B: Backend>(backend: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn renewal_without_lease_creates_none<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("renew-free");
     assert_eq!(renewed(backend, &key, holder, LONG).await, Renewed::NotHeld);
     grant(backend, &key, holder, LONG).await;
@@ -60,41 +63,41 @@ pub async fn a_renewal_never_creates_a_lease<B: Backend>(backend: &B) {
     release(backend, &key, next).await;
 }
 
-/// A renewal makes a lease last at least as long as asked, and never less than before.
+/// Checks that a renewal extends a lease to the requested TTL and does not shorten it.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_renewal_lengthens_and_never_shortens<B: Backend>(backend: &B) {
-    let (key, holder, stranger) = fixture("renew");
+/// Panics if the backend breaks this promise.
+pub async fn renewal_extends_and_does_not_shorten_lease<B: Backend>(backend: &B) {
+    let (key, holder, another) = fixture("renew");
     grant(backend, &key, holder, LONG).await;
     assert_eq!(
         renewed(backend, &key, holder, 3 * LONG).await,
         Renewed::Renewed
     );
-    let left = busy(backend, &key, stranger).await;
+    let left = busy(backend, &key, another).await;
     assert!(left > 2 * LONG, "renewed for {:?}, {left:?} left", 3 * LONG);
     assert_eq!(
         renewed(backend, &key, holder, SHORT).await,
         Renewed::Renewed
     );
-    let left = busy(backend, &key, stranger).await;
+    let left = busy(backend, &key, another).await;
     assert!(left > 2 * LONG, "a short renewal cut it to {left:?}");
     release(backend, &key, holder).await;
 }
 
-/// `renew` and `release` answer each item of a batch, in the order asked, also of a batch larger
-/// than a backend sends at once.
+/// Checks that `renew` and `release` return one result per item, in order. The batch is larger than
+/// one command of a backend.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_batch_is_answered_item_by_item<B: Backend>(one: &B, other: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn batch_returns_one_result_per_item<B: Backend>(one: &B, other: &B) {
     let manager = Uuid::new_v4();
     let items: Vec<_> = (0..257_u64)
         .map(|number| Release::new(fresh_key("batch"), LeaseId::new(manager, number)))
         .collect();
-    // Every third is free, every third is a stranger's, and the rest are held.
+    // Of each three keys, the first is held under its lease, the second under another, the third is free.
     let is_held = |index: usize| index.is_multiple_of(3);
     for (index, Release { key, lease }) in items.iter().enumerate() {
         match index % 3 {
@@ -108,7 +111,7 @@ pub async fn a_batch_is_answered_item_by_item<B: Backend>(one: &B, other: &B) {
         .map(|item| Renewal::new(item.key.clone(), item.lease, LONG))
         .collect();
     let answers = one.renew(&renewals).await;
-    assert_eq!(answers.len(), items.len(), "one answer per renewal");
+    assert_eq!(answers.len(), items.len(), "one result per renewal");
     for (index, answer) in answers.into_iter().enumerate() {
         let expected = match is_held(index) {
             true => Renewed::Renewed,
@@ -117,7 +120,7 @@ pub async fn a_batch_is_answered_item_by_item<B: Backend>(one: &B, other: &B) {
         assert_eq!(definite(answer, "renew"), expected, "renewal {index}");
     }
     let answers = one.release(&items).await;
-    assert_eq!(answers.len(), items.len(), "one answer per release");
+    assert_eq!(answers.len(), items.len(), "one result per release");
     for (index, answer) in answers.into_iter().enumerate() {
         let expected = match is_held(index) {
             true => Released::Released,
@@ -130,12 +133,12 @@ pub async fn a_batch_is_answered_item_by_item<B: Backend>(one: &B, other: &B) {
     }
 }
 
-/// Nothing asked, nothing answered.
+/// Checks that an empty batch returns no results.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn no_items_have_no_answers<B: Backend>(backend: &B) {
+/// Panics if the backend breaks this promise.
+pub async fn empty_batch_returns_no_results<B: Backend>(backend: &B) {
     assert!(backend.renew(&[]).await.is_empty(), "renewals of nothing");
     assert!(backend.release(&[]).await.is_empty(), "releases of nothing");
 }

@@ -1,7 +1,7 @@
-//! The contract of [`Backend`] in code: one public test function per promise.
+//! The contract of [`Backend`](super::Backend) in code: one public test function per promise.
 //!
-//! Run [`all`] against a backend of your own, with two handles on one store: clones where clones
-//! share the leases, as two processes over one server would.
+//! Run [`all`] against your own backend, with two handles on one store. The handles are clones if clones
+//! share their leases. Otherwise they are two clients of one server.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -10,15 +10,14 @@
 //!
 //! let memory = Memory::new();
 //! let other = memory.clone();
-//! conformance::expiry_frees_the_key(&memory).await;
-//! conformance::a_release_is_hinted_to_the_other_handle(&memory, &other).await;
+//! conformance::expired_lease_frees_key(&memory).await;
+//! conformance::release_sends_hint_to_other_handle(&memory, &other).await;
 //! # }
 //! ```
 //!
-//! Every function works on keys of its own, so they may run side by side and against a store
-//! that is in use. Time is Tokio's: a store in this process can be tested in paused time. Where
-//! something may take a moment, it is asked for until a deadline has passed; nothing is slept for
-//! in hope.
+//! Each function uses fresh keys. Functions can therefore run concurrently, and against a store that is in
+//! use. The functions measure Tokio's time, so a store in this process can be tested in paused time. They
+//! poll with a deadline where an effect may be delayed.
 
 mod acquire;
 mod all;
@@ -32,26 +31,25 @@ mod queue;
 mod support;
 
 pub use acquire::{
-    a_free_key_is_granted_and_a_held_one_is_busy, expiry_frees_the_key,
-    one_of_many_contenders_is_granted, trying_again_under_one_lease_is_granted_again,
+    concurrent_acquires_grant_exactly_one, expired_lease_frees_key,
+    free_key_is_granted_and_held_key_is_busy, repeated_acquire_under_one_lease_is_granted,
 };
 pub use all::all;
-pub use counter::{counters_increase_over_expiry_and_force, counters_increase_over_grants};
+pub use counter::{counter_after_expiry_or_force_increases, counter_of_each_grant_increases};
 pub use hint::{
-    a_forced_release_is_hinted_to_the_other_handle, a_release_is_hinted_to_the_other_handle,
-    a_watch_is_hinted_once_it_is_in_force, every_watcher_of_a_key_is_hinted,
+    forced_release_sends_hint_to_other_handle, release_sends_hint_to_every_subscriber,
+    release_sends_hint_to_other_handle, watch_in_effect_sends_hint,
 };
-pub use holder::{a_forced_release_frees_whoever_holds, inspect_tells_holder_and_time_left};
+pub use holder::{forced_release_frees_key_of_any_lease, inspect_returns_holder_and_remaining_ttl};
 pub use keep::{
-    a_lease_that_another_handle_watches_is_not_extended,
-    a_lease_that_another_handle_watches_is_passed_on,
-    a_lease_that_is_not_held_can_be_neither_passed_on_nor_extended,
-    a_lease_that_nobody_waits_for_may_be_extended, a_lease_that_nobody_waits_for_may_be_kept,
+    extend_of_watched_key_changes_nothing, extend_without_watch_extends_or_changes_nothing,
+    keep_or_extend_without_lease_changes_nothing, release_or_keep_of_watched_key_releases,
+    release_or_keep_without_watch_keeps_or_frees,
 };
 pub use lease::{
-    a_batch_is_answered_item_by_item, a_release_frees_the_key_and_may_be_repeated,
-    a_renewal_lengthens_and_never_shortens, a_renewal_never_creates_a_lease,
-    a_stranger_can_neither_release_nor_renew, no_items_have_no_answers,
+    batch_returns_one_result_per_item, empty_batch_returns_no_results,
+    other_lease_cannot_release_or_renew, release_frees_key_and_repeat_changes_nothing,
+    renewal_extends_and_does_not_shorten_lease, renewal_without_lease_creates_none,
 };
 pub use queue::{
     contend_for_free_key_is_granted, every_kind_of_release_transfers,

@@ -1,5 +1,4 @@
-//! The contract of [`Node`] in code: what a store owes to be one of several, besides that of
-//! [`Backend`](crate::Backend).
+//! The contract of [`Node`] in code, in addition to the contract of [`Backend`](crate::Backend).
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -24,77 +23,78 @@ use crate::backend::{
     AcquireRequest, Acquired, BackendError, Fence, LeaseId, Node, Released, Renewed,
 };
 
-/// Runs every function of this module, one after the other.
+/// Runs every function of this module in sequence.
 ///
 /// `one` and `other` are two handles on one store.
 ///
 /// # Panics
 ///
-/// If the store breaks a promise; the message says which.
+/// Panics if the store breaks a promise. The message names it.
 pub async fn all<N: Node>(one: &N, other: &N) {
-    a_vote_holds_the_key_as_an_acquire_does(one, other).await;
-    a_vote_may_be_cast_again_under_one_lease(one).await;
-    a_vote_lasts_as_long_as_it_was_asked_for(one).await;
-    a_confirmed_counter_is_remembered(one, other).await;
-    a_proposal_is_taken_up_where_a_counter_is_known(one, other).await;
-    a_vote_that_is_refused_moves_no_counter(one, other).await;
+    vote_excludes_acquire_of_other_lease(one, other).await;
+    repeated_vote_under_one_lease_is_granted(one).await;
+    vote_expires_after_requested_ttl(one).await;
+    confirmed_counter_bounds_next_vote(one, other).await;
+    proposal_over_known_counter_is_adopted(one, other).await;
+    rejected_vote_leaves_counter_unchanged(one, other).await;
 }
 
-/// Votes and acquires exclude each other, and the lease of a vote is renewed and released like any.
+/// Checks that votes and acquires exclude each other, and that the lease of a vote can be renewed and
+/// released.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_vote_holds_the_key_as_an_acquire_does<N: Node>(one: &N, other: &N) {
-    let (key, holder, stranger) = fixture("vote");
+/// Panics if the backend breaks this promise.
+pub async fn vote_excludes_acquire_of_other_lease<N: Node>(one: &N, other: &N) {
+    let (key, holder, another) = fixture("vote");
     granted(one, &key, holder, Fence::Propose(1)).await;
-    let left = busy(other, &key, stranger).await;
+    let left = busy(other, &key, another).await;
     assert!(left <= LONG && left > LONG / 2, "{left:?} of {LONG:?}");
-    refused(other, &key, stranger, Fence::Propose(1)).await;
+    rejected(other, &key, another, Fence::Propose(1)).await;
     assert_eq!(renewed(one, &key, holder, LONG).await, Renewed::Renewed);
     release(one, &key, holder).await;
-    grant_within(other, &key, stranger, LONG, SHORT).await;
-    refused(one, &key, holder, Fence::Confirm(1)).await;
-    release(other, &key, stranger).await;
+    grant_within(other, &key, another, LONG, SHORT).await;
+    rejected(one, &key, holder, Fence::Confirm(1)).await;
+    release(other, &key, another).await;
 }
 
-/// A second vote under one lease is granted under a larger counter, once one is known, and freed by
-/// one release.
+/// Checks that a second vote under one lease is granted under a larger counter if the node has a counter,
+/// and that one release frees the key.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_vote_may_be_cast_again_under_one_lease<N: Node>(node: &N) {
-    let (key, holder, stranger) = fixture("vote-again");
+/// Panics if the backend breaks this promise.
+pub async fn repeated_vote_under_one_lease_is_granted<N: Node>(node: &N) {
+    let (key, holder, another) = fixture("vote-again");
     let first = granted(node, &key, holder, Fence::Confirm(1)).await;
     let second = granted(node, &key, holder, Fence::Confirm(1)).await;
     assert!(second > first, "the counter went from {first} to {second}");
     release(node, &key, holder).await;
     assert_eq!(released(node, &key, holder).await, Released::NotHeld);
-    granted(node, &key, stranger, Fence::Propose(1)).await;
-    release(node, &key, stranger).await;
+    granted(node, &key, another, Fence::Propose(1)).await;
+    release(node, &key, another).await;
 }
 
-/// The lease of a vote ends when its time has passed.
+/// Checks that the lease of a vote expires after its TTL.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_vote_lasts_as_long_as_it_was_asked_for<N: Node>(node: &N) {
+/// Panics if the backend breaks this promise.
+pub async fn vote_expires_after_requested_ttl<N: Node>(node: &N) {
     let (key, holder, next) = fixture("vote-expiry");
     let vote = cast(node, &key, holder, SHORT, Fence::Propose(1)).await;
     assert!(matches!(definite(vote, "vote"), Acquired::Granted { .. }));
-    refused(node, &key, next, Fence::Propose(1)).await;
+    rejected(node, &key, next, Fence::Propose(1)).await;
     grant_within(node, &key, next, LONG, MARGIN).await;
     release(node, &key, next).await;
 }
 
-/// What was confirmed is what the next vote goes beyond, whichever handle it comes from.
+/// Checks that the counter of the next vote, on any handle, exceeds the confirmed counter.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_confirmed_counter_is_remembered<N: Node>(one: &N, other: &N) {
+/// Panics if the backend breaks this promise.
+pub async fn confirmed_counter_bounds_next_vote<N: Node>(one: &N, other: &N) {
     let key = fresh_key("vote-confirm");
     let mut last = 0;
     for number in 0..20 {
@@ -116,12 +116,12 @@ pub async fn a_confirmed_counter_is_remembered<N: Node>(one: &N, other: &N) {
     }
 }
 
-/// A node that knows a counter moves it to what is proposed, or beyond.
+/// Checks that a node that has a counter raises it at least to the proposed counter.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_proposal_is_taken_up_where_a_counter_is_known<N: Node>(one: &N, other: &N) {
+/// Panics if the backend breaks this promise.
+pub async fn proposal_over_known_counter_is_adopted<N: Node>(one: &N, other: &N) {
     let (key, holder, next) = fixture("vote-propose");
     let known = granted(one, &key, holder, Fence::Confirm(1)).await;
     let proposed = known + 1_000;
@@ -133,18 +133,18 @@ pub async fn a_proposal_is_taken_up_where_a_counter_is_known<N: Node>(one: &N, o
     release(one, &key, next).await;
 }
 
-/// A vote for a key that another lease holds leaves the counter where it is, or a contender could
-/// drive it up.
+/// Checks that a vote for a key that another lease holds does not change the counter. Contenders could
+/// otherwise exhaust the counter.
 ///
 /// # Panics
 ///
-/// If it is not so.
-pub async fn a_vote_that_is_refused_moves_no_counter<N: Node>(one: &N, other: &N) {
+/// Panics if the backend breaks this promise.
+pub async fn rejected_vote_leaves_counter_unchanged<N: Node>(one: &N, other: &N) {
     const FAR: u64 = 1 << 52;
-    let (key, holder, stranger) = fixture("vote-refused");
+    let (key, holder, another) = fixture("vote-refused");
     let known = granted(one, &key, holder, Fence::Confirm(1)).await;
     for fence in [Fence::Propose(FAR), Fence::Confirm(FAR)] {
-        refused(other, &key, stranger, fence).await;
+        rejected(other, &key, another, fence).await;
     }
     let next = granted(one, &key, holder, Fence::Propose(1)).await;
     assert!(next > known && next < FAR, "{next} after {known}");

@@ -1,4 +1,4 @@
-//! The order of waiters. A store without a queue passes: its waiters compete.
+//! The order of waiters. A store without a queue passes, because its waiters compete.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::backend::{
 /// The time within which a waiter must refresh its place.
 const ALIVE: Duration = Duration::from_secs(3);
 
-/// One waiter, which listens.
+/// A waiter with a subscription.
 struct Waiter<'a, B> {
     backend: &'a B,
     key: LockKey,
@@ -29,7 +29,7 @@ impl<'a, B: Backend> Waiter<'a, B> {
     async fn new(backend: &'a B, key: &LockKey) -> Self {
         let lease = LeaseId::new(Uuid::new_v4(), 1);
         let mut hints = backend.watch(key, lease.manager());
-        hinted(&mut hints, "the watch is in force").await;
+        hinted(&mut hints, "the subscription takes effect").await;
         let key = key.clone();
         Self {
             backend,
@@ -81,22 +81,22 @@ impl<'a, B: Backend> Waiter<'a, B> {
     }
 }
 
-/// The key goes to the next waiter, at the latest after a turn of clients outside the queue. A store that
-/// cannot count them gives them turns at intervals.
+/// Asserts that the next waiter receives the key, at the latest after a turn of clients outside the queue.
+/// A store that cannot count these clients grants them turns at intervals.
 #[track_caller]
 fn passed_on(outcome: Released) {
     let passed_on = matches!(outcome, Released::Transferred | Released::LeftToOthers);
     assert!(passed_on, "a process waits: {outcome:?}");
 }
 
-/// The key is free, perhaps in a turn of clients outside the queue.
+/// Asserts that the key is free, possibly in a turn of clients outside the queue.
 #[track_caller]
 fn freed(outcome: Released) {
     let freed = matches!(outcome, Released::Released | Released::LeftToOthers);
     assert!(freed, "no process waits: {outcome:?}");
 }
 
-/// A held key, and two waiters on different handles. `None` if the store has no queue.
+/// Returns a holder, and two waiters on different handles, or `None` if the store has no queue.
 async fn queue<'a, B: Backend>(
     subject: &str,
     one: &'a B,
@@ -117,7 +117,7 @@ async fn queue<'a, B: Backend>(
     Some((holder, first, second))
 }
 
-/// `contend` for a free key is granted, and confirmed again by a repeat. One release frees it.
+/// Checks that `contend` for a free key is granted, also when repeated, and that one release frees the key.
 ///
 /// # Panics
 ///
@@ -133,7 +133,7 @@ pub async fn contend_for_free_key_is_granted<B: Backend>(one: &B, other: &B) {
     release(other, &key, next).await;
 }
 
-/// A release transfers the key to the first waiter, which confirms it for its full TTL.
+/// Checks that a release transfers the key to the first waiter, which confirms it for its full TTL.
 ///
 /// # Panics
 ///
@@ -146,11 +146,14 @@ pub async fn release_transfers_key_to_first_waiter<B: Backend>(one: &B, other: &
     while let Ok(Hint::Released) = hint_now(&mut first.hints).await {}
     assert_eq!(holder.release().await, Released::Transferred);
     let counter = first.granted().await;
-    // A store that sends no notifications hints at intervals, which is too late for a confirmation.
+    // A store without notifications sends hints at intervals, too late for a confirmation.
     hinted(&mut first.hints, "the transfer").await;
     assert_eq!(newcomer.wait().await, Some(2));
     let left = inspected(one, &first.key).await.ttl;
-    assert!(left > LONG / 2, "confirmed for {LONG:?}, and {left:?} left");
+    assert!(
+        left > LONG / 2,
+        "confirmed for {LONG:?}, and has {left:?} left"
+    );
     passed_on(first.release().await);
     assert!(second.granted().await > counter);
     passed_on(second.release().await);
@@ -158,7 +161,8 @@ pub async fn release_transfers_key_to_first_waiter<B: Backend>(one: &B, other: &
     freed(newcomer.release().await);
 }
 
-/// A repeated `contend` neither loses nor gains a place. A repeated `release` does not end a transferred lease.
+/// Checks that a repeated `contend` keeps its place, and that a repeated `release` does not end a
+/// transferred lease.
 ///
 /// # Panics
 ///
@@ -180,7 +184,7 @@ pub async fn repeats_change_no_place<B: Backend>(one: &B, other: &B) {
     freed(second.release().await);
 }
 
-/// A waiter that leaves is not served, and may leave again.
+/// Checks that a waiter that has left is not served, and that it can leave again.
 ///
 /// # Panics
 ///
@@ -197,7 +201,7 @@ pub async fn leave_removes_waiter<B: Backend>(one: &B, other: &B) {
     freed(second.release().await);
 }
 
-/// A waiter that leaves after the transfer passes the key on.
+/// Checks that a waiter that leaves after the transfer releases the key to the next waiter.
 ///
 /// # Panics
 ///
@@ -215,7 +219,7 @@ pub async fn leave_after_transfer_passes_key_on<B: Backend>(one: &B, other: &B) 
     freed(next.release().await);
 }
 
-/// A waiter that does not refresh its place is passed over.
+/// Checks that a waiter that does not refresh its place is passed over.
 ///
 /// # Panics
 ///
@@ -234,7 +238,7 @@ pub async fn silent_waiter_is_passed_over<B: Backend>(one: &B, other: &B) {
     freed(second.release().await);
 }
 
-/// A transferred lease that is not confirmed expires, and the next waiter is served.
+/// Checks that a transferred lease expires unless it is confirmed, and that the next waiter is served.
 ///
 /// # Panics
 ///
@@ -252,7 +256,7 @@ pub async fn unconfirmed_transfer_expires<B: Backend>(one: &B, other: &B) {
     freed(second.release().await);
 }
 
-/// `release_or_keep` transfers the key, and gives the next lease of the process the last place.
+/// Checks that `release_or_keep` transfers the key and puts the next lease of the process last in the queue.
 ///
 /// # Panics
 ///
@@ -282,7 +286,7 @@ pub async fn release_or_keep_enters_next_lease<B: Backend>(one: &B, other: &B) {
     freed(next.release().await);
 }
 
-/// A forced release transfers the key. Releases of several keys transfer each.
+/// Checks that a forced release transfers the key, and that a release of several keys transfers each key.
 ///
 /// # Panics
 ///

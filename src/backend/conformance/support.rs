@@ -12,18 +12,18 @@ use crate::backend::{
     Renewal, Renewed,
 };
 
-/// Longer than any test takes.
+/// A TTL longer than any function takes.
 pub(super) const LONG: Duration = Duration::from_secs(60);
-/// A lease that is meant to run out.
+/// The TTL of a lease that is meant to expire.
 pub(super) const SHORT: Duration = Duration::from_millis(300);
-/// How late a lease may end, and how late a hint may come.
+/// The longest delay of an expiry and of a hint.
 pub(super) const MARGIN: Duration = Duration::from_secs(3);
 
 pub(super) fn fresh_key(subject: &str) -> LockKey {
     LockKey::from_parts(["conformance", subject, &Uuid::new_v4().to_string()])
 }
 
-/// A key of its own, and two leases of two managers.
+/// Returns a fresh key, and leases of two managers.
 pub(super) fn fixture(subject: &str) -> (LockKey, LeaseId, LeaseId) {
     (
         fresh_key(subject),
@@ -59,8 +59,10 @@ pub(super) async fn grant<B: Backend>(
     granted(try_acquire(backend, key, lease, ttl).await, key)
 }
 
-/// Grants a lease that is meant to run out. It may do so before a store that is slow has answered,
-/// which then had no effect for sure: such a try is made again.
+/// Acquires a lease that is meant to expire.
+///
+/// The lease can expire before a slow store replies. The store then returns an error without an effect,
+/// and the attempt is repeated.
 pub(super) async fn grant_briefly<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> u64 {
     let deadline = Instant::now() + MARGIN;
     loop {
@@ -82,7 +84,7 @@ pub(super) fn granted(answer: Result<Acquired, BackendError>, key: &LockKey) -> 
     }
 }
 
-/// Tries until the key is granted.
+/// Attempts to acquire the key until it is granted, for at most `patience`.
 pub(super) async fn grant_within<B: Backend>(
     backend: &B,
     key: &LockKey,
@@ -134,7 +136,7 @@ pub(super) fn only<T: Debug>(answers: Vec<Result<T, BackendError>>, command: &st
     let mut answers = answers.into_iter();
     match (answers.next(), answers.next()) {
         (Some(answer), None) => definite(answer, command),
-        _ => panic!("{command} of one item must have one answer"),
+        _ => panic!("{command} of one item must return one result"),
     }
 }
 
