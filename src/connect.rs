@@ -1,9 +1,10 @@
-//! Managers over the backends of this crate: the one place that knows both.
+//! Managers over the backends of this crate. No other module names both.
 
 use crate::{ConfigError, ConnectError, LockManager, LockManagerBuilder, Memory};
 
 impl LockManager {
-    /// Locks in the memory of this process, with default settings: enough for a single process.
+    /// Creates a manager with locks in the memory of this process and default settings, for a single
+    /// process.
     #[must_use]
     #[allow(clippy::missing_panics_doc)]
     pub fn in_memory() -> Self {
@@ -12,7 +13,7 @@ impl LockManager {
             .expect("BUG: the default settings are valid")
     }
 
-    /// Locks at a URL, with default settings.
+    /// Creates a manager with locks at a URL, with default settings.
     ///
     /// | URL | backend |
     /// |---|---|
@@ -23,11 +24,10 @@ impl LockManager {
     /// | `redis+cluster://[user:password@]host[:port],…` | the cluster of these nodes |
     /// | `rediss://…`, `rediss+sentinel://…`, `rediss+cluster://…` | the same through TLS (feature `redis-tls`) |
     ///
-    /// The [`guide`](crate::guide) tells what each of them guarantees.
+    /// The [`guide`](crate::guide) lists the guarantees of each backend.
     ///
-    /// What looks unsafe about a server, such as an eviction policy that may drop locks, is told as a
-    /// `tracing` event, with that feature; to see it without, use `RedisBackend::builder` and its
-    /// `warnings`.
+    /// The feature `tracing` logs the risks of a server, such as an eviction policy that may drop locks.
+    /// Without the feature, `RedisBackend::builder` and its `warnings` return them.
     ///
     /// # Errors
     ///
@@ -44,8 +44,7 @@ impl LockManager {
         Ok(Self::builder_at(url).await?.build()?)
     }
 
-    /// The same, for a program that changes the defaults: connects, and leaves the settings to the
-    /// builder.
+    /// Creates a builder for locks at a URL, for a program that changes the defaults.
     ///
     /// # Errors
     ///

@@ -1,20 +1,19 @@
-//! Who holds a lock, and the number that proves it at the storage.
+//! The owner of a lock, and the fencing token that proves a grant to a storage.
 
 use std::fmt;
 use std::num::NonZeroU64;
 
 use uuid::Uuid;
 
-/// The identity under which a lock is held: the same owner re-enters, anybody else waits.
+/// The identity under which a lock is held. The same owner re-enters, and any other owner waits.
 ///
-/// Known to the [`LockManager`](crate::LockManager) that made it and to its clones only: build one
-/// manager per backend and clone it.
+/// Only the [`LockManager`](crate::LockManager) that created it and its clones recognize an owner. Build
+/// one manager per backend and clone it.
 ///
-/// An owner is the UUID v4 of the [`LockManager`](crate::LockManager) that made it plus a counter,
-/// one per request. It is never a thread or a task id: a Tokio task migrates between threads and
-/// one thread runs many requests, so the identity travels explicitly, in the extensions of the
-/// request or through [`Acquire::owner`](crate::Acquire::owner). Two requests on one thread are
-/// two owners.
+/// An owner is the UUID v4 of its manager and a number that is unique per request. It is not a thread or a
+/// task id, because a Tokio task migrates between threads and one thread runs many requests. It travels
+/// explicitly: in the extensions of the request, or through [`Acquire::owner`](crate::Acquire::owner). Two
+/// requests on one thread are two owners.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
     manager: Uuid,
@@ -28,7 +27,7 @@ impl Owner {
     }
 }
 
-/// `<uuid>:<number>`, the form in which Redisson names its owners.
+/// Formats the owner as `<uuid>:<number>`, which is how Redisson names its owners.
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.manager, self.number)
@@ -41,15 +40,15 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// A number that grows with every fresh grant of a key, so that the storage behind the lock can
-/// refuse the write of a holder that was overtaken.
+/// A number that increases with each fresh grant of a key. The storage behind the lock uses it to reject
+/// the write of a stale holder.
 ///
-/// Strictly increasing per key: over hand-offs inside the process, over grants to other
-/// processes, over an empty restart of the backend. Reentrant grants share the token of the
-/// outermost one; a nested hold of one key out of several has that key's own, so write with the
-/// outer guard's throughout. It fits a signed 64-bit integer (SQL `BIGINT`) and exceeds 2^53, so in JSON
-/// write it as a string. Tokens of different keys must not be compared. (Those that are drawn from
-/// Redisson's counters, `redisson_fencing_tokens`, are small, and begin anew where Redis loses its data.)
+/// Tokens strictly increase per key: over hand-offs in the process, over grants to other processes, and
+/// over an empty restart of the backend. Reentrant grants share the token of the outermost one. A nested
+/// hold of one key out of several has that key's own token, so write with the outer guard's token
+/// throughout. A token fits a signed 64-bit integer (SQL `BIGINT`) and exceeds 2^53, so JSON requires a
+/// string. Tokens of different keys are not comparable. Tokens from Redisson's counters
+/// (`redisson_fencing_tokens`) are small and restart at 1 if Redis loses its data.
 ///
 /// On Redis, the tokens of a lock increase under two conditions:
 ///
@@ -79,18 +78,18 @@ impl fmt::Debug for Owner {
 pub struct FencingToken(i64);
 
 impl FencingToken {
-    /// The token of the `handoff`-th grant made under a backend's counter, which stands for so many
-    /// tokens: 0 is the grant itself.
+    /// Creates the token of the `handoff`-th grant under a backend's counter. The fresh grant has hand-off
+    /// 0.
     ///
-    /// The next counter is at least one larger, so its tokens exceed all of this one; and the tokens
-    /// of consecutive counters are consecutive.
+    /// The next counter is at least one larger, so its tokens exceed all tokens of this one. The tokens of
+    /// consecutive counters are consecutive.
     pub(crate) fn new(counter: u64, per_counter: u32, handoff: u32) -> Self {
         let token = counter.saturating_mul(per_counter.into());
         let token = token.saturating_add(handoff.into());
         Self(i64::try_from(token).unwrap_or(i64::MAX))
     }
 
-    /// The token as the signed 64-bit integer that a SQL `BIGINT` holds. Never negative.
+    /// Returns the token as the signed 64-bit integer of a SQL `BIGINT`. It is not negative.
     #[must_use]
     pub fn get(self) -> i64 {
         self.0
@@ -120,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_counter_exceeds_every_handoff_of_the_last() {
+    fn next_counter_exceeds_all_handoffs_of_previous() {
         let last = FencingToken::new(7, 256, 255);
         assert!(FencingToken::new(8, 256, 0) > last);
         assert_eq!(last.get(), 7 * 256 + 255);
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn microseconds_since_the_epoch_fit_for_a_thousand_years() {
+    fn microsecond_clock_fits_for_thousand_years() {
         let year_3000: u64 = 32_503_680_000 * 1_000_000;
         assert!(FencingToken::new(year_3000, 256, 255).get() < i64::MAX);
     }

@@ -1,4 +1,4 @@
-//! The one place that spawns: runtimes, and background tasks in them.
+//! The only place that spawns: runtimes, and background tasks in them.
 //!
 //! | tasks | where they run |
 //! |---|---|
@@ -77,7 +77,7 @@ impl Runtime {
         F: Future<Output = ()> + Send + 'static,
     {
         match self {
-            // The outcome of a detached task reaches whoever needs it through its own state.
+            // The task reports its outcome through its own state.
             Self::Tokio(handle) => drop(handle.spawn(task)),
             #[cfg(feature = "test-util")]
             Self::Simulated(simulated) => simulated.spawn(Box::pin(task)),
@@ -91,14 +91,14 @@ impl fmt::Debug for Runtime {
     }
 }
 
-/// The runtime has no timers, which deadlines and a watchdog need.
+/// The error of a runtime without timers, which deadlines and a watchdog need.
 #[derive(Debug, thiserror::Error)]
 #[error("Tokio runtime without timers: build it with `enable_time` or `enable_all`")]
 pub(crate) struct NoTimers;
 
 /// Returns `true` if timers work in the current runtime.
 pub(crate) fn timers_work() -> bool {
-    // There is no other way to ask: creating a timer panics where they are disabled.
+    // Tokio has no query for this: creating a timer panics where timers are disabled.
     catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
 
@@ -111,7 +111,7 @@ pin_project! {
             #[pin]
             sleep: Sleep,
         },
-        /// Threads sleep in turn.
+        /// Threads that sleep, one after another.
         Threads {
             at: Instant,
             slept: Option<oneshot::Receiver<()>>,
@@ -119,7 +119,7 @@ pin_project! {
     }
 }
 
-/// The longest sleep of one thread, which outlives a timer that was dropped.
+/// The longest sleep of one thread, which can outlive a dropped timer.
 const THREAD_SLEEP: Duration = Duration::from_secs(1);
 
 impl Timer {
@@ -167,7 +167,7 @@ fn sleep_on_thread(duration: Duration) -> oneshot::Receiver<()> {
     let (over, slept) = oneshot::channel();
     std::thread::spawn(move || {
         std::thread::sleep(duration);
-        // The timer may have been dropped.
+        // The timer may be dropped.
         let _dropped = over.send(());
     });
     slept
@@ -175,8 +175,8 @@ fn sleep_on_thread(duration: Duration) -> oneshot::Receiver<()> {
 
 /// Starts background tasks, also from a `Drop` outside of any runtime.
 ///
-/// Remembers the runtime of the last call. Where there is none, or it is gone, the task is
-/// dropped unstarted: nothing blocks, nothing panics, and the leases run out.
+/// It remembers the runtime of the last call. Without a runtime, the task is dropped unstarted: no call
+/// blocks or panics, and the leases expire.
 #[derive(Debug, Default)]
 pub(crate) struct Spawner {
     last: Mutex<Option<Runtime>>,
@@ -199,7 +199,8 @@ impl Spawner {
     }
 }
 
-/// A thread with a runtime that no caller can delay or end, for connections and the tasks that own them.
+/// A thread with a runtime that no caller can delay or end. It runs connections and the tasks that own
+/// them.
 ///
 /// A connection can be used from any runtime, but only the runtime that dialled it moves its bytes. A
 /// runtime of the program may idle, block or end while other runtimes wait for a reply.
@@ -217,7 +218,7 @@ impl Background {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        // Logs go where those of the caller go, as in a runtime of the program.
+        // Logs go to the subscriber of the caller, as in a runtime of the program.
         #[cfg(feature = "tracing")]
         let task = tracing::instrument::WithSubscriber::with_current_subscriber(task);
         let handle = self.handle().or_else(|| Handle::try_current().ok());
@@ -252,7 +253,8 @@ impl Background {
         }
     }
 
-    /// Returns the runtime in which [`spawn_near`](Self::spawn_near) starts a task, or `None` for the thread.
+    /// Returns the runtime in which [`spawn_near`](Self::spawn_near) starts a task, or `None` for the
+    /// thread.
     pub(crate) fn near_id(self) -> Option<RuntimeId> {
         Self::near().map(|handle| RuntimeId::Tokio(handle.id()))
     }
@@ -273,7 +275,7 @@ impl Background {
     {
         let (sender, output) = oneshot::channel();
         self.spawn(async move {
-            // The caller may be gone.
+            // The caller may be dropped.
             drop(sender.send(task.await));
         });
         output.await.ok()
@@ -296,7 +298,7 @@ fn io_works() -> bool {
     let Ok(socket) = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)) else {
         return false;
     };
-    // As for timers: registering a socket panics where I/O is disabled.
+    // As for timers, registering a socket panics where I/O is disabled.
     socket.set_nonblocking(true).is_ok()
         && catch_unwind(|| drop(tokio::net::UdpSocket::from_std(socket))).is_ok()
 }

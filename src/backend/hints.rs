@@ -53,7 +53,7 @@ enum Source {
     Several(Several),
 }
 
-/// What one waiter has not received yet. The senders hold it weakly: without a waiter, it is gone.
+/// The hints that one waiter has not received yet. The senders hold it weakly, so it ends with the waiter.
 #[derive(Default)]
 struct Pending {
     state: Mutex<PendingState>,
@@ -63,7 +63,7 @@ struct Pending {
 struct PendingState {
     released: bool,
     transferred: Option<LeaseId>,
-    /// The task that waits for the next hint, or one that has ceased to.
+    /// The waker of the last task that polled for a hint.
     waker: Option<Waker>,
 }
 
@@ -94,7 +94,7 @@ impl Pending {
             Hint::Transferred { lease } => state.transferred = Some(lease),
         }
         let waker = state.waker.take();
-        // A waker runs code of the waiter's runtime.
+        // Waking runs code of the waiter's runtime, which must not run under the mutex.
         drop(state);
         if let Some(waker) = waker {
             waker.wake();

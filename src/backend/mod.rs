@@ -1,7 +1,7 @@
-//! Where leases live: the contract between the engine and a store, and the stores.
+//! The contract between the engine and a store of leases, and the stores.
 //!
 //! A new store is a module here that implements [`Backend`] and runs [`conformance`] in
-//! `tests/conformance.rs`; a URL for it goes into `connect.rs` of the crate.
+//! `tests/conformance.rs`. Its URL belongs in `connect.rs` of the crate.
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

@@ -1,4 +1,4 @@
-//! The requests and outcomes of the queue in which the waiters of all processes stand.
+//! The request and the outcome of [`contend`](super::Backend::contend), which enters the queue of waiters.
 
 use std::time::Duration;
 
@@ -11,14 +11,15 @@ use crate::LockKey;
 pub struct ContendRequest {
     /// The key to acquire.
     pub key: LockKey,
-    /// The lease that stands in the queue and that shall hold the key.
+    /// The lease that enters the queue and that shall hold the key.
     pub lease: LeaseId,
     /// The duration of the lease.
     pub ttl: Duration,
-    /// Whether the process has a [`watch`](super::Backend::watch) in force for this key and manager.
+    /// Whether the process has a [`watch`](super::Backend::watch) in effect for this key and manager.
     ///
-    /// A waiter that listens is notified when the key is transferred to it, and passed over if the
-    /// notification does not reach it. Any other waiter has a short time to find out by an attempt.
+    /// A waiter that listens is notified when the key is transferred to it. It is passed over if the
+    /// notification does not reach it. Any other waiter has a short time to detect the transfer by an
+    /// attempt.
     pub listens: bool,
 }
 
@@ -74,7 +75,7 @@ impl Contended {
     }
 }
 
-/// The outcome in a store without a queue.
+/// Creates the outcome of an attempt in a store without a queue.
 impl From<Acquired> for Contended {
     fn from(acquired: Acquired) -> Self {
         match acquired {

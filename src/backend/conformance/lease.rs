@@ -97,7 +97,7 @@ pub async fn batch_returns_one_result_per_item<B: Backend>(one: &B, other: &B) {
     let items: Vec<_> = (0..257_u64)
         .map(|number| Release::new(fresh_key("batch"), LeaseId::new(manager, number)))
         .collect();
-    // Of each three keys, the first is held under its lease, the second under another, the third is free.
+    // The keys cycle through three states: held under the lease, held under another lease, and free.
     let is_held = |index: usize| index.is_multiple_of(3);
     for (index, Release { key, lease }) in items.iter().enumerate() {
         match index % 3 {

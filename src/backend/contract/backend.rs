@@ -28,8 +28,8 @@ use crate::backend::{ContendRequest, Contended, Hints};
 ///   [`immediate`](Self::immediate) commands.
 /// - A [`LeaseId`] is used for one acquire. It is not used again after a release, a loss or an error.
 /// - The future of [`try_acquire`](Self::try_acquire) or [`contend`](Self::contend) is polled until it
-///   completes, even after its caller was cancelled. The engine then releases what it acquired. Only a runtime shutdown drops
-///   that future early.
+///   completes, even after its caller was cancelled. The engine then releases what it acquired. Only a
+///   runtime shutdown drops that future early.
 /// - After an error that may have taken effect, the engine calls [`release`](Self::release) for that
 ///   lease until it returns an outcome or the lease must have expired.
 ///
@@ -103,8 +103,8 @@ pub trait Backend: Send + Sync + 'static {
         request: &AcquireRequest,
     ) -> impl Future<Output = Result<Acquired, BackendError>> + Send;
 
-    /// Acquires a key if it is free or was transferred to this lease. Otherwise enters the queue of its waiters,
-    /// or refreshes the place of the lease there.
+    /// Acquires a key if it is free or was transferred to this lease. Otherwise enters the queue of its
+    /// waiters, or refreshes the place of the lease there.
     ///
     /// A grant sets the TTL of the request and carries a fresh counter, as in
     /// [`try_acquire`](Self::try_acquire). It confirms a transfer.

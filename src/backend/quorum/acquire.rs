@@ -6,10 +6,10 @@
 //!    └───────────────┴── a majority is impossible ────► release ───► busy, or unavailable
 //! ```
 //!
-//! The deadline of the engine starts before the first command. The lease at a node starts with its vote, which
-//! is later, also in the second round. So no node that granted has released the lease at the deadline. The
-//! clocks of the nodes only measure spans, and the drift allows for their speed. The engine releases a grant
-//! that took longer than its lease.
+//! The deadline of the engine starts before the first command. The lease at a node starts with its vote,
+//! which is later, also in the second round. At the deadline, each node that granted therefore still holds
+//! the lease. The clocks of the nodes only measure durations, and the drift allows for their speed. The
+//! engine releases a grant that took longer than its lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ pub(super) async fn try_acquire(inner: &Arc<Inner>, request: &AcquireRequest) ->
 impl Candidacy {
     /// # Cancel safety
     ///
-    /// As the contract says, it must not be dropped: votes in flight would not be released.
+    /// The contract forbids dropping this future: votes in flight would not be released.
     async fn run(mut self, began: Instant) -> Vote {
         let proposal = self.inner.proposals.next();
         for node in 0..self.inner.nodes.len() {
@@ -69,8 +69,8 @@ impl Candidacy {
         }
     }
 
-    /// Sees to it that a majority knows the counter of the grant, so that no later majority can come
-    /// by without hearing of it.
+    /// Ensures that a majority has the counter of the grant, so that each later majority contains a node
+    /// that has it.
     async fn agree(&mut self, counter: u64) -> Option<u64> {
         self.inner.proposals.heard(counter);
         if !self.election.is_known(counter) {
@@ -81,7 +81,7 @@ impl Candidacy {
         self.answers(|election| election.agreement(counter)).await
     }
 
-    /// Has a node that forgot its counter remember again, beside the grant.
+    /// Sends the counter to a node that lost its own. The grant does not wait for it.
     fn teach(&mut self, counter: u64) {
         for node in self.election.forgetful() {
             self.ask(node, Fence::Confirm(counter));
@@ -92,7 +92,7 @@ impl Candidacy {
         let request = self.request.clone();
         let AcquireRequest { key, lease, ttl } = request.clone();
         let Some(claim) = self.inner.ledger.claim(node, &key, lease) else {
-            // A try under this lease went before, and its vote is still under way.
+            // The vote of an earlier attempt under this lease is still in flight.
             let engaged = Err(fault::engaged());
             return self.election.cast(node, engaged, Instant::now());
         };
@@ -105,7 +105,7 @@ impl Candidacy {
                 Ok(Acquired::Busy { .. }) => claim.out(),
                 Err(error) if !error.may_have_taken_effect() => claim.unchanged(),
                 Ok(Acquired::Granted { .. }) | Err(_) => {
-                    // The node counts from when the vote came, which may be now.
+                    // The TTL at the node starts when the vote arrives, which may be now.
                     inner.ledger.prolong(&key, lease, Instant::now() + ttl);
                     drop(claim);
                 }
@@ -119,10 +119,10 @@ impl Candidacy {
         self.votes.push(node, Box::pin(vote));
     }
 
-    /// Collects answers until they amount to something; all that is waited for is one node timeout.
+    /// Collects replies until they decide the standing, for at most one node timeout.
     async fn answers(&mut self, standing: impl Fn(&Election) -> Standing) -> Option<u64> {
-        let patience = self.inner.node_timeout;
-        let deadline = Instant::now() + patience;
+        let timeout = self.inner.node_timeout;
+        let deadline = Instant::now() + timeout;
         loop {
             while let Some((node, answer)) = self.votes.another() {
                 self.election.cast(node, answer, Instant::now());
@@ -132,7 +132,7 @@ impl Candidacy {
                 Standing::Defeated => return None,
                 Standing::Open => match self.votes.next_until(deadline).await {
                     Some((node, answer)) => self.election.cast(node, answer, Instant::now()),
-                    None => self.election.close(patience),
+                    None => self.election.close(timeout),
                 },
             }
         }
@@ -151,10 +151,10 @@ impl Candidacy {
             votes,
             ..
         } = self;
-        // First: what is under way must find the lease unwanted when it is answered.
-        let given_back = inner.give_back(Release::new(request.key, request.lease));
+        // The lease is disowned first, so that each vote in flight is released when its reply arrives.
+        let abandoned = inner.abandon(Release::new(request.key, request.lease));
         inner.finish(votes);
-        let settled = given_back.await;
+        let settled = abandoned.await;
         if election.is_split() {
             // Several processes may each hold a part of the nodes, and retry at the same moment. Random
             // pauses separate them.

@@ -1,4 +1,4 @@
-//! What is asked of all nodes and answered by a majority of them, without an order to keep.
+//! Commands that need replies from a majority of the nodes and no order among the nodes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Renewed if a majority says so; not held once that cannot be so any more.
+    /// Returns the result on which a majority agrees, if any.
     fn outcome(&self, nodes: usize) -> Option<Renewed> {
         let majority = nodes / 2 + 1;
         if self.renewed >= majority {
@@ -47,8 +47,8 @@ impl Tally {
     }
 }
 
-/// A renewal that is overtaken by the release of its lease creates nothing, on no node: no claim is
-/// needed.
+/// Renews leases. A renewal that arrives after the release of its lease creates no lease, so it needs no
+/// claim.
 pub(super) async fn renew(
     inner: &Arc<Inner>,
     renewals: &[Renewal],
@@ -76,7 +76,7 @@ pub(super) async fn renew(
             break;
         }
     }
-    // A node that is slow keeps the lease, too, when it gets there.
+    // A slow node renews the lease when the command arrives.
     inner.finish(flight);
     let outcomes = tallies.into_iter().map(|tally| match tally.outcome(nodes) {
         Some(outcome) => Ok(outcome),
@@ -97,7 +97,7 @@ pub(super) async fn renew(
     outcomes
 }
 
-/// Whom a majority names.
+/// Returns the holder that a majority of the nodes reports.
 pub(super) async fn inspect(
     inner: &Arc<Inner>,
     key: &LockKey,
@@ -117,8 +117,8 @@ pub(super) async fn inspect(
             Err(error) => failures.push(error),
         }
         if let Some(votes) = holders.values_mut().find(|votes| votes.len() >= majority) {
-            // It holds the key for as long as a majority keeps its lease: until the first of these
-            // forgets it, to be on the safe side of those that have not answered.
+            // The holder has the key while a majority keeps its lease. The shortest TTL of this majority is
+            // a lower bound, whatever the other nodes reply.
             votes.sort_by_key(|holder| holder.ttl);
             return Ok(votes.drain(..).next());
         }
@@ -130,8 +130,8 @@ pub(super) async fn inspect(
     Err(fault::no_majority(failures, nodes, false))
 }
 
-/// Frees the key on every node; a majority has to answer. Any part of a lease that is taken away is
-/// told: its holder may have been left without a majority.
+/// Releases the key on every node, and requires replies from a majority. A lease that was released on any
+/// node is reported, because its holder may have lost its majority.
 pub(super) async fn force_release(
     inner: &Arc<Inner>,
     key: &LockKey,

@@ -1,4 +1,4 @@
-//! The contract, on several nodes.
+//! The [`Backend`] of a quorum.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,17 +23,18 @@ use crate::backend::{
 ///                                     ├─► node 3    (hangs)     counts from before the first
 ///                                     ├─► node 4    granted     command went out
 ///                                     └─► node 5    (is down)
-///   The nodes know nothing of each other: no replication, no leader, no failover.
+///   The nodes do not communicate: no replication, no leader, no failover.
 /// ```
 ///
-/// A cheap handle: clones share what they know of their leases.
+/// A cheap handle: clones share the state of their leases.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use tower_lock::{LockManager, Memory, Quorum};
 ///
-/// // Stores in one process survive nothing; in earnest each is a `RedisBackend` on a machine of its own.
+/// // Stores in one process are for demonstration. In production, each node is a `RedisBackend` on its own
+/// machine.
 /// let quorum = Quorum::builder()
 ///     .node(Memory::new())
 ///     .node(Memory::new())
@@ -46,60 +47,61 @@ use crate::backend::{
 /// # }
 /// ```
 ///
-/// # What it guarantees
+/// # Guarantees
 ///
-/// With N nodes, N odd, a *minority* is any number below N/2: one of three, two of five.
+/// Let N be the number of nodes, which is odd. A *minority* is any number below N/2: one of three, two of
+/// five.
 ///
-/// - *Available* while a minority is down, hangs, or loses its replies, without a delay.
-///   Without a majority every acquire is [`Unavailable`](crate::ErrorKind::Unavailable) within four
-///   [node timeouts](QuorumBuilder::node_timeout), and locks that are held are lost at their deadline.
-/// - *Mutual exclusion*, as long as no node forgets a lease that is held: two majorities share a node,
-///   and that node grants one lease at a time. A lease counts from before the first command, on every
-///   node from that or later, so a majority keeps it for as long as the process trusts it. The clocks
-///   need not agree on the time, only run at the same speed within 1 % and not be set while
-///   they run.
-/// - *A failed attempt leaves nothing behind*: it is released on every node that it may have reached. The
-///   release is repeated at an unreachable node until the lease must have expired there.
-/// - *A renewal never takes anything.* A node that forgot a lease is not made to hold it again: it
-///   might make up a majority that has never been one. So a lease lives on the nodes that granted
-///   it, and is lost with the majority of them; a fresh one has all nodes to choose from.
+/// - *Availability.* While a minority is unavailable, hangs or loses its replies, commands have no added
+///   delay. Without a majority, each acquire is [`Unavailable`](crate::ErrorKind::Unavailable) within four
+///   [node timeouts](QuorumBuilder::node_timeout), and held locks are lost at their deadline.
+/// - *Mutual exclusion.* While no node forgets a lease that is held, at most one process holds a key. Two
+///   majorities share a node, and that node grants one lease at a time. The process counts a lease from
+///   before the first command, and each node from that time or later. A majority therefore keeps the lease
+///   for as long as the process relies on it. The clocks may show different times. They must run at the
+///   same speed within 1 % and must not be set while they run.
+/// - *Failed attempts.* A failed attempt is released on every node that it may have reached. The release is
+///   repeated at an unreachable node until the lease must have expired there.
+/// - *Renewals.* A renewal does not create a lease. A node that forgot a lease does not hold it again,
+///   because it could complete a majority that did not exist before. A lease is therefore lost with the
+///   majority of the nodes that granted it. A fresh lease can be granted by all nodes.
 ///
 /// # Fencing tokens
 ///
-/// Tokens increase from grant to grant, whatever the clocks say, as long as the nodes that gave no vote
-/// for a grant and those that lost their data since the grant before are together a minority. Each
-/// node keeps one counter, and:
+/// Tokens increase from grant to grant, independent of the clocks, under one condition. The nodes that cast
+/// no vote for a grant and those that lost their data since the previous grant must together be a minority.
+/// Each node keeps one counter:
 ///
-/// 1. A vote takes the counter of the node beyond what it was, and tells it. The grant's counter is the
-///    largest of a majority's.
-/// 2. A grant counts only once a majority *knows* its counter: the node's own has come as far.
-///    Most often all of them answer the same, since the process proposes one, and that takes no more than
-///    the one round trip; otherwise those that are behind receive it, with the same lease, in a second one.
-/// 3. A node that knows no counter says so, and learns one only in that second round, not from a proposal. Its
-///    vote does not count for 1, unless all nodes have replied or timed out.
+/// 1. A vote increases the counter of the node and returns it. The grant's counter is the largest one of a
+///    majority.
+/// 2. A grant is complete when a majority *has* its counter: the node's own counter is at least as large.
+///    The process proposes a counter, so normally all nodes return the same one in the first round trip.
+///    Otherwise the other nodes receive the counter and the same lease in a second round trip.
+/// 3. A node without a counter reports this. It adopts a counter only in the second round, not from a
+///    proposal. Its vote does not count for 1, unless all nodes have replied or timed out.
 ///
-/// Let a grant have the counter *c*. By 2 a majority knew *c* while they held its lease. A node that voted
-/// for the next grant did so after it released that lease. Fewer than half of the nodes
-/// remember less than *c*. So of a majority that remembers anything, which 3 asks for, one voted
-/// beyond *c*; and where so many do not remember that there is no such majority, all others
-/// were heard, and one of them knew *c*, by the assumption above. The maximum of 1 is larger
-/// than *c* in either case.
+/// Let a grant have the counter *c*. By 2, a majority had *c* while they held its lease. A node that voted
+/// for the next grant did so after it released that lease. Fewer than half of the nodes have a counter less
+/// than *c*. A majority of nodes with a counter, as 3 requires, therefore contains one that voted above
+/// *c*. If there is no such majority, all other nodes have replied. One of them had *c*, by the assumption
+/// above. In both cases the maximum of 1 is larger than *c*.
 ///
-/// The maximum of 1 alone would not do: it may come from a node that is not among the next majority.
-/// Where more is lost than a minority, tokens go on from the wall clocks of the processes, which are what
-/// they propose; so too for a command that was under way at a node while it lost its data.
+/// The maximum of 1 alone is not sufficient: it may come from a node outside the next majority. If more
+/// than a minority lost their data, tokens continue from the wall clocks of the processes, because these
+/// are the proposals. The same is true for a command that was in flight at a node while it lost its data.
 ///
-/// # What to set
+/// # Deployment
 ///
-/// - *Nodes that fail apart*: own machines, own power, no replicas. The same nodes, by the same prefix, in
-///   every process. More than five seldom help: each command goes to all of them.
-/// - *Persistence.* A node that restarts without its data may vote a second time for a key that is held.
-///   Either it keeps each write (`appendonly yes`, `appendfsync always`), or it stays away, and
-///   grants nothing, for as long as the longest lease after it has come back empty.
-/// - *No eviction*: `maxmemory-policy noeviction`. A vote that is evicted may be given a second time.
-/// - [`node_timeout`](QuorumBuilder::node_timeout), when leases are short or nodes are far.
+/// - *Independent nodes.* Use separate machines and power supplies, without replicas. Every process must
+///   use the same nodes and the same prefix. More than five nodes seldom help, because each command goes to
+///   all nodes.
+/// - *Persistence.* A node that restarts without its data may vote a second time for a held key. It must
+///   persist each write (`appendonly yes`, `appendfsync always`), or grant no lock for the longest lease
+///   after an empty restart.
+/// - *No eviction.* Set `maxmemory-policy noeviction`. A node can cast an evicted vote a second time.
+/// - *Timeout.* Set [`node_timeout`](QuorumBuilder::node_timeout) if leases are short or nodes are far.
 ///
-/// # Where it comes from
+/// # Source
 ///
 /// The algorithm is [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/),
 /// with tokens added. Kleppmann, [*How to do distributed
@@ -117,7 +119,7 @@ pub struct Quorum {
 const COMMAND_TIMEOUTS: u32 = 4;
 
 impl Quorum {
-    /// A quorum without nodes yet, and with a [node timeout](QuorumBuilder::node_timeout) of 100 ms.
+    /// Creates a builder without nodes, and with a [node timeout](QuorumBuilder::node_timeout) of 100 ms.
     pub fn builder() -> QuorumBuilder {
         QuorumBuilder::new()
     }
@@ -127,7 +129,8 @@ impl Quorum {
     }
 }
 
-/// No method waits for a node longer than its answer matters, and at most four node timeouts.
+/// Each method waits for a node only while its reply can change the outcome, and at most four node
+/// timeouts.
 ///
 /// A quorum releases in `release_or_keep` and extends no lease, as is the default. To keep a lease, all
 /// nodes would have to report no subscribers, and a majority would have to agree on fresh counters. An
@@ -138,8 +141,8 @@ impl Quorum {
 /// by their arrival there, so the nodes could transfer one key to different leases, and none of them would
 /// have a majority. Waiters acquire after the hints of a majority, as they do without a queue.
 ///
-/// Dropping the future of any method but `try_acquire` leaves nothing behind: what was sent takes
-/// effect or does not, and may be asked for again.
+/// If the future of any method but `try_acquire` is dropped, a command that was sent takes effect or does
+/// not. The caller can repeat it.
 impl Backend for Quorum {
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
         acquire::try_acquire(&self.inner, request).await

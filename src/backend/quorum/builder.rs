@@ -12,7 +12,7 @@ use crate::ConfigError;
 const MIN_NODE_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_NODE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Builds a [`Quorum`]; from [`Quorum::builder`].
+/// Builds a [`Quorum`]. [`Quorum::builder`] creates it.
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct QuorumBuilder {
     nodes: Vec<Arc<dyn ErasedNode>>,
@@ -27,38 +27,38 @@ impl QuorumBuilder {
         }
     }
 
-    /// Adds a node: a store that shares nothing with the others. An odd number, 3 or more; the same
-    /// ones in every process.
+    /// Adds a node: a store that shares nothing with the other nodes. A quorum requires an odd number of at
+    /// least 3, and the same nodes in every process.
     pub fn node(mut self, node: impl Node) -> Self {
         self.nodes.push(Arc::new(node));
         self
     }
 
-    /// How long one node is waited for, where its answer matters. Default: 100 ms; 1 ms to 60 s.
+    /// Sets the timeout for the reply of one node. Defaults to 100 ms, from 1 ms to 60 s.
     ///
-    /// A majority that answers is never kept waiting by the rest, so this only bounds how long it
-    /// takes to find out that there is none. A command of the quorum takes four of it at the most: two
-    /// rounds, the give-back, and a pause before the next try.
+    /// A majority that replies does not wait for the other nodes, so the timeout only bounds the time to
+    /// detect a missing majority. A command of the quorum takes at most four node timeouts: two rounds, the
+    /// release, and a pause before the next attempt.
     ///
-    /// The default is far above a round trip within a region, also to a node that forks or hiccups,
-    /// and far below the lease: of the default lease of 30 s, four of it are 1 %. With a shorter lease,
-    /// or nodes farther apart, change it along.
+    /// The default exceeds a round trip within a region, also to a node that pauses briefly. Four node
+    /// timeouts are 1 % of the default lease of 30 s. With shorter leases or distant nodes, set it
+    /// accordingly.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = timeout;
         self
     }
 
-    /// The quorum. Nothing is sent to any node.
+    /// Builds the quorum. No command is sent.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] naming the setting: `node` if their number is even or below 3,
+    /// Returns a [`ConfigError`] for `node` if the number of nodes is even or below 3, and for
     /// `node_timeout` if it is out of bounds.
     pub fn build(self) -> Result<Quorum, ConfigError> {
         let advice = match self.nodes.len() {
-            0..3 => "give it 3 or 5, or use the one node without a quorum",
+            0..3 => "use 3 or 5, or a single store without a quorum",
             count if count % 2 == 0 => {
-                "an even one survives no more losses than with one node less: add one, or take one away"
+                "an even number survives as many losses as one node less: add or remove one"
             }
             _ => "",
         };

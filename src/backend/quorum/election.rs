@@ -1,4 +1,4 @@
-//! What the answers to a vote amount to. No I/O, and no clock but the one handed in.
+//! The outcome of the replies to a vote. It does no I/O, and the caller passes the time.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ pub(super) struct Election {
 
 #[derive(Debug)]
 enum Ballot {
-    /// No answer yet.
+    /// No reply has arrived.
     Open,
-    /// The lease is there, under this counter of the node; 0 if it knows none.
+    /// The node holds the lease under this counter, or 0 if it has none.
     Granted(u64),
-    /// Another lease is, until then.
+    /// The node holds another lease until this time.
     Busy(Instant),
     Failed(BackendError),
 }
@@ -28,8 +28,7 @@ enum Ballot {
 #[derive(Debug)]
 pub(super) enum Standing {
     Open,
-    /// A majority granted, and the largest counter that a majority may have agreed on before is this
-    /// or less.
+    /// A majority granted. A previous grant has at most this counter.
     Elected(u64),
     Defeated,
 }
@@ -59,12 +58,12 @@ impl Election {
         };
     }
 
-    /// The node is asked again.
+    /// Opens the ballot of a node for another vote.
     pub(super) fn reopen(&mut self, node: usize) {
         self.ballots[node] = Ballot::Open;
     }
 
-    /// Waits for no more answers.
+    /// Counts each missing reply as a failure.
     pub(super) fn close(&mut self, waited: Duration) {
         for ballot in &mut self.ballots {
             if let Ballot::Open = ballot {
@@ -73,11 +72,10 @@ impl Election {
         }
     }
 
-    /// Whether a majority granted.
+    /// Returns the standing of the first round.
     ///
-    /// A node that knows no counter may have forgotten it, so its vote says nothing about tokens: only
-    /// once a majority that remembers has voted are all tokens before known to be smaller. Where
-    /// there is no such majority, all the others are waited for.
+    /// A node without a counter may have lost it, so its vote does not bound earlier tokens. A majority of
+    /// votes with counters bounds them. Without such a majority, the election waits for all nodes.
     pub(super) fn standing(&self) -> Standing {
         let open = self.count(|ballot| matches!(ballot, Ballot::Open));
         let granted = self.count(|ballot| matches!(ballot, Ballot::Granted(_)));
@@ -95,7 +93,8 @@ impl Election {
         }
     }
 
-    /// Whether it is clear why there is no majority: others hold it, or nodes are down.
+    /// Returns `true` if the reason for a missing majority is clear: another lease holds the key, or nodes
+    /// failed.
     fn is_explained(&self, open: usize) -> bool {
         let failed = self.count(|ballot| matches!(ballot, Ballot::Failed(_)));
         let alive = self.ballots.len() - failed - open;
@@ -106,12 +105,12 @@ impl Election {
         self.count(|ballot| matches!(ballot, Ballot::Granted(known) if *known >= counter))
     }
 
-    /// Whether a majority holds the lease and knows `counter`.
+    /// Returns `true` if a majority holds the lease and has `counter`.
     pub(super) fn is_known(&self, counter: u64) -> bool {
         self.knowing(counter) >= self.majority
     }
 
-    /// Whether it does, or still may after those that are behind were asked.
+    /// Returns the standing of the second round, in which the other nodes receive `counter`.
     pub(super) fn agreement(&self, counter: u64) -> Standing {
         let open = self.count(|ballot| matches!(ballot, Ballot::Open));
         if self.is_known(counter) {
@@ -123,7 +122,7 @@ impl Election {
         }
     }
 
-    /// The nodes that hold the lease and do not know `counter`.
+    /// Returns the nodes that hold the lease and have a smaller counter.
     pub(super) fn behind(&self, counter: u64) -> Vec<usize> {
         let ballots = self.ballots.iter().enumerate();
         let behind = ballots
@@ -131,18 +130,18 @@ impl Election {
         behind.map(|(node, _)| node).collect()
     }
 
-    /// The nodes that hold the lease and know no counter.
+    /// Returns the nodes that hold the lease and have no counter.
     pub(super) fn forgetful(&self) -> Vec<usize> {
         self.behind(1)
     }
 
-    /// Whether some nodes granted, which the others that tried at the same time missed.
+    /// Returns `true` if some nodes granted. Concurrent attempts then have no majority either.
     pub(super) fn is_split(&self) -> bool {
         self.count(|ballot| matches!(ballot, Ballot::Granted(_))) > 0
     }
 
-    /// What to answer after a defeat: how long until a majority may be free, or that too few nodes
-    /// can be used. `unsettled`: a node may still come to hold the lease.
+    /// Returns the outcome of a defeat: the time until a majority may be free, or an error if too few nodes
+    /// are usable. `unsettled`: a node may still come to hold the lease.
     pub(super) fn defeat(self, now: Instant, unsettled: bool) -> Result<Acquired, BackendError> {
         let nodes = self.ballots.len();
         let mut free_at = Vec::with_capacity(nodes);
@@ -150,7 +149,7 @@ impl Election {
         let mut busy = false;
         for ballot in self.ballots {
             match ballot {
-                // Already released.
+                // The lease is already released.
                 Ballot::Granted(_) => free_at.push(now),
                 Ballot::Open => {}
                 Ballot::Busy(until) => {
@@ -161,8 +160,8 @@ impl Election {
             }
         }
         free_at.sort_unstable();
-        // Where the defeat was clear before a majority had answered, what is known of the rest.
-        // Without a majority of nodes, the lock cannot be had even if its holder releases it.
+        // If fewer nodes replied than a majority, the last known expiry is the estimate. Without a majority
+        // of usable nodes, an attempt fails even after the holder's release.
         let usable = nodes - failures.len() >= self.majority;
         match free_at.get(self.majority - 1).or(free_at.last()) {
             Some(at) if busy && usable => Ok(Acquired::busy(at.saturating_duration_since(now))),

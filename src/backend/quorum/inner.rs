@@ -1,4 +1,4 @@
-//! What the handles and tasks of one quorum share.
+//! The shared state of the handles and tasks of one quorum.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,7 @@ impl Inner {
         self.nodes.len() / 2 + 1
     }
 
-    /// Drives what is still under way to its end, for nobody's sake.
+    /// Polls the commands in flight to their end in a task.
     pub(super) fn finish<T: Send + 'static>(&self, mut flight: Flight<T>) {
         if !flight.is_empty() {
             self.spawner
@@ -51,9 +51,9 @@ impl Inner {
 
 /// The counters that this process proposes.
 ///
-/// The wall clock in microseconds, and beyond whatever was heard of: so that a majority most often
-/// knows nothing larger, and agrees at once; and so that tokens go on where more nodes forgot
-/// their counters than a quorum can make up for.
+/// A proposal is the wall clock in microseconds, or more if a larger counter was seen. A majority then
+/// normally has no larger counter and agrees in one round. If more nodes lose their counters than a quorum
+/// tolerates, tokens still continue.
 #[derive(Debug)]
 pub(super) struct Proposals {
     clock: fn() -> u64,
@@ -66,7 +66,7 @@ impl Proposals {
         Self { clock, largest }
     }
 
-    /// Larger than all that this process proposed or heard of.
+    /// Larger than all counters that this process proposed or saw.
     pub(super) fn next(&self) -> u64 {
         let now = (self.clock)();
         let before = self.largest.fetch_max(now, Ordering::Relaxed);
@@ -81,7 +81,7 @@ impl Proposals {
     }
 }
 
-/// At most 2^52, in the year 2112: a clock that is wild must not use up the counters.
+/// At most 2^52, which is the year 2112, so that a wrong clock does not exhaust the counters.
 pub(super) fn wall_clock() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let micros = since.map_or(1, |since| since.as_micros());

@@ -1,18 +1,18 @@
-//! Which nodes may hold which lease of this process, and which of them is being talked to.
+//! The nodes that may hold a lease of this process, and the commands in flight for it.
 //!
-//! A release must not overtake an acquire, on no node. So there is never more than one vote or
-//! release of a lease in flight at a node: a sender takes a [`Claim`] first. If there is a claim, its owner finds
-//! the lease unwanted when the reply arrives, and releases it.
+//! A release must not overtake an acquire on any node. A node has at most one vote or release of a lease in
+//! flight: a sender acquires a [`Claim`] first. If there is a claim, its owner finds the lease unwanted
+//! when the reply arrives, and releases it.
 //!
-//! | state | a vote | a release | the answer |
+//! | state | a vote | a release | the reply |
 //! |---|---|---|---|
-//! | out: it cannot be there | goes out: claimed | has nothing to do | |
-//! | in: it may be there | goes out: claimed | goes out: claimed | |
-//! | claimed | is left out | is left to the claim | in, or out for sure |
+//! | out: the lease cannot be there | is sent: claimed | is not needed | |
+//! | in: the lease may be there | is sent: claimed | is sent: claimed | |
+//! | claimed | is not sent | is left to the claim | in, or certainly out |
 //!
-//! An entry goes when its lease is unwanted and out everywhere, or must have run out and nothing is
-//! claimed. While it is wanted it stays: between two claims of a try that was made again, an answer to
-//! what went before may come.
+//! An entry is removed when its lease is unwanted and out everywhere, or when it must have expired and has
+//! no claim. A wanted lease keeps its entry: a reply to an earlier command may arrive between two claims of
+//! a repeated attempt.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,21 +33,22 @@ pub(super) struct Ledger {
 #[derive(Debug, Default)]
 struct Entries {
     leases: HashMap<Name, Entry>,
-    /// Entries that ran out are swept when there are so many; then it is twice what is left.
+    /// The number of entries at which expired ones are removed. It is then set to twice the remaining
+    /// number.
     sweep_at: usize,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// When the lease must have run out on every node.
+    /// The time at which the lease must have expired on every node.
     until: Instant,
-    /// It was released, or never granted: each node that still holds it must release it.
+    /// The lease was released or not granted, so each node that still holds it must release it.
     unwanted: bool,
     nodes: Vec<NodeState>,
 }
 
 impl Entry {
-    /// What is under way may still have an effect, and its answer belongs to this entry.
+    /// Returns `true` if a command in flight may still take effect. Its reply belongs to this entry.
     fn is_claimed(&self) -> bool {
         self.nodes.contains(&NodeState::Claimed)
     }
@@ -74,7 +75,7 @@ impl Ledger {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lease is wanted, and over at `until` at the latest.
+    /// Records that the lease is wanted and expires at `until` at the latest.
     pub(super) fn open(&self, key: &LockKey, lease: LeaseId, until: Instant) {
         let mut entries = self.entries();
         if entries.leases.len() >= entries.sweep_at {
@@ -93,7 +94,7 @@ impl Ledger {
         entry.unwanted = false;
     }
 
-    /// The lease may have been lengthened.
+    /// Records that the lease may have been extended.
     pub(super) fn prolong(&self, key: &LockKey, lease: LeaseId, until: Instant) {
         let mut entries = self.entries();
         if let Some(entry) = entries.leases.get_mut(&(key.clone(), lease)) {
@@ -101,7 +102,7 @@ impl Ledger {
         }
     }
 
-    /// The right to vote for a lease at a node; `None` while it is claimed.
+    /// Returns the right to vote for a lease at a node, or `None` while it is claimed.
     pub(super) fn claim(
         self: &Arc<Self>,
         node: usize,
@@ -115,9 +116,11 @@ impl Ledger {
         (before != NodeState::Claimed).then(|| Claim::new(self, node, &name, before))
     }
 
-    /// The lease is not wanted any more: the claims that release it, and how many nodes cannot hold it.
+    /// Records that the lease is not wanted any more. Returns the claims that release it, and the number of
+    /// nodes that cannot hold it.
     ///
-    /// One that is not known here is out everywhere, unless it is to be looked for until `unknown`.
+    /// An unknown lease is out everywhere, unless `unknown` is set: the nodes are then asked until that
+    /// time.
     pub(super) fn disown(
         self: &Arc<Self>,
         key: &LockKey,
@@ -153,7 +156,7 @@ impl Ledger {
         (claims.collect(), out)
     }
 
-    /// The claim that releases a lease which turned up at a node after it was given back.
+    /// Returns the claim that releases a lease which a node granted after it was disowned.
     pub(super) fn reclaim(
         self: &Arc<Self>,
         node: usize,
@@ -170,14 +173,14 @@ impl Ledger {
         Some(Claim::new(self, node, &name, NodeState::In))
     }
 
-    /// Whether no node can hold a lease that is not wanted any more.
+    /// Returns `true` if no node can hold a lease that is not wanted any more.
     pub(super) fn is_out(&self, key: &LockKey, lease: LeaseId) -> bool {
         !self.entries().leases.contains_key(&(key.clone(), lease))
     }
 }
 
-/// The right to send one command for one lease to one node. Dropped without an answer, it leaves
-/// behind that the lease may be there.
+/// The right to send one command for one lease to one node. If dropped without a reply, the node counts as
+/// one that may hold the lease.
 #[derive(Debug)]
 pub(super) struct Claim {
     ledger: Arc<Ledger>,
@@ -207,19 +210,19 @@ impl Claim {
         &self.name
     }
 
-    /// Whether the lease may still be there.
+    /// Returns `true` if the lease may still be at the node.
     pub(super) fn is_owed(&self, now: Instant) -> bool {
         let entries = self.ledger.entries();
         let entry = entries.leases.get(&self.name);
         entry.is_some_and(|entry| entry.until > now)
     }
 
-    /// The command had no effect, and will have none.
+    /// Records that the command did not and will not take effect.
     pub(super) fn unchanged(mut self) {
         self.then = self.before;
     }
 
-    /// The lease is not at the node, and will not be.
+    /// Records that the lease is not and will not be at the node.
     pub(super) fn out(mut self) {
         self.then = NodeState::Out;
     }
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_an_earlier_command_takes_no_claim_from_a_try_that_is_made_again() {
+    fn earlier_reply_keeps_claim_of_repeated_attempt() {
         let ledger = Ledger::new(2);
         let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
         let until = Instant::now() + Duration::from_secs(60);
@@ -275,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_has_run_out_is_remembered_while_its_vote_is_under_way() {
+    fn expired_lease_with_vote_in_flight_is_kept() {
         let ledger = Ledger::new(1);
         let (key, other) = (LockKey::new("k"), LockKey::new("other"));
         let lease = LeaseId::new(Uuid::from_u128(1), 1);
@@ -287,7 +290,7 @@ mod tests {
         ledger.open(&other, lease, now);
         assert!(!ledger.is_out(&key, lease));
         drop(vote);
-        ledger.reclaim(0, &key, lease).expect("to be given back");
+        ledger.reclaim(0, &key, lease).expect("the lease must be released");
         ledger.sweep_at_next_open();
         ledger.open(&other, lease, now);
         assert!(ledger.is_out(&key, lease));
@@ -310,7 +313,7 @@ mod tests {
         ledger.sweep_at_next_open();
         ledger.open(&LockKey::new("other"), lease, now);
         assert!(!ledger.is_out(&key, lease));
-        // The next sweep waits for as many entries again.
+        // The next sweep is due when as many entries were added.
         assert_eq!(ledger.entries().sweep_at, 80);
     }
 }

@@ -1,21 +1,21 @@
-//! N independent stores as one.
+//! Several independent stores as one.
 //!
-//! An operation sends its command to all nodes at once and is decided by the first majority of answers
-//! that leaves no doubt ([`flight`], [`election`]). It drives its commands itself, without tasks; those
-//! that are still under way when it is decided go on in one task.
+//! An operation sends its command to all nodes at once. The first decisive majority of replies decides it
+//! ([`flight`], [`election`]). The operation polls its commands without tasks. Commands that are in flight
+//! after the decision continue in one task.
 //!
-//! What makes that safe is an order that must hold on each single node: a release must not overtake a
-//! vote for the same lease, also where the vote's answer is no longer waited for, and a vote that comes
-//! late must be followed by the release that it missed. [`ledger`] keeps that order.
+//! The order of commands at each node makes this safe. A release must not overtake a vote for the same
+//! lease, even if the attempt no longer waits for the vote's reply. A late vote must be followed by its
+//! release. [`ledger`] ensures this order.
 //!
-//! | the node's vote | when the lease is released |
+//! | the vote of a node | the release at that node |
 //! |---|---|
-//! | was answered: granted, or unknown | the release goes out |
-//! | was answered: busy, or refused | nothing is owed |
+//! | has the reply granted or unknown | the release is sent |
+//! | has the reply busy or rejected | no release is needed |
 //! | is in flight | its sender sends the release after its end |
 //!
-//! A node that does not answer the release is asked again by a task, with backoff, until it does or
-//! the lease must have run out there.
+//! A task repeats a release that a node does not confirm, with backoff, until the node replies or the lease
+//! must have expired there.
 
 mod acquire;
 mod ask;

@@ -1,4 +1,4 @@
-//! What a store must be able to do to be one of several.
+//! The contract of a store that can be a node of a quorum.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -6,20 +6,20 @@ use std::sync::Arc;
 use crate::backend::erased::outcome;
 use crate::backend::{AcquireRequest, Acquired, Backend, BackendError, BoxFuture, ErasedBackend};
 
-/// A store that can be a node of a [`Quorum`](super::Quorum): a [`Backend`] whose counter others
-/// can move.
+/// A store that can be a node of a [`Quorum`](super::Quorum): a [`Backend`] with a counter that other nodes
+/// can raise.
 ///
-/// A counter that only its own store moves cannot make the tokens of a quorum: the majority of one
-/// grant and the majority of the next share no more than one node, and that node must know what the
-/// first grant was worth. So the nodes agree on a counter, which each of them keeps apart from that of
+/// Counters that are independent of each other do not order the tokens of a quorum. The majorities of two
+/// grants may share only one node, and that node must have the counter of the first grant. The nodes
+/// therefore agree on a counter, which is separate from the counter of
 /// [`try_acquire`](Backend::try_acquire).
 pub trait Node: Backend {
-    /// As [`try_acquire`](Backend::try_acquire), and owing the same, under a counter that is moved
-    /// as `fence` says.
+    /// Acquires a key as [`try_acquire`](Backend::try_acquire) does, with the same guarantees, under a
+    /// counter that `fence` raises.
     ///
-    /// The counter of the answer is the node's after that, larger than every counter it answered for
-    /// this key before; 0 while it knows none, as only a node with an empty store does. Like the leases,
-    /// it must be gone only when the data are.
+    /// A grant returns the node's new counter, which is larger than every counter that it returned for this
+    /// key before. A node without a counter returns 0. Only a node with an empty store has no counter. The
+    /// counter must be as durable as the leases.
     fn vote(
         &self,
         request: &AcquireRequest,
@@ -27,20 +27,22 @@ pub trait Node: Backend {
     ) -> impl Future<Output = Result<Acquired, BackendError>> + Send;
 }
 
-/// Where the counter of a [`Node`] goes with a granted [`vote`](Node::vote).
+/// The effect of a granted [`vote`](Node::vote) on the counter of a [`Node`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fence {
-    /// To the larger of its successor and this; a node that knows no counter goes on without.
+    /// Raises the counter to its successor or to this, whichever is larger. A node without a counter stays
+    /// without one.
     ///
-    /// So what the node says is what it remembers, never what it was just told.
+    /// The reply then reflects the data of the node, not the proposal.
     Propose(u64),
-    /// To the larger of its successor and this, also where the node knew none.
+    /// Raises the counter to its successor or to this, whichever is larger. A node without a counter adopts
+    /// this.
     Confirm(u64),
 }
 
 impl Fence {
-    /// The counter after `last`, which is `None` at a node that knows none; `None` if that stays so.
+    /// Returns the counter after `last`, where `None` means no counter.
     #[must_use]
     pub fn after(self, last: Option<u64>) -> Option<u64> {
         match (self, last) {
@@ -53,7 +55,7 @@ impl Fence {
     }
 }
 
-/// The object-safe twin: nodes of one quorum may be of different types.
+/// The object-safe twin of [`Node`], because the nodes of one quorum may have different types.
 pub(super) trait ErasedNode: ErasedBackend {
     fn vote(
         self: Arc<Self>,

@@ -1,7 +1,7 @@
 //! Releases leases on all nodes.
 //!
-//! The answer waits for a majority. What the others are owed goes on in tasks, until each of them
-//! has answered or the lease must have run out there.
+//! The outcome requires a majority. Releases at the other nodes continue in tasks until each node has
+//! replied or the lease must have expired there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,29 +18,29 @@ use crate::jitter::jittered;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// How long nodes that do not answer are asked again for a lease that this process did not take.
+/// The time for which a release of an unknown lease is repeated at nodes that do not reply.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(1);
 
-/// One node's answer for one lease, with the claim where it has to be asked again.
+/// One node's reply for one lease, and the claim if the release must be repeated.
 struct Answer {
     lease: usize,
     outcome: Result<Released, BackendError>,
     claim: Option<Claim>,
 }
 
-/// What the nodes said about one lease.
+/// The replies of the nodes for one lease.
 #[derive(Default)]
 struct Tally {
     released: usize,
-    /// Nodes that do not hold it, or cannot.
+    /// The number of nodes that do not or cannot hold the lease.
     not_held: usize,
     failures: Vec<BackendError>,
-    /// The claims at nodes that must be asked again.
+    /// The claims at nodes where the release must be repeated.
     claims: Vec<Claim>,
 }
 
 impl Tally {
-    /// Released if a majority held it; not held once that cannot be so any more.
+    /// Returns the result on which a majority agrees, if any.
     fn outcome(&self, nodes: usize) -> Option<Released> {
         let majority = nodes / 2 + 1;
         if self.released >= majority {
@@ -61,7 +61,7 @@ pub(super) async fn release(
     let unknown = Instant::now() + UNKNOWN_LEASE;
     let (mut flight, mut tallies) = inner.recall(leases, Some(unknown));
     let deadline = Instant::now() + inner.node_timeout;
-    // Looked for before anything is counted, so that every command is out whatever comes.
+    // Replies are polled before they are counted, so that every command is sent.
     while let Some((_, answers)) = flight.next_until(deadline).await {
         for answer in answers {
             let tally = &mut tallies[answer.lease];
@@ -84,7 +84,7 @@ pub(super) async fn release(
             owed.extend(tally.claims);
             Ok(outcome)
         }
-        // The claims go: it will be asked for again.
+        // The claims are dropped, because the engine repeats the release.
         None => Err(fault::no_majority(tally.failures, nodes, true)),
     });
     let outcomes = outcomes.collect();
@@ -93,7 +93,7 @@ pub(super) async fn release(
 }
 
 impl Inner {
-    /// Disowns leases and prepares what is to be sent: one command per node.
+    /// Disowns leases and prepares one command per node.
     fn recall(
         self: &Arc<Self>,
         leases: &[Release],
@@ -127,7 +127,8 @@ impl Inner {
         });
         let command = Arc::clone(&self.nodes[node]).release(leases.collect());
         Box::pin(async move {
-            // Dropped here only with the runtime; then the claims go, and the leases run out.
+            // Only the end of the runtime drops this future. The claims are dropped too, and the leases
+            // expire.
             let outcomes = command.await;
             let answers = batch.into_iter().zip(outcomes);
             let answers = answers.map(|((lease, claim), outcome)| {
@@ -148,9 +149,9 @@ impl Inner {
         })
     }
 
-    /// Gives a lease back that was not granted; the commands go out with the first poll. Waits for
-    /// each node that may have granted it, at most the node timeout. Whether it is out for sure.
-    pub(super) fn give_back(
+    /// Releases a lease that was not granted. The commands are sent at the first poll. Waits for each node
+    /// that may have granted it, at most the node timeout. Returns `true` if no node can hold it.
+    pub(super) fn abandon(
         self: &Arc<Self>,
         lease: Release,
     ) -> impl Future<Output = bool> + Send + use<> {
@@ -181,8 +182,8 @@ impl Inner {
         });
     }
 
-    /// Releases in tasks, one per node, what was claimed: after a pause, then again and again until
-    /// it is out or must have run out.
+    /// Releases claimed leases in one task per node after a pause, and repeats this until each is out or
+    /// must have expired.
     pub(super) fn settle(self: &Arc<Self>, claims: Vec<Claim>, pause: Duration) {
         let mut batches: Vec<Vec<Claim>> = self.nodes.iter().map(|_| Vec::new()).collect();
         for claim in claims {

@@ -1,4 +1,4 @@
-//! Tokens, under clocks that disagree: what only the inside can be made to do.
+//! Tokens under clocks that differ, which needs access to the internals.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ use crate::backend::{
 const TTL: Duration = Duration::from_secs(60);
 const NODE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A node that can be lost and can lose its data, and whose answers take their time.
+/// A node that can become unreachable, can lose its data, and replies with a delay.
 #[derive(Clone, Default)]
 struct Flaky {
     memory: Arc<Mutex<Memory>>,
@@ -85,7 +85,7 @@ impl Node for Flaky {
     }
 }
 
-/// Nodes, and processes whose clocks are five seconds behind, right, and five seconds ahead.
+/// The nodes, and processes whose clocks are five seconds slow, exact and five seconds fast.
 struct World {
     nodes: Vec<Flaky>,
     processes: [Quorum; 3],
@@ -140,13 +140,13 @@ impl World {
             .release(&[Release::new(key, lease)])
             .await
             .remove(0)?;
-        // By then, late votes have arrived and been released.
+        // Late votes have arrived and been released by then.
         sleep(Duration::from_secs(3)).await;
         Ok(counter)
     }
 }
 
-/// Numbers without an end, the same for the same seed.
+/// An endless sequence of numbers, equal for equal seeds.
 struct Random(u64);
 
 impl Random {
@@ -166,9 +166,8 @@ impl Random {
     }
 }
 
-/// Before each grant another minority comes to harm: some of it is lost for the time being, some has
-/// forgotten everything. Nodes answer in any order, processes take turns in any order, and in between
-/// tries fail for want of a majority.
+/// Before each grant, another minority fails: some of its nodes are unreachable, others lose their data.
+/// Nodes reply and processes acquire in random order. In between, attempts fail without a majority.
 async fn tokens_increase(seed: u64, nodes: usize) {
     let random = &mut Random(seed);
     let world = World::new(nodes);
@@ -204,7 +203,7 @@ async fn tokens_increase(seed: u64, nodes: usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tokens_increase_whichever_minority_is_lost_or_forgets() {
+async fn tokens_over_failing_minorities_increase() {
     let random = RandomState::new().hash_one(0);
     for seed in (0..300).chain([random]) {
         for nodes in [3, 5, 7] {
@@ -216,7 +215,7 @@ async fn tokens_increase_whichever_minority_is_lost_or_forgets() {
 /// The nodes that know the last token and the nodes that vote next share only one node, and the clock of the
 /// next process is ten seconds slow. The largest counter of a majority alone would be wrong here.
 #[tokio::test(start_paused = true)]
-async fn a_token_is_known_to_every_majority_to_come() {
+async fn token_of_grant_binds_every_later_majority() {
     let world = World::new(3);
     world.grant(0).await.unwrap();
     world.lose(&[2], true);
@@ -230,10 +229,10 @@ async fn a_token_is_known_to_every_majority_to_come() {
     }
 }
 
-/// The first grant of all teaches the nodes; later ones find them of one mind, whichever process
-/// asks, and a node that has been away is of no consequence.
+/// The first grant sets the counters of the nodes. Later grants find equal counters, whichever process
+/// votes. A node that was unreachable does not matter.
 #[tokio::test(start_paused = true)]
-async fn a_grant_takes_one_round_where_the_nodes_remember_the_same() {
+async fn grant_with_equal_counters_takes_one_round() {
     let world = World::new(5);
     world.grant(0).await.unwrap();
     for (process, lost) in [(0, 0), (2, 1), (1, 2), (0, 3), (2, 4), (0, 0)] {
@@ -249,22 +248,22 @@ async fn a_grant_takes_one_round_where_the_nodes_remember_the_same() {
 
 /// A node that lost its counter receives it again, and counts again.
 #[tokio::test(start_paused = true)]
-async fn a_node_that_forgot_learns_with_the_next_grant() {
+async fn node_without_counter_adopts_it_at_next_grant() {
     let world = World::new(3);
     world.grant(1).await.unwrap();
     world.nodes[0].restart_empty();
     let before = world.votes();
     world.grant(1).await.unwrap();
-    assert_eq!(world.votes() - before, 4, "one of them is told");
+    assert_eq!(world.votes() - before, 4, "one node receives the counter");
     let before = world.votes();
     world.grant(1).await.unwrap();
-    assert_eq!(world.votes() - before, 3, "and knows");
+    assert_eq!(world.votes() - before, 3, "all nodes have it");
 }
 
 /// Two nodes of five lose their data while two others are unreachable. The holder is notified, and the other
 /// nodes still hold the lease. The clock of the next process is ten seconds slow.
 #[tokio::test(start_paused = true)]
-async fn what_a_lost_lock_left_behind_is_given_back_and_remembered() {
+async fn lost_lock_is_released_and_its_token_remembered() {
     let world = World::new(5);
     let key = LockKey::new("k");
     let id = |number| LeaseId::new(Uuid::new_v4(), number);
