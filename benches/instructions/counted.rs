@@ -1,14 +1,14 @@
-//! Instructions of a path, by callgrind.
+//! The number of instructions of a path, counted with callgrind.
 
 use std::process::Command;
 
-/// What makes this program run a path instead of counting.
+/// The argument that makes this program run a path instead of counting.
 pub(crate) const CHILD: &str = "--run";
 
-/// Also enough for all that is allocated once, and for tables that grow.
+/// The number of runs, which is large enough to cover one-time allocations and growing tables.
 const TIMES: u64 = 2_000;
 
-/// Of one time through the path.
+/// Returns the instructions of one run of the path.
 pub(crate) fn instructions(path: &str) -> u64 {
     let (once, twice) = (total(path, TIMES), total(path, 2 * TIMES));
     (twice - once) / TIMES
@@ -26,5 +26,5 @@ fn total(path: &str, times: u64) -> u64 {
     assert!(output.status.success(), "{path}: {text}");
     let collected = text.lines().find_map(|line| line.split_once("Collected :"));
     let number = collected.and_then(|(_, number)| number.trim().parse().ok());
-    number.unwrap_or_else(|| panic!("callgrind told no number: {text}"))
+    number.unwrap_or_else(|| panic!("callgrind printed no number: {text}"))
 }

@@ -1,9 +1,9 @@
-//! How many instructions the hot paths take, against what is stored: `make instructions`.
+//! The instructions of the hot paths, compared with the stored figures: `make instructions`.
 //!
-//! Callgrind counts what one thread executes, and so gives the same on a busy machine. Each path is
-//! run often and twice as often in processes of their own; the difference is the path without the
-//! start of the program. `-- --store` writes the figures down, to be committed with the change that
-//! explains them.
+//! Callgrind counts the instructions of one thread, so the counts do not depend on the load of the machine.
+//! Each path runs in two processes, twice as often in the second one. The difference excludes the start of
+//! the program. `-- --store` writes the figures to a file, which is committed with the change that explains
+//! them.
 #![allow(missing_docs, clippy::print_stdout, clippy::print_stderr)]
 
 mod counted;
@@ -15,12 +15,12 @@ use std::process::ExitCode;
 use paths::PATHS;
 use stored::Stored;
 
-/// In per cent.
+/// The tolerance in percent.
 const TOLERANCE: f64 = 5.0;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --benches` passes this; nothing here is a test.
+    // `cargo test --benches` passes this option, and this program has no tests.
     if args.iter().any(|arg| arg == "--test") {
         return ExitCode::SUCCESS;
     }

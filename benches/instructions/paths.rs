@@ -1,4 +1,4 @@
-//! The paths that many requests take, on memory: what a store adds is not ours to count.
+//! The hot paths of requests on memory, which exclude the cost of a store.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -66,7 +66,7 @@ fn handed_on(times: u64) {
         async move {
             for _ in 0..times / 2 {
                 let guard = locks.acquire("order:42").await.expect("in its turn");
-                // The other one queues meanwhile.
+                // The other task queues during the hold.
                 tokio::task::yield_now().await;
                 drop(guard);
             }

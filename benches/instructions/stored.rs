@@ -1,4 +1,4 @@
-//! The figures that are committed, and the compiler they were taken with.
+//! The committed figures, and the compiler that produced them.
 
 use std::fmt::Write as _;
 use std::process::Command;

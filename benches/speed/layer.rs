@@ -1,4 +1,4 @@
-//! What the layer adds to a request, on memory.
+//! The cost that the layer adds to a request, on memory.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -19,13 +19,14 @@ async fn trivial(_request: Request<Body>) -> Result<Response<Body>, Infallible> 
     Ok(Response::new(Body::new()))
 }
 
-/// Made anew each time, also for a service that does not look at it.
+/// Creates a request. Each call needs one, also of a service that does not read it.
 fn request() -> Request<Body> {
     let request = Request::put("/orders/42").body(Body::new());
     black_box(request.expect("a request"))
 }
 
-/// As a router hands it on: with an extension. The first one of a request allocates the map, too.
+/// Creates a request as a router forwards it: with an extension. The first extension of a request also
+/// allocates the map.
 fn routed() -> Request<Body> {
     let mut request = request();
     request.extensions_mut().insert("of the router");
@@ -68,7 +69,7 @@ pub(crate) async fn overhead(table: &mut Table) {
     );
 }
 
-/// On a runtime of one thread, so that everything a request causes is counted.
+/// Counts the allocations of a request. A runtime of one thread runs all that the request causes.
 pub(crate) fn allocations(table: &mut Table) {
     const COUNTED: u64 = 10_000;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -101,7 +102,7 @@ pub(crate) fn allocations(table: &mut Table) {
             };
             serve(1_000).await;
             let mut counted = 0;
-            // The background release included: it runs at the yield.
+            // The background release runs at the yield, so it is included.
             let info = measured(&mut serve, COUNTED).await;
             counted += info;
             counted as f64 / COUNTED as f64

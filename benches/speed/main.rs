@@ -1,4 +1,5 @@
-//! How fast it is: `cargo bench --bench speed`. Starts its own Redis server; prints a Markdown table.
+//! Speed of tower-lock: `cargo bench --bench speed`. It starts its own Redis server and prints a Markdown
+//! table.
 #![allow(
     missing_docs,
     clippy::print_stdout,
@@ -18,7 +19,7 @@ mod scripts;
 mod table;
 
 fn main() {
-    // `cargo test --benches` passes this; nothing here is a test.
+    // `cargo test --benches` passes this option, and this program has no tests.
     if std::env::args().any(|arg| arg == "--test") {
         return;
     }

@@ -1,4 +1,4 @@
-//! Locks on a real server, against what the same client can do without locks.
+//! Locks on a real server, compared with the same client without locks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -53,12 +53,12 @@ impl Bare {
     }
 }
 
-/// A new key for each pair: nothing is ever contended, nor taken back before it was released.
+/// A new key per pair, so that no key is contended or reused before its release.
 fn key(task: usize, n: usize) -> String {
     format!("lock:order:{task}:{n}")
 }
 
-/// Runs `one(task, n)` until `PAIRS` are done, `tasks` at a time. Pairs per second.
+/// Runs `one(task, n)` until `PAIRS` are done, with `tasks` concurrent tasks. Returns pairs per second.
 async fn pairs_per_second<F, W>(tasks: usize, pairs: usize, one: F) -> f64
 where
     F: Fn(usize, usize) -> W + Clone + Send + 'static,
@@ -118,7 +118,7 @@ async fn checkout(pool: &deadpool_redis::Pool, tasks: usize, pairs: usize) -> f6
     .await
 }
 
-/// Until the server has confirmed the last release.
+/// Returns pairs per second, up to the server's confirmation of the last release.
 async fn ours(locks: &LockManager, tasks: usize, pairs: usize) -> f64 {
     let start = Instant::now();
     let owned = locks.clone();
@@ -188,7 +188,7 @@ async fn manager(server: &RedisServer) -> LockManager {
     LockManager::builder(backend).build().expect("manager")
 }
 
-/// The time of one acquire with nothing else going on, against one `EVALSHA`.
+/// Measures the time of one acquire with no other command in flight, beside one `EVALSHA`.
 pub(crate) async fn latency(server: &RedisServer, table: &mut Table) {
     const SAMPLES: usize = 4_000;
     let client = redis::Client::open(server.url()).expect("client");
@@ -254,7 +254,7 @@ fn median_micros(times: &mut [Duration]) -> f64 {
     times[times.len() / 2].as_secs_f64() * 1e6
 }
 
-/// 64 tasks that want one thing, again and again.
+/// Measures 64 tasks that acquire one key repeatedly.
 async fn hot<F, G>(name: &str, take: F, table: &mut Table)
 where
     F: Fn() -> G + Clone + Send + 'static,

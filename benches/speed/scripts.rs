@@ -1,4 +1,4 @@
-//! What any lock needs: no token, no notification, no watchdog.
+//! The minimum that a lock needs, without a token, notifications or a watchdog.
 
 pub(crate) const ACQUIRE: &str = "
 if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[1]) == 1 then

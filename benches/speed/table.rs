@@ -37,7 +37,7 @@ impl Series {
     }
 }
 
-/// Of the medians: rounds of the two alternate, so both saw the machine in the same moods.
+/// Returns the ratio of the medians. Rounds alternate, so both saw the machine under the same conditions.
 pub(crate) fn ratio(this: &Series, that: &Series) -> String {
     format!("{:.2}", this.median() / that.median())
 }

@@ -1,4 +1,4 @@
-//! What all scenarios use.
+//! Shared parts of the scenarios.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl Bench {
         }
     }
 
-    /// With keys that no job before has had.
+    /// Returns a job with keys that no earlier job has used.
     pub(crate) fn job(&mut self, keys: Keys, in_flight: usize, window: Duration) -> Job {
         self.jobs += 1;
         Job {
@@ -40,7 +40,7 @@ impl Bench {
         }
     }
 
-    /// A team of so many processes for each contender, warmed up with such a job.
+    /// Starts a team of `size` processes per contender, and warms it up with these keys.
     pub(crate) fn teams(
         &mut self,
         contenders: &[Contender],
@@ -58,7 +58,7 @@ impl Bench {
         teams
     }
 
-    /// What the server says of itself.
+    /// Returns a field of the server's own information.
     fn about_server(&self, field: &str) -> Option<String> {
         let info = self.server.cli(&["INFO", "server"]);
         let mut fields = info.lines().filter_map(|line| line.split_once(':'));
@@ -72,7 +72,7 @@ impl Bench {
             .expect("Redis tells its process")
     }
 
-    /// The table, under what one must know to read it.
+    /// Returns the table with the conditions of the measurement above it.
     pub(crate) fn markdown(&self) -> String {
         let version = self.about_server("redis_version");
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
@@ -86,13 +86,13 @@ impl Bench {
     }
 }
 
-/// In which order so many are measured in a round: another one starts in each, so that none always
-/// follows the same one.
+/// Returns the order of the contenders in a round. Each round starts with another one, so no contender
+/// always follows the same one.
 pub(crate) fn turns(round: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |at| (at + round) % count)
 }
 
-/// Where tables and plots go.
+/// Returns the path of a table or a plot, and creates its folder.
 pub(crate) fn result(name: &str) -> PathBuf {
     let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../results"));
     std::fs::create_dir_all(&folder).expect("a folder for the results");

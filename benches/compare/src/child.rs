@@ -1,9 +1,9 @@
-//! A process that answers in lines, and does not outlive its owner.
+//! A child process that replies in lines and ends with its owner.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// This program again, as another process.
+/// Returns a command that starts this program again.
 pub(crate) fn this_program(arguments: &[&str]) -> Command {
     let this = std::env::current_exe().expect("this program has a path");
     let mut command = Command::new(this);
@@ -38,7 +38,7 @@ impl Speaker {
         writeln!(self.input, "{line}")
     }
 
-    /// Its next line, which starts with this word; without the word.
+    /// Reads the next line, which starts with this word. Returns it without the word.
     pub(crate) fn expect(&mut self, word: &str) -> Result<String, String> {
         let mut line = String::new();
         let length = self.output.read_line(&mut line);
@@ -54,7 +54,7 @@ impl Speaker {
 
 impl Drop for Speaker {
     fn drop(&mut self) {
-        // One that has ended needs no kill.
+        // A process that has ended needs no kill.
         drop(self.process.kill());
         drop(self.process.wait());
     }

@@ -1,4 +1,4 @@
-//! What one contender has reached where many want the same.
+//! The figures of one contender under contention.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::waits::Waits;
 
 pub(crate) struct Contention {
     window: Duration,
-    /// A second.
+    /// Grants per second.
     pub(crate) grants: Series,
     pub(crate) waits: Waits,
-    /// Over the median wait.
+    /// The longest wait divided by the median wait.
     spread: Series,
-    /// In milliseconds.
+    /// The longest wait in milliseconds.
     pub(crate) longest: Series,
 }
 

@@ -1,9 +1,9 @@
-//! On which cores processes run, by `taskset` and `/proc`.
+//! The cores on which processes run, set with `taskset` and read from `/proc`.
 
 use std::fs::read_to_string;
 use std::process::{Command, Stdio};
 
-/// Processes that share the first core for as long as this lives.
+/// Processes that share the first core while this value lives.
 pub(crate) struct OnOneCore {
     processes: Vec<u32>,
     all: String,
@@ -22,7 +22,7 @@ impl OnOneCore {
     }
 
     fn put_on(&self, cores: &str) -> Result<(), String> {
-        // Also the others where one fails.
+        // The other processes return to their cores even if one fails.
         let outcomes = self.processes.iter().map(|process| put_on(*process, cores));
         outcomes.fold(Ok(()), Result::and)
     }

@@ -1,5 +1,5 @@
-//! What a worker is asked, and what it answers: a line each, so that a program in any language can
-//! be a worker.
+//! The requests to a worker and its replies, one line each, so that a worker can be written in any
+//! language.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use crate::waits::Waits;
 
-/// What there is to lock.
+/// The keys to lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// A new key for each pair: nothing is ever contended, nor taken back before it was released.
+    /// A new key per pair, so that no key is contended or reused before its release.
     New,
-    /// This number of keys for all tasks. The n-th is acquired 1/n as often as the first.
+    /// A number of keys for all tasks. The n-th key is acquired 1/n as often as the first.
     Shared(usize),
 }
 
-/// Lock, hold, unlock, by so many clients at a time, until the window is over.
+/// A job: a number of clients lock, hold and unlock concurrently until the window ends.
 pub(crate) struct Job {
     pub(crate) keys: Keys,
-    /// What the keys start with: another word for each job.
+    /// The prefix of the keys, different for each job.
     pub(crate) name: String,
     pub(crate) in_flight: usize,
     pub(crate) window: Duration,
-    /// How long a client sleeps while it holds the lock; zero: not at all.
+    /// How long a client sleeps while it holds the lock. Zero means no sleep.
     pub(crate) hold: Duration,
 }
 
@@ -60,17 +60,17 @@ impl FromStr for Job {
     }
 }
 
-/// What became of a job.
+/// The result of a job.
 pub(crate) struct Done {
-    /// Locks that were taken and given back.
+    /// The number of locks that were acquired and released.
     pub(crate) pairs: u64,
-    /// Locks that were granted before the window was over.
+    /// The number of grants within the window.
     pub(crate) in_window: u64,
-    /// The grants of the client with the fewest, before the window was over.
+    /// The grants within the window of the client with the fewest.
     pub(crate) least: u64,
-    /// Until the server had confirmed the last release.
+    /// The time until the server has confirmed the last release.
     pub(crate) seconds: f64,
-    /// From asking for a lock to having it.
+    /// The time from each request for a lock to its grant.
     pub(crate) waits: Waits,
 }
 

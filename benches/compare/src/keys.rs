@@ -1,10 +1,10 @@
-//! Which key a worker locks next.
+//! The choice of the next key.
 
 use crate::job::{Job, Keys};
 
 pub(crate) struct KeySource {
     name: String,
-    /// For each of the shared keys, the sum of the weights up to it. Empty: each key is a new one.
+    /// The sum of the weights up to each shared key. If empty, each key is new.
     sums: Vec<f64>,
 }
 
@@ -27,7 +27,7 @@ impl KeySource {
         }
     }
 
-    /// For the n-th pair of a task.
+    /// Returns the key for the n-th pair of a task.
     pub(crate) fn key(&self, task: usize, n: usize) -> String {
         let name = &self.name;
         match self.sums.last() {

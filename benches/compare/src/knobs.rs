@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The options of the command line.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::scenarios::Scenario;
 pub(crate) struct Knobs {
     pub(crate) rounds: usize,
     pub(crate) scenarios: Vec<Scenario>,
-    /// For each figure of `herd`.
+    /// The length of the window for each figure of `herd`.
     pub(crate) herd_window: Duration,
 }
 
 impl Knobs {
-    /// `--rounds n`, `--herd-seconds n` and names of scenarios; without any names, all of them.
+    /// Parses `--rounds n`, `--herd-seconds n` and names of scenarios. Without names, all scenarios run.
     pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, lexopt::Error> {
         let mut knobs = Self {
             rounds: 5,

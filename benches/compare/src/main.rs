@@ -1,4 +1,4 @@
-//! tower-lock beside other locks, on the same Redis server: `make bench`.
+//! tower-lock beside other locks on the same Redis server: `make bench`.
 
 mod bench;
 mod child;
@@ -37,7 +37,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 fn main() -> Result {
     let arguments: Vec<_> = std::env::args().collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[1..] {
-        // How this program starts itself, for what must be processes of their own.
+        // The program starts itself in these modes for the parts that need their own process.
         ["work", contender, managers, url] => run(Contender::work(contender, managers, url)),
         ["serve", locks, url] => run(serving::serve(locks, url)),
         ["scale", what, url] => run(scaling::scale(what, url)),

@@ -11,11 +11,11 @@ use crate::table::Series;
 use crate::waits::Waits;
 
 const SIZE: (u32, u32) = (1_000, 480);
-/// Right of the curves, so that their names hide none of them.
+/// The margin right of the curves, which keeps the names off the curves.
 const LEGEND: u32 = 230;
 const WIDTH: u32 = 2;
 
-/// What one contender's curve is drawn from.
+/// The data of one contender's curve.
 pub(crate) struct Line<'a, T: ?Sized> {
     contender: Contender,
     data: &'a T,
@@ -26,7 +26,7 @@ impl<'a, T: ?Sized> Line<'a, T> {
         Self { contender, data }
     }
 
-    /// Apart also for those who do not tell red from green (Okabe and Ito).
+    /// Returns a color that readers with red-green color blindness can distinguish (Okabe and Ito).
     fn style(&self) -> ShapeStyle {
         let color = match self.contender {
             Contender::Ours => RGBColor(213, 94, 0),
@@ -48,7 +48,7 @@ impl<'a, T: ?Sized> Line<'a, T> {
     }
 }
 
-/// A wait for each share of the waits: the further to the right, the rarer.
+/// Draws the wait at each quantile. Rarer waits are further to the right.
 pub(crate) fn waits(path: &Path, title: &str, lines: &[Line<'_, Waits>]) {
     draw_waits(path, title, lines).expect("the plot can be written");
 }
@@ -58,7 +58,7 @@ pub(crate) fn throughput(path: &Path, title: &str, levels: &[usize], lines: &[Li
     draw_throughput(path, title, levels, lines).expect("the plot can be written");
 }
 
-/// Up to the share that one in ten to the fourth exceeds.
+/// The last quantile, which one wait in ten to this power exceeds.
 const NINES: f64 = 4.0;
 
 fn share(nines: f64) -> f64 {
@@ -113,7 +113,7 @@ fn draw_throughput(
         .draw()?;
     for (nth, line) in lines.iter().enumerate() {
         let style = line.style();
-        // Beside each other, or one bar would hide another.
+        // The bars are side by side, because one bar could hide another.
         let shift = (nth as f64 - lines.len() as f64 / 2.0) * 0.015;
         let pairs = || (0..).map(|at| f64::from(at) + shift).zip(line.data);
         let medians = pairs().map(|(at, pairs)| (at, pairs.median()));
@@ -126,7 +126,7 @@ fn draw_throughput(
     Ok(area.present()?)
 }
 
-/// For the curves. Their names stand beside it already.
+/// Returns the area for the curves, beside which their names are drawn.
 fn area<'a, T: ?Sized>(
     path: &'a Path,
     lines: &[Line<'_, T>],
@@ -155,7 +155,7 @@ fn builder<'a, 'b>(
     builder
 }
 
-/// With the unit in which it is a small number.
+/// Formats a duration in the unit that gives a small number.
 fn time(seconds: f64) -> String {
     match seconds {
         ..1e-6 => format!("{:.0} ns", seconds * 1e9),

@@ -1,5 +1,5 @@
-//! tower-lock with very many locks, waiters and keys, each in a process of its own: memory that one
-//! has used would be there for the next. Each says what it measured, and ends.
+//! tower-lock with very many locks, waiters and keys. Each case has its own process, because freed memory
+//! would be available to the next case. Each process prints its figures and ends.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use tower_lock::{LockGuard, LockManager, RedisBackend};
 use crate::work::Failure;
 
 pub(crate) const HELD: usize = 100_000;
-/// The default. Renewed at each third of it, so three times in the window.
+/// The default TTL. The watchdog renews at each third of it, so three times in the window.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 pub(crate) const WINDOW: Duration = Duration::from_secs(30);
 pub(crate) const WAITERS: usize = 10_000;
@@ -40,7 +40,7 @@ async fn manager(url: &str) -> Result<LockManager, Failure> {
         .watchdog_timeout(LEASE)
         .max_waiters_per_key(WAITERS)
         .build()?;
-    // What is set up once is no cost of the many: connections, tasks, the code itself.
+    // The setup of connections, tasks and code is not part of the cost.
     let first = locks.acquire("first").await?;
     let second = tokio::spawn(locks.acquire("first").into_future());
     while locks.snapshot().waiting == 0 {
@@ -54,7 +54,7 @@ async fn manager(url: &str) -> Result<LockManager, Failure> {
     Ok(locks)
 }
 
-/// Bytes for each held lock; the share of a core that renewing them takes; how many were lost.
+/// Measures the bytes per held lock, the share of a core that renewals take, and the number of lost locks.
 async fn held(url: &str) -> Result<(), Failure> {
     let locks = manager(url).await?;
     let before = resident();
@@ -84,7 +84,7 @@ async fn take(locks: LockManager, task: usize) -> Result<Vec<LockGuard>, Failure
     Ok(guards)
 }
 
-/// Bytes for each of those who wait for one key, in one task.
+/// Measures the bytes per waiter for one key, all in one task.
 async fn waiting(url: &str) -> Result<(), Failure> {
     let locks = manager(url).await?;
     let guard = locks.acquire("wanted").await?;
@@ -104,7 +104,7 @@ async fn waiting(url: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The same, each in a task of its own.
+/// Measures the bytes per waiter for one key, one task each.
 async fn tasks(url: &str) -> Result<(), Failure> {
     let locks = manager(url).await?;
     let guard = locks.acquire("wanted").await?;
@@ -122,7 +122,7 @@ async fn tasks(url: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Bytes that are more after very many keys than after a few.
+/// Measures how many more bytes are in use after very many keys than after a few.
 async fn passed(url: &str) -> Result<(), Failure> {
     let locks = manager(url).await?;
     pass(&locks, "few", KEYS / 20).await?;
@@ -153,7 +153,7 @@ async fn pass(locks: &LockManager, name: &'static str, keys: usize) -> Result<()
     Ok(())
 }
 
-/// What the process has in memory, in bytes.
+/// Returns the resident memory of the process in bytes.
 fn resident() -> usize {
     memory_stats().expect("this system tells").physical_mem
 }

@@ -1,4 +1,4 @@
-//! An HTTP server of its own process, with or without a lock for each request.
+//! An HTTP server in its own process, with or without a lock per request.
 
 use axum::Router;
 use axum::extract::State;
@@ -12,13 +12,13 @@ use crate::work::{Failure, Locks};
 
 const PATH: &str = "/orders/{id}";
 
-/// Locks that a handler takes for its request.
+/// The locks that a handler acquires for its request.
 pub(crate) trait PerRequest: Clone + Send + Sync + 'static {
     type Held: Send;
 
     fn lock(&self, key: &str) -> impl Future<Output = Result<Self::Held, Failure>> + Send;
 
-    /// Does not wait for the server.
+    /// Releases without waiting for the server.
     fn unlock_behind(&self, held: Self::Held);
 }
 
@@ -39,13 +39,13 @@ impl<L: Locks<Held: 'static>> PerRequest for L {
     }
 }
 
-/// Ends the server: locks that are not given back cost less than those that are.
+/// Ends the server, because locks that are not released cost less than released ones.
 pub(crate) fn fail(reason: &str) -> ! {
     eprintln!("{reason}");
     std::process::exit(1)
 }
 
-/// `locks`: of what kind. Those in Redis are at `url`.
+/// Serves with this kind of locks. Locks in Redis are at `url`.
 pub(crate) async fn serve(locks: &str, url: &str) -> Result<(), Failure> {
     let app = Router::new().route(PATH, put("written"));
     let app = match locks {
@@ -68,8 +68,8 @@ fn locked_by<L: PerRequest>(locks: L) -> Router {
         .with_state(locks)
 }
 
-/// In the handler, which is the cheapest place: no layer, and the answer does not wait for the
-/// release.
+/// The handler acquires the lock, which is the cheapest place: there is no layer, and the response does not
+/// wait for the release.
 async fn handle<L: PerRequest>(
     State(locks): State<L>,
     uri: Uri,

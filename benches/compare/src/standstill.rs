@@ -1,5 +1,5 @@
-//! For how long a thread stands still that could run: the machine has given its core to others, or,
-//! where there are more threads than cores, another of them has it.
+//! The time for which a runnable thread does not run. The machine ran another guest on its core, or, with
+//! more threads than cores, another thread.
 
 use std::thread::{available_parallelism, scope};
 use std::time::Duration;
@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use crate::table::{Series, Table};
 
-/// Threads that only read the clock: as many as the workers of so many processes, each of which has
-/// one for each core.
+/// Threads that only read the clock. Their number is that of the workers of so many processes with one
+/// worker per core.
 pub(crate) struct Standstills {
     threads: usize,
-    /// The longest step between two looks at the clock, in milliseconds.
+    /// The longest step between two reads of the clock, in milliseconds.
     longest: Series,
 }
 
@@ -24,7 +24,7 @@ impl Standstills {
         }
     }
 
-    /// With nothing else running.
+    /// Measures an otherwise idle machine.
     pub(crate) fn watch(&mut self, window: Duration) {
         let longest = scope(|scope| {
             let watch = |_| scope.spawn(|| longest_step(window));

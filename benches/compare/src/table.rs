@@ -37,7 +37,8 @@ impl Series {
     }
 }
 
-/// Of the medians: rounds alternate, so that all saw the machine in the same moods.
+/// Returns the ratio of the medians. Rounds alternate, so all contenders saw the machine under the same
+/// conditions.
 pub(crate) fn ratio(this: &Series, that: &Series, name: &str) -> String {
     if this.is_empty() || that.is_empty() {
         return String::new();
@@ -70,12 +71,12 @@ impl Table {
         self.0.push(row);
     }
 
-    /// Why there are no figures.
+    /// Adds a row with the reason for missing figures.
     pub(crate) fn left_out(&mut self, scenario: &str, contender: &str, reason: &str) {
         self.row(scenario, contender, "", "", format!("left out: {reason}"));
     }
 
-    /// A rate of a team, compared with tower-lock's; or why there is none.
+    /// Adds the rate of a team beside tower-lock's, or the reason for its absence.
     pub(crate) fn rate(
         &mut self,
         scenario: &str,
@@ -96,7 +97,8 @@ impl Table {
         self.row(scenario, team.contender.name(), figure, ratio, note);
     }
 
-    /// Median and 99th percentile of each team, in microseconds, compared with the bare scripts.
+    /// Adds the median and the 99th percentile of each team in microseconds, beside those of the bare
+    /// scripts.
     pub(crate) fn latencies(
         &mut self,
         scenario: &str,
@@ -125,7 +127,7 @@ impl Table {
             "| scenario | contender | median (range) | ratio | note |\n|---|---|---|---|---|\n",
         );
         for row in &self.0 {
-            // Text from elsewhere, such as an error, must not end a cell.
+            // Foreign text, such as an error, must not end a cell.
             let cells = row.each_ref().map(|cell| cell.replace('|', "\\|"));
             writeln!(text, "| {} |", cells.join(" | ")).expect("a string takes it");
         }

@@ -5,7 +5,7 @@ use crate::contenders::Contender;
 use crate::job::{Done, Job};
 use crate::waits::Waits;
 
-/// After so many failures nothing more is asked of a contender.
+/// The number of failures after which a contender receives no more jobs.
 const MOST_FAILURES: usize = 3;
 
 pub(crate) struct Team {
@@ -15,7 +15,8 @@ pub(crate) struct Team {
 }
 
 impl Team {
-    /// So many processes with so many managers each, ready to work; or none, and the reason why.
+    /// Starts so many processes with so many managers each. Without them, the team has the reason of the
+    /// failure.
     pub(crate) fn start(contender: Contender, size: usize, managers: usize, url: &str) -> Self {
         let start = |_| {
             let mut worker = Speaker::start(contender.program(managers, url)?)?;
@@ -37,7 +38,7 @@ impl Team {
         self.workers.iter().map(Speaker::process)
     }
 
-    /// All do the job at the same time. `None` if one of them could not.
+    /// Runs the job in all processes concurrently. Returns `None` if one of them failed.
     pub(crate) fn run(&mut self, job: &Job) -> Option<Report> {
         self.run_in(self.workers.len(), job)
     }
@@ -51,7 +52,7 @@ impl Team {
         done.map_err(|reason| self.failures.push(reason)).ok()
     }
 
-    /// For the table; nothing if nothing has failed.
+    /// Returns the text for the table, which is empty without failures.
     pub(crate) fn failure(&self) -> Option<String> {
         let last = self.failures.last()?;
         Some(match self.workers.len() {
@@ -63,10 +64,10 @@ impl Team {
 
 fn all_at_once(workers: &mut [Speaker], job: &str) -> Result<Report, String> {
     for worker in &mut *workers {
-        // One that takes no job has ended, which is heard when it does not answer.
+        // A process that accepts no job has ended, which shows when its reply is read.
         drop(worker.say(job));
     }
-    // All are heard before a failure counts: an answer left unread would pass for the next one.
+    // All replies are read before a failure counts, because an unread reply would be read as the next one.
     let answers: Vec<Result<Done, String>> = workers.iter_mut().map(answer).collect();
     answers.into_iter().collect::<Result<_, _>>().map(Report)
 }
@@ -76,7 +77,7 @@ fn answer(worker: &mut Speaker) -> Result<Done, String> {
     done.parse().map_err(|error| format!("{error}"))
 }
 
-/// What each process of a team has done.
+/// The result of each process of a team.
 pub(crate) struct Report(Vec<Done>);
 
 impl Report {
@@ -84,22 +85,22 @@ impl Report {
         self.pairs() as f64 / self.seconds()
     }
 
-    /// Until the server had confirmed the last release.
+    /// Returns the time until the server has confirmed the last release.
     pub(crate) fn seconds(&self) -> f64 {
         self.0.iter().map(|done| done.seconds).fold(0.0, f64::max)
     }
 
-    /// Also those of who still waited when the window was over.
+    /// Returns the number of pairs, including those of clients that waited when the window ended.
     pub(crate) fn pairs(&self) -> u64 {
         self.0.iter().map(|done| done.pairs).sum()
     }
 
-    /// Within the window: after it, fewer and fewer contend.
+    /// Returns the number of grants within the window. After the window, fewer clients contend.
     pub(crate) fn grants(&self) -> u64 {
         self.0.iter().map(|done| done.in_window).sum()
     }
 
-    /// What the process that got the least got of the grants.
+    /// Returns the share of the grants of the process with the fewest.
     pub(crate) fn smallest_share(&self) -> f64 {
         let least = self.0.iter().map(|done| done.in_window).min();
         least.unwrap_or(0) as f64 / self.grants().max(1) as f64

@@ -1,4 +1,4 @@
-//! How long locks were waited for.
+//! The distribution of waits.
 
 use std::error::Error;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2Serializer};
 
-/// Nanoseconds, exact to three digits. As text in a form that Java's HdrHistogram writes too.
+/// Waits in nanoseconds, exact to three digits. The text form is that of Java's HdrHistogram.
 #[derive(Clone)]
 pub(crate) struct Waits(Histogram<u64>);
 
@@ -28,7 +28,7 @@ impl Waits {
         self.0.add(&others.0).expect("the histogram grows");
     }
 
-    /// In seconds: so large a share waited no longer.
+    /// Returns the wait in seconds that this share of the waits did not exceed.
     pub(crate) fn at(&self, share: f64) -> f64 {
         self.0.value_at_quantile(share) as f64 / 1e9
     }

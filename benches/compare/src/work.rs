@@ -1,4 +1,4 @@
-//! A worker: a process of its own that reads jobs and does them with one contender's locks.
+//! A worker: a process that reads jobs and runs them with the locks of one contender.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ pub(crate) trait Locks: Clone + Send + Sync + 'static {
 
     fn unlock(&self, held: Self::Held) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Waits for what `unlock` has left for later.
+    /// Waits for the work that `unlock` left for later.
     fn settled(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
 }
 
-/// Connects so many managers, says `ready`, then answers each job with `done` or `failed`, until there
-/// are no more. Clients of different managers exclude each other only through the server.
+/// Connects so many managers, prints `ready`, and then replies to each job with `done` or `failed`. Clients
+/// of different managers exclude each other only through the server.
 pub(crate) async fn serve<L: Locks>(
     managers: usize,
     connect: impl AsyncFn() -> Result<L, Failure>,
@@ -85,13 +85,13 @@ async fn run(locks: &[impl Locks], job: &Job) -> Result<Done, Failure> {
     Ok(sum(&parts, start.elapsed()))
 }
 
-/// What one task has seen.
+/// The observations of one task.
 struct Part {
     waits: Vec<Duration>,
     in_window: u64,
 }
 
-/// One task: it asks again as soon as its last lock is released.
+/// One task, which requests a lock as soon as the last one is released.
 struct Client<L> {
     locks: L,
     keys: Arc<KeySource>,
@@ -113,7 +113,7 @@ impl<L: Locks> Client<L> {
             let granted = Instant::now();
             part.waits.push(granted - asked);
             part.in_window += u64::from(granted < self.end);
-            // A sleep of nothing still yields to other tasks.
+            // A sleep of zero yields to other tasks.
             if !self.hold.is_zero() {
                 sleep(self.hold).await;
             }
@@ -124,7 +124,7 @@ impl<L: Locks> Client<L> {
     }
 }
 
-/// After the work, so that filling the histogram takes nothing from it.
+/// Sums up after the work, because filling the histogram would take time from it.
 fn sum(parts: &[Part], elapsed: Duration) -> Done {
     let mut waits = Waits::default();
     for wait in parts.iter().flat_map(|part| &part.waits) {

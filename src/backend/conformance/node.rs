@@ -169,7 +169,7 @@ async fn granted<N: Node>(node: &N, key: &LockKey, lease: LeaseId, fence: Fence)
     }
 }
 
-async fn refused<N: Node>(node: &N, key: &LockKey, lease: LeaseId, fence: Fence) {
+async fn rejected<N: Node>(node: &N, key: &LockKey, lease: LeaseId, fence: Fence) {
     let answer = definite(cast(node, key, lease, LONG, fence).await, "vote");
     assert!(
         matches!(answer, Acquired::Busy { .. }),

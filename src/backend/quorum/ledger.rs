@@ -290,7 +290,9 @@ mod tests {
         ledger.open(&other, lease, now);
         assert!(!ledger.is_out(&key, lease));
         drop(vote);
-        ledger.reclaim(0, &key, lease).expect("the lease must be released");
+        ledger
+            .reclaim(0, &key, lease)
+            .expect("the lease must be released");
         ledger.sweep_at_next_open();
         ledger.open(&other, lease, now);
         assert!(ledger.is_out(&key, lease));

@@ -1,6 +1,6 @@
-//! What any lock on Redis needs, and nothing else: two scripts on one multiplexed connection. No
-//! watchdog, and nobody listens for releases: the limit, not a lock to use. Without a token, or with
-//! that of tower-lock, which shows what a token costs.
+//! The minimum that a lock on Redis needs: two scripts on one multiplexed connection. It has no watchdog
+//! and no subscription, so it is a bound and not a lock to use. A variant with tower-lock's token shows the
+//! cost of a token.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::work::{Failure, Locks};
 
 pub(super) const LEASE_MILLIS: u32 = 30_000;
 
-/// How long a loop that finds the key taken sleeps at most before it tries again.
+/// The longest sleep of a loop between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// The acquire script of tower-lock.
@@ -37,7 +37,7 @@ pub(crate) struct Bare {
     scripts: Arc<Scripts>,
 }
 
-/// Longer than by default: one slow moment of the machine must not end the contender.
+/// Longer than the default, because one pause of the machine must not end the contender.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn connect(url: &str, token: Token) -> Result<Bare, Failure> {
@@ -73,7 +73,7 @@ impl Locks for Bare {
     }
 }
 
-/// By chance, so that those who wait do not try all at once.
+/// A random delay, so that waiters do not retry at the same moment.
 pub(crate) async fn pause() {
     sleep(LONGEST_PAUSE.mul_f64(fastrand::f64())).await;
 }
@@ -84,7 +84,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// By an owner that no other acquire has: the scripts let the same one in twice.
+    /// Each acquire has its own owner, because the scripts grant the same owner twice.
     pub(super) fn new(key: &str, number: u64) -> Self {
         let process = std::process::id();
         Self {
@@ -132,7 +132,8 @@ impl Scripts {
             call.key(COUNTER);
         }
         call.arg(&wanted.owner).arg(LEASE_MILLIS);
-        // Nothing, or what stands for a token; otherwise how long somebody else still has it.
+        // The reply is nil or a token if the lock is granted, and otherwise the remaining TTL of the
+        // holder.
         let answer: Value = call.invoke_async(connection).await?;
         Ok(!matches!(answer, Value::Int(-1..)))
     }

@@ -1,5 +1,4 @@
-//! The bare pair with a connection from a pool for each command: what deadpool-redis is mostly
-//! used for.
+//! The bare pair with a pooled connection per command, which is the usual way to use deadpool-redis.
 
 use std::sync::Arc;
 
@@ -41,7 +40,7 @@ impl Locks for Checkout {
 }
 
 impl Checkout {
-    /// The connection goes back before anybody sleeps.
+    /// The connection returns to the pool before the sleep.
     async fn try_lock(&self, wanted: &Held) -> Result<bool, Failure> {
         let mut connection = self.pool.get().await?;
         self.scripts.try_lock(&mut connection, wanted).await

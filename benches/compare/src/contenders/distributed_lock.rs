@@ -1,5 +1,5 @@
-//! distributed-lock's Redis backend, with its defaults. On one server its `acquire` does not wait,
-//! with or without a time given: it tries once and fails, so that the caller has to try again.
+//! The Redis backend of distributed-lock, with its defaults. On one server its `acquire` does not wait,
+//! with or without a timeout: it fails after one attempt, so the caller must retry.
 
 use std::sync::Arc;
 

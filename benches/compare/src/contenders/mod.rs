@@ -44,7 +44,7 @@ impl Contender {
         Self::Redisson,
     ];
 
-    /// Where keys are contended: tower-lock once, as the layer uses it.
+    /// The contenders for contended keys, with tower-lock as the layer uses it.
     pub(crate) const WAITING: [Self; 6] = [
         Self::Ours,
         Self::Bare,
@@ -54,7 +54,7 @@ impl Contender {
         Self::Redisson,
     ];
 
-    /// The same, and what this machine can do where one process is alone with one key.
+    /// The contenders for contended keys, and a mutex as the bound for one process and one key.
     pub(crate) const IN_ONE_PROCESS: [Self; 7] = [
         Self::Ours,
         Self::Bare,
@@ -81,8 +81,8 @@ impl Contender {
         }
     }
 
-    /// How many commands its clients have sent, from how often Redis has run each. What a script
-    /// calls is counted there as well, so these are commands that its scripts do not call.
+    /// Returns how many commands the clients have sent. Redis counts the commands that scripts call as
+    /// well, so this counts only commands that the scripts do not call.
     pub(crate) fn sent(self, calls: impl Fn(&str) -> u64) -> u64 {
         let sum = |commands: &[&str]| commands.iter().map(|name| calls(name)).sum::<u64>();
         match self {
@@ -93,19 +93,21 @@ impl Contender {
             Self::Checkout => sum(&["evalsha", "ping", "unwatch"]),
             Self::Rslock => sum(&["set", "evalsha"]),
             Self::DistributedLock => sum(&["set", "eval"]),
-            // The script of a release deletes the lock and publishes that, both once; then the
-            // client deletes what kept the answer for a second try.
+            // The script of a release deletes the lock and publishes, once each. The client then deletes
+            // the key that kept the reply for a retry.
             Self::Redisson => {
                 sum(&["evalsha", "eval", "subscribe", "unsubscribe", "ping", "del"])
                     - calls("publish")
             }
-            // Scripts only, as under `herd`: its scripts call what its client sends.
+            // Only scripts count, as under `herd`, because the scripts also call the commands that the
+            // client sends.
             Self::RedissonFair => sum(&["evalsha", "eval"]),
             Self::Mutex => 0,
         }
     }
 
-    /// What must have run before the first figure counts. A JVM compiles what it runs often.
+    /// Returns how long the contender must run before the first measurement. A JVM compiles frequent
+    /// code at run time.
     pub(crate) fn warm_up(self) -> Duration {
         match self {
             Self::Redisson | Self::RedissonFair => Duration::from_secs(4),
@@ -113,13 +115,13 @@ impl Contender {
         }
     }
 
-    /// Whether each manager has tens of threads of its own: many managers are too much for one machine.
+    /// Returns `true` if each manager has tens of threads, so that one machine cannot run many managers.
     pub(crate) fn is_java(self) -> bool {
         matches!(self, Self::Redisson | Self::RedissonFair)
     }
 
-    /// The program that works for it with so many managers: this one, except where the locks are
-    /// Java's. Those have one client in each process.
+    /// Returns the program that runs so many managers: this one, or a Java program, which has one client
+    /// per process.
     pub(crate) fn program(self, managers: usize, url: &str) -> Result<Command, String> {
         match self {
             Self::Redisson => redisson::program(url, "plain"),
@@ -131,7 +133,7 @@ impl Contender {
         }
     }
 
-    /// As that program.
+    /// Works as the contender of this name.
     pub(crate) async fn work(name: &str, managers: &str, url: &str) -> Result<(), Failure> {
         let managers = managers.parse()?;
         let mut named = Self::ALL.into_iter().chain([Self::Mutex]);

@@ -1,5 +1,5 @@
-//! A mutex in the process, for one key: no store, no lease, no token, nobody else. What a hand-off costs
-//! on this machine, and for how long it may take a holder off its processor.
+//! A mutex in the process for one key, without a store, a lease or a token. It shows the cost of a hand-off
+//! on this machine, and how long the machine can preempt a holder.
 
 use std::sync::Arc;
 

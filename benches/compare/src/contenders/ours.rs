@@ -1,5 +1,5 @@
-//! tower-lock, with its defaults, except that an acquire waits for longer: a client that starves must
-//! show as a long wait, as it does with the others, not as an error.
+//! tower-lock with its defaults, except for a longer wait. A client that starves must show as a long wait,
+//! as with the other contenders, and not as an error.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use tower_lock::{LockGuard, LockManager};
 
 use crate::work::{Failure, Locks};
 
-/// More than a job takes.
+/// Longer than a job.
 const WAIT: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy)]
 pub(crate) enum Release {
-    /// The guard is dropped, as the layer does: the server hears of it while the caller goes on.
+    /// The guard is dropped, as in the layer: the release reaches the server in the background.
     Background,
-    /// The caller waits for the server, as all others do.
+    /// The caller awaits the release, as with the other contenders.
     Awaited,
 }
 

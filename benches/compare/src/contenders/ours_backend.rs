@@ -1,5 +1,5 @@
-//! What tower-lock asks the server with, by itself: no queue in front of it, no watchdog, no guard. With
-//! the bare scripts it shows where the time of an acquire goes.
+//! The Redis backend of tower-lock without the engine: no queue, no watchdog, no guard. Beside the bare
+//! scripts, it shows where the time of an acquire is spent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

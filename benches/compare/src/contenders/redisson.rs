@@ -1,10 +1,10 @@
-//! The real one, in Java: a program of its own, built with Maven when it is first wanted.
+//! Redisson, in a Java program that Maven builds at the first use.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// With `plain` locks or `fair` ones.
+/// Returns the command of a worker with `plain` or `fair` locks.
 pub(crate) fn program(url: &str, kind: &str) -> Result<Command, String> {
     static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
     BUILT.get_or_init(build).clone()?;

@@ -1,5 +1,5 @@
-//! rslock, with its defaults: `SET NX PX` on one multiplexed connection; who finds the key taken
-//! tries again after up to 200 ms.
+//! rslock with its defaults: `SET NX PX` on one multiplexed connection. An attempt on a held key is
+//! repeated after up to 200 ms.
 
 use std::time::Duration;
 

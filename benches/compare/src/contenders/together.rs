@@ -1,6 +1,5 @@
-//! The scripts of tower-lock, for all that is wanted at one moment in one call, and nothing else: no
-//! queue of a key, no reentrancy, no wait, no watchdog. About what the calls to the server cost by
-//! themselves, not a lock to use.
+//! The scripts of tower-lock, with one call for all commands of one moment. It has no queue, no reentrancy,
+//! no wait and no watchdog. It shows the cost of the server calls, so it is not a lock to use.
 
 use std::mem::take;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,11 +23,11 @@ const RELEASE: &str = concat!(
     include_str!("../../../../src/backend/redis/command/lua/release.lua"),
 );
 
-/// Answered by `acquire_all.lua` for a lock that is granted, and by `release.lua` for one given back.
+/// The reply of `acquire_all.lua` to a granted lock, and of `release.lua` to a released one.
 const GRANTED: Value = Value::Int(-3);
 const RELEASED: Value = Value::Int(1);
 
-/// How many calls are under way, and for how many acquires there is a second one: as in
+/// The most calls in flight, and the number of acquires that justifies a second call, as in
 /// `src/backend/redis/command/acquire_batch.rs`.
 const SENDERS: usize = 2;
 const WORTH_A_CALL: usize = 16;
@@ -74,7 +73,7 @@ pub(crate) async fn connect(url: &str) -> Result<Together, Failure> {
 impl PerRequest for Together {
     type Held = Held;
 
-    /// Fails where the key is taken.
+    /// Fails if the key is held.
     async fn lock(&self, key: &str) -> Granted {
         let held = Held::new(key, self.0.owners.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
@@ -89,7 +88,7 @@ impl PerRequest for Together {
 
 impl Shared {
     fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().expect("nobody has panicked")
+        self.pending.lock().expect("no holder has panicked")
     }
 
     fn want(self: &Arc<Self>, what: impl FnOnce(&mut Pending)) {
@@ -116,12 +115,12 @@ impl Shared {
             let answers = self.call(&acquires, &releases).await;
             let answers = answers.unwrap_or_else(|error| fail(&error.to_string()));
             for (at, (held, reply)) in acquires.into_iter().enumerate() {
-                // The first is the counter.
+                // The first element is the counter.
                 let granted = match answers.get(at + 1) {
                     Some(&GRANTED) => Ok(held),
                     _ => Err(format!("the key is taken: {answers:?}").into()),
                 };
-                // Nobody waits any more, and nobody would give it back.
+                // The waiter was dropped, so the lock is released here.
                 if let Err(Ok(held)) = reply.send(granted) {
                     self.pending().releases.push(held);
                 }
@@ -129,7 +128,7 @@ impl Shared {
         }
     }
 
-    /// The answers to the acquires.
+    /// Returns the replies to the acquires.
     async fn call(
         &self,
         acquires: &[(Held, oneshot::Sender<Granted>)],
@@ -170,7 +169,7 @@ impl Shared {
     }
 }
 
-/// The answers for each key: a call for one of them answers without a list.
+/// Returns one reply per key: a call for one key replies without a list.
 fn each(answer: Value) -> Vec<Value> {
     match answer {
         Value::Array(answers) => answers,

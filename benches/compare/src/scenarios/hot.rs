@@ -1,4 +1,4 @@
-//! One key that everybody in a process wants.
+//! One key that all clients of one process want.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::standstill::Standstills;
 use crate::team::Team;
 
 const WAITERS: [usize; 3] = [8, 64, 512];
-/// Whose waits are drawn.
+/// The number of waiters whose waits are drawn.
 const DRAWN: usize = 64;
 const WINDOW: Duration = Duration::from_millis(1_500);
 

@@ -1,4 +1,4 @@
-//! A request through axum, with a lock of its own and without.
+//! A request through axum, with one lock per request and without.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use crate::table::{Series, ratio};
 
 const SCENARIO: &str = "HTTP, 64 connections, another key for each request: requests";
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/distinct.lua");
-/// It shares the cores with the server and Redis: with one thread it takes the least.
+/// The load generator shares the cores with the server and Redis. One thread takes the least from them.
 const LOAD: [&str; 3] = ["--threads=1", "--connections=64", "--script"];
 const WARM_UP: &str = "--duration=1s";
 const WINDOW: &str = "--duration=2s";
@@ -39,7 +39,7 @@ pub(crate) fn run(bench: &mut Bench) {
 
 struct Measured {
     name: &'static str,
-    /// Or why there is none.
+    /// The server, or the reason for its absence.
     served: Result<Served, String>,
     rate: Series,
 }
@@ -79,7 +79,7 @@ impl Measured {
 
 struct Served {
     address: String,
-    /// Serves until it is dropped.
+    /// A server that ends when dropped.
     _process: Speaker,
 }
 
@@ -108,7 +108,7 @@ fn requests_per_second(address: &str, duration: &str) -> Result<f64, String> {
         }
     }
     let rate = value("Requests/sec:").and_then(|rate| rate.trim().parse().ok());
-    // It knows of no failure where a server answers nothing at all.
+    // `wrk` reports no failure if a server sends no response at all.
     let rate = rate.filter(|rate| *rate > 0.0);
     rate.ok_or_else(|| format!("`wrk` says `{}`", text.trim()))
 }

@@ -1,4 +1,4 @@
-//! What is compared.
+//! The scenarios.
 
 mod herd;
 mod hot;

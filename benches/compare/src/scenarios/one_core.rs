@@ -1,5 +1,5 @@
-//! A lock that nobody else wants, client and server on one core: what it costs in work. On two, most
-//! of the time is waking each other.
+//! An uncontended lock with client and server on one core, which shows its cost in work. On two cores, most
+//! of the time is the wake-up of the other process.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const WINDOWS: usize = 3;
 
 pub(crate) fn run(bench: &mut Bench) {
     let teams = bench.teams(&Contender::ALL, 1, Keys::New, 64);
-    // Whose process may have ended cannot be put on a core.
+    // The process may have ended, and cannot be put on a core then.
     let (mut teams, failed): (Vec<_>, Vec<_>) =
         teams.into_iter().partition(|team| team.failure().is_none());
     for team in failed {

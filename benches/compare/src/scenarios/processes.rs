@@ -1,4 +1,4 @@
-//! One key that everybody in four processes wants.
+//! One key that all clients of four processes want.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::table::Series;
 use crate::team::{Report, Team};
 
 const PROCESSES: usize = 4;
-/// In each process.
+/// The number of waiters per process.
 const WAITERS: usize = 16;
 const WINDOW: Duration = Duration::from_secs(2);
 const SCENARIO: &str = "one hot key, 4 processes of 16 waiters: grants";
@@ -19,9 +19,9 @@ const CONTENDERS: [Contender; 3] = [Contender::Ours, Contender::Rslock, Contende
 
 struct Figures {
     contention: Contention,
-    /// Of the process that got the least, in per cent.
+    /// The share of the process with the fewest grants, in percent.
     smallest_share: Series,
-    /// That clients sent, for each grant.
+    /// The commands that clients sent per grant.
     commands: Series,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn run(bench: &mut Bench) {
     standstills.tell(&mut bench.table, SCENARIO);
 }
 
-/// With how many commands the team sent.
+/// Runs a job, and returns its report with the number of commands that the team sent.
 fn counted(bench: &Bench, team: &mut Team, job: &Job) -> (Option<Report>, u64) {
     let contender = team.contender;
     let sent = || contender.sent(|command| bench.server.calls(command));
@@ -72,7 +72,7 @@ impl Figures {
     fn add(&mut self, report: &Report, commands: u64) {
         self.contention.add(report);
         self.smallest_share.add(report.smallest_share() * 100.0);
-        // Commands were counted until the last waiter was through, so the grants are, too.
+        // The commands count until the last waiter is granted, so the grants do as well.
         self.commands.add(commands as f64 / report.pairs() as f64);
     }
 

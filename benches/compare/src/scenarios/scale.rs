@@ -1,26 +1,26 @@
-//! Very many locks, waiters and keys in one manager: what they cost, and that nothing is lost.
+//! Very many locks, waiters and keys in one manager: their cost, and the absence of lost locks.
 
 use crate::bench::Bench;
 use crate::child::{Speaker, this_program};
 use crate::scaling::{HELD, KEYS, LEASE, WAITERS, WINDOW};
 use crate::table::Series;
 
-/// A round takes most of a minute.
+/// A round takes nearly a minute.
 const MOST_ROUNDS: usize = 3;
 
 #[derive(Default)]
 struct Figures {
-    /// Bytes for each held lock.
+    /// The bytes per held lock.
     held: Series,
-    /// Of a core, in per cent.
+    /// The CPU time of renewals in percent of a core.
     renewing: Series,
     renewals: Series,
     lost: Series,
-    /// Bytes for each waiter.
+    /// The bytes per waiter in one task.
     waiting: Series,
-    /// The same, with a task for each.
+    /// The bytes per waiter with one task each.
     tasks: Series,
-    /// Megabytes that are more after very many keys.
+    /// The additional megabytes after very many keys.
     passed: Series,
 }
 
@@ -38,7 +38,7 @@ impl Figures {
     fn add(&mut self, bench: &Bench) -> Result<(), String> {
         let expirations = bench.server.calls("pexpire");
         let [held, renewing, lost] = scale(bench, "held")?;
-        // Each lock got its lease once by its acquire.
+        // Each lock received its first lease by its acquire.
         let expirations = bench.server.calls("pexpire") - expirations;
         let [waiting] = scale(bench, "waiting")?;
         let [tasks] = scale(bench, "tasks")?;
@@ -60,7 +60,7 @@ impl Figures {
     }
 }
 
-/// The numbers that such a process says, and an empty server after it.
+/// Returns the figures that such a process prints, and empties the server after it.
 fn scale<const N: usize>(bench: &Bench, what: &str) -> Result<[f64; N], String> {
     let mut process = Speaker::start(this_program(&["scale", what, &bench.server.url()]))?;
     let figures = process.expect("done")?;

@@ -1,4 +1,4 @@
-//! A new key for each pair: what a lock costs that nobody else wants.
+//! A new key per pair: the cost of an uncontended lock.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use crate::waits::Waits;
 
 const IN_FLIGHT: [usize; 4] = [1, 16, 64, 256];
 const WINDOW: Duration = Duration::from_millis(300);
-/// How many windows a contender has in a round, in turn with the others: short ones, since the machine
-/// is now faster, now slower, for seconds.
+/// The number of windows per contender in a round, in turns with the others. They are short, because the
+/// speed of the machine changes over seconds.
 const WINDOWS: usize = 3;
-/// With one in flight: how fast the system wakes two processes in turn may differ by a factor of four
-/// from one window to the next.
+/// The number of windows with one lock in flight. The time in which the system wakes two processes in turn
+/// can differ by a factor of four between windows.
 const ALONE: usize = 6;
 
-/// What one contender has reached.
+/// The figures of one contender.
 #[derive(Default)]
 struct Figures {
-    /// For each of `IN_FLIGHT`.
+    /// The rates, one per element of `IN_FLIGHT`.
     pairs: [Series; IN_FLIGHT.len()],
-    /// How long after the window the last release was confirmed, in milliseconds.
+    /// The time from the end of the window to the confirmation of the last release, in milliseconds.
     late: [Series; IN_FLIGHT.len()],
-    /// Of an acquire when nothing else is in flight, in microseconds.
+    /// The time of an acquire with no other command in flight, in microseconds.
     p50: Series,
     p99: Series,
     alone: Waits,

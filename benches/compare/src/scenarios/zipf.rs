@@ -1,4 +1,4 @@
-//! A thousand keys of which some are wanted much more than others, in four processes.
+//! A thousand keys with unequal popularity, in four processes.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::job::Keys;
 
 const KEYS: Keys = Keys::Shared(1_000);
 const PROCESSES: usize = 4;
-/// In each process.
+/// The number of workers per process.
 const WORKERS: usize = 16;
 const WINDOW: Duration = Duration::from_millis(1_500);
 

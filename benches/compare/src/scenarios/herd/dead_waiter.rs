@@ -22,7 +22,7 @@ const ONE_PAIR: Duration = APART;
 /// The figures of one contender.
 struct Measured {
     contender: Contender,
-    /// In milliseconds.
+    /// The delays in milliseconds.
     delay: Series,
     /// Ends the measurement of this contender.
     failure: Option<String>,

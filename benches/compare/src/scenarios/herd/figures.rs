@@ -46,7 +46,7 @@ impl Figures {
             return;
         };
         let waits = report.waits();
-        // The server counts calls until the last waiter is granted, so pairs count until then, too.
+        // The server counts calls until the last waiter is granted, so pairs count until then as well.
         let for_each_grant = |calls: u64| calls as f64 / report.pairs() as f64;
         let calls = |command| bench.server.calls(command);
         self.scripts

@@ -13,7 +13,7 @@ const CONTENDERS: [Contender; 4] = [
     Contender::Redisson,
     Contender::RedissonFair,
 ];
-/// Few, since windows are long: each of 128 managers needs several turns in one.
+/// Few clients, because windows are long: each of 128 managers needs several turns in a window.
 pub(super) const MOST_ROUNDS: usize = 2;
 
 /// The processes of one contender.

@@ -1,5 +1,5 @@
-//! One key that many managers want, one client each: they exclude each other only through the server.
-//! The order between processes is the subject: shares, longest waits, and what a dead waiter costs.
+//! One key and many managers with one client each, which exclude each other only through the server. The
+//! subject is the order between processes: shares, longest waits, and the cost of a dead waiter.
 
 mod cell;
 mod dead_waiter;

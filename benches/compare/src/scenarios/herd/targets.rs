@@ -12,7 +12,7 @@ const TURNS: f64 = 1.5;
 const SLACK: f64 = 50.0;
 const SCRIPTS: f64 = 3.5;
 const SHARE: f64 = 0.8;
-/// The least part of the rate of one process.
+/// The smallest part of the rate of one process.
 const OF_ALONE: f64 = 0.95;
 
 #[derive(Clone, Copy)]
