@@ -1,4 +1,4 @@
-//! Another process: this very program, started again to hold locks until it is stopped or killed.
+//! Another process: this program, started again to hold locks until it is stopped or killed.
 
 use std::io::{BufRead as _, BufReader, Lines};
 use std::process::{Child as Process, ChildStdout, Command, Stdio};
@@ -9,10 +9,11 @@ use tokio::time::timeout;
 use crate::support::engine::{MS, manager};
 use crate::support::suspended_clock::SuspendedClock;
 
-/// The URL, the lease in milliseconds, and the keys.
+/// The environment variable with the URL, the lease in milliseconds, and the keys.
 const ORDER: &str = "LOCKS_FOR_ANOTHER_PROCESS";
 
-/// What the other process does, if this is it. Each line it says begins with a word of its own.
+/// Runs the child process, if this is one. Each line that it prints begins with a word that names its
+/// content.
 pub(crate) fn main() -> bool {
     let Ok(order) = std::env::var(ORDER) else {
         return false;
@@ -33,7 +34,7 @@ pub(crate) fn main() -> bool {
         guards
     });
     println!("holds all");
-    // Looks all the time; when it was stopped, the first look afterwards is what matters.
+    // The loop checks every 5 ms. After a stop, its first check decides.
     loop {
         // The monotonic clock does not show that the machine was suspended.
         let before = SystemTime::now();
@@ -56,23 +57,23 @@ pub(crate) fn main() -> bool {
         println!("told {told} {refused}");
     }
     println!("done");
-    // Stays until it is killed.
+    // The process stays until it is killed.
     std::thread::sleep(Duration::from_secs(60));
     true
 }
 
 pub(crate) struct Child {
     process: Process,
-    /// Excludes the time for which the process is stopped.
+    /// A clock that excludes the time for which the process is stopped.
     clock: Option<SuspendedClock>,
     says: Lines<BufReader<ChildStdout>>,
 }
 
-/// What the other process has.
+/// The locks of the other process.
 pub(crate) struct Holds {
     pub(crate) key: String,
     pub(crate) token: i64,
-    /// The name of its manager, with which all its leases begin.
+    /// The name of its manager, which is the prefix of all its leases.
     pub(crate) manager: String,
 }
 
@@ -102,14 +103,14 @@ impl Child {
         }
     }
 
-    /// What it says next, behind its first word; `None` when that is another word.
+    /// Returns the rest of its next line behind `word`, or `None` if the line begins with another word.
     pub(crate) fn says(&mut self, word: &str) -> Option<String> {
         let line = self.says.next().expect("it is alive").expect("a line");
         let (first, rest) = line.split_once(' ').unwrap_or((&line, ""));
         (first == word).then(|| rest.to_owned())
     }
 
-    /// The next lock it has; `None` when it has all.
+    /// Returns the next lock that it holds, or `None` after the last one.
     pub(crate) fn holds(&mut self) -> Option<Holds> {
         let said = self.says("holds").expect("it holds");
         let mut said = said.split(' ');

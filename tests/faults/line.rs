@@ -1,4 +1,4 @@
-//! Processes that wait in the queue of one key, and what becomes of them.
+//! Processes that wait in the queue of one key, and the turns that they receive.
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ impl World {
     }
 }
 
-/// A process that holds the prize until it is asked to release it.
+/// A process that holds the prize until the test releases it.
 pub(crate) struct Holder {
     release: oneshot::Sender<()>,
     task: JoinHandle<()>,

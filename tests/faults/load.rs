@@ -1,4 +1,4 @@
-//! What callers do at random moments: all of it, all the time.
+//! Random work of callers, which uses all ways to acquire and to release.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Range;
@@ -13,10 +13,9 @@ use tower_lock::{Acquire, ErrorKind, LockGuard, LockManager};
 use crate::referee::{Grip, Referee};
 use crate::world::PROCESSES;
 
-/// The keys that everybody wants. Each process has a worker for each, so that they are never left
-/// alone.
+/// The contended keys. Each process has a worker for each key, so some worker always wants it.
 const HOT: usize = 3;
-/// Keys that are only taken in pairs: a first one is held while its owner waits for the second.
+/// Keys that are only acquired in pairs: the owner holds the first one while it waits for the second.
 const PAIRED: u64 = 3;
 
 pub(crate) fn hot() -> Vec<String> {
@@ -40,7 +39,7 @@ pub(crate) fn millis(range: Range<u64>) -> Duration {
     Duration::from_micros(range.start * 1_000 + random((range.end - range.start) * 1_000))
 }
 
-/// The workers of all processes, until they are stopped.
+/// The workers of all processes until they are stopped.
 pub(crate) struct Load {
     workers: Vec<JoinHandle<()>>,
     stop: watch::Sender<bool>,
@@ -54,7 +53,7 @@ impl Load {
         }
     }
 
-    /// Everything that one process does.
+    /// Runs all workers of one process.
     pub(crate) fn add(
         &mut self,
         referee: &Arc<Referee>,
@@ -79,14 +78,14 @@ impl Load {
             worker().about_a_third(format!("third:{process}")),
         ));
         workers.push(tokio::spawn(worker().without_renewal(leased(process))));
-        // Whoever loses such a lock has a rival in another process, at once.
+        // The owner of a lost lock has a rival in another process at once.
         let other = (process + 1) % PROCESSES;
         workers.push(tokio::spawn(worker().in_turn(kept(other))));
         workers.push(tokio::spawn(worker().in_turn(leased(other))));
         self.workers.append(&mut workers);
     }
 
-    /// Waits until all have let go. A worker that panicked is told as its panic.
+    /// Waits until all workers have ended. A panic of a worker continues here.
     pub(crate) async fn stop(&mut self) -> Vec<String> {
         self.stop.send_replace(true);
         let mut panics = Vec::new();
@@ -112,7 +111,7 @@ impl Worker {
         *self.stop.borrow()
     }
 
-    /// Whatever takes longer ends with the load.
+    /// A longer wait ends with the load.
     async fn until_stopped<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             outcome = work => Some(outcome),
@@ -164,7 +163,7 @@ impl Worker {
         }
     }
 
-    /// Held for as long as it is not lost, and then again.
+    /// Holds the key until it is lost, and then acquires it again.
     async fn for_good(mut self, key: String) {
         while !self.is_over() {
             let how = How::renewed(self.lease, Some(Duration::from_secs(3)));
@@ -176,7 +175,7 @@ impl Worker {
         }
     }
 
-    /// Given back just when the first renewal is due.
+    /// Releases just when the first renewal is due.
     async fn about_a_third(mut self, key: String) {
         while !self.is_over() {
             let how = How::renewed(self.lease, Some(Duration::from_secs(3)));
@@ -188,7 +187,7 @@ impl Worker {
         }
     }
 
-    /// Kept beyond the end of its lease.
+    /// Keeps the guard beyond the end of its lease.
     async fn without_renewal(mut self, key: String) {
         while !self.is_over() {
             let how = How::leased(millis(200..400));
@@ -201,7 +200,7 @@ impl Worker {
         }
     }
 
-    /// Waits for what somebody else holds, and gives it back soon.
+    /// Waits for a key that another owner holds, and releases it soon.
     async fn in_turn(mut self, key: String) {
         while !self.is_over() {
             let how = How::renewed(self.lease, Some(Duration::from_secs(3)));
@@ -238,7 +237,7 @@ impl Worker {
         }
     }
 
-    /// I4, I5: the same owner takes the lock once more, and one of the two guards goes.
+    /// I4, I5: the same owner acquires the lock again, and drops one of the two guards.
     async fn again(&mut self, grip: &mut Grip, key: &str) {
         let acquire = self.locks.acquire(key).owner(grip.owner()).no_wait();
         let outcome = acquire.await;
@@ -260,7 +259,7 @@ impl Worker {
                     format!("{key}: held once, counted {count}")
                 });
             }
-            // A stranger to its own lost lock, and luckier this time; or not.
+            // The owner may have lost the lock and acquired a fresh one.
             Ok(stranger) => {
                 self.referee.expect(!is_held, "I4", || {
                     format!("{key}: another token for the same owner")
@@ -282,7 +281,7 @@ impl Worker {
     }
 }
 
-/// One of the ways to ask.
+/// The ways to acquire.
 struct How {
     wait: Option<Duration>,
     lease: Duration,

@@ -1,7 +1,7 @@
-//! Every fault that locks must survive, under load, judged by a referee that does not ask them.
+//! Every fault that locks must survive, under load. A referee that does not use the crate judges the runs.
 //!
-//! `cargo test --test faults [name…]` runs each fault once, or only those whose names contain one
-//! of the words. `FAULT_RUNS` is how often each is run, `FAULT_JOBS` how many at a time.
+//! `cargo test --test faults [name…]` runs each fault once, or only those whose names contain one of the
+//! words. `FAULT_RUNS` sets how often each runs, and `FAULT_JOBS` how many run concurrently.
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     let jobs = number("FAULT_JOBS", 4).clamp(1, rows.len().max(1) * runs);
     let start = Instant::now();
     let outcomes: Vec<_> = rows.iter().map(|_| Mutex::new(Runs::default())).collect();
-    // Run by run, so that no row meets only itself.
+    // The runs alternate over the rows, so that concurrent runs are of different rows.
     let order = (0..runs).flat_map(|run| (0..rows.len()).map(move |row| (run, row)));
     let order: Vec<_> = order
         .filter(|(run, row)| *run == 0 || !words.is_empty() || !rows[*row].once)
@@ -83,12 +83,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// One run of a row, in a runtime of its own.
+/// Runs a row once, in its own runtime.
 fn run(row: &'static Row) -> Verdict {
     let start = Instant::now();
     let verdict = catch_unwind(AssertUnwindSafe(|| {
-        // One worker: on a machine that has other things to do, a second one stands still at other
-        // times than the canary's. The row itself has this thread, and may block it.
+        // There is one worker thread. On a busy machine, a second one would stall at other times than the
+        // stall detector. The row itself has this thread, and may block it.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -123,5 +123,5 @@ fn run(row: &'static Row) -> Verdict {
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("a panic without words").to_owned()
+    text.unwrap_or("a panic without a message").to_owned()
 }

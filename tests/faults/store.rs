@@ -1,20 +1,20 @@
-//! The servers under the locks of one run.
+//! The servers of one run.
 
 use crate::referee::wire::is_counter;
 use crate::support::cluster::Cluster;
 use crate::support::redis_server::RedisServer;
 use crate::support::sentinel::SentinelSet;
 
-/// What a row wants to run on.
+/// The topology of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Topology {
-    /// One server, each process behind proxies of its own; with more options.
+    /// One server with options. Each process has its own proxies in front of it.
     Single(&'static [&'static str]),
     Sentinel,
     Cluster,
-    /// Five servers that know nothing of each other.
+    /// Five independent servers.
     Quorum,
-    /// The row brings its own.
+    /// The row starts its own servers.
     Own,
 }
 
@@ -30,7 +30,7 @@ impl Topology {
     }
 }
 
-// One per run.
+// One value exists per run.
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum Store {
     Single(RedisServer),
@@ -51,7 +51,7 @@ impl Store {
         }
     }
 
-    /// Also those that are dead, or replicas.
+    /// Returns all servers, including dead ones and replicas.
     pub(crate) fn all_servers(&self) -> Vec<&RedisServer> {
         match self {
             Self::Single(server) => vec![server],
@@ -62,7 +62,7 @@ impl Store {
         }
     }
 
-    /// Those that may have locks and subscriptions.
+    /// Returns the servers that may have locks and subscriptions.
     pub(crate) fn servers(&self) -> Vec<&RedisServer> {
         match self {
             Self::Single(server) => vec![server],
@@ -76,7 +76,7 @@ impl Store {
         }
     }
 
-    /// All keys but the counters.
+    /// Returns all keys but the counters.
     pub(crate) fn locks(&self) -> Vec<String> {
         let keys = self
             .servers()
@@ -89,11 +89,11 @@ impl Store {
             .collect()
     }
 
-    /// All channels that anybody listens to, but for those of the Sentinels.
+    /// Returns all channels with subscribers, except for those of the sentinels.
     pub(crate) fn channels(&self) -> Vec<String> {
         let asked = self.servers().into_iter().flat_map(|server| {
             ["CHANNELS", "SHARDCHANNELS"].map(|what| {
-                // Servers before 7.0 have no sharded ones.
+                // Servers before 7.0 have no sharded channels.
                 server.command(&["PUBSUB", what]).unwrap_or_default()
             })
         });

@@ -1,4 +1,4 @@
-//! What came out, one line per row.
+//! The results, one line per row.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const HEAD: [&str; 9] = [
     "orphans",
     "lost() late, net",
 ];
-/// How many violations of one row are spelled out.
+/// The number of violations of one row that are printed in full.
 const SPELLED_OUT: usize = 12;
 
 /// All runs of one row.
@@ -56,7 +56,7 @@ impl Runs {
         ]
     }
 
-    /// How many of which invariant.
+    /// Returns the number of violations of each invariant.
     fn violations(&self) -> String {
         let mut counts = BTreeMap::<_, usize>::new();
         for violation in self.0.iter().flat_map(|run| &run.violations) {
@@ -76,7 +76,7 @@ fn millis(time: Option<&Duration>) -> String {
     })
 }
 
-/// The table, and below it what was wrong.
+/// Prints the table, and the violations below it.
 pub(crate) fn print(rows: &[(&Row, Runs)]) {
     let mut lines = vec![HEAD.map(ToOwned::to_owned)];
     lines.extend(rows.iter().map(|(row, runs)| runs.cells(row)));

@@ -1,4 +1,4 @@
-//! How late this runtime itself is: what a promise about time cannot be blamed for.
+//! The delays of this runtime, which excuse delays of the crate.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -6,19 +6,18 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 const PERIOD: Duration = Duration::from_millis(2);
-/// Timers count in milliseconds: no delay.
+/// Timers count in milliseconds, so a shorter delay is none.
 const USUAL: Duration = Duration::from_millis(2);
 
-/// A task that wants to wake every two milliseconds, and when it could not.
+/// A task that sleeps for two milliseconds at a time, and the delays of its wake-ups.
 #[derive(Clone, Default)]
 pub(crate) struct Canary {
-    /// From when it went to sleep to when it woke, where that was late: nobody knows how much of it
-    /// the runtime stood still.
+    /// The spans from a sleep to a late wake-up. The runtime may have stalled for any part of a span.
     late: Arc<Mutex<Vec<(Instant, Instant)>>>,
 }
 
 impl Canary {
-    /// Starts it in the runtime that is to be watched; it ends with that.
+    /// Starts the task in the current runtime, which also ends it.
     pub(crate) fn start() -> Self {
         let canary = Self::default();
         let late = Arc::clone(&canary.late);
@@ -36,10 +35,10 @@ impl Canary {
         canary
     }
 
-    /// For how long, between these two moments, tasks that were due may not have run.
+    /// Returns for how long between two moments due tasks may not have run.
     pub(crate) fn delay(&self, from: Instant, to: Instant) -> Duration {
         let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        // One behind the other, so none is counted twice.
+        // The spans do not overlap, so no time counts twice.
         let parts = late.iter().map(|(asleep, woke)| {
             let (start, end) = ((*asleep).max(from), (*woke).min(to));
             end.saturating_duration_since(start)

@@ -1,4 +1,4 @@
-//! A guard whose holder writes down what it sees.
+//! A guard whose holder records its observations.
 
 use std::ops::{Deref, Range};
 use std::pin::pin;
@@ -12,15 +12,15 @@ use tower_lock::{Error, Held, LockGuard};
 use super::hold::drift;
 use super::{Hold, Referee};
 
-/// How often a holder looks whether it still holds.
+/// The interval at which a holder checks its lock.
 const LOOK: Duration = Duration::from_millis(20);
-/// An end that was read while the process stood still says nothing.
+/// An end that was read during a stall of the process is not evidence.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
 pub(crate) struct Grip {
     referee: Arc<Referee>,
     holds: Range<usize>,
-    /// Absent where somebody else releases.
+    /// `None` if another process releases the lock.
     guard: Option<LockGuard>,
     held: Held,
     control: JoinHandle<()>,
@@ -48,7 +48,7 @@ impl Grip {
         log.holds[self.holds.clone()].iter_mut().for_each(&mut note);
     }
 
-    /// Whether the lock is held, by its own word.
+    /// Returns `true` if the guard reports that the lock is held.
     pub(crate) fn look(&self) -> bool {
         let before = Instant::now();
         let (is_held, left) = (self.held.is_held(), self.held.remaining());
@@ -57,7 +57,8 @@ impl Grip {
         let mut too_long = false;
         self.each(|hold| {
             if is_held {
-                // Between `before` and `after` it was so: at `before` for certain.
+                // The answer was true at some moment between `before` and `after`, and at `before` for
+                // certain.
                 contradicted |= hold.denied.is_some() || hold.told.is_some();
                 hold.confirmed = before;
                 too_long |= left > hold.lease.saturating_sub(drift(hold.lease));
@@ -78,7 +79,7 @@ impl Grip {
         is_held
     }
 
-    /// Holds the lock for so long, or until it is lost. Whether it was held all the time.
+    /// Holds the lock for a time, or until it is lost. Returns `true` if it was held throughout.
     pub(crate) async fn keep(&self, time: Duration) -> bool {
         let end = Instant::now() + time;
         let mut lost = pin!(self.held.lost());
@@ -86,7 +87,7 @@ impl Grip {
             let is_held = self.look();
             let now = Instant::now();
             if !is_held {
-                // It is told, too.
+                // The guard must also notify its holder.
                 if timeout(Duration::from_secs(1), lost).await.is_err() {
                     let key = self.held.key();
                     self.referee
@@ -117,8 +118,7 @@ impl Grip {
         });
     }
 
-    /// The end of the hold, by its holder's will: before anything is sent. Whether it was lost by
-    /// then.
+    /// Records the end of the hold before the release is sent. Returns `true` if the lock was lost by then.
     fn ends(&self) -> bool {
         self.look();
         let now = Instant::now();
@@ -130,7 +130,7 @@ impl Grip {
         was_lost
     }
 
-    /// Another guard of the same owner stands for the lock from now on.
+    /// Another guard of the same owner represents the lock from now on.
     pub(crate) fn pass_to(&mut self, guard: LockGuard) {
         self.held = guard.held();
         drop(self.guard.replace(guard));
@@ -148,16 +148,17 @@ impl Grip {
         }
         self.referee
             .expect(!(was_lost && outcome.is_ok()), "I3", || {
-                format!("{key:?}: lost, and released in good order")
+                format!("{key:?}: lost, and released without an error")
             });
         outcome
     }
 }
 
-/// A timer that nobody but the runtime can delay, set to the end of the hold: what comes no later
-/// than this is not late. It is set anew shortly before, so that the runtime comes to it after all
-/// that were set to the same moment long ago; and it goes behind all tasks that can run then, since
-/// the one that was woken last runs first.
+/// Records when a bare timer completes that is set to the end of the hold. A notification that comes no
+/// later is not late, because only the runtime can delay this timer.
+///
+/// The timer is set again shortly before its end, so that the runtime reaches it after all earlier timers
+/// of the same moment. The task then yields once, because the task that was woken last runs first.
 async fn control(referee: Arc<Referee>, holds: Range<usize>, held: Held) {
     const SHORTLY: Duration = Duration::from_millis(3);
     loop {
@@ -184,7 +185,7 @@ impl Deref for Grip {
 
 impl Drop for Grip {
     fn drop(&mut self) {
-        // The guard goes after this.
+        // The guard is dropped after this.
         if !self.ends() {
             self.control.abort();
         }

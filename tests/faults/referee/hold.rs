@@ -1,4 +1,4 @@
-//! What one guard claimed, as its holder saw it.
+//! The claim of one guard, as its holder observed it.
 
 use std::time::Duration;
 
@@ -6,41 +6,42 @@ use tokio::time::Instant;
 
 use super::Canary;
 
-/// A fresh grant of one key, from when its holder had it until it had not.
+/// A fresh grant of one key, from its acquire to its end, as its holder observed them.
 #[derive(Debug, Clone)]
 pub(crate) struct Hold {
     pub(crate) key: String,
-    /// The manager, or whatever else is a process of its own.
+    /// The manager, or any other process.
     pub(crate) process: usize,
     pub(crate) token: i64,
     pub(crate) lease: Duration,
-    /// Whether the watchdog renews it.
+    /// `true` if the watchdog renews the lease.
     pub(crate) renewed: bool,
     pub(crate) asked: Instant,
-    /// When its holder had it; with several keys this one may have been taken long before.
+    /// The time at which its holder acquired it. With several keys, this one may have been granted long
+    /// before.
     pub(crate) granted: Instant,
     pub(crate) is_one_of_several: bool,
-    /// When the holder began to give it back.
+    /// The time at which the holder began to release it.
     pub(crate) released: Option<Instant>,
-    /// When `lost()` fired.
+    /// The time at which `lost()` completed.
     pub(crate) told: Option<Instant>,
-    /// When a bare timer fired that was set to its end.
+    /// The time at which a bare timer for its end completed.
     pub(crate) timer: Option<Instant>,
-    /// When `is_held()` first said no.
+    /// The time at which `is_held()` first returned `false`.
     pub(crate) denied: Option<Instant>,
-    /// When `is_held()` last said yes.
+    /// The time at which `is_held()` last returned `true`.
     pub(crate) confirmed: Instant,
-    /// The ends it was given, each when it was first seen.
+    /// The expiries that it had, each with the time of its first observation.
     pub(crate) deadlines: Vec<Instant>,
 }
 
-/// What a guard allows for clocks that run at different speed.
+/// The allowance of a guard for clocks of different speed.
 pub(crate) fn drift(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)
 }
 
 impl Hold {
-    /// A hold of which nothing is known but that it begins now.
+    /// Creates a hold that begins now.
     pub(super) fn begins(
         key: &str,
         process: usize,
@@ -66,7 +67,7 @@ impl Hold {
         }
     }
 
-    /// The first moment at which the store may have granted it.
+    /// Returns the earliest time at which the store may have granted it.
     pub(crate) fn taken_after(&self) -> Instant {
         if self.is_one_of_several {
             self.asked
@@ -75,37 +76,38 @@ impl Hold {
         }
     }
 
-    /// When the guard itself said that it ends.
+    /// Returns the expiry that the guard itself reported.
     pub(crate) fn deadline(&self) -> Instant {
         self.deadlines.last().copied().unwrap_or(self.granted)
     }
 
-    /// Up to here the holder had reason to think that it is alone.
+    /// Returns the time until which the holder could rely on the lock.
     pub(crate) fn end(&self) -> Instant {
         let by_the_clock = self.deadline().max(self.confirmed);
         let told = [self.released, self.told, self.denied];
         told.into_iter().flatten().fold(by_the_clock, Instant::min)
     }
 
-    /// It went before it was given back.
+    /// Returns `true` if the lock was lost before its release.
     pub(crate) fn is_lost(&self) -> bool {
         let gone = [self.told, self.denied].into_iter().flatten().min();
         gone.is_some_and(|gone| self.released.is_none_or(|released| gone <= released))
     }
 
-    /// How late it was told: by the clock, and less what this runtime itself was late.
+    /// Returns how late the loss was reported: by the clock, and less the delays of this runtime.
     pub(crate) fn told_late(&self, canary: &Canary) -> Option<(Duration, Duration)> {
         let (deadline, told) = (self.deadline(), self.told?);
         let late = told.saturating_duration_since(deadline);
         let timer = self.timer.map_or(deadline, |timer| timer.min(told));
         let timer_late = timer.saturating_duration_since(deadline);
         let runtime_late = canary.delay(deadline, told).max(timer_late);
-        // The way from a timer to its task, and from there to the holder: two turns of the runtime.
+        // A notification takes two turns of the runtime: from the timer to its task, and from the task to
+        // the holder.
         Some((late, late.saturating_sub(2 * runtime_late)))
     }
 
-    /// The end that the guard may claim when somebody else was granted the key at `moment`: that of
-    /// a renewal that was sent before.
+    /// Returns the expiry that the guard may claim when another process was granted the key at `moment`:
+    /// the one of a renewal that was sent before.
     pub(crate) fn deadline_as_of(&self, moment: Instant) -> Instant {
         let counted_from = |end: &Instant| (*end + drift(self.lease)).checked_sub(self.lease);
         let sent_before = |end: &&Instant| counted_from(end).is_none_or(|sent| sent <= moment);
@@ -114,16 +116,16 @@ impl Hold {
     }
 }
 
-/// An acquire that failed.
+/// A failed acquire.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
     pub(crate) key: String,
     pub(crate) process: usize,
-    /// `None` for exactly one try.
+    /// The wait, or `None` for a single attempt.
     pub(crate) wait: Option<Duration>,
     pub(crate) asked: Instant,
     pub(crate) answered: Instant,
     pub(crate) kind: tower_lock::ErrorKind,
-    /// The error, and what it came from.
+    /// The error and its sources.
     pub(crate) why: String,
 }

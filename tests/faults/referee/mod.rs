@@ -1,4 +1,4 @@
-//! The referee: writes down what holders saw, and judges it without asking the crate.
+//! The referee: records the observations of holders, and judges them without the crate.
 
 mod canary;
 mod grip;
@@ -19,20 +19,20 @@ pub(crate) use grip::Grip;
 pub(crate) use hold::{Hold, Refusal};
 pub(crate) use verdict::{BACKSTOP, Verdict};
 
-/// Something that must not be.
+/// A broken invariant.
 #[derive(Debug, Clone)]
 pub(crate) struct Violation {
-    /// `I1` to `I16`, or what else is asked of a row.
+    /// `I1` to `I16`, or the name of a row's own requirement.
     pub(crate) of: &'static str,
     pub(crate) what: String,
 }
 
-/// A time in which the store, or the way to it, was not to be used by one process or by all.
+/// A time in which the store was unusable for one process or for all.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outage {
     pub(crate) begin: Instant,
     pub(crate) usable: Instant,
-    /// The process it was about; `None` for all.
+    /// The affected process, or `None` for all.
     pub(crate) process: Option<usize>,
 }
 
@@ -43,7 +43,7 @@ impl Outage {
 }
 
 pub(crate) struct Referee {
-    /// Both clocks at one moment: the wire has the second.
+    /// The start by both clocks: the log of the server has the second one.
     pub(crate) start: (Instant, SystemTime),
     pub(crate) canary: Canary,
     log: Mutex<Log>,
@@ -54,17 +54,17 @@ pub(crate) struct Log {
     pub(crate) holds: Vec<Hold>,
     pub(crate) refusals: Vec<Refusal>,
     pub(crate) outages: Vec<Outage>,
-    /// Until then two servers may have taken themselves for the one.
+    /// The time until which two servers may have accepted writes as the primary.
     pub(crate) divided_until: Option<Instant>,
     pub(crate) violations: Vec<Violation>,
-    /// Acquires begun, cancelled ones included.
+    /// The number of acquires that have begun, cancelled ones included.
     pub(crate) asked: Vec<Instant>,
-    /// What must name nobody.
+    /// The texts that must contain no key, owner or password.
     pub(crate) shown: BTreeSet<String>,
 }
 
 impl Referee {
-    /// Starts the canary in the runtime of the caller.
+    /// Starts the stall detector in the current runtime.
     pub(crate) fn start() -> Arc<Self> {
         Arc::new(Self {
             start: (Instant::now(), SystemTime::now()),
@@ -77,7 +77,7 @@ impl Referee {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Milliseconds since the start, for reports.
+    /// Returns the milliseconds since the start, for reports.
     pub(crate) fn ms(&self, at: Instant) -> u128 {
         at.saturating_duration_since(self.start.0).as_millis()
     }
@@ -87,14 +87,14 @@ impl Referee {
         self.log().violations.push(Violation { of, what });
     }
 
-    /// Writes a violation down if it is not so.
+    /// Records a violation if the condition is false.
     pub(crate) fn expect(&self, is_so: bool, of: &'static str, what: impl FnOnce() -> String) {
         if !is_so {
             self.violation(of, what());
         }
     }
 
-    /// All servers agree from now on.
+    /// Records that all servers agree from now on.
     pub(crate) fn is_whole(&self) {
         self.log().divided_until = Some(Instant::now());
     }
@@ -114,7 +114,7 @@ impl Referee {
         now
     }
 
-    /// Somebody has the lock now.
+    /// Records that a process holds the lock now.
     pub(crate) fn granted(
         self: &Arc<Self>,
         guard: LockGuard,
@@ -126,7 +126,7 @@ impl Referee {
         self.noted(held, Some(guard), process, asked, terms)
     }
 
-    /// Somebody sees a lock that somebody else will release.
+    /// Records a holder that observes a lock which another process releases.
     pub(crate) fn shown(
         self: &Arc<Self>,
         held: Held,
@@ -165,13 +165,13 @@ impl Referee {
         grip
     }
 
-    /// Another process says that it has the lock.
+    /// Records that another process reports a lock.
     pub(crate) fn claimed(&self, key: &str, process: usize, token: i64, lease: Duration) {
         let hold = Hold::begins(key, process, token, (lease, true));
         self.log().holds.push(hold);
     }
 
-    /// That process was killed, or stopped: until here it had what it claimed.
+    /// Records that the process was killed or stopped. It held its locks until now.
     pub(crate) fn gone(&self, process: usize) {
         let now = Instant::now();
         let mut log = self.log();
@@ -201,7 +201,7 @@ impl Referee {
         self.log().refusals.push(refusal);
     }
 
-    /// Somebody was shown this, and must learn no key, owner or password from it.
+    /// Records a text that was shown to a caller, and must contain no key, owner or password.
     pub(crate) fn shows(&self, text: impl Into<String>) {
         self.log().shown.insert(text.into());
     }
@@ -211,7 +211,7 @@ impl Referee {
         self.shows(format!("{error:?}"));
     }
 
-    /// The first grant of the key after a moment.
+    /// Returns the first grant of the key after a moment.
     pub(crate) fn next_grant(&self, key: &str, after: Instant) -> Option<Instant> {
         let log = self.log();
         let of_key = log.holds.iter().filter(|hold| hold.key == key);
@@ -222,7 +222,7 @@ impl Referee {
     }
 }
 
-/// An error and its sources.
+/// Returns an error and its sources.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

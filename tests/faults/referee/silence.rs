@@ -1,4 +1,4 @@
-//! What must name nobody: I16.
+//! I16: the texts that must contain no secret.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use tower_lock::LockManager;
 use super::Referee;
 use crate::rows::Row;
 
-/// Searches what was shown for keys, for what all owners and leases of a manager begin with, and for
-/// the password.
+/// Searches the shown texts for keys, for the prefix of a manager's owners and leases, and for the
+/// password.
 pub(crate) fn judge(referee: &Referee, managers: &[LockManager], row: &Row) {
     let mut secrets: BTreeSet<String> = managers.iter().map(identity).collect();
     secrets.extend(row.login.map(|(_, login)| password(login)));

@@ -1,4 +1,4 @@
-//! What the log of one run proves.
+//! The judgment of the log of one run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,26 +13,25 @@ use crate::store::Topology;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// A waiter looks at least once a second, give or take a tenth; then comes a round trip.
+/// A waiter attempts at least once a second with a jitter of a tenth. A round trip follows.
 pub(crate) const BACKSTOP: Duration = Duration::from_millis(1_100 + 100);
-/// A release is heard of, and the key taken, on a machine that is busy.
+/// The time from a release to the grant of a notified waiter, on a busy machine.
 const HEARD_WITHIN: Duration = Duration::from_millis(100);
-/// A pause of the machine after which a reply may be late without a fault: a third of the response
-/// timeout.
+/// A stall of the machine that excuses a late reply: a third of the response timeout.
 const STALL: Duration = Duration::from_millis(150);
-/// The same for the node timeout of a quorum.
+/// A third of the node timeout of a quorum, likewise.
 const STALL_OF_NODE: Duration = Duration::from_millis(30);
-/// A loss is told so late at most, and a wait overrun so far.
+/// The latest report of a loss, and the most by which a wait may be exceeded.
 const TOLD_WITHIN: Duration = Duration::from_millis(10);
 const OVERRUN: Duration = Duration::from_millis(50);
 
-/// The figures of one run, and what was wrong with it.
+/// The figures and the violations of one run.
 #[derive(Default)]
 pub(crate) struct Verdict {
     pub(crate) violations: Vec<Violation>,
     pub(crate) longest_overlap: Duration,
     pub(crate) recovery: Option<Duration>,
-    /// How late `lost()` was at most: by the clock, and less the delays of the runtime.
+    /// The latest completion of `lost()`: by the clock, and less the delays of the runtime.
     pub(crate) told_late: (Duration, Duration),
     pub(crate) orphans: usize,
     pub(crate) evidence: String,
@@ -46,7 +45,7 @@ impl Verdict {
         }
     }
 
-    /// Judges the log of a run of this row, in which these keys were never left alone.
+    /// Judges the log of a run of this row, in which the `contended` keys were wanted throughout.
     pub(crate) fn of(row: &Row, referee: &Referee, contended: &[String]) -> Self {
         let log = referee.log();
         let mut verdict = Self {
@@ -80,7 +79,7 @@ impl Verdict {
         verdict
     }
 
-    /// I1. The older one is the one with the lower token.
+    /// I1. The hold with the lower token is the older one.
     fn overlaps(&mut self, row: &Row, referee: &Referee, log: &Log, holds: &[&Hold]) {
         let mut holds = holds.to_vec();
         holds.sort_by_key(|hold| hold.token);
@@ -94,7 +93,7 @@ impl Verdict {
                 }
                 self.longest_overlap = self.longest_overlap.max(overlap);
                 let allowed = if may_be_forgotten(row, log, old) {
-                    // A look at the clock takes a moment.
+                    // Reading the clock takes a moment.
                     old.deadline_as_of(new.granted) + MS
                 } else {
                     from
@@ -118,14 +117,14 @@ impl Verdict {
     fn tokens(&mut self, row: &Row, referee: &Referee, log: &Log, holds: &[&Hold]) {
         for pair in holds.windows(2) {
             let (old, new) = (pair[0], pair[1]);
-            // Two servers took themselves for the primary, and granted it at once: whose answer was there
-            // first says nothing.
+            // Two servers granted the key as primaries at the same time. The order of their replies is not
+            // evidence.
             let divided = may_be_forgotten(row, log, old) && old.end() > new.granted;
             let taken_after = match divided {
                 true => new.asked,
                 false => new.taken_after(),
             };
-            // Otherwise the second one may have been there before the first one.
+            // Otherwise the second grant may precede the first one.
             let in_order = taken_after >= old.granted;
             self.expect(new.token > old.token || !in_order, "I4", || {
                 let times = |hold: &Hold| {
@@ -151,9 +150,9 @@ impl Verdict {
         }
     }
 
-    /// I6 and I7, apart from outages: from when the key was free, as far as can be seen, until the
-    /// one who was waiting for it had it. Returns how long that took those who waited in another
-    /// process than the one that gave it back, and how many grants were looked at.
+    /// I6 and I7, apart from outages: the time from the earliest moment at which the key was free to the
+    /// grant of its waiter. Returns the times for waiters in another process than the last holder's, and
+    /// the number of grants.
     fn gaps(
         &mut self,
         row: &Row,
@@ -168,7 +167,7 @@ impl Verdict {
                 let troubled = outage.begin.checked_sub(SECOND).unwrap_or(outage.begin);
                 old.end() < outage.usable + row.recovery && new.granted > troubled
             };
-            // What comes after an outage is its recovery.
+            // The recovery of the outage covers these.
             if log.outages.iter().any(|outage| after(&outage)) {
                 continue;
             }
@@ -195,8 +194,8 @@ impl Verdict {
         (handed, grants)
     }
 
-    /// I6, while releases are told: those who wait in other processes hear of them, and so get the
-    /// key at once, and more often than by luck.
+    /// I6, while releases are published: waiters in other processes are notified, so they receive the key
+    /// at once, and more often than by chance.
     fn messages(&mut self, mut handed: Vec<Duration>, grants: usize) {
         handed.sort_unstable();
         let median = handed.get(handed.len() / 2).copied().unwrap_or_default();
@@ -204,7 +203,7 @@ impl Verdict {
         let is_shared = grants < 150 || handed.len() * 20 >= grants;
         self.expect(heard && is_shared, "I6", || {
             let handed = handed.len();
-            format!("{handed} of {grants} grants to those who waited elsewhere, after {median:?}")
+            format!("{handed} of {grants} grants to waiters in other processes, after {median:?}")
         });
     }
 
@@ -224,7 +223,7 @@ impl Verdict {
         }
     }
 
-    /// I15, and that nobody gives up early or for another reason than there is.
+    /// I15. A failed acquire must also have used its wait and have an allowed reason.
     fn refusal(&mut self, row: &Row, referee: &Referee, outages: &[Outage], refusal: &Refusal) {
         let Refusal { key, kind, .. } = refusal;
         let at = referee.ms(refusal.answered);
@@ -270,8 +269,8 @@ impl Verdict {
     }
 }
 
-/// Whether the store may not have known of this hold for as long as it lasted: only the data that a fault
-/// destroyed excuses anything, and only what was granted until then.
+/// Returns `true` if the store may have lost this hold. Only a fault that destroys data excuses this, and
+/// only for earlier grants.
 fn may_be_forgotten(row: &Row, log: &Log, hold: &Hold) -> bool {
     let before = |moment: Instant| hold.taken_after() < moment;
     let destroyed = log.outages.iter().any(|outage| before(outage.usable));

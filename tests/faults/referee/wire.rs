@@ -1,4 +1,4 @@
-//! What the server was sent, judged: I8 and I9.
+//! I8 and I9: the commands that a server received.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Referee;
 
-/// From the decision to renew to the server that has it, on a machine that is busy.
+/// The time from the decision to renew to the arrival at the server, on a busy machine.
 const ON_THE_WAY: Duration = Duration::from_millis(150);
 
 /// The hash of the renewal script. An acquire in a slot that is moving has arguments of the same form.
@@ -19,14 +19,14 @@ static RENEW: LazyLock<String> = LazyLock::new(|| {
 
 /// A line of `MONITOR`.
 struct Line<'a> {
-    /// Since the epoch.
+    /// The time since the epoch.
     at: Duration,
     from: &'a str,
     args: Vec<&'a str>,
 }
 
 impl<'a> Line<'a> {
-    /// `seconds.micros [db address] "arg" "arg"…`; nothing here has quotes in it.
+    /// Parses `seconds.micros [db address] "arg" "arg"…`. No argument contains quotes.
     fn parse(line: &'a str) -> Option<Self> {
         let (at, rest) = line.split_once(" [")?;
         let (from, args) = rest.split_once("] ")?;
@@ -49,11 +49,11 @@ impl<'a> Line<'a> {
         else {
             return Call::Other;
         };
-        // Whatever touches a counter grants.
+        // Every command that touches a counter grants.
         if keys.iter().any(|key| is_counter(key)) {
             return Call::Other;
         }
-        // The bodies come first, and their queues after them, or none.
+        // The arguments begin with the bodies. Their queues follow, if there are any.
         let leases = || {
             let leases = rest.chunks_exact(2).map(|pair| pair[0]);
             keys.iter().copied().zip(leases).collect()
@@ -71,29 +71,29 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Keys and leases of what matters here.
+/// The keys and leases of one command.
 enum Call<'a> {
     Renew(Vec<(&'a str, &'a str)>),
     Release(Vec<(&'a str, &'a str)>),
     Other,
 }
 
-/// The keys that may stay: no lock's name can be one of theirs.
+/// The keys that may stay. No lock has such a name.
 pub(crate) fn is_counter(key: &str) -> bool {
     key.ends_with('%') || key.ends_with("{fencing-token}%quorum")
 }
 
-/// How many renewals and releases were seen.
+/// The number of renewals and releases.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Seen {
     pub(crate) renewals: usize,
     pub(crate) releases: usize,
 }
 
-/// Judges what one server was sent, in its order.
+/// Judges the commands of one server, in their order.
 ///
-/// `alone`: it has the locks all by itself. A node of a quorum whose vote came too late is given its
-/// vote back, and is renewed with the others all the same.
+/// `alone`: the server has all locks. A node of a quorum whose vote was late receives a release of that
+/// vote, and renewals in spite of it.
 pub(crate) fn judge(referee: &Referee, alone: bool, lines: &[String]) -> Seen {
     let mut seen = Seen::default();
     let mut released = HashSet::new();
@@ -101,7 +101,7 @@ pub(crate) fn judge(referee: &Referee, alone: bool, lines: &[String]) -> Seen {
     let mut violations = Vec::new();
     for line in lines.iter().filter_map(|line| Line::parse(line)) {
         if line.from == "lua" {
-            // A renewal never creates.
+            // A renewal creates no lease.
             if in_a_renewal && line.args[0].eq_ignore_ascii_case("hset") {
                 violations.push(("I9", format!("a renewal wrote {:?}", line.args)));
             }
@@ -113,7 +113,7 @@ pub(crate) fn judge(referee: &Referee, alone: bool, lines: &[String]) -> Seen {
             Call::Renew(leases) => {
                 seen.renewals += leases.len();
                 for (key, lease) in leases {
-                    // Only what one connection carried arrives in the order in which it was sent.
+                    // Only commands of one connection arrive in the order in which they were sent.
                     if alone && released.contains(&(line.from, lease)) {
                         violations
                             .push(("I8", format!("{key}: {lease} renewed after its release")));
@@ -137,13 +137,13 @@ pub(crate) fn judge(referee: &Referee, alone: bool, lines: &[String]) -> Seen {
     seen
 }
 
-/// A call that gave leases back, word for word, and their keys.
+/// A call that released leases, with its exact arguments and its keys.
 pub(crate) struct Release {
     pub(crate) args: Vec<String>,
     pub(crate) keys: Vec<String>,
 }
 
-/// The releases of these keys alone.
+/// Returns the same call for these keys alone.
 pub(crate) fn releases_of(lines: &[String], keys: &[String]) -> Vec<Release> {
     let owned = |words: Vec<&str>| words.into_iter().map(ToOwned::to_owned).collect();
     let ours = |body: &str| {
@@ -164,7 +164,7 @@ pub(crate) fn releases_of(lines: &[String], keys: &[String]) -> Vec<Release> {
     releases.collect()
 }
 
-/// When renewals of leases of this manager were sent.
+/// Returns the times at which renewals of this manager's leases were sent.
 pub(crate) fn renewals_of(lines: &[String], manager: &str) -> Vec<SystemTime> {
     let calls = lines.iter().filter_map(|line| Line::parse(line));
     let of_manager = |call: &Line<'_>| match call.calls() {
@@ -175,7 +175,7 @@ pub(crate) fn renewals_of(lines: &[String], manager: &str) -> Vec<SystemTime> {
     renewals.map(|call| UNIX_EPOCH + call.at).collect()
 }
 
-/// A key that one worker has for its own was renewed while that worker had no guard.
+/// Reports renewals of a key while its only worker had no guard.
 fn is_without_a_guard(referee: &Referee, key: &str, at: Duration) -> bool {
     let Some(key) = key
         .strip_prefix("lock:")
@@ -190,7 +190,7 @@ fn is_without_a_guard(referee: &Referee, key: &str, at: Duration) -> bool {
         .unwrap_or_default();
     let at: Instant = referee.start.0 + at.saturating_sub(start);
     let log = referee.log();
-    // What stands still keeps commands back for as long as it likes.
+    // A stalled process can delay commands for any time.
     let troubled = log.outages.iter().any(|outage| {
         let over = log.divided_until.max(Some(outage.usable));
         at >= outage.begin && over.is_some_and(|over| at <= over + Duration::from_secs(1))

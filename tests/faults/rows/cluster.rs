@@ -43,14 +43,14 @@ fn name(key: &str) -> String {
     format!("lock:{key}")
 }
 
-/// The locks that processes hold for good at other nodes than this one.
+/// The locks that processes hold throughout at other nodes than this one.
 fn elsewhere(world: &mut World, node: usize) -> Vec<String> {
     let keys = (0..PROCESSES).map(kept);
     keys.filter(|key| cluster(world).node_of(&name(key)) != node)
         .collect()
 }
 
-/// The node of a hot key fails, and the others go on.
+/// The node of a hot key fails, and the other nodes continue.
 async fn failed(world: &mut World, fail: fn(&mut Cluster, usize)) -> usize {
     let slot = cluster(world).slot(&name(&hot()[0]));
     let node = cluster(world).node_of_slot(slot);
@@ -59,7 +59,7 @@ async fn failed(world: &mut World, fail: fn(&mut Cluster, usize)) -> usize {
         !others.is_empty(),
         format!("{} locks elsewhere", others.len()),
     );
-    // Otherwise all nodes refuse all keys while the slots of one have no primary.
+    // Otherwise all nodes reject all keys while the slots of one node have no primary.
     let partial = ["CONFIG", "SET", "cluster-require-full-coverage", "no"];
     for node in 0..NODES {
         cluster(world).cli(node, &partial);
@@ -130,7 +130,7 @@ async fn moved(world: &mut World) {
         let primaries = cluster(world).primaries();
         let to = primaries.into_iter().find(|node| *node != from);
         let to = to.expect("another primary");
-        // In the middle of it some keys are here and some are there.
+        // In the middle of the migration, the keys of a slot are at both nodes.
         cluster(world).begin_migration(slot, from, to);
         sleep(150 * MS).await;
         cluster(world).move_keys(slot, from, to);

@@ -1,4 +1,4 @@
-//! Clients that hang up and handlers that panic, through axum.
+//! Clients that disconnect and handlers that panic, through axum.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) fn rows() -> Vec<Row> {
     )]
 }
 
-/// What was seen of each kind of end.
+/// The number of requests of each outcome.
 #[derive(Default)]
 struct Seen {
     panics: AtomicU64,
@@ -59,7 +59,7 @@ fn count(counter: &AtomicU64) -> u64 {
     counter.fetch_add(1, Ordering::SeqCst)
 }
 
-/// Counts a handler that is dropped before it is done.
+/// Counts a handler that is dropped before its end.
 struct Unfinished(Option<Arc<Seen>>);
 
 impl Drop for Unfinished {
@@ -87,7 +87,7 @@ async fn handler(
         0 => {
             unfinished.0 = None;
             count(&seen.panics);
-            // A panic that says nothing.
+            // A panic without a message.
             std::panic::resume_unwind(Box::new("of a handler"));
         }
         1 => {
@@ -96,7 +96,7 @@ async fn handler(
             Body::from_stream(stream::unfold((grip, 0), frame)).into_response()
         }
         2 => {
-            // Until the client hangs up, or not.
+            // The handler sleeps until the client disconnects, or the sleep ends.
             grip.keep(millis(0..200)).await;
             unfinished.0 = None;
             StatusCode::OK.into_response()
@@ -113,7 +113,7 @@ async fn handler(
     }
 }
 
-/// A body of a few frames, all of it under the lock.
+/// Creates a body of a few frames, all of them under the lock.
 async fn frame((grip, n): (Grip, u32)) -> Option<(Result<Bytes, std::io::Error>, (Grip, u32))> {
     if n == 4 || !grip.keep(millis(0..10)).await {
         return None;
@@ -121,7 +121,7 @@ async fn frame((grip, n): (Grip, u32)) -> Option<(Result<Bytes, std::io::Error>,
     Some((Ok(Bytes::from_static(b"frame")), (grip, n + 1)))
 }
 
-/// One process' server.
+/// Starts the server of one process.
 async fn serve(
     world: &World,
     process: usize,
@@ -141,10 +141,10 @@ async fn serve(
     (address, server)
 }
 
-/// What all paths begin with, and so all keys.
+/// The prefix of all paths, and so of all keys.
 const WORD: &str = "narwhal";
 
-/// One request, to its end or not.
+/// Sends one request, and reads its response or disconnects.
 async fn request(
     address: SocketAddr,
     referee: Arc<Referee>,
@@ -183,7 +183,7 @@ async fn hung_up(world: &mut World) {
     for (process, locks) in world.managers.iter().enumerate() {
         servers.push(serve(world, process, locks.clone(), &seen).await);
     }
-    // For two seconds, and until each of it has happened.
+    // The load runs for two seconds, and until each outcome has occurred.
     let (enough, late) = (Instant::now() + 2 * SECOND, Instant::now() + 20 * SECOND);
     let goes_on = || {
         let all_seen = || seen.counts().iter().all(|count| *count > 0);
@@ -199,10 +199,10 @@ async fn hung_up(world: &mut World) {
         sleep(millis(5..25)).await;
     }
     for client in clients {
-        // A reset by a handler that panicked is an answer, too.
+        // A reset by a handler that panicked also counts as a response.
         drop(client.await);
     }
-    // No connection is left, either: all clients are done.
+    // All connections are closed, so all clients have ended.
     servers.iter().for_each(|(_, server)| server.abort());
     let counts = seen.counts();
     let [panics, bodies, dropped, refused, hung_up] = counts;

@@ -1,4 +1,4 @@
-//! Too much of everything, and servers that are set up badly.
+//! Too many locks, waiters and bytes, and misconfigured servers.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-/// Renewals and releases are not starved by tries for other keys, however many.
+/// Attempts for other keys do not starve renewals and releases.
 async fn flood(world: &mut World) {
     let since = Instant::now();
     let locks = world.managers[0].clone();
@@ -67,7 +67,7 @@ async fn flood(world: &mut World) {
     world.proof(answered > 300, format!("{answered} grants beside the load"));
 }
 
-/// A pool of somebody else with nothing left: told in time; and one that has is not asked again.
+/// An exhausted pool of the program is reported in time. A later connection stays out of the pool.
 async fn no_connection(world: &mut World) {
     let server = RedisServer::start();
     let mut config = Config::from_url(server.url());
@@ -88,7 +88,7 @@ async fn no_connection(world: &mut World) {
         .watchdog_timeout(SECOND)
         .build()
         .expect("valid");
-    // Its connection is out of the pool for good, and others may empty that.
+    // The connection has left the pool, so the program can exhaust the pool again.
     let others = pool.get().await.expect("room for another");
     let guard = locks.acquire("k").await.expect("it is free");
     sleep(1_500 * MS).await;
@@ -109,7 +109,7 @@ async fn crowd(world: &mut World) {
     let guard = there.acquire("crowd").await.expect("it is free");
     let mut waiters = Vec::new();
     for _ in 0..10_000 {
-        // Polled here, so that they come in this order.
+        // The waiters are polled here, so that they enter in this order.
         let mut waiter = Box::pin(here.acquire("crowd").wait_forever().into_future());
         assert!(poll!(&mut waiter).is_pending());
         waiters.push(tokio::spawn(waiter));
@@ -132,7 +132,7 @@ async fn crowd(world: &mut World) {
     });
     let mut last = guard.fencing_token();
     drop(guard);
-    // I11; a tenth of them is enough.
+    // I11. A tenth of the waiters suffices.
     for waiter in waiters.drain(..1_000) {
         let guard = waiter.await.expect("no panic").expect("served");
         let token = guard.fencing_token();
@@ -141,12 +141,12 @@ async fn crowd(world: &mut World) {
             .expect(token > last, "I11", || "out of order".to_owned());
         last = token;
     }
-    // With the handle goes the guard of one that was served meanwhile.
+    // Dropping the handle also drops the guard of a waiter that was granted in between.
     waiters.into_iter().for_each(|waiter| waiter.abort());
     within(2 * SECOND, "idle", || here.snapshot().is_idle()).await;
 }
 
-/// Renewed in batches, and none is lost.
+/// Leases are renewed in batches, and none is lost.
 async fn hundred_thousand(world: &mut World) {
     const LOCKS: u64 = 100_000;
     const LEASE: Duration = Duration::from_secs(60);
@@ -192,7 +192,7 @@ async fn hundred_thousand(world: &mut World) {
         });
 }
 
-/// No key reaches the server longer than its bound, or with a byte that could be misread.
+/// Each key in Redis is bounded in length and contains no ambiguous byte.
 async fn hostile_keys(world: &mut World) {
     let hostile: Vec<Vec<u8>> = vec![
         vec![b'x'; 1 << 20],

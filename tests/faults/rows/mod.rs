@@ -23,41 +23,41 @@ use crate::store::Topology;
 use crate::support::engine::SECOND;
 use crate::world::World;
 
-/// What happens to a world, from when its load runs until it can recover.
+/// The fault of a row, from the start of the load to the beginning of the recovery.
 pub(crate) type Fault = for<'a> fn(&'a mut World) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// A server reports its uptime in full seconds, and a quarantine is so much longer than it is set.
+/// A server reports its uptime in full seconds, so a quarantine lasts longer by up to this time.
 pub(crate) const ROUNDING: Duration = Duration::from_secs(2);
 
-/// A fault, and what must hold when it happens.
+/// A fault and its requirements.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) topology: Topology,
-    /// Assumption A0 does not hold: locks may overlap for as long as the old guard's deadline.
+    /// Assumption A0 is broken: locks may overlap until the deadline of the old guard.
     pub(crate) loses_data: bool,
     pub(crate) lease: Duration,
-    /// How long each contended key may take to its next grant after the end of the outage.
+    /// The longest time from the end of the outage to the next grant of each contended key.
     pub(crate) recovery: Duration,
-    /// Errors that callers may see besides busy and, in an outage, unavailable.
+    /// The errors that callers may receive besides busy and, in an outage, unavailable.
     pub(crate) errors: &'static [ErrorKind],
     /// The ACL rules of a user, and its `name:password`.
     pub(crate) login: Option<(&'static str, &'static str)>,
-    /// Whether waiters hear of releases.
+    /// `true` if waiters are notified of releases.
     pub(crate) hears: bool,
-    /// How many replicas have to acknowledge a grant.
+    /// The number of replicas that must acknowledge a grant.
     pub(crate) min_replicas: Option<NonZeroUsize>,
-    /// Whether a server that restarted or lost its data grants nothing for a lease.
+    /// `true` if a server that restarted or lost its data grants nothing for the time of a lease.
     pub(crate) quarantine: bool,
-    /// How long it may take after the load until everything is given back.
+    /// The longest time from the end of the load to the release of all locks.
     pub(crate) clearance: Duration,
-    /// It keeps a core busy for long: one run among those of all others, and as many as asked for
-    /// where rows are named.
+    /// `true` if the row occupies a core for long. It runs once among all rows, and as often as requested
+    /// if rows are named.
     pub(crate) once: bool,
     pub(crate) fault: Fault,
 }
 
 impl Row {
-    /// A row with a lease of one and a half seconds that keeps its data.
+    /// Creates a row with a lease of one and a half seconds that keeps its data.
     pub(crate) fn new(topology: Topology, name: &'static str, fault: Fault) -> Self {
         Self {
             name,
@@ -132,7 +132,7 @@ impl Row {
     }
 }
 
-/// All rows, in the order in which they are printed.
+/// Returns all rows, in the order of the table.
 pub(crate) fn all() -> Vec<Row> {
     let mut rows = Vec::new();
     rows.extend(server::rows());

@@ -1,4 +1,4 @@
-//! A network that loses, delays or cuts what it carries.
+//! A network that loses, delays or cuts data.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(super) fn rows() -> Vec<Row> {
             Box::pin(swallowed(world, Swallow::Both, None))
         })
         .recovers_within(SILENT_ATTEMPT)
-        // One of them may be through at once, and the load end while the others are silent.
+        // One process may recover at once and end the load while the others are still silent.
         .clears_within(SILENT_ATTEMPT),
         row("all connections refused", |world| Box::pin(refused(world))),
         row("connections reset, again and again", |world| {
@@ -69,14 +69,14 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-/// A connection that was made while all bytes disappeared stays silent for ever: it is given up
-/// after the connect timeout.
+/// A connection that was opened while all bytes were lost stays silent. The client abandons it after the
+/// connect timeout.
 const SILENT_ATTEMPT: Duration = Duration::from_millis(2_000 + 300);
 /// Longer than the lease.
 const LONG: Duration = Duration::from_millis(2_500);
 
 fn random_length() -> usize {
-    // Less than a command, and than the answers of a few.
+    // Less than a command, and less than the replies to a few commands.
     usize::try_from(1 + crate::load::random(150)).unwrap_or(1)
 }
 
@@ -138,8 +138,8 @@ async fn cut(world: &mut World, how: fn(&Proxy)) {
     world.expect_all_kept(outage).await;
 }
 
-/// Acquires take effect unheard of, and cannot be sent again at once: each is given back, long before
-/// its lease is over.
+/// Acquires take effect without a reply and cannot be resent at once. Each is released long before its
+/// lease expires.
 async fn lost_in_between(world: &mut World) {
     const TIMES: u64 = 4;
     let begun = world.begin(None);
@@ -161,7 +161,7 @@ async fn lost_in_between(world: &mut World) {
     world.proof(made > 2 * TIMES, "connected anew");
 }
 
-/// What they carry arrives in the end, out of order with what came through the new ones.
+/// The data of the old connections arrives in the end, reordered with the data of the new ones.
 async fn held_up(world: &mut World) {
     let begun = world.begin(None);
     world.proxies(None).iter().for_each(|proxy| proxy.freeze());
@@ -173,7 +173,7 @@ async fn held_up(world: &mut World) {
     world.expect_all_kept(outage).await;
 }
 
-/// What counts from the answer instead of the command is too late by half of this.
+/// A deadline that counts from the reply instead of the command is late by half of this.
 async fn slow(world: &mut World) {
     let begun = world.begin(None);
     for proxy in world.proxies(None) {
@@ -189,7 +189,7 @@ async fn slow(world: &mut World) {
 
 async fn delayed(world: &mut World) {
     let begun = world.begin(None);
-    // Twice that is more than the timeout of half a second.
+    // The round trip exceeds the timeout of half a second.
     world
         .proxies(None)
         .iter()

@@ -1,4 +1,4 @@
-//! Processes that are killed, stopped, or end in good order, and tasks that do.
+//! Processes that are killed, stopped or shut down, and cancelled tasks.
 
 use std::pin::pin;
 use std::task::Poll;
@@ -17,9 +17,9 @@ use crate::support::engine::{MS, SECOND, eventually, manager};
 use crate::support::suspended_clock::SuspendedClock;
 use crate::world::{PROCESSES, World};
 
-/// The process that is not one of the world's.
+/// A process outside the world.
 const OTHER: usize = PROCESSES;
-/// Keys that it has for its own, by names that no error says by chance.
+/// The keys of that process. No error contains such a name by chance.
 const THEIRS: [&str; 2] = ["theirs:1", "theirs:2"];
 const LEASE: Duration = Duration::from_millis(1_500);
 /// I7.
@@ -40,7 +40,7 @@ pub(super) fn rows() -> Vec<Row> {
         row("tasks cancelled anywhere", |world| {
             Box::pin(cancelled(world))
         }),
-        // Nobody is left to leave the queues, which then expire.
+        // No process is left to leave the queues, which therefore expire.
         row("runtime shut down", |world| Box::pin(runtime_gone(world)))
             .recovers_within(LEASE_AND_BACKSTOP)
             .clears_within(7 * SECOND),
@@ -53,7 +53,7 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-/// A process that holds these keys; the names of its leases.
+/// A process that holds these keys, and the names of its leases.
 async fn another_process(
     world: &mut World,
     keys: &[String],
@@ -66,7 +66,7 @@ async fn another_process(
         world.referee.claimed(&holds.key, OTHER, holds.token, LEASE);
         name = holds.manager;
     }
-    // It is renewed for as long as it is alive.
+    // The process renews the lease while it is alive.
     sleep(LEASE + 200 * MS).await;
     (child, name)
 }
@@ -90,12 +90,13 @@ async fn killed(world: &mut World) {
         .expect(left == "0", "I7", || "held by nobody alive".to_owned());
 }
 
-/// With a clock, the process finds that the machine was suspended; without, that only it was stopped.
+/// With a clock, the process detects a suspend of the machine. Without one, it detects only that it was
+/// stopped.
 async fn stopped(world: &mut World, clock: Option<SuspendedClock>) {
-    // Taken together, and so renewed together.
+    // The keys are acquired together, and therefore renewed together.
     let keys = THEIRS.map(ToOwned::to_owned);
     let (mut child, name) = another_process(world, &keys, clock).await;
-    // Right behind a renewal, so that none is between its decision and its wire.
+    // Just after a renewal, no further renewal is between its decision and its command.
     let renewals = |world: &World| wire::renewals_of(&world.wire(), &name);
     let just_now = |at: SystemTime| at.elapsed().is_ok_and(|ago| ago < 100 * MS);
     eventually("it renews", || {
@@ -130,9 +131,9 @@ async fn stopped(world: &mut World, clock: Option<SuspendedClock>) {
         });
     }
     let is_held = taken.await.expect("no panic");
-    world
-        .referee
-        .expect(is_held, "I1", || "taken back by who woke up".to_owned());
+    world.referee.expect(is_held, "I1", || {
+        "acquired again by the stopped process".to_owned()
+    });
     let after = renewals(world).len();
     world.proof(before > 0, format!("{before} renewals before"));
     world.referee.expect(after == before, "I9", || {
@@ -140,7 +141,7 @@ async fn stopped(world: &mut World, clock: Option<SuspendedClock>) {
     });
 }
 
-/// The futures are dropped after a number of polls, the tasks aborted after a time.
+/// The futures are dropped after a number of polls, and the tasks are aborted after a time.
 async fn cancelled(world: &mut World) {
     let end = Instant::now() + 2 * SECOND;
     let mut dropped = 0;
@@ -203,7 +204,7 @@ async fn runtime_gone(world: &mut World) {
     sleep(LEASE / 2).await;
     let begun = world.begin(Some(OTHER));
     let begin = Instant::now();
-    // Not here: a runtime must not be dropped inside of another.
+    // A runtime must not be dropped inside another one.
     let (gone, is_gone) = std::sync::mpsc::channel();
     drop(std::thread::spawn(move || {
         drop(runtime);
@@ -228,7 +229,7 @@ async fn shut_down(world: &mut World) {
     let start = Instant::now();
     let left = locks.shutdown(2 * LEASE).await;
     let took = start.elapsed();
-    // One of its workers never lets go; it is renewed to the end, and told about.
+    // One worker never releases. Its lease is renewed to the end, and its guard reports the loss.
     let late = took.saturating_sub(2 * LEASE);
     let net = late.saturating_sub(world.referee.canary.delay(start, start + took));
     world
@@ -252,7 +253,7 @@ async fn shut_down(world: &mut World) {
         .expect(kept, "shutdown", || "its holder was lost".to_owned());
 }
 
-/// The old holder learns of it at its next renewal.
+/// The old holder detects the loss at its next renewal.
 async fn forced(world: &mut World) {
     let begun = world.begin(None);
     let mut forced = 0;

@@ -1,4 +1,4 @@
-//! Faults that meet a queue of waiting processes.
+//! Faults during a queue of waiting processes.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use crate::support::proxy::Swallow;
 use crate::world::World;
 
 const LEASE: Duration = Duration::from_millis(1_500);
-/// Longer than a failover takes.
+/// Longer than a failover.
 const LONG: Duration = Duration::from_secs(4);
-/// Processes in a full queue.
+/// The number of processes in a full queue.
 const WAITERS: u32 = 8;
-/// What the turns of a full queue take.
+/// The time for the turns of a full queue.
 const TURNS: Duration = TURN.saturating_mul(WAITERS);
-/// Hung processes together.
+/// The bound for all hung processes together.
 const HUNG: Duration = Duration::from_millis(4_500);
-/// A transfer that no message reports is found at the next refresh of the place.
+/// The next refresh of a place detects a transfer without a notification.
 const UNHEARD: Duration = Duration::from_millis(990);
 
 pub(super) fn rows() -> Vec<Row> {
@@ -61,7 +61,7 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-/// The number of the first process of its own.
+/// The number of the row's first own process.
 const OTHER: usize = 100;
 
 /// Starts a process that waits for the prize.
@@ -187,7 +187,7 @@ async fn subscriptions_cut(world: &mut World) {
     world.expect_cleared(0).await;
 }
 
-/// The others keep the queue full for as long as they can.
+/// The others keep the queue full throughout.
 async fn subscription_stays_cut(world: &mut World) {
     let holder = Holder::acquire(world, 0).await;
     let line = Line::form(world, 1, 3).await;
@@ -243,7 +243,7 @@ async fn flushed(world: &mut World) {
     world.expect_cleared(0).await;
 }
 
-/// The new primary has the queue, but not what the old one did last.
+/// The new primary has the queue, except for the last writes of the old one.
 async fn failed_over(world: &mut World) {
     let holder = Holder::acquire(world, 0).await;
     let line = full_line(world).await;

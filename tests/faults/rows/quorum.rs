@@ -63,7 +63,7 @@ async fn stopped(world: &mut World, count: usize) {
     }
     sleep(A_WHILE).await;
     let is_silent = !World::answers(port, 100 * MS);
-    // Before the servers go on: they answer at once.
+    // The nodes reply as soon as they continue, so this must precede it.
     if count == 3 {
         world.expect_silence(0, begun.at + A_WHILE * 2 / 3);
     }
@@ -75,13 +75,14 @@ async fn stopped(world: &mut World, count: usize) {
     world.expect_all_kept(outage).await;
 }
 
-/// What two of the others do not have is lost with this one: then a majority has forgotten it.
+/// A lease on one of the two remaining nodes is lost with this node: a majority has then lost it.
 async fn restarted_empty(world: &mut World) {
     let begun = world.begin(None);
     let [first, others @ ..] = &mut servers(world)[..] else {
         panic!("not five");
     };
-    // By the lease: where the holder's vote came too late, a rival's may stand for a moment.
+    // The query is by lease. If the holder's vote was late, a rival's lease may be at the node for a
+    // moment.
     let on_most = |key: &String| {
         let leases: Vec<_> = (others.iter())
             .map(|it| it.cli(&["HKEYS", &format!("lock:{key}")]))

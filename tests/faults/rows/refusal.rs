@@ -1,4 +1,4 @@
-//! A server that answers, but not with what is asked for.
+//! A server that replies with errors.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -13,9 +13,9 @@ use crate::store::Topology::Single;
 use crate::support::engine::{MS, SECOND, eventually};
 use crate::world::{PROCESSES, World};
 
-/// Less than a lease.
+/// Shorter than a lease.
 const A_WHILE: Duration = Duration::from_secs(1);
-/// A client that was refused for what it is tries again after a second, give or take a tenth.
+/// A client that the server rejected attempts again after a second, with a jitter of a tenth.
 const MENDED: Duration = Duration::from_millis(1_100 + 300);
 const MISCONFIGURED: &[ErrorKind] = &[ErrorKind::Misconfigured];
 const SOMEBODY: &str = "ACL SETUSER somebody reset on >secret ~* &* +@all";
@@ -68,7 +68,7 @@ async fn flushed(world: &mut World) {
     world.proof(loads > 20, format!("{loads} reloads"));
 }
 
-/// What the server says to somebody who wants to write.
+/// The error of the server to a client that writes.
 fn refusal(world: &mut World) -> String {
     match world.server().command(&["SET", "probe", "1"]) {
         Ok(_) => {
@@ -87,14 +87,14 @@ async fn configured(world: &mut World, bad: &str, good: &str, code: &str) {
     world.proof(refusal.contains(code), refusal);
     world.cli(&format!("CONFIG SET {good}"));
     let outage = world.end(&begun, 0);
-    // What is held is renewed, or can wait for it.
+    // The held leases were renewed, or have time for it.
     world.expect_all_kept(outage).await;
 }
 
 async fn cannot_save(world: &mut World) {
     let dir = world.cli("CONFIG GET dir");
     let dir = dir.lines().last().expect("a path").to_owned();
-    // No file can take the place of a directory.
+    // A directory with the name of the file makes saving fail.
     std::fs::create_dir(format!("{dir}/dump.rdb")).expect("a directory");
     std::fs::write(format!("{dir}/dump.rdb/file"), "").expect("a file");
     let begun = world.begin(None);
@@ -114,7 +114,7 @@ async fn cannot_save(world: &mut World) {
 
 async fn read_only(world: &mut World) {
     let begun = world.begin(None);
-    // Nobody is there to take its data away.
+    // No server has the address of the primary, so the data stays.
     world.cli("REPLICAOF 127.0.0.1 1");
     sleep(A_WHILE).await;
     let refusal = refusal(world);
@@ -145,7 +145,7 @@ async fn paused(world: &mut World) {
     sleep(A_WHILE).await;
     let is_silent = world.is_silent();
     world.proof(is_silent, "no answer");
-    // Nothing can be told to a server that holds back all commands.
+    // A server that holds back all commands accepts no command from the test either.
     tokio::time::sleep_until(start + 1_200 * MS).await;
     let outage = world.end(&begun, 1);
     world.expect_all_kept(outage).await;
@@ -172,7 +172,7 @@ async fn paused_writes(world: &mut World) {
     world.expect_all_kept(outage).await;
 }
 
-/// Every acquire of the forbidden key shares calls with the load, which must not notice.
+/// Every acquire of the forbidden key shares calls with the load, which must not fail.
 async fn forbidden(world: &mut World) {
     world.cli("ACL SETUSER somebody resetkeys ~lock:[^f]*");
     let begun = world.begin(Some(0));
@@ -223,7 +223,7 @@ async fn no_permission(world: &mut World) {
     world.end(&begun, 0);
 }
 
-/// A key that was never a lock, and one that somebody overwrites while it is held.
+/// A key that is not a lock, and a held one that another client overwrites.
 async fn wrong_type(world: &mut World) {
     world.cli("SET lock:foreign precious");
     let locks = world.managers[0].clone();

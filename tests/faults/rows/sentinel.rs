@@ -16,14 +16,14 @@ use crate::world::{PROCESSES, World};
 
 const NODES: usize = 3;
 const LEASE: Duration = Duration::from_millis(1_500);
-/// Longer than a failover takes.
+/// Longer than a failover.
 const LONG: Duration = Duration::from_secs(6);
 
-/// After it, a connection to a sentinel is replaced.
+/// The time after which a silent connection to a sentinel is replaced.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub(super) fn rows() -> Vec<Row> {
-    // A failover takes two to four seconds, and loses what the replicas have not got by then.
+    // A failover takes two to four seconds, and loses the writes that the replicas have not received.
     let row = |name, fault| {
         Row::new(Topology::Sentinel, name, fault)
             .lease(LEASE)
@@ -38,14 +38,14 @@ pub(super) fn rows() -> Vec<Row> {
         row("primary stopped, and back as a replica", |world| {
             Box::pin(stopped(world))
         }),
-        // The old primary goes on taking releases that the new one never hears of.
+        // The old primary still accepts releases, which the new one does not receive.
         row("commanded failover", |world| Box::pin(commanded(world)))
             .recovers_within(LEASE + BACKSTOP),
         row("failover that loses the last writes", |world| {
             Box::pin(last_writes_lost(world))
         })
         .lease(LONG)
-        // A release may be among the lost: then the lease has to run out.
+        // A release may be among the lost writes. The lease then expires.
         .recovers_within(LONG + BACKSTOP),
         row("the same, with grants acknowledged by replicas", |world| {
             Box::pin(nothing_granted_alone(world))
@@ -76,7 +76,7 @@ async fn killed(world: &mut World) {
     world.end(&begun, 1);
 }
 
-/// The sentinels themselves are well, and their new connections pass.
+/// The sentinels are healthy, and new connections to them pass.
 async fn hung_sentinels(world: &mut World) {
     let accepted = |world: &World| world.sentinels.iter().map(Proxy::accepted).sum::<u64>();
     let made = accepted(world);
@@ -87,7 +87,7 @@ async fn hung_sentinels(world: &mut World) {
     world.end(&begun, 1);
     sleep(BACKSTOP).await;
     let made = accepted(world) - made;
-    // One replacement for each process and sentinel, which then stays.
+    // There is one replacement per process and sentinel, which then stays.
     let each = (PROCESSES * world.sentinels.len()) as u64;
     world.proof(made >= each, format!("{made} connections to sentinels"));
     world.referee.expect(made <= 2 * each, "I15", || {
@@ -101,7 +101,7 @@ async fn stopped(world: &mut World) {
     replaced(world, before).await;
     world.end(&begun, 1);
     sleep(SECOND).await;
-    // It takes itself for the primary until it is told otherwise.
+    // The stopped primary considers itself the primary until a sentinel reconfigures it.
     set(world).continue_node(before);
     set(world).in_order_again().await;
     world.is_whole();
@@ -122,7 +122,7 @@ async fn commanded(world: &mut World) {
     world.is_whole();
 }
 
-/// From now on the replicas are not let in. Returns the primary.
+/// Rejects the replicas from now on. Returns the primary.
 fn cut_replicas_off(world: &mut World) -> usize {
     let primary = set(world).primary();
     log_replicas_in_as(world, primary, "nobody", "wrong");
@@ -139,8 +139,8 @@ fn log_replicas_in_as(world: &mut World, primary: usize, user: &str, password: &
     }
 }
 
-/// A lock that is granted while no replica listens is granted once more after the failover, to
-/// somebody else: for no longer than its first holder could hold it without a renewal.
+/// A lock that is granted while the replicas are cut off is granted again after the failover, to another
+/// process. Both hold it at most until the expiry of the first lease without a renewal.
 async fn last_writes_lost(world: &mut World) {
     let primary = cut_replicas_off(world);
     let first = world.holder(0, "prize", LONG).await;
@@ -161,7 +161,7 @@ async fn last_writes_lost(world: &mut World) {
     world.proof(was_lost, "its lock was lost with the writes");
 }
 
-/// What no replica has is not granted, and so it cannot be lost.
+/// A grant that no replica has is rejected, so it cannot be lost.
 async fn nothing_granted_alone(world: &mut World) {
     let begun = world.begin(None);
     let primary = cut_replicas_off(world);
@@ -180,7 +180,7 @@ async fn nothing_granted_alone(world: &mut World) {
     set(world).kill_primary();
     log_replicas_in_as(world, primary, "", "");
     replaced(world, primary).await;
-    // There are two replicas again.
+    // Two replicas are in sync again.
     set(world).restart(primary).await;
     world.end(&begun, 1);
 }

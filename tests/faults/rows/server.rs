@@ -1,4 +1,4 @@
-//! A single server that dies, stands still or is busy.
+//! A single server that dies, hangs or is busy.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,8 +12,8 @@ use crate::support::engine::{FENCE, MS, SECOND};
 use crate::world::World;
 
 const LEASE: Duration = Duration::from_millis(1_500);
-/// What a server has answered outlives its process, if not its machine: `no` leaves out the sync, but
-/// not the write before each answer.
+/// The replies of a server survive its process, but not a crash of its machine. `no` omits the sync, but
+/// not the write before each reply.
 const KEEPS_ALL: &[&str] = &["--appendonly", "yes", "--appendfsync", "no"];
 
 pub(super) fn rows() -> Vec<Row> {
@@ -72,7 +72,7 @@ async fn restarted_empty(world: &mut World) {
     world.proof(run(&before) != run(&after), "another server");
 }
 
-/// The guards of before have their time: nobody else is let in.
+/// The guards from before the fault expire first. No other owner is granted a lock until then.
 async fn quarantined(world: &mut World) {
     let begun = world.begin(None);
     world.server().kill();
@@ -102,7 +102,7 @@ async fn restarted_from_snapshot(world: &mut World) {
     expect_no_grant(world, killed, &survivors).await;
 }
 
-/// The holders of `survivors` may hand off what they hold, with new tokens.
+/// The holders of `survivors` may hand off their locks, with new tokens.
 async fn expect_no_grant(world: &mut World, killed: SystemTime, survivors: &[String]) {
     sleep(LEASE - 300 * MS).await;
     let tried = world.managers[0].acquire("nobody's").no_wait().await;
@@ -112,7 +112,7 @@ async fn expect_no_grant(world: &mut World, killed: SystemTime, survivors: &[Str
     world.referee.expect(granted.is_empty(), "I1", || {
         format!("granted in quarantine: {granted:?}")
     });
-    world.proof(is_refused, "a key that nobody had is refused");
+    world.proof(is_refused, "a key without a holder is rejected");
 }
 
 async fn restarted_with_data(world: &mut World) {

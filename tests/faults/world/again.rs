@@ -1,4 +1,4 @@
-//! Releases that arrive once more, as they do when a connection breaks: I12.
+//! I12: releases that arrive twice, as after a broken connection.
 
 use super::World;
 use crate::load::hot;
@@ -6,12 +6,12 @@ use crate::referee::wire::{Release, releases_of};
 use crate::support::engine::Monitor;
 use crate::support::redis_server::RedisServer;
 
-/// Of each server, from all of the run.
+/// The most releases per server that are repeated, from the whole run.
 const ABOUT: usize = 50;
 
 impl World {
-    /// Sends releases of the load again, when it is over and somebody else has their keys. How many
-    /// were answered, and whether there were some at each server that has such keys.
+    /// Repeats releases of the load after its end, while other owners hold the keys. Returns the number of
+    /// replies, and whether each server with such keys replied to some.
     pub(super) fn release_again(&self) -> (usize, bool) {
         let (mut all, mut everywhere) = (0, true);
         for server in self.store.servers() {
@@ -31,8 +31,8 @@ impl World {
         (all, everywhere && all > 0)
     }
 
-    /// Whether the server answered, and so did what it was told, which must be nothing. It refuses
-    /// where it was restarted since, and does not know the script. `None` where the slot has moved.
+    /// Returns `true` if the server replied. The release must not have taken effect. A restarted server
+    /// rejects a script that it does not have. Returns `None` if the slot has moved.
     fn again(&self, server: &RedisServer, release: &Release) -> Option<bool> {
         let Release { args, keys } = release;
         let taken = |key: &String| server.command(&["HSET", key, "somebody else", "1"]).is_ok();

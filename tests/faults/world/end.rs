@@ -1,4 +1,4 @@
-//! The end of a run: nothing may be left.
+//! The end of a run, which must leave nothing behind.
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
@@ -12,7 +12,7 @@ use crate::store::Store;
 use crate::support::engine::{MS, SECOND};
 
 impl World {
-    /// Lets the load go on for a while, ends it, and looks at what is left.
+    /// Continues the load for a while, ends it, and checks the remains.
     pub(crate) async fn finish(mut self) -> Verdict {
         let contended = if self.managers.is_empty() {
             Vec::new()
@@ -27,7 +27,7 @@ impl World {
         silence::judge(&self.referee, &self.managers, self.row);
         let orphans = left_over(&self.store, &self.managers, &self.referee, self.row).await;
         if self.has_silent_connections {
-            // The server takes them, and the subscriptions on them, for alive.
+            // The server still counts dead connections and their subscriptions.
             self.gates.iter().for_each(|gate| gate.messages.cut());
         }
         no_subscription_is_left(&self.store, &self.referee).await;
@@ -39,7 +39,7 @@ impl World {
             releases += seen.releases;
         }
         if !self.monitors.is_empty() {
-            // Otherwise I8 and I9 were not looked at.
+            // Without any, I8 and I9 would be untested.
             let seen = format!("{renewals} renewals, {releases} releases on the wire");
             self.proof(renewals > 0 && releases > 10, seen);
             let (again, everywhere) = self.release_again();
@@ -62,8 +62,8 @@ impl World {
     }
 }
 
-/// I10, I13, and how many keys outlive everybody who might want them. A key that nobody gave back is gone
-/// with its lease, and would be taken for one that was: so there is less time than that.
+/// I10, I13, and the number of keys that outlive the waiters. A key without a release disappears with its
+/// lease, and would look released. The limit is therefore shorter than the lease.
 async fn left_over(store: &Store, managers: &[LockManager], referee: &Referee, row: &Row) -> usize {
     let limit = Instant::now() + row.clearance;
     loop {
@@ -85,7 +85,7 @@ async fn left_over(store: &Store, managers: &[LockManager], referee: &Referee, r
 }
 
 async fn no_subscription_is_left(store: &Store, referee: &Referee) {
-    // They linger for a second, and are looked for four times a second.
+    // Connections linger for a second, and are checked four times a second.
     let limit = Instant::now() + 3 * SECOND;
     while !store.channels().is_empty() {
         if Instant::now() > limit {
@@ -126,7 +126,7 @@ async fn no_connection_is_left(store: &Store, referee: &Referee) {
 async fn no_task_is_left(referee: &Referee) {
     let alive = || Handle::current().metrics().num_alive_tasks();
     let limit = Instant::now() + 5 * SECOND;
-    // The canary.
+    // The remaining task is the stall detector.
     while alive() > 1 {
         if Instant::now() > limit {
             referee.violation("I10", format!("{} tasks", alive() - 1));

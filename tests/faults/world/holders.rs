@@ -1,4 +1,4 @@
-//! What is asked of holders: that they keep their locks, or that they do not.
+//! Requirements on holders: they keep their locks, or they lose them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,12 +10,12 @@ use crate::load::kept;
 use crate::referee::{Hold, Outage};
 use crate::support::engine::{Monitor, SECOND};
 
-/// What can be judged only at the end.
+/// Requirements that can be judged only at the end.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Expectation {
-    /// All locks of before the outage are lost within a second of its end.
+    /// All locks from before the outage are lost within a second of its end.
     AllLost(Outage),
-    /// The lock that each process holds for good is held all through the outage.
+    /// The lock that each process holds throughout is held during the whole outage.
     AllKept(Outage),
 }
 
@@ -24,13 +24,13 @@ impl World {
         self.expectations.push(Expectation::AllLost(outage));
     }
 
-    /// All that processes hold for good is kept; lets them renew twice more.
+    /// The long-held locks are kept. Waits for two more renewals.
     pub(crate) async fn expect_all_kept(&mut self, outage: Outage) {
         self.expectations.push(Expectation::AllKept(outage));
         sleep(self.row.lease).await;
     }
 
-    /// Judged when the load has ended.
+    /// Judges the requirements after the end of the load.
     pub(super) fn check(&self, expectation: Expectation) {
         let log = self.referee.log();
         let mut violations = Vec::new();
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// Whether the process has the lock that it holds for good.
+    /// Returns `true` if the process has the lock that it holds throughout.
     pub(super) fn keeps(&self, process: usize) -> bool {
         let (key, log) = (kept(process), self.referee.log());
         let now = Instant::now();
@@ -76,7 +76,7 @@ impl World {
         log.holds.iter().any(|hold| held(&hold))
     }
 
-    /// Of what processes hold for good, these keys are held all the time up to now.
+    /// These long-held keys are held without a gap until now.
     pub(crate) fn expect_kept(&mut self, keys: &[String], outage: Outage) {
         for key in keys {
             let kept = self.held_from(key, outage.begin);
@@ -85,14 +85,14 @@ impl World {
         }
     }
 
-    /// By how much the renewals of these keys were later than after a third of their lease, at
-    /// most, since the outage began.
+    /// Returns the largest delay of a renewal of these keys beyond a third of the lease, since the outage
+    /// began.
     pub(crate) fn renewals_late(&self, keys: &[String], outage: Outage) -> Duration {
         let log = self.referee.log();
         let of_keys = log.holds.iter().filter(|hold| keys.contains(&hold.key));
         let gaps = of_keys.flat_map(|hold| {
             let since = hold.deadlines.windows(2).filter(move |pair| {
-                // The deadlines lie a lease behind what moved them.
+                // Each deadline is one lease after the command that set it.
                 pair[1] > outage.begin + hold.lease
             });
             since.map(|pair| (pair[1] - pair[0]).saturating_sub(hold.lease / 3))
@@ -100,15 +100,15 @@ impl World {
         gaps.max().unwrap_or_default()
     }
 
-    /// How many grants a process got after a moment.
+    /// Returns the number of grants of a process after a moment.
     pub(crate) fn grants(&self, process: usize, after: Instant) -> usize {
         let log = self.referee.log();
         let granted = |hold: &&Hold| hold.process == process && hold.granted > after;
         log.holds.iter().filter(granted).count()
     }
 
-    /// The grants that the server made after a moment, by its own clock, which is in the token: the
-    /// answer to an acquire, or a hand-off, of before may come later.
+    /// Returns the grants that the server made after a moment, by its own clock, which is in the token. The
+    /// reply to an acquire or a hand-off from before may arrive later.
     pub(crate) fn granted_since(&self, moment: SystemTime) -> Vec<Hold> {
         let moment = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
         let log = self.referee.log();
@@ -122,7 +122,7 @@ impl World {
         log.refusals.iter().filter(|it| it.kind == kind).count()
     }
 
-    /// Whether the key is held now, by whom it was before a moment.
+    /// Returns `true` if the holder of the key before a moment still holds it.
     pub(crate) fn held_from(&self, key: &str, moment: Instant) -> bool {
         let log = self.referee.log();
         let now = Instant::now();
@@ -130,13 +130,13 @@ impl World {
         log.holds.iter().any(|hold| held(&hold))
     }
 
-    /// All that the server was sent so far.
+    /// Returns all commands that the server has received.
     pub(crate) fn wire(&self) -> Vec<String> {
         self.monitors.iter().flat_map(Monitor::all_lines).collect()
     }
 
-    /// The process got nothing from this moment on until now, or it had no outage. To be asked before the
-    /// fault ends: what is served right after it would count.
+    /// The process received no grant from this moment until now, or had no outage. It must run before the
+    /// fault ends, because a grant just after the end would count.
     pub(crate) fn expect_silence(&mut self, process: usize, since: Instant) {
         let granted = self.grants(process, since);
         self.proof(granted == 0, format!("{granted} grants"));

@@ -24,14 +24,14 @@ use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 use holders::Expectation;
 
-/// So many processes share the locks.
+/// The number of processes that share the locks.
 pub(crate) const PROCESSES: usize = 3;
-/// For what comes after a fault.
+/// The time for the recovery from a fault.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long the load goes on when all is well again.
+/// The time for which the load continues after the recovery.
 const AFTERMATH: Duration = Duration::from_millis(400);
 
-/// One process' ways to the server.
+/// The connections of one process to the server.
 pub(crate) struct Gate {
     pub(crate) commands: Proxy,
     pub(crate) messages: Proxy,
@@ -41,7 +41,7 @@ pub(crate) struct World {
     pub(crate) row: &'static Row,
     pub(crate) store: Store,
     pub(crate) gates: Vec<Gate>,
-    /// The ways of all processes to the sentinels.
+    /// The connections of all processes to the sentinels.
     pub(crate) sentinels: Vec<Proxy>,
     pub(crate) managers: Vec<LockManager>,
     pub(crate) referee: Arc<Referee>,
@@ -49,7 +49,7 @@ pub(crate) struct World {
     monitors: Vec<Monitor>,
     evidence: Vec<String>,
     expectations: Vec<Expectation>,
-    /// Connections have lost bytes, and neither side will ever know.
+    /// `true` if connections have lost bytes without notice to either side.
     pub(crate) has_silent_connections: bool,
 }
 
@@ -93,7 +93,7 @@ impl World {
         world
     }
 
-    /// A backend as this row wants it.
+    /// Returns a builder of a backend for this row.
     fn backend(&self, url: String) -> RedisBackendBuilder {
         let mut builder = RedisBackend::builder(url);
         if let Some(replicas) = self.row.min_replicas {
@@ -105,7 +105,7 @@ impl World {
         builder
     }
 
-    /// Servers that never had any data look as if they had lost it.
+    /// Servers that never had data are indistinguishable from servers that lost it.
     async fn sit_out_the_first_quarantine(&self) {
         let urls = match &self.store {
             Store::Single(server) => vec![server.url()],
@@ -185,7 +185,7 @@ impl World {
         locks
     }
 
-    /// The one server of this row.
+    /// Returns the single server of this row.
     pub(crate) fn server(&mut self) -> &mut RedisServer {
         match &mut self.store {
             Store::Single(server) => server,
@@ -206,7 +206,7 @@ impl World {
         self.server().cli(&args)
     }
 
-    /// Writes down from now on what each server that runs is sent.
+    /// Records from now on the commands that each running server receives.
     pub(crate) fn watch_the_wire(&mut self) {
         for server in self.store.all_servers() {
             let of_server = |it: &Monitor| it.port() == server.port() && !it.is_over();
@@ -216,13 +216,13 @@ impl World {
         }
     }
 
-    /// From now on there is one primary, and no other server that takes itself for it.
+    /// Declares that exactly one server considers itself the primary from now on.
     pub(crate) fn is_whole(&mut self) {
         self.referee.is_whole();
         self.watch_the_wire();
     }
 
-    /// Whether a server, or what is behind a proxy, answers within so long.
+    /// Returns `true` if a server, or the server behind a proxy, replies in time.
     pub(crate) fn answers(port: u16, within: Duration) -> bool {
         let ping = || {
             let mut stream = TcpStream::connect(("127.0.0.1", port))?;
@@ -233,19 +233,19 @@ impl World {
         ping().is_ok_and(|length| length > 0)
     }
 
-    /// The fault happened, or the row proves nothing.
+    /// Requires that the fault happened, without which the row proves nothing.
     pub(crate) fn proof(&mut self, happened: bool, what: impl Into<String>) {
         let what = what.into();
         self.referee.expect(happened, "vacuous", || what.clone());
         self.evidence.push(what);
     }
 
-    /// What was seen besides.
+    /// Adds an observation to the report.
     pub(crate) fn evidence(&mut self, what: String) {
         self.evidence.push(what);
     }
 
-    /// One process takes a lock and keeps it for so long, or until it is lost; tells which.
+    /// One process acquires a lock and holds it for a time, or until it is lost. Returns the key.
     pub(crate) async fn holder(
         &self,
         process: usize,

@@ -1,4 +1,4 @@
-//! Times without locks, and what may be sent in them.
+//! Times without locks, and the commands that are allowed in them.
 
 use std::iter::repeat;
 
@@ -18,7 +18,7 @@ pub(crate) struct Begun {
     traffic: Vec<Option<Traffic>>,
 }
 
-/// Connections made, and scripts called, at one place, since that was started.
+/// The connections and script calls at one place since its start.
 #[derive(Clone, Copy)]
 struct Traffic {
     connections: u64,
@@ -26,7 +26,7 @@ struct Traffic {
 }
 
 impl World {
-    /// From here on a process, or all, may be without their locks.
+    /// Begins an outage, in which one process or all may lose their locks.
     pub(crate) fn begin(&self, process: Option<usize>) -> Begun {
         Begun {
             at: Instant::now(),
@@ -35,7 +35,8 @@ impl World {
         }
     }
 
-    /// The store can be used again. `cuts`: how often connections that were sound were ended.
+    /// Ends the outage: the store is usable again. `cuts`: the number of times that healthy connections
+    /// were ended.
     pub(crate) fn end(&mut self, begun: &Begun, cuts: u64) -> Outage {
         let usable = Instant::now();
         let outage = Outage {
@@ -50,16 +51,16 @@ impl World {
             commands: sent,
         } = self.traffic_since(begun);
         let took = usable - begun.at;
-        // Each of them has connections of its own.
+        // Each process has its own connections.
         let servers = self.store.all_servers().len().max(1) as u64;
-        // For commands and for messages, up to three a second.
+        // Commands and messages have separate connections, with up to three attempts a second.
         let allowed = 2 * servers * PROCESSES as u64 * (6 + 3 * took.as_secs() + cuts);
         self.referee.expect(made <= allowed, "I15", || {
             format!("{made} connections in {took:?}")
         });
-        // Each acquire sends its try, one more behind its subscription, and what undoes it, which the other
-        // processes hear and try. Each lock of this load, of which a process has ten, is renewed or given
-        // back once every backoff step of 50 ms at the most.
+        // Each acquire sends an attempt, another one after its subscription, and a release, which notifies
+        // the other processes. Each of the ten locks of a process is renewed or released at most once per
+        // backoff step of 50 ms.
         let asked = self.referee.asked_since(begun.at) as u64;
         let steps = u64::try_from(took.as_millis() / 50).unwrap_or(u64::MAX) + 2;
         let processes = PROCESSES as u64;
@@ -76,7 +77,7 @@ impl World {
             "{:.1} s, {made} connections, {sent} commands of {allowed}",
             took.as_secs_f64()
         ));
-        // Servers were started anew, or ended all connections.
+        // Some servers were restarted, or ended all connections.
         self.watch_the_wire();
         outage
     }
@@ -85,8 +86,8 @@ impl World {
         self.traffic_since(begun).connections
     }
 
-    /// At the proxies; where there are none at the servers, as far as they run, with what they have of
-    /// each other.
+    /// Returns the counts at the proxies. Without proxies, these are the counts of the running servers,
+    /// without the connections between servers.
     fn traffic(&self) -> Vec<Option<Traffic>> {
         if self.gates.is_empty() {
             let servers = self.store.all_servers().into_iter();
@@ -106,11 +107,11 @@ impl World {
             connections: 0,
             commands: 0,
         };
-        // There may be more processes by now.
+        // Processes may have been added.
         let before = begun.traffic.iter().copied().chain(repeat(None));
         for (now, before) in self.traffic().into_iter().zip(before) {
             let Some(now) = now else { continue };
-            // One that was started anew counts from its start.
+            // A restarted server counts from its start.
             let before = before.filter(|it| it.connections <= now.connections);
             sum.connections += now.connections - before.map_or(0, |it| it.connections);
             sum.commands += now.commands - before.map_or(0, |it| it.commands.min(now.commands));
