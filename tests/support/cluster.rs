@@ -1,4 +1,4 @@
-//! A Cluster of three primaries with a replica each.
+//! A Cluster of three primaries with one replica each.
 
 mod migration;
 mod view;
@@ -16,8 +16,8 @@ const PRIMARIES: usize = 3;
 const NODES: usize = 2 * PRIMARIES;
 const SLOTS: usize = 16_384;
 
-/// Six servers. Nodes 0, 1 and 2 are born as primaries, and 3, 4 and 5 as their replicas in this
-/// order. A primary that does not answer is replaced in two to four seconds.
+/// Six servers. Nodes 0, 1 and 2 start as primaries, and 3, 4 and 5 as their replicas in this order. A
+/// primary that does not reply is replaced within two to four seconds.
 pub(crate) struct Cluster {
     nodes: Vec<RedisServer>,
 }
@@ -27,16 +27,16 @@ impl Cluster {
         Self::start_with(&[])
     }
 
-    /// Starts all nodes with more options. Returns when the Cluster is in order: each node knows
-    /// all the others, all slots are served, and the replicas are in sync.
+    /// Starts all nodes with more options. Returns when the Cluster is ready: each node has found all
+    /// others, all slots are served, and the replicas are in sync.
     pub(crate) fn start_with(options: &[&str]) -> Self {
         let basis = [
             ["--cluster-enabled", "yes"],
             ["--cluster-node-timeout", "1000"],
-            // However long a replica was cut off, it may take over.
+            // A replica may take over regardless of how long it was disconnected.
             ["--cluster-replica-validity-factor", "0"],
             ["--cluster-allow-replica-migration", "no"],
-            // A primary waits five seconds for more replicas before it sends its data, if it may.
+            // By default, a primary waits five seconds for more replicas before it sends its data.
             ["--repl-diskless-sync-delay", "0"],
         ];
         let bus: &[_] = match version() {
@@ -54,7 +54,7 @@ impl Cluster {
 
     fn join(&self) {
         for (index, node) in self.nodes.iter().enumerate() {
-            // Two nodes of one epoch would argue about it first.
+            // Two nodes with the same epoch would have to resolve the conflict first.
             node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
         }
         for (index, node) in self.nodes[..PRIMARIES].iter().enumerate() {
@@ -67,7 +67,7 @@ impl Cluster {
             self.cli(0, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
         }
         wait_until(
-            "nodes that know each other",
+            "nodes that have found each other",
             || self.logs(),
             || self.whole(),
         );
@@ -75,10 +75,10 @@ impl Cluster {
             let primary = self.id(index - PRIMARIES);
             self.cli(index, &["CLUSTER", "REPLICATE", &primary]);
         }
-        wait_until("a Cluster in order", || self.logs(), || self.in_order());
+        wait_until("a ready Cluster", || self.logs(), || self.in_order());
     }
 
-    /// The nodes that were born as primaries: `redis+cluster://h1:p1,h2:p2,h3:p3`.
+    /// Returns the URL of the nodes that started as primaries: `redis+cluster://h1:p1,h2:p2,h3:p3`.
     pub(crate) fn url(&self) -> String {
         let addresses = self.nodes[..PRIMARIES].iter().map(RedisServer::address);
         let addresses = addresses.collect::<Vec<_>>().join(",");
@@ -98,20 +98,20 @@ impl Cluster {
         self.nodes[node].cli(args)
     }
 
-    /// The slot of a Redis key.
+    /// Returns the slot of a Redis key.
     pub(crate) fn slot(&self, key: &str) -> u16 {
         let (_, server) = self.running().next().expect("a node that runs");
         let slot = server.cli(&["CLUSTER", "KEYSLOT", key]);
         slot.parse().expect("a number")
     }
 
-    /// The node that serves the slot of a Redis key.
+    /// Returns the node that serves the slot of a Redis key.
     pub(crate) fn node_of(&self, key: &str) -> usize {
         self.node_of_slot(self.slot(key))
     }
 
-    /// The running node that takes the slot for its own; of several, which there are just after a
-    /// failover, the last elected one.
+    /// Returns the running node that claims the slot. Just after a failover, several nodes claim it, and
+    /// the last elected one counts.
     pub(crate) fn node_of_slot(&self, slot: u16) -> usize {
         let views = self.views();
         let claims = views.iter().filter(|(_, view)| view.myself().serves(slot));
@@ -119,14 +119,14 @@ impl Cluster {
         last.expect("a node that serves the slot").0
     }
 
-    /// The running nodes that take themselves for primaries of slots.
+    /// Returns the running nodes that claim slots as primaries.
     pub(crate) fn primaries(&self) -> Vec<usize> {
         let views = self.views();
         let primaries = views.iter().filter(|(_, view)| view.myself().serves_any());
         primaries.map(|(node, _)| *node).collect()
     }
 
-    /// The replica of a primary, in the view of that.
+    /// Returns the replica of a primary, as the primary reports it.
     pub(crate) fn replica_of(&self, primary: usize) -> usize {
         let id = self.id(primary);
         let view = View::of(&self.nodes[primary]);
@@ -136,19 +136,19 @@ impl Cluster {
         position.expect("one of these nodes")
     }
 
-    /// Ends a node as a crash does.
+    /// Kills a node.
     pub(crate) fn kill(&mut self, node: usize) {
         self.nodes[node].kill();
     }
 
-    /// Starts a killed node in its former place, but without any keys. Returns when the Cluster is
-    /// in order again: the node is a replica if it was replaced.
+    /// Restarts a killed node at its address without any keys. Returns when the Cluster is ready again. The
+    /// node is then a replica if it was replaced.
     pub(crate) async fn restart(&mut self, node: usize) {
         self.nodes[node].launch_again();
         self.in_order_again().await;
     }
 
-    /// Starts all killed nodes in their former places, but without any keys.
+    /// Restarts all killed nodes at their addresses without any keys.
     pub(crate) async fn restart_all(&mut self) {
         for node in self.nodes.iter_mut().filter(|node| !node.runs()) {
             node.launch_again();
@@ -156,12 +156,12 @@ impl Cluster {
         self.in_order_again().await;
     }
 
-    /// Waits until the nodes that run agree that all slots are served, with replicas in sync.
+    /// Waits until the running nodes agree that all slots are served, with replicas in sync.
     pub(crate) async fn in_order_again(&self) {
-        until("a Cluster in order", || self.logs(), || self.in_order()).await;
+        until("a ready Cluster", || self.logs(), || self.in_order()).await;
     }
 
-    /// The node stands still; its connections stay open.
+    /// Pauses the node. Its connections stay open.
     pub(crate) fn stop_process(&self, node: usize) {
         self.nodes[node].stop_process();
     }
@@ -170,8 +170,8 @@ impl Cluster {
         self.nodes[node].continue_process();
     }
 
-    /// Waits until another node than `before` serves the slot, and all that run know it. Tells how
-    /// long it took from this call on.
+    /// Waits until another node than `before` serves the slot and all running nodes agree. Returns the time
+    /// since this call.
     pub(crate) async fn failover(&self, slot: u16, before: usize) -> Duration {
         let old = self.nodes[before].port();
         let done = || {
@@ -184,7 +184,7 @@ impl Cluster {
         until("another primary", || self.logs(), done).await
     }
 
-    /// All keys of all primaries that run, sorted.
+    /// Returns all keys of all running primaries, sorted.
     pub(crate) fn keys(&self) -> Vec<String> {
         let mut keys = Vec::new();
         for primary in self.primaries() {
@@ -211,7 +211,7 @@ impl Cluster {
         self.cli(node, &["CLUSTER", "MYID"])
     }
 
-    /// Each running node knows all the others, and sees those up that are.
+    /// Returns `true` if each running node has found all others, and considers the running ones reachable.
     fn whole(&self) -> bool {
         let running = self.running().count();
         self.running().all(|(_, server)| {
@@ -220,7 +220,7 @@ impl Cluster {
         })
     }
 
-    /// Besides, they agree on who serves what and who follows whom, all slots are served, and the
+    /// Returns `true` if the nodes also agree on owners and replicas, all slots are served, and the
     /// replicas are in sync.
     fn in_order(&self) -> bool {
         let views = self.views();
@@ -268,7 +268,7 @@ fn add_slots(node: &RedisServer, slots: Range<usize>) {
     node.cli(&[&["CLUSTER", "ADDSLOTS"], &slots[..]].concat());
 }
 
-/// The port that the nodes use among themselves.
+/// The port for connections between nodes.
 fn bus(server: &RedisServer) -> String {
     match server.option("--cluster-port") {
         Some(port) => port.to_owned(),

@@ -1,7 +1,7 @@
 //! One endpoint in front of all primaries of a Cluster, as a proxy or a managed service provides it.
 //!
-//! It speaks RESP2 only and has no subscriptions. It sends each command to the primary of its slot, and answers
-//! `CROSSSLOT` to a script over several slots. Clients learn of no node.
+//! It speaks RESP2 only and has no subscriptions. It sends each command to the primary of its slot, and
+//! replies `CROSSSLOT` to a script over several slots. Clients receive no node addresses.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::cluster::Cluster;
 const SLOTS: usize = 16_384;
 const PRIMARIES: usize = 3;
 
-/// Gone when dropped.
+/// The endpoint, which ends when dropped.
 pub(crate) struct Endpoint {
     port: u16,
     shared: Arc<Shared>,
@@ -28,7 +28,7 @@ pub(crate) struct Endpoint {
 struct Shared {
     /// The primaries, in the order of their slots.
     ports: Vec<u16>,
-    /// Ends every new connection.
+    /// `true` if every new connection is closed at once.
     closed: AtomicBool,
     rejected: AtomicU64,
     scripts: AtomicU64,
@@ -60,7 +60,7 @@ impl Endpoint {
         }
     }
 
-    /// Without RESP3, as a client has to say.
+    /// Returns the URL. Clients must request RESP2.
     pub(crate) fn url(&self) -> String {
         format!("{}?protocol=2", self.url_of_resp3())
     }
@@ -69,17 +69,17 @@ impl Endpoint {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Whether new connections are ended at once.
+    /// Sets whether new connections are closed at once.
     pub(crate) fn close(&self, closed: bool) {
         self.shared.closed.store(closed, Ordering::SeqCst);
     }
 
-    /// How many scripts spanned several slots.
+    /// Returns the number of scripts that spanned several slots.
     pub(crate) fn rejected(&self) -> u64 {
         self.shared.rejected.load(Ordering::SeqCst)
     }
 
-    /// How many scripts were called, rejected ones included.
+    /// Returns the number of script calls, rejected ones included.
     pub(crate) fn scripts(&self) -> u64 {
         self.shared.scripts.load(Ordering::SeqCst)
     }
@@ -92,7 +92,7 @@ impl Drop for Endpoint {
 }
 
 impl Shared {
-    /// Until the client closes its connection.
+    /// Serves a client until it closes its connection.
     async fn serve(&self, client: TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
         let mut primaries = Vec::new();
@@ -162,7 +162,7 @@ fn error(said: &str) -> Value {
     redis::parse_redis_value(format!("-{said}\r\n").as_bytes()).expect("an error")
 }
 
-/// The words of the next command, or `None` at the end.
+/// Returns the arguments of the next command, or `None` at the end.
 async fn command(client: &mut BufReader<TcpStream>) -> io::Result<Option<Vec<Vec<u8>>>> {
     let mut line = String::new();
     let mut number = async |client: &mut BufReader<TcpStream>| {

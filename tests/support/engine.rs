@@ -1,4 +1,4 @@
-//! Managers on a real server, and how to hold them to their times on a machine that is busy.
+//! Managers on a real server, and checks of their deadlines that tolerate a busy machine.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -17,12 +17,12 @@ use super::redis_server::RedisServer;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// For what has no time of its own.
+/// The timeout for conditions without a deadline of their own.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// The one key that may stay.
+/// The only key that may remain.
 pub(crate) const FENCE: &str = "lock:{fencing-token}%";
 
-/// What a process of its own would be: own connections, own queue, own identity.
+/// A manager as in a separate process: with its own connections, queue and identity.
 pub(crate) async fn manager(url: impl Into<String>, lease: Duration) -> LockManager {
     let backend = RedisBackend::builder(url).connect().await;
     LockManager::builder(backend.expect("the server is there"))
@@ -32,10 +32,10 @@ pub(crate) async fn manager(url: impl Into<String>, lease: Duration) -> LockMana
         .expect("valid settings")
 }
 
-/// The outcome of `future`, which must be there at `deadline`.
+/// Returns the outcome of `future`, which must complete by `deadline`.
 ///
-/// The future is looked at before the clock, so a machine that stands still for a while is late with
-/// both and fails nobody; a future that waits for something else than its own deadline does fail.
+/// The future is polled before the clock is read. A stall of the machine delays both and fails no test. A
+/// future that waits for more than its deadline fails.
 pub(crate) async fn by<F: Future>(deadline: Instant, what: &str, future: F) -> F::Output {
     tokio::select! {
         biased;
@@ -44,13 +44,13 @@ pub(crate) async fn by<F: Future>(deadline: Instant, what: &str, future: F) -> F
     }
 }
 
-/// Waits for the loss of a lock, which must be told when its time is over and at most 10 ms later.
+/// Waits for the loss of a lock, which must be reported at its expiry and at most 10 ms later.
 pub(crate) async fn lost_at_its_deadline(held: &Held) {
     let overdue = async {
         loop {
             let end = Instant::now() + held.remaining();
             sleep_until(end + 10 * MS).await;
-            // A renewal may have moved the end.
+            // A renewal may have moved the expiry.
             if !held.is_held() {
                 return;
             }
@@ -59,34 +59,34 @@ pub(crate) async fn lost_at_its_deadline(held: &Held) {
     tokio::select! {
         biased;
         () = held.lost() => assert!(!held.is_held()),
-        () = overdue => panic!("the loss was told late"),
+        () = overdue => panic!("the loss was reported late"),
     }
 }
 
-/// The error of an acquire that must fail when its wait is over: not before, and at most 50 ms
+/// Returns the error of an acquire that must fail at the end of its wait: not before, and at most 50 ms
 /// after.
 pub(crate) async fn fails_at_its_deadline(acquire: Acquire, wait: Duration) -> Error {
     let mut acquiring = pin!(acquire.wait(wait).into_future());
     let start = Instant::now();
     assert!(poll!(&mut acquiring).is_pending(), "nothing to wait for");
-    // The wait counts from the first poll, which is over by now.
+    // The wait counts from the first poll, which precedes this line.
     let deadline = Instant::now() + wait + 50 * MS;
     let error = by(deadline, "the end of a wait", acquiring).await;
     let waited = start.elapsed();
     assert!(waited >= wait, "gave up after {waited:?}");
-    error.expect_err("somebody else has it")
+    error.expect_err("another owner has it")
 }
 
-/// Asks until it is so.
+/// Waits until the condition is true.
 pub(crate) async fn eventually(what: &str, is_so: impl FnMut() -> bool) {
     within(PATIENCE, what, is_so).await;
 }
 
-/// Asks until it is so, for so long.
+/// Waits until the condition is true, for at most `patience`.
 pub(crate) async fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + patience;
     loop {
-        // Time first: an answer that took long is still an answer.
+        // The clock is read first, so a slow check that succeeds is not late.
         let late = Instant::now() > deadline;
         if is_so() {
             return;
@@ -96,7 +96,7 @@ pub(crate) async fn within(patience: Duration, what: &str, mut is_so: impl FnMut
     }
 }
 
-/// Nothing is left of any lock, in these managers and on the server, within `patience`.
+/// Expects that no lock is left in these managers and on the server within `patience`.
 pub(crate) async fn nothing_is_left(
     server: &RedisServer,
     managers: &[&LockManager],
@@ -121,7 +121,7 @@ pub(crate) async fn nothing_is_left(
     }
 }
 
-/// The last subscription goes, too.
+/// The last subscription ends as well.
 pub(crate) async fn no_subscription_is_left(server: &RedisServer) {
     within(5 * SECOND, "no subscription", || {
         server.cli(&["PUBSUB", "CHANNELS"]).is_empty()
@@ -129,7 +129,7 @@ pub(crate) async fn no_subscription_is_left(server: &RedisServer) {
     .await;
 }
 
-/// How many subscribe to the releases of a key.
+/// Returns the number of subscribers to the releases of a key.
 pub(crate) fn subscribers(server: &RedisServer, key: &str) -> u64 {
     let channel = format!("redisson_lock__channel:{{lock:{key}}}");
     let answer = server.cli(&["PUBSUB", "NUMSUB", &channel]);
@@ -137,13 +137,13 @@ pub(crate) fn subscribers(server: &RedisServer, key: &str) -> u64 {
     count.expect("a count")
 }
 
-/// How long the server keeps a key, in milliseconds; -2 for one that is not there.
+/// Returns the remaining TTL of a key in milliseconds, or -2 if it does not exist.
 pub(crate) fn pttl(server: &RedisServer, key: &str) -> i64 {
     let answer = server.cli(&["PTTL", &format!("lock:{key}")]);
     answer.parse().expect("a number")
 }
 
-/// Calls of `EVALSHA`, those included that the ACL refused.
+/// Returns the calls of `EVALSHA`, including those that the ACL rejected.
 pub(crate) fn scripts_called(server: &RedisServer) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
     let line = stats
@@ -157,7 +157,7 @@ pub(crate) fn scripts_called(server: &RedisServer) -> u64 {
     field("calls") + field("rejected_calls")
 }
 
-/// Everything the server is sent, by whom, in order.
+/// A record of all commands that the server received, in order and with their clients.
 pub(crate) struct Monitor {
     stream: TcpStream,
     lines: Arc<Mutex<Vec<String>>>,
@@ -189,30 +189,30 @@ impl Monitor {
         }
     }
 
-    /// Where the server is.
+    /// Returns the address of the server.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// The server is gone, or has ended the connection.
+    /// Returns `true` if the server has ended or has closed the connection.
     pub(crate) fn is_over(&self) -> bool {
         self.reader.is_finished()
     }
 
-    /// What was sent so far, without the commands of scripts.
+    /// Returns the commands so far, without those of scripts.
     pub(crate) fn lines(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = lines.iter().filter(|line| !line.contains(" lua] "));
         sent.cloned().collect()
     }
 
-    /// What was sent so far, commands of scripts included.
+    /// Returns the commands so far, including those of scripts.
     pub(crate) fn all_lines(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.clone()
     }
 
-    /// What was sent before this call, and all of it.
+    /// Returns all commands from before this call.
     pub(crate) async fn lines_until_now(&self, server: &RedisServer) -> Vec<String> {
         let mark = uuid::Uuid::new_v4().to_string();
         server.cli(&["ECHO", &mark]);

@@ -1,4 +1,4 @@
-//! What the crate makes public, read from its sources, so that no list of it is forgotten.
+//! The public items of the crate, read from its sources, so that no list can omit one.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ const TRAITS: [&str; 7] = [
     "Node",
 ];
 
-/// The names of the public types.
+/// Returns the names of the public types.
 pub(crate) fn types() -> BTreeSet<&'static str> {
     let modules = [
         include_str!("../../src/lib.rs"),

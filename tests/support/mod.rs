@@ -1,4 +1,4 @@
-//! What several tests need. Not all of them need all of it.
+//! Helpers of several tests. Each test uses some of them.
 #![allow(dead_code)]
 
 pub(crate) mod cluster;

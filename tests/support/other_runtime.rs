@@ -44,7 +44,7 @@ impl Other {
             };
             let until_over = || {
                 begun.send(()).expect("the test waits");
-                // Ends with an error when the sender is dropped.
+                // The receive ends with an error when the sender is dropped.
                 is_over.recv().expect_err("nothing is sent");
             };
             match fate {

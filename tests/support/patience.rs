@@ -1,14 +1,14 @@
-//! Waiting for what servers do among themselves: not for ever, and with their logs when it is over.
+//! Waits for the state of servers, with a timeout that prints their logs.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long servers may take for anything.
+/// The timeout for any change of the servers.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Asks until it is so, and does nothing else meanwhile.
+/// Blocks the thread until the condition is true.
 pub(crate) fn wait_until(what: &str, logs: impl Fn() -> String, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -17,7 +17,7 @@ pub(crate) fn wait_until(what: &str, logs: impl Fn() -> String, mut is_so: impl 
     }
 }
 
-/// Asks until it is so, and lets the other tasks go on. Tells how long that took.
+/// Waits until the condition is true, while other tasks run. Returns the time that it took.
 pub(crate) async fn until(
     what: &str,
     logs: impl Fn() -> String,

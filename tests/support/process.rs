@@ -1,4 +1,4 @@
-//! The server program: where it is, a port for it, and its process, gone when dropped.
+//! The server program: its path, a free port, and its process, which ends when dropped.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -8,15 +8,16 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// How much of a log a panic shows.
+/// The length of the log in a panic message.
 const LAST_LINES: usize = 40;
 
-/// `redis-server`, or what the variable `SERVER` names.
+/// Returns `redis-server`, or the value of the variable `SERVER`.
 pub(crate) fn program() -> String {
     std::env::var("SERVER").unwrap_or_else(|_| "redis-server".to_owned())
 }
 
-/// The major version of the server program. Those of Redis end at 8, and those of Valkey begin at 8.
+/// Returns the major version of the server program. Redis versions end at 8, and Valkey versions begin at
+/// 8.
 pub(crate) fn version() -> u32 {
     static VERSION: OnceLock<u32> = OnceLock::new();
     *VERSION.get_or_init(|| {
@@ -29,8 +30,8 @@ pub(crate) fn version() -> u32 {
     })
 }
 
-/// A port that nobody uses, and that this process has not given to anybody before: a server that
-/// was killed finds its port free when it comes back.
+/// Returns a free port that this process has not used before, so that a killed server finds its port free
+/// at its restart.
 pub(crate) fn free_port() -> u16 {
     static GIVEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,11 +45,11 @@ pub(crate) fn free_port() -> u16 {
     }
 }
 
-/// A process that does not outlive its owner, also when a test panics.
+/// A process that ends with its owner, even if a test panics.
 pub(crate) struct Process(Child);
 
 impl Process {
-    /// Starts the server program. What it says before it opens its log goes to a file `output`.
+    /// Starts the server program. Its output before it opens its log goes to the file `output`.
     pub(crate) fn start(dir: &Path, args: &[impl AsRef<OsStr>]) -> Self {
         let output = File::create(dir.join("output")).expect("a file for the output");
         let child = Command::new(program())
@@ -69,7 +70,7 @@ impl Process {
         self.0.try_wait().expect("a child").is_some()
     }
 
-    /// Ends the process as a crash does, also one that stands still.
+    /// Kills the process, even if it is stopped.
     pub(crate) fn kill(&mut self) {
         self.0.kill().expect("the server can be killed");
         self.0.wait().expect("the server has ended");
@@ -86,13 +87,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // A stopped process takes the kill all the same; one that has ended needs none.
+        // A stopped process also accepts the kill. A process that has ended needs none.
         drop(self.0.kill());
         drop(self.0.wait());
     }
 }
 
-/// The end of what the server in `dir` has said.
+/// Returns the end of the output of the server in `dir`.
 pub(crate) fn log(dir: &Path) -> String {
     let read = |name| std::fs::read_to_string(dir.join(name)).unwrap_or_default();
     let all = read("output") + &read("log");

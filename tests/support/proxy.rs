@@ -1,4 +1,4 @@
-//! A TCP proxy in front of a server, that misbehaves on order as networks do.
+//! A TCP proxy in front of a server, with faults of networks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-/// Forwards connections to a port of this machine until it is told otherwise; gone when dropped.
+/// Forwards connections to a port of this machine until a fault is set. It ends when dropped.
 pub(crate) struct Proxy {
     port: u16,
     rules: watch::Sender<Rules>,
@@ -26,24 +26,24 @@ struct Rules {
     swallow: Option<Swallow>,
     delay: Duration,
     refuse: bool,
-    /// How often all connections were cut.
+    /// The number of times that all connections were cut.
     cuts: u64,
-    /// How often the connections of the moment were held up, and whether they still are.
+    /// The number of times that the current connections were held up, and whether they still are.
     freezes: u64,
     frozen: bool,
-    /// How often the connections of the moment were given an end, and the last one.
+    /// The number of limits on the current connections, and the last one.
     truncations: u64,
     truncation: Option<(Direction, usize)>,
 }
 
-/// Which bytes disappear.
+/// The direction in which bytes are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Swallow {
-    /// What the client sends.
+    /// The bytes of the client.
     Commands,
-    /// What the server sends.
+    /// The bytes of the server.
     Answers,
-    /// Either: the connection is half-open, and neither side is told.
+    /// The bytes of both: the connection is half-open, and neither side is notified.
     Both,
 }
 
@@ -103,34 +103,34 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// How many connections were made to it.
+    /// Returns the number of connections that clients opened.
     pub(crate) fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::SeqCst)
     }
 
-    /// How many calls of scripts a client has sent, whatever became of them. A name cut in two by a
-    /// read is not seen.
+    /// Returns the number of script calls that clients sent, whatever their outcome. It misses a name that
+    /// two reads split.
     pub(crate) fn scripts(&self) -> u64 {
         self.scripts.load(Ordering::SeqCst)
     }
 
-    /// Bytes of this direction disappear from now on, also those of new connections. No end of a
-    /// connection gets through either.
+    /// Drops the bytes of this direction from now on, in new connections as well. Ends of connections are
+    /// dropped too.
     pub(crate) fn swallow(&self, what: Swallow) {
         self.rules.send_modify(|rules| rules.swallow = Some(what));
     }
 
-    /// Each piece of bytes takes so long in each direction.
+    /// Delays each piece of data by this time in each direction.
     pub(crate) fn delay(&self, delay: Duration) {
         self.rules.send_modify(|rules| rules.delay = delay);
     }
 
-    /// New connections are reset at once.
+    /// Resets new connections at once.
     pub(crate) fn refuse(&self) {
         self.rules.send_modify(|rules| rules.refuse = true);
     }
 
-    /// Holds up the connections there are; none of their bytes is lost. New ones pass.
+    /// Holds up the current connections without losing bytes. New connections pass.
     pub(crate) fn freeze(&self) {
         self.rules.send_modify(|rules| {
             rules.freezes += 1;
@@ -147,14 +147,14 @@ impl Proxy {
         self.rules.send_modify(|rules| rules.cuts += 1);
     }
 
-    /// Of each connection there is, the next `bytes` bytes of the client pass, and then both
-    /// sides are reset. New ones pass.
+    /// Lets the next `bytes` bytes of the client pass in each current connection, and then resets both
+    /// sides. New connections pass.
     pub(crate) fn truncate_commands(&self, bytes: usize) {
         self.truncate(Direction::Up, bytes);
     }
 
-    /// Of each connection there is, the next `bytes` bytes of the server pass, and then both
-    /// sides are reset. New ones pass.
+    /// Lets the next `bytes` bytes of the server pass in each current connection, and then resets both
+    /// sides. New connections pass.
     pub(crate) fn truncate_answers(&self, bytes: usize) {
         self.truncate(Direction::Down, bytes);
     }
@@ -166,7 +166,7 @@ impl Proxy {
         });
     }
 
-    /// Everything is well again, but for the connections that have lost bytes: they stay silent.
+    /// Ends all faults. Connections that have lost bytes stay silent.
     pub(crate) fn heal(&self) {
         self.rules.send_modify(|rules| {
             *rules = Rules {
@@ -186,14 +186,14 @@ impl Drop for Proxy {
     }
 }
 
-/// What happens to `stream` when it is dropped: RST instead of FIN.
+/// Makes the drop of `stream` send RST instead of FIN.
 fn reset(stream: &TcpStream) {
     drop(SockRef::from(stream).set_linger(Some(Duration::ZERO)));
 }
 
-/// `cuts`: how many there had been when it was accepted. A later one ends it, also if the server has
-/// not been reached by then: as a survivor it would lose its first answer to what is swallowed before
-/// a cut, and keep its client silent ever after.
+/// Forwards one connection. `cuts`: the number of cuts when it was accepted. A later cut ends it even if it
+/// is not connected to the server yet. Otherwise it would lose its first reply to a fault from before the
+/// cut, and its client would stay silent.
 async fn connection(
     mut client: TcpStream,
     target: u16,
@@ -221,7 +221,7 @@ async fn connection(
     }
 }
 
-/// Until the end of the stream, or its reset.
+/// Copies until the end of the stream or its reset.
 async fn pump(
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
@@ -242,7 +242,7 @@ async fn pump(
         }
         silent |= now.swallows(direction);
         match read {
-            // The other side never hears of the end.
+            // The other side receives no end.
             Ok(0) | Err(_) if silent => std::future::pending().await,
             Ok(0) => return Ok(()),
             Err(_) => return Err(()),
@@ -265,8 +265,8 @@ async fn pump(
                 let length = length.min(left);
                 to.write_all(&buffer[..length]).await.map_err(drop)?;
                 passed += length;
-                // What was written arrives: a reset overtakes nothing that the kernel of this
-                // machine has handed over.
+                // Written bytes arrive: on one machine, a reset does not overtake bytes that the kernel has
+                // accepted.
                 if length == left {
                     return Err(());
                 }

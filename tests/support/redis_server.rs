@@ -1,5 +1,5 @@
-//! A Redis server of one's own, on a free port, gone when dropped. Sentinels and the nodes of a
-//! Cluster are such servers, too.
+//! A Redis server of the test, on a free port. It ends when dropped. Sentinels and Cluster nodes are such
+//! servers as well.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -15,20 +15,21 @@ use super::process::{Process, free_port, log, program, version};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// In the server's directory. A Sentinel keeps its state in it; other servers have none.
+/// The configuration file in the server's directory. A Sentinel stores its state in it, and other servers
+/// have none.
 const CONFIGURATION: &str = "conf";
 
-/// Stands for one more port among the options. [`RedisServer::option`] tells which it became.
+/// A placeholder for another port among the options. [`RedisServer::option`] returns the port.
 pub(crate) const FREE_PORT: &str = "a free port";
 
-/// A running server. The program is `redis-server`, or what the variable `SERVER` names.
+/// A running server. The program is `redis-server`, or the value of the variable `SERVER`.
 pub(crate) struct RedisServer {
     process: Process,
     stopped: AtomicBool,
     port: u16,
     dir: TempDir,
     options: Vec<String>,
-    /// Over the Unix socket, opened before any test takes permissions away.
+    /// A connection over the Unix socket, opened before a test removes permissions.
     admin: Mutex<Option<Connection>>,
 }
 
@@ -44,16 +45,16 @@ impl RedisServer {
         })
     }
 
-    /// Starts with the text of a configuration file and more options, or tells what the server has
-    /// said against it.
+    /// Starts with the text of a configuration file and more options. Returns the server's output if it
+    /// rejects them.
     pub(crate) fn try_start(configuration: Option<&str>, options: &[&str]) -> Result<Self, String> {
         let dir = tempfile::tempdir().expect("a directory for the server");
         if let Some(text) = configuration {
             std::fs::write(dir.path().join(CONFIGURATION), text).expect("a file");
         }
         for _ in 0..10 {
-            // Between here and the server's bind another process may take a port: then the server
-            // exits, and the next ones are tried.
+            // Another process may take a port before the server binds it. The server then exits, and the
+            // next ports are used.
             let port = free_port();
             let options: Vec<_> = options
                 .iter()
@@ -76,7 +77,7 @@ impl RedisServer {
         Err(log(dir.path()))
     }
 
-    /// The value of an option it was started with.
+    /// Returns the value of an option of the start.
     pub(crate) fn option(&self, name: &str) -> Option<&str> {
         value(&self.options, name)
     }
@@ -105,14 +106,14 @@ impl RedisServer {
         format!("redis+unix://{}", self.socket().display())
     }
 
-    /// Ends the server as a crash does.
+    /// Kills the server.
     pub(crate) fn kill(&mut self) {
         self.process.kill();
         self.stopped.store(false, Ordering::SeqCst);
         *self.admin() = None;
     }
 
-    /// Kills the server and starts it on the same port without any data.
+    /// Kills the server and restarts it on the same port without any data.
     pub(crate) fn restart_empty(&mut self) {
         self.kill();
         for entry in std::fs::read_dir(self.dir.path()).expect("the server's directory") {
@@ -124,19 +125,19 @@ impl RedisServer {
         self.launch_again();
     }
 
-    /// Saves, kills the server and starts it on the same port with what it had.
+    /// Saves, kills the server and restarts it on the same port with its data.
     pub(crate) fn restart_with_data(&mut self) {
         self.cli(&["SAVE"]);
         self.kill();
         self.launch_again();
     }
 
-    /// Starts a killed server on its port again.
+    /// Restarts a killed server on its port.
     pub(crate) fn launch_again(&mut self) {
         self.launch_again_with(&[]);
     }
 
-    /// Starts a killed server on its port again, with still more options this time.
+    /// Restarts a killed server on its port with more options.
     pub(crate) fn launch_again_with(&mut self, more: &[&str]) {
         let more = more.iter().map(ToString::to_string);
         let options: Vec<_> = self.options.iter().cloned().chain(more).collect();
@@ -146,7 +147,7 @@ impl RedisServer {
         *self.admin() = Some(admin);
     }
 
-    /// The server stands still; its connections stay open.
+    /// Pauses the server. Its connections stay open.
     pub(crate) fn stop_process(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         self.process.signal("-STOP");
@@ -157,18 +158,18 @@ impl RedisServer {
         self.stopped.store(false, Ordering::SeqCst);
     }
 
-    /// Neither killed nor stopped: it can be asked.
+    /// Returns `true` if the server is neither killed nor stopped.
     pub(crate) fn runs(&self) -> bool {
         self.admin().is_some() && !self.stopped.load(Ordering::SeqCst)
     }
 
-    /// The end of its log.
+    /// Returns the end of its log.
     pub(crate) fn log(&self) -> String {
         log(self.dir.path())
     }
 
-    /// Runs a command as administrator and returns its answer as text: elements of arrays on lines
-    /// of their own, nil as nothing.
+    /// Runs a command as administrator and returns its reply as text, with one array element per line and
+    /// nil as an empty text.
     pub(crate) fn cli(&self, args: &[&str]) -> String {
         match self.command(args) {
             Ok(answer) => answer,
@@ -182,8 +183,8 @@ impl RedisServer {
         let mut admin = self.admin();
         let connection = admin.as_mut().expect("the server runs");
         let mut answer = connection.req_command(&command);
-        // A Sentinel that gives a server another role ends its connections, idle ones too: the
-        // command was not seen by anybody.
+        // A Sentinel that changes the role of a server closes its connections, idle ones included. The
+        // command did not run.
         if answer
             .as_ref()
             .is_err_and(RedisError::is_connection_dropped)
@@ -194,7 +195,7 @@ impl RedisServer {
         Ok(text(&answer?.extract_error()?))
     }
 
-    /// The lines of `CLIENT LIST` of a type (`normal`, `pubsub`), without the administrator's.
+    /// Returns the lines of `CLIENT LIST` of a type (`normal`, `pubsub`), without the administrator's.
     pub(crate) fn clients(&self, kind: &str) -> Vec<String> {
         let id = self.cli(&["CLIENT", "ID"]);
         let admin = format!("id={id} ");
@@ -203,8 +204,8 @@ impl RedisServer {
         others.map(ToOwned::to_owned).collect()
     }
 
-    /// How often a command (`evalsha`, `cluster|slots`) was called since the start. Redis 6 counts all
-    /// subcommands of a command as one.
+    /// Returns the number of calls of a command (`evalsha`, `cluster|slots`) since the start. Redis 6
+    /// counts all subcommands of a command as one.
     pub(crate) fn calls(&self, command: &str) -> u64 {
         let command = match (version(), command.split_once('|')) {
             (..7, Some((container, _))) => container,
@@ -232,7 +233,7 @@ fn socket(dir: &TempDir) -> PathBuf {
     dir.path().join("redis.sock")
 }
 
-/// `None` when the server exits, as it does when its port is taken.
+/// Returns `None` if the server exits, as it does when its port is in use.
 fn launch(dir: &TempDir, port: u16, options: &[String]) -> Option<(Process, Connection)> {
     let (socket, path) = (socket(dir), dir.path());
     drop(std::fs::remove_file(&socket));

@@ -1,4 +1,4 @@
-//! A primary, two replicas, and three Sentinels that watch over them.
+//! A primary, two replicas, and three Sentinels that monitor them.
 
 use std::time::Duration;
 
@@ -6,25 +6,24 @@ use super::patience::{until, wait_until};
 use super::process::version;
 use super::redis_server::RedisServer;
 
-/// What the Sentinels call the set.
+/// The service name of the set.
 const SERVICE: &str = "locks";
 const NODES: usize = 3;
 const SENTINELS: usize = 3;
-/// For how many milliseconds nothing must be heard of a node that is taken for dead.
+/// The silence, in milliseconds, after which a Sentinel considers a node dead.
 const IMPATIENT: u32 = 1_000;
 const PATIENT: u32 = 60_000;
 
-/// Six processes: three nodes, of which one is the primary, and three Sentinels, of which two must
-/// agree. Once it is to be replaced, a primary that does not answer is so in two seconds, and four
-/// later for each election that no Sentinel wins.
+/// Six processes: three nodes, of which one is the primary, and three Sentinels, of which two must agree.
 ///
-/// Until then, and again after [`SentinelSet::failover`], the Sentinels are patient: nodes that a busy
-/// machine keeps waiting would be taken for dead, and a failover that no test has begun leaves a
-/// primary that goes on granting.
+/// A failover replaces a primary that does not reply within two seconds, plus four seconds per election
+/// without a winner. Until a failover begins, and again after [`SentinelSet::failover`], the Sentinels wait
+/// long before they consider a node dead. On a busy machine, they would otherwise begin a failover without
+/// the test, and the old primary would continue to grant.
 pub(crate) struct SentinelSet {
     nodes: Vec<RedisServer>,
     sentinels: Vec<RedisServer>,
-    /// The primary of the start, or of the last failover that was waited for.
+    /// The primary at the start, or after the last failover that the test awaited.
     settled: usize,
 }
 
@@ -33,12 +32,12 @@ impl SentinelSet {
         Self::start_with(&[], &[])
     }
 
-    /// Starts with more options for the nodes and for the Sentinels, such as
-    /// `["--requirepass", "secret", "--masterauth", "secret"]` and `["--requirepass", "other"]`.
+    /// Starts with more options for the nodes and for the Sentinels, such as `["--requirepass", "secret",
+    /// "--masterauth", "secret"]` and `["--requirepass", "other"]`.
     ///
-    /// Returns when the replicas are in sync, and each Sentinel knows all the others.
+    /// Returns when the replicas are in sync and each Sentinel has found all others.
     pub(crate) fn start_with(of_nodes: &[&str], of_sentinels: &[&str]) -> Self {
-        // The primary waits five seconds for more replicas before it sends its data, if it may.
+        // By default, the primary waits five seconds for more replicas before it sends its data.
         let options = [&["--repl-diskless-sync-delay", "0"], of_nodes].concat();
         let mut set = Self {
             nodes: (0..NODES)
@@ -52,7 +51,7 @@ impl SentinelSet {
             replica.cli(&["REPLICAOF", "127.0.0.1", &primary]);
         }
         wait_until("replicas in sync", || set.logs(), || set.in_sync());
-        // A Sentinel asks at its start who the replicas are, and then only every ten seconds.
+        // A Sentinel queries the replicas at its start, and then only every ten seconds.
         let configuration = configuration(&set.nodes[0]);
         set.sentinels = (0..SENTINELS)
             .map(|_| sentinel(&configuration, of_sentinels))
@@ -61,18 +60,18 @@ impl SentinelSet {
         set
     }
 
-    /// The name for the URL of a client.
+    /// Returns the service name for the URL of a client.
     pub(crate) fn service(&self) -> &'static str {
         SERVICE
     }
 
-    /// Where the Sentinels are: `h1:p1,h2:p2,h3:p3`.
+    /// Returns the addresses of the Sentinels: `h1:p1,h2:p2,h3:p3`.
     pub(crate) fn addresses(&self) -> String {
         let addresses = self.sentinels.iter().map(RedisServer::address);
         addresses.collect::<Vec<_>>().join(",")
     }
 
-    /// The ports of the Sentinels, for proxies in front of them.
+    /// Returns the ports of the Sentinels, for proxies in front of them.
     pub(crate) fn sentinel_ports(&self) -> Vec<u16> {
         self.sentinels.iter().map(RedisServer::port).collect()
     }
@@ -93,14 +92,14 @@ impl SentinelSet {
         &mut self.sentinels[sentinel]
     }
 
-    /// Kills a Sentinel, and starts another one at a new address, which watches the same primary.
+    /// Kills a Sentinel, and starts another one at a new address, which monitors the same primary.
     pub(crate) fn replace_sentinel(&mut self, index: usize) {
         let primary = self.primary();
         self.sentinels[index].kill();
         self.sentinels[index] = sentinel(&configuration(&self.nodes[primary]), &[]);
     }
 
-    /// Waits until each running Sentinel sees the others.
+    /// Waits until each running Sentinel has found the others.
     pub(crate) async fn sentinels_agree(&self) {
         let in_order = || self.in_order();
         until("Sentinels that agree", || self.logs(), in_order).await;
@@ -111,12 +110,12 @@ impl SentinelSet {
         self.nodes[node].cli(args)
     }
 
-    /// The node that most Sentinels name, whether it is up or not.
+    /// Returns the node that most Sentinels name, even if it does not run.
     pub(crate) fn primary(&self) -> usize {
         self.named().expect("most Sentinels name the same node")
     }
 
-    /// Ends the primary as a crash does. Returns which it was.
+    /// Kills the primary. Returns its number.
     pub(crate) fn kill_primary(&mut self) -> usize {
         let primary = self.primary();
         self.nodes[primary].kill();
@@ -124,7 +123,7 @@ impl SentinelSet {
         primary
     }
 
-    /// The primary stands still. Returns which it is.
+    /// Pauses the primary. Returns its number.
     pub(crate) fn stop_primary(&self) -> usize {
         let primary = self.primary();
         self.nodes[primary].stop_process();
@@ -132,13 +131,13 @@ impl SentinelSet {
         primary
     }
 
-    /// The Sentinels replace a primary that they have not heard of for a second.
+    /// Makes the Sentinels replace a primary that has been silent for a second.
     pub(crate) fn replace_primary(&self) {
         self.take_for_dead_after(IMPATIENT);
     }
 
-    /// Makes the Sentinels replace a primary that was made a replica. They take it for dead two `INFO`
-    /// periods after its role changed. For Sentinels of Redis 6 that is 30 s, so the test commands the
+    /// Makes the Sentinels replace a primary that was made a replica. They consider it dead two `INFO`
+    /// periods after its role changed. For Sentinels of Redis 6 these are 30 s, so the test commands the
     /// failover.
     pub(crate) fn replace_demoted_primary(&self) {
         if version() < 7 {
@@ -155,14 +154,14 @@ impl SentinelSet {
         }
     }
 
-    /// A stopped node goes on where it stood: a former primary takes itself for one until the
-    /// Sentinels have told it otherwise, two seconds later.
+    /// Continues a stopped node. A former primary considers itself the primary until the Sentinels
+    /// reconfigure it, two seconds later.
     pub(crate) fn continue_node(&self, node: usize) {
         self.nodes[node].continue_process();
     }
 
-    /// Nobody acknowledges a write of the primary any more: it has its connections to the replicas,
-    /// but they stand still. Without them there is no failover either.
+    /// Pauses the replicas. The primary keeps its connections to them, but no write is acknowledged.
+    /// Without replicas, no failover is possible either.
     pub(crate) fn stop_replicas(&self) {
         self.replicas().for_each(RedisServer::stop_process);
     }
@@ -171,8 +170,8 @@ impl SentinelSet {
         self.replicas().for_each(RedisServer::continue_process);
     }
 
-    /// Starts a killed node without any data: as a replica of the primary, if that is another one
-    /// by now. Returns when the set is in order again.
+    /// Restarts a killed node without any data, as a replica if another node is the primary by now. Returns
+    /// when the set is ready again.
     pub(crate) async fn restart(&mut self, node: usize) {
         let primary = self.primary();
         if primary == node {
@@ -184,15 +183,15 @@ impl SentinelSet {
         self.in_order_again().await;
     }
 
-    /// Waits until the nodes that run are in sync and in their roles, and all Sentinels know it. Not
-    /// while a node is stopped: patient Sentinels take it for one that runs.
+    /// Waits until the running nodes are in sync and in their roles, and all Sentinels agree. No node may
+    /// be stopped, because the Sentinels may still consider it alive.
     pub(crate) async fn in_order_again(&self) {
         let in_order = || self.in_sync() && self.in_order();
-        until("a set in order", || self.logs(), in_order).await;
+        until("a ready set", || self.logs(), in_order).await;
     }
 
-    /// Waits until most Sentinels name another primary than before, and that one agrees. Tells how
-    /// long it took from this call on.
+    /// Waits until most Sentinels name another primary than before, and that node agrees. Returns the time
+    /// since this call.
     pub(crate) async fn failover(&mut self) -> Duration {
         let before = self.settled;
         let other = || self.named().filter(|node| *node != before);
@@ -210,7 +209,7 @@ impl SentinelSet {
         nodes.filter_map(move |(node, server)| (node != primary).then_some(server))
     }
 
-    /// The node that a majority of all Sentinels names.
+    /// Returns the node that a majority of all Sentinels names.
     fn named(&self) -> Option<usize> {
         let sentinels = self.sentinels.iter().filter(|sentinel| sentinel.runs());
         let named: Vec<_> = sentinels.filter_map(|it| self.named_by(it)).collect();
@@ -223,7 +222,7 @@ impl SentinelSet {
         self.nodes.iter().position(|node| node.port() == port)
     }
 
-    /// Each running node is a primary, or a replica in sync.
+    /// Returns `true` if each running node is a primary or a replica in sync.
     fn in_sync(&self) -> bool {
         let mut running = self.nodes.iter().filter(|node| node.runs());
         let replicas = self.nodes.iter().filter(|node| node.runs()).count() - 1;
@@ -238,7 +237,8 @@ impl SentinelSet {
         })
     }
 
-    /// Each running Sentinel sees the other Sentinels, and the running nodes in their roles.
+    /// Returns `true` if each running Sentinel reports the other Sentinels, and the running nodes in their
+    /// roles.
     fn in_order(&self) -> bool {
         let running = |servers: &[RedisServer]| servers.iter().filter(|it| it.runs()).count();
         let (nodes, sentinels) = (running(&self.nodes), running(&self.sentinels));
@@ -287,31 +287,31 @@ fn sentinel(configuration: &str, options: &[&str]) -> RedisServer {
     let options = [&["--sentinel"], options].concat();
     let sentinel = RedisServer::try_start(Some(configuration), &options)
         .unwrap_or_else(|log| panic!("no Sentinel: {log}"));
-    // Redis 6 has fixed periods, and its Sentinels take longer for everything.
+    // Redis 6 has fixed periods, so its Sentinels take longer for everything.
     if version() < 7 {
         return sentinel;
     }
-    // A new primary counts as down when nobody has connected to it for `down-after-milliseconds`,
-    // and that is tried once per ping period, which is as long.
+    // A new primary counts as down if no Sentinel has connected to it for `down-after-milliseconds`. A
+    // Sentinel attempts this once per ping period, which is equally long.
     sentinel.cli(&["SENTINEL", "DEBUG", "PING-PERIOD", "400"]);
-    // They remember five periods long that others took the primary for dead, and a new one with it.
+    // For five periods, they remember that others considered the primary dead. This includes a new primary.
     sentinel.cli(&["SENTINEL", "DEBUG", "ASK-PERIOD", "200"]);
-    // How often they look for each other, and at the nodes.
+    // The periods of their discovery and of their queries to the nodes.
     sentinel.cli(&["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "500"]);
     sentinel.cli(&["SENTINEL", "DEBUG", "INFO-PERIOD", "1000"]);
-    // How long they do nothing after their machine stood still, as a busy one does.
+    // The time for which they do nothing after their machine hung, as a busy one does.
     sentinel.cli(&["SENTINEL", "DEBUG", "TILT-PERIOD", "1000"]);
     sentinel
 }
 
-/// `None` for a primary; for a replica the state of its link.
+/// Returns `None` for a primary, and the state of its link for a replica.
 fn role(node: &RedisServer) -> Option<String> {
     let role = node.cli(&["ROLE"]);
     let mut lines = role.lines();
     (lines.next()? != "master").then(|| lines.nth(2).unwrap_or_default().to_owned())
 }
 
-/// How often `field` has this value in an answer of names and values by turns.
+/// Returns how often `field` has this value in a reply of alternating names and values.
 fn count(answer: &str, field: &str, wanted: &str) -> usize {
     let lines: Vec<_> = answer.split('\n').collect();
     let pairs = lines.chunks(2).filter(|pair| **pair == [field, wanted]);

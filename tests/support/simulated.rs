@@ -29,9 +29,9 @@ pub(crate) enum Command {
 pub(crate) enum Fault {
     /// The command is rejected without effect.
     Refused,
-    /// The command takes effect; its reply is lost, which is known after 500 ms.
+    /// The command takes effect. Its reply is lost, which is detected after 500 ms.
     AnswerLost,
-    /// The command never arrives, which is known after 500 ms.
+    /// The command is lost, which is detected after 500 ms.
     CommandLost,
     /// The server denies the client permission.
     Misconfigured,
@@ -199,7 +199,7 @@ fn name(command: Command) -> &'static str {
 }
 
 impl Simulated {
-    /// Sends one command that ends leases: its items share their fate, and their delay.
+    /// Sends one command that ends leases. Its items share one result and one delay.
     async fn end<F>(
         &self,
         leases: &[Release],
@@ -269,7 +269,7 @@ impl Backend for Simulated {
             .map(|renewal| self.send(Command::Renew, &renewal.key, renewal.lease))
             .collect();
         sleep(self.latency).await;
-        // One command: its items share their fate, and their delay.
+        // The items of one command share one result and one delay.
         let outcomes = renewals.iter().zip(faults).map(async |(renewal, fault)| {
             let effect = async {
                 let mut one = self.memory.renew(std::slice::from_ref(renewal)).await;

@@ -1,5 +1,5 @@
-//! A process whose `CLOCK_MONOTONIC` excludes the time for which a test has stopped it, as if the
-//! machine had been suspended. `CLOCK_BOOTTIME` is the real one.
+//! A process whose `CLOCK_MONOTONIC` excludes the time for which a test stopped it, as after a suspend of
+//! the machine. `CLOCK_BOOTTIME` is the real one.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -38,19 +38,19 @@ impl SuspendedClock {
         clock
     }
 
-    /// Makes the process that `command` starts read this clock.
+    /// Makes the process that `command` starts use this clock.
     pub(crate) fn preload(&self, command: &mut Command) {
         command
             .env("LD_PRELOAD", self.library())
             .env("SUSPENDED_NANOS", self.nanos());
     }
 
-    /// To be called after the process was stopped.
+    /// Records the stop. The test calls it after it has stopped the process.
     pub(crate) fn stop(&mut self) {
         self.stopped = Some(SystemTime::now());
     }
 
-    /// To be called before the process continues.
+    /// Records the end of the stop. The test calls it before the process continues.
     pub(crate) fn resume(&mut self) {
         let stopped = self.stopped.take().expect("it was stopped");
         self.total += stopped.elapsed().expect("time goes forward");

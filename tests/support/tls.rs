@@ -1,4 +1,4 @@
-//! A server that speaks TLS, and the authority that vouches for it.
+//! A server with TLS, and the authority that signs its certificate.
 
 use std::sync::Arc;
 
@@ -8,31 +8,31 @@ use tempfile::TempDir;
 use super::process::program;
 use super::redis_server::{FREE_PORT, RedisServer};
 
-/// A server with a TLS port, besides the one that every server has.
+/// A server with a TLS port in addition to the port of every server.
 pub(crate) struct TlsServer {
     server: RedisServer,
     authority: Arc<Authority>,
-    /// The server reads them when it starts again, too.
+    /// The server also reads these files at a restart.
     files: TempDir,
 }
 
 impl TlsServer {
-    /// Any client may connect.
+    /// Starts a server that accepts any client.
     pub(crate) fn start() -> Self {
         Self::start_with(&["--tls-auth-clients", "no"])
     }
 
-    /// Only clients may connect that show a certificate of [`TlsServer::authority`].
+    /// Starts a server that accepts only clients with a certificate of [`TlsServer::authority`].
     pub(crate) fn start_mutual() -> Self {
         Self::start_with(&["--tls-auth-clients", "yes"])
     }
 
-    /// Starts with more options, of which `--tls-auth-clients` should be one.
+    /// Starts with more options, which must include `--tls-auth-clients`.
     pub(crate) fn start_with(options: &[&str]) -> Self {
         Self::start_of(Arc::default(), None, options)
     }
 
-    /// Another server of the same authority, with a configuration file of its own.
+    /// Starts another server of the same authority, with its own configuration file.
     pub(crate) fn start_beside(&self, configuration: &str, options: &[&str]) -> Self {
         Self::start_of(Arc::clone(&self.authority), Some(configuration), options)
     }
@@ -61,7 +61,7 @@ impl TlsServer {
         }
     }
 
-    /// From now on, new connections are shown another certificate.
+    /// Presents another certificate to new connections from now on.
     pub(crate) fn show(&self, identity: &Identity) {
         let [cert, key] = write_identity(&self.files, identity);
         let options = ["tls-cert-file", &cert, "tls-key-file", &key];
@@ -86,7 +86,7 @@ impl TlsServer {
         &self.authority
     }
 
-    /// The certificate that clients must trust, as PEM.
+    /// Returns the certificate that clients must trust, as PEM.
     pub(crate) fn ca(&self) -> &[u8] {
         self.authority.ca()
     }
@@ -98,19 +98,20 @@ fn write(files: &TempDir, name: &str, pem: &str) -> String {
     path.display().to_string()
 }
 
-/// Where its certificate and its key are.
+/// The paths of a certificate and its key.
 fn write_identity(files: &TempDir, identity: &Identity) -> [String; 2] {
     let certificate = write(files, "cert", &identity.certificate);
     [certificate, write(files, "key", &identity.key)]
 }
 
-/// Signs certificates. No two are the same, nor does anybody trust one but who is told to.
+/// An authority that signs certificates. Each one is unique, and trusted only by clients that are
+/// configured for it.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     ca: String,
 }
 
-/// What one side of a connection shows: PEM.
+/// The certificate and the key of one side of a connection, as PEM.
 pub(crate) struct Identity {
     pub(crate) certificate: String,
     pub(crate) key: String,
@@ -127,7 +128,7 @@ impl Authority {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Were it the name of those it signs, they would look self-signed.
+        // With the name of the certificates that it signs, they would look self-signed.
         let name = "an authority of tests";
         params.distinguished_name.push(DnType::CommonName, name);
         let ca = params.self_signed(&key).expect("a certificate").pem();
@@ -135,12 +136,12 @@ impl Authority {
         Self { issuer, ca }
     }
 
-    /// Its own certificate, as PEM.
+    /// Returns its own certificate, as PEM.
     pub(crate) fn ca(&self) -> &[u8] {
         self.ca.as_bytes()
     }
 
-    /// For this machine, as a server and as a client.
+    /// Returns a certificate for this machine, as a server and as a client.
     pub(crate) fn issue(&self) -> Identity {
         self.issue_for(&["127.0.0.1", "localhost"])
     }

@@ -1,9 +1,9 @@
-//! A slot on its way from one primary to another, in steps: tests hold it in the middle.
+//! The migration of a slot from one primary to another, in steps, so that tests can pause it.
 
 use super::view::View;
 use super::{Cluster, until};
 
-/// How many keys go at a time, and for how many milliseconds at most.
+/// The number of keys per step, and its timeout in milliseconds.
 const BATCH: &str = "100";
 const TIMEOUT: &str = "5000";
 
@@ -14,16 +14,16 @@ impl Cluster {
         self.end_migration(slot, from, to).await;
     }
 
-    /// From now on `from` answers `ASK` for keys of the slot that it does not have; `to` takes them
-    /// from those who say `ASKING`.
+    /// Begins the migration. `from` then replies `ASK` for keys of the slot that it does not have, and `to`
+    /// accepts commands for them after `ASKING`.
     pub(crate) fn begin_migration(&self, slot: u16, from: usize, to: usize) {
         let (slot, source, target) = (slot.to_string(), self.id(from), self.id(to));
-        // In this order: `ASK` must lead to somebody who knows of it.
+        // The target comes first, because `ASK` must lead to a node that imports the slot.
         self.cli(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]);
         self.cli(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]);
     }
 
-    /// Moves the keys of the slot that are there by now.
+    /// Moves the keys of the slot that exist now.
     pub(crate) fn move_keys(&self, slot: u16, from: usize, to: usize) {
         let (slot, port) = (slot.to_string(), self.nodes[to].port().to_string());
         let migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", TIMEOUT];
@@ -39,15 +39,15 @@ impl Cluster {
         }
     }
 
-    /// Gives the slot to `to`. Returns when all nodes that run know it.
+    /// Assigns the slot to `to`. Returns when all running nodes agree.
     ///
     /// # Panics
     ///
-    /// If `from` has keys of the slot left.
+    /// Panics if `from` has keys of the slot left.
     pub(crate) async fn end_migration(&self, slot: u16, from: usize, to: usize) {
         let (number, target) = (slot.to_string(), self.id(to));
         let assign = ["CLUSTER", "SETSLOT", &number, "NODE", &target];
-        // The new one first: were it the last, nobody would serve the slot for a moment.
+        // The new owner comes first. In the other order, no node would serve the slot for a moment.
         self.cli(to, &assign);
         self.cli(from, &assign);
         for other in self.primaries() {

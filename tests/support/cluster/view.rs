@@ -1,4 +1,4 @@
-//! What one node of a Cluster knows of all of them.
+//! The view that one node of a Cluster has of all nodes.
 
 use std::ops::RangeInclusive;
 
@@ -12,9 +12,9 @@ pub(super) struct Node {
     pub(super) port: u16,
     /// The id of its primary, or `-`.
     pub(super) primary: String,
-    /// Which of several primaries of a slot was elected last.
+    /// The epoch of the election. Of several primaries of a slot, the one with the largest epoch counts.
     pub(super) epoch: u64,
-    /// Known, connected, and not suspected of having failed.
+    /// The node is known, connected and not suspected of a failure.
     pub(super) is_up: bool,
     is_myself: bool,
     slots: Vec<RangeInclusive<u16>>,
@@ -36,7 +36,7 @@ impl View {
         nodes.find(|node| node.is_myself).expect("itself")
     }
 
-    /// Whether it sees a node as that sees itself.
+    /// Returns `true` if it reports a node as that node reports itself.
     pub(super) fn has(&self, node: &Node) -> bool {
         let same = |it: &Node| {
             (it.port, &it.primary, &it.slots) == (node.port, &node.primary, &node.slots)
@@ -46,8 +46,8 @@ impl View {
 }
 
 impl Node {
-    /// `id host:port@bus flags primary ping pong epoch link slot…`, with `[slot->-id]` for a slot
-    /// under way.
+    /// Parses `id host:port@bus flags primary ping pong epoch link slot…`, with `[slot->-id]` for a slot in
+    /// migration.
     fn parse(line: &str) -> Option<Self> {
         let fields: Vec<_> = line.split(' ').collect();
         let [_, address, flags, primary, _, _, epoch, link, slots @ ..] = fields.as_slice() else {
