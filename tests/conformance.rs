@@ -1,4 +1,4 @@
-//! Every backend keeps the same promises.
+//! Every backend passes the conformance functions.
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ mod support;
 use tower_lock::backend::{Memory, conformance};
 
 #[tokio::test(start_paused = true)]
-async fn memory_keeps_the_contract() {
+async fn memory_passes_conformance() {
     let memory = Memory::new();
     conformance::all(&memory, &memory.clone()).await;
     conformance::node::all(&memory, &memory.clone()).await;
@@ -29,12 +29,12 @@ mod quorum {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_quorum_of_three_keeps_the_contract() {
+    async fn quorum_of_three_passes_conformance() {
         holds(3).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_quorum_of_five_keeps_the_contract() {
+    async fn quorum_of_five_passes_conformance() {
         holds(5).await;
     }
 }
@@ -52,7 +52,7 @@ mod redis {
     use crate::support::redis_server::RedisServer;
 
     async fn holds(handle: impl Fn() -> RedisBackendBuilder) {
-        // A busy machine is not what the contract is about.
+        // A busy machine must not cause timeouts.
         let patient = || handle().response_timeout(Duration::from_secs(10));
         let one = patient().connect().await.unwrap();
         let other = patient().connect().await.unwrap();
@@ -66,44 +66,44 @@ mod redis {
     }
 
     #[tokio::test]
-    async fn redis_over_tcp_keeps_the_contract() {
+    async fn redis_over_tcp_passes_conformance() {
         let server = RedisServer::start();
         holds(|| RedisBackend::builder(server.url())).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn redis_over_several_connections_keeps_the_contract() {
+    async fn redis_over_connections_passes_conformance() {
         let server = RedisServer::start();
         let three = NonZeroUsize::new(3).unwrap();
         holds(|| RedisBackend::builder(server.url()).connections(three)).await;
     }
 
     #[tokio::test]
-    async fn redis_over_a_unix_socket_keeps_the_contract() {
+    async fn redis_over_unix_socket_passes_conformance() {
         let server = RedisServer::start();
         holds(|| RedisBackend::builder(server.unix_url())).await;
     }
 
     #[tokio::test]
-    async fn redis_under_names_shared_with_java_keeps_the_contract() {
+    async fn redis_without_prefix_passes_conformance() {
         let server = RedisServer::start();
         holds(|| RedisBackend::builder(server.url()).prefix("")).await;
     }
 
     #[tokio::test]
-    async fn redis_from_a_pool_with_notifications_keeps_the_contract() {
+    async fn pool_with_notifications_passes_conformance() {
         let server = RedisServer::start();
         holds(|| RedisBackend::from_pool(pool(&server)).notify(server.url())).await;
     }
 
     #[tokio::test]
-    async fn redis_from_a_pool_without_notifications_keeps_the_contract() {
+    async fn pool_without_notifications_passes_conformance() {
         let server = RedisServer::start();
         holds(|| RedisBackend::from_pool(pool(&server))).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_quorum_of_redis_servers_keeps_the_contract() {
+    async fn quorum_of_redis_servers_passes_conformance() {
         let servers = [(); 3].map(|()| RedisServer::start());
         let ten_seconds = Duration::from_secs(10);
         let quorum = || async {

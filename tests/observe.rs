@@ -1,4 +1,4 @@
-//! What operators see: counters and events, and no secrets in them.
+//! The counters and events for operators, which contain no secrets.
 #![allow(clippy::unwrap_used)]
 
 use std::convert::Infallible;
@@ -16,7 +16,7 @@ mod broken;
 
 const KEY: &str = "canary-key";
 
-/// Two grants, one refusal, one loss.
+/// Runs two grants, one rejection and one loss.
 async fn locks() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire(KEY).await.unwrap();
@@ -41,7 +41,7 @@ fn run(work: impl Future<Output = ()>) {
 }
 
 #[test]
-fn acquires_are_counted_by_outcome_and_losses_are_counted() {
+fn acquires_and_losses_are_counted_by_outcome() {
     let expected = [
         ("tower_lock_acquires_total", "busy", 1),
         ("tower_lock_acquires_total", "granted", 2),
@@ -52,7 +52,7 @@ fn acquires_are_counted_by_outcome_and_losses_are_counted() {
     assert_eq!(counted(locks()), expected);
 }
 
-/// Runs, and returns the name, the labels and the value or number of samples of each metric.
+/// Runs `work`, and returns the name, the labels, and the value or number of samples of each metric.
 fn counted(work: impl Future<Output = ()>) -> Vec<(String, String, u64)> {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
@@ -88,8 +88,8 @@ impl Write for Log {
     }
 }
 
-/// Runs, and returns the log. Every test runs so: an event that is first met where nobody listens
-/// may be off for those who listen at the same time.
+/// Runs `work`, and returns its log. All tests run in this way, because an event that first occurs without
+/// a subscriber can stay disabled for concurrent tests.
 fn logged(work: impl Future<Output = ()>) -> String {
     let log = Log::default();
     let writer = log.clone();
@@ -103,7 +103,7 @@ fn logged(work: impl Future<Output = ()>) -> String {
 }
 
 #[test]
-fn a_loss_is_logged_once_and_without_the_key() {
+fn loss_is_logged_once_without_key() {
     let log = logged(locks());
     assert_eq!(log.matches("lock lost while held").count(), 1, "{log}");
     assert_eq!(log.matches("outcome=\"busy\"").count(), 1, "{log}");

@@ -1,4 +1,4 @@
-//! Several stores as one: what a minority may do to it, and what it does without a majority.
+//! Several stores as one: a failing minority, and a missing majority.
 #![allow(clippy::unwrap_used)]
 
 use std::pin::pin;
@@ -23,12 +23,12 @@ use simulated::{Command, Fault, Simulated};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// One way to a node.
+/// The latency of one direction to a node.
 const LATENCY: Duration = Duration::from_millis(3);
 const ROUND_TRIP: Duration = Duration::from_millis(6);
 const NODE_TIMEOUT: Duration = Duration::from_millis(100);
 const LEASE: Duration = Duration::from_secs(3);
-/// What a node, or the way to it, may do.
+/// The faults of a node or of its connection.
 const FAULTS: [Fault; 5] = [
     Fault::Refused,
     Fault::AnswerLost,
@@ -53,7 +53,7 @@ impl Site {
         self.now.lock().unwrap().clone()
     }
 
-    /// What was under way is lost with the rest.
+    /// Commands in flight are lost too.
     fn restart_empty(&self) {
         let mut now = self.now.lock().unwrap();
         *now = Simulated::new(now.latency);
@@ -105,7 +105,7 @@ impl Node for Site {
     }
 }
 
-/// The nodes; each quorum over them is a process of its own.
+/// The nodes. Each quorum over them represents a process.
 struct World {
     sites: Vec<Site>,
 }
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// Nodes that have seen a grant before, as all but the very first time.
+    /// Creates nodes that have granted before, as all nodes but new ones have.
     async fn used(nodes: usize) -> Self {
         let world = Self::new(nodes);
         let locks = world.manager();
@@ -152,7 +152,7 @@ impl World {
         &self.sites[..self.sites.len() / 2]
     }
 
-    /// One more than a minority.
+    /// Returns nodes that form a majority.
     fn majority(&self) -> &[Site] {
         &self.sites[..=self.sites.len() / 2]
     }
@@ -179,7 +179,7 @@ fn lease() -> LeaseId {
 // ---- settings ----
 
 #[test]
-fn an_even_number_of_nodes_or_a_single_one_is_refused_with_advice() {
+fn even_or_single_node_count_is_rejected_with_advice() {
     for (nodes, advice) in [
         (0, "3 or 5"),
         (1, "3 or 5"),
@@ -195,7 +195,7 @@ fn an_even_number_of_nodes_or_a_single_one_is_refused_with_advice() {
 }
 
 #[test]
-fn a_node_timeout_out_of_bounds_is_refused() {
+fn node_timeout_out_of_bounds_is_rejected() {
     for timeout in [Duration::ZERO, Duration::from_secs(61)] {
         let builder = (0..3).fold(Quorum::builder(), |it, _| it.node(Memory::new()));
         let error = builder.node_timeout(timeout).build().unwrap_err();
@@ -205,10 +205,10 @@ fn a_node_timeout_out_of_bounds_is_refused() {
 
 // ---- a minority in trouble ----
 
-/// Grants, renewals and releases go on, each as fast as with all nodes; what the minority was left with
-/// is taken back once it can be talked to.
+/// Grants, renewals and releases continue as fast as with all nodes. The leases of the minority are
+/// released when it is reachable again.
 #[tokio::test(start_paused = true)]
-async fn whatever_a_minority_does_nobody_waits_for_it() {
+async fn failing_minority_delays_no_command() {
     for nodes in [3, 5] {
         for fault in FAULTS {
             let case = format!("{nodes} nodes, {fault:?}");
@@ -244,9 +244,9 @@ async fn whatever_a_minority_does_nobody_waits_for_it() {
     }
 }
 
-/// A holder keeps its lock when a minority forgets it; that minority is not made to hold it again.
+/// A holder keeps its lock when a minority loses it. The minority does not receive it again.
 #[tokio::test(start_paused = true)]
-async fn a_minority_that_restarts_empty_costs_nobody_a_lock() {
+async fn empty_restart_of_minority_keeps_locks() {
     let world = World::used(5).await;
     let locks = world.manager();
     let guard = locks.acquire("a").await.unwrap();
@@ -262,7 +262,7 @@ async fn a_minority_that_restarts_empty_costs_nobody_a_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_whom_a_majority_forgot_is_told_at_its_next_renewal() {
+async fn loss_by_majority_is_reported_at_next_renewal() {
     let world = World::used(5).await;
     let locks = world.manager();
     let guard = locks.acquire("a").await.unwrap();
@@ -272,10 +272,10 @@ async fn a_holder_whom_a_majority_forgot_is_told_at_its_next_renewal() {
     assert!(start.elapsed() < LEASE / 2, "told by a renewal");
 }
 
-/// While a minority hangs, a renewal that a majority answers is not held up by another key of its
-/// batch that needs the hung nodes, for longer than the node timeout.
+/// While a minority hangs, a key that needs the hung nodes delays the other renewals of its batch by at
+/// most the node timeout.
 #[tokio::test(start_paused = true)]
-async fn a_hung_node_delays_no_release_and_no_renewal_beyond_its_timeout() {
+async fn hung_node_delays_commands_by_at_most_node_timeout() {
     let world = World::used(3).await;
     let quorum = world.quorum();
     let (sound, shaky) = (LockKey::new("sound"), LockKey::new("shaky"));
@@ -288,7 +288,7 @@ async fn a_hung_node_delays_no_release_and_no_renewal_beyond_its_timeout() {
         assert!(matches!(granted, Acquired::Granted { .. }));
     }
     sleep(SECOND).await;
-    // One node has forgotten one of them, another one hangs: nobody can tell.
+    // One node lost one of the leases and another one hangs, so no majority is possible.
     world.sites[1]
         .wire()
         .memory
@@ -316,10 +316,9 @@ async fn a_hung_node_delays_no_release_and_no_renewal_beyond_its_timeout() {
     }
 }
 
-/// A vote that is still under way at a hung node when its lease is given back is followed by the
-/// release, and never overtaken by it.
+/// The release follows a vote that is in flight at a hung node, and does not overtake it.
 #[tokio::test(start_paused = true)]
-async fn a_release_does_not_overtake_a_vote_that_hangs() {
+async fn release_does_not_overtake_hung_vote() {
     let world = World::used(3).await;
     let locks = world.manager();
     let slow = &world.sites[2];
@@ -338,11 +337,11 @@ async fn a_release_does_not_overtake_a_vote_that_hangs() {
     assert_eq!(slow.wire().sent(Command::Release), 2);
 }
 
-/// A node that was down when a lease was given back gets to know when it is there again.
+/// A node that was unavailable during a release receives it later.
 #[tokio::test(start_paused = true)]
-async fn a_node_that_missed_a_release_is_told_later() {
+async fn node_that_missed_release_receives_it_later() {
     for fault in FAULTS {
-        // So near that it fails before the others have answered.
+        // The connection is so fast that it fails before the other nodes reply.
         let world = World::with_latencies(&[MS / 2, LATENCY, LATENCY]);
         let locks = LockManager::builder(world.quorum());
         let locks = locks.watchdog_timeout(30 * SECOND).build().unwrap();
@@ -357,9 +356,9 @@ async fn a_node_that_missed_a_release_is_told_later() {
     }
 }
 
-/// A node that is always behind the others holds what they hold, and frees what they free.
+/// A slow node receives all grants and releases.
 #[tokio::test(start_paused = true)]
-async fn a_slow_node_follows() {
+async fn slow_node_receives_grants_and_releases() {
     let world = World::with_latencies(&[LATENCY, LATENCY, 20 * MS]);
     let (locks, quorum) = (world.manager(), world.quorum());
     let guard = locks.acquire("a").await.unwrap();
@@ -377,9 +376,9 @@ async fn response_timeout_is_four_node_timeouts() {
     assert_eq!(world.quorum().response_timeout(), 4 * NODE_TIMEOUT);
 }
 
-/// What a try got that others won is given back, also where that fails at first.
+/// A partial grant is released, even if the first release fails.
 #[tokio::test(start_paused = true)]
-async fn a_give_back_that_fails_is_made_again() {
+async fn failed_release_of_partial_grant_is_repeated() {
     for fault in [Fault::Refused, Fault::CommandLost, Fault::AnswerLost] {
         let world = World::used(3).await;
         let key = LockKey::new("a");
@@ -406,7 +405,7 @@ async fn a_give_back_that_fails_is_made_again() {
 // ---- a majority in trouble ----
 
 #[tokio::test(start_paused = true)]
-async fn without_a_majority_nobody_waits_long_and_nothing_is_left() {
+async fn acquire_without_majority_fails_soon_and_cleanly() {
     for nodes in [3, 5] {
         for fault in FAULTS {
             let case = format!("{nodes} nodes, {fault:?}");
@@ -424,7 +423,7 @@ async fn without_a_majority_nobody_waits_long_and_nothing_is_left() {
             let took = start.elapsed();
             let late = SECOND + 4 * NODE_TIMEOUT;
             assert!(took <= late, "{case}: after {took:?}");
-            // The last try may have been under way.
+            // The last attempt may have been in flight.
             let sound = &world.sites[nodes / 2 + 1..];
             for site in sound {
                 let deadline = Instant::now() + 4 * NODE_TIMEOUT;
@@ -444,7 +443,7 @@ async fn without_a_majority_nobody_waits_long_and_nothing_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_without_a_majority_is_lost_at_its_deadline_and_not_before() {
+async fn lock_without_majority_is_lost_at_its_deadline() {
     for fault in FAULTS {
         let world = World::used(3).await;
         let locks = world.manager();
@@ -458,7 +457,7 @@ async fn a_lock_without_a_majority_is_lost_at_its_deadline_and_not_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_asked_of_the_store_is_answered_by_a_majority() {
+async fn inspect_and_force_release_need_majority() {
     for fault in FAULTS {
         let world = World::used(5).await;
         let quorum = world.quorum();
@@ -483,9 +482,9 @@ async fn what_is_asked_of_the_store_is_answered_by_a_majority() {
     }
 }
 
-/// Less than a majority is no holder, and yet in the way of nobody.
+/// A minority of votes grants no lock and blocks no other attempt.
 #[tokio::test(start_paused = true)]
-async fn what_a_minority_is_left_with_holds_nothing() {
+async fn lease_on_minority_holds_no_lock() {
     let world = World::used(5).await;
     let (key, ghost) = (LockKey::new("a"), lease());
     for site in world.minority() {
@@ -509,14 +508,17 @@ async fn what_a_minority_is_left_with_holds_nothing() {
     let released = quorum.release(&[Release::new(key, lease)]).await.remove(0);
     assert_eq!(released.unwrap(), Released::Released);
     for site in world.minority() {
-        assert!(site.holds("a").await, "not ours to take away");
+        assert!(
+            site.holds("a").await,
+            "a release must not affect another lease"
+        );
     }
 }
 
 // ---- contention ----
 
 #[tokio::test(start_paused = true)]
-async fn busy_tells_when_a_majority_may_be_free() {
+async fn busy_returns_time_until_majority_is_free() {
     let world = World::used(5).await;
     let key = LockKey::new("a");
     for (site, seconds) in world.sites.iter().zip([10, 20, 30, 40]) {
@@ -529,7 +531,7 @@ async fn busy_tells_when_a_majority_may_be_free() {
         .unwrap();
     }
     let quorum = world.quorum();
-    // The fifth is free, and two more are after 20 s.
+    // The fifth node is free, and two more are free after 20 s.
     match quorum
         .try_acquire(&AcquireRequest::new(key.clone(), lease(), LEASE))
         .await
@@ -540,25 +542,25 @@ async fn busy_tells_when_a_majority_may_be_free() {
     }
     assert!(
         !world.sites[4].holds("a").await,
-        "given back before the answer"
+        "released before the reply"
     );
 }
 
-/// Each reaches other nodes first, so that nobody has a majority at first; and all hear of every
-/// release at once.
+/// Each contender reaches other nodes first, so none has a majority at first. All are notified of every
+/// release at the same moment.
 #[tokio::test(start_paused = true)]
-async fn contenders_that_split_the_votes_do_not_go_on_splitting_them() {
+async fn contenders_that_split_votes_soon_acquire() {
     for contenders in [2_usize, 3, 5, 8] {
         for round in 0..10 {
             let nodes = 5;
             let stores: Vec<_> = (0..nodes).map(|_| Simulated::new(MS)).collect();
-            // With one node down even two can split the rest.
+            // With one node unavailable, even two contenders can split the votes.
             stores[round % nodes].down(Some(Fault::Refused));
             let managers: Vec<_> = (0..contenders)
                 .map(|contender| {
                     let nodes = stores.iter().enumerate().map(|(index, store)| {
                         let mut node = store.clone();
-                        // As far from each other as they are from any node.
+                        // The contenders are as far from each other as from the nodes.
                         let far = (index + contender) % nodes;
                         node.latency = MS * u32::try_from(1 + 2 * far).unwrap();
                         node
@@ -585,10 +587,10 @@ async fn contenders_that_split_the_votes_do_not_go_on_splitting_them() {
     }
 }
 
-/// A waiter that is nearer to the nodes than the holder is woken by the hints of a majority, not by the
-/// first one: it tries once, and has it.
+/// The hints of a majority wake a waiter that is closer to the nodes than the holder, not the first hint.
+/// Its only attempt succeeds.
 #[tokio::test(start_paused = true)]
-async fn a_waiter_tries_once_a_majority_is_free() {
+async fn waiter_attempts_when_majority_is_free() {
     let near: Vec<_> = (0..5).map(|_| Simulated::new(MS)).collect();
     let far = near.iter().zip([5, 10, 15, 20, 25]).map(|(node, millis)| {
         let mut node = node.clone();
@@ -607,7 +609,7 @@ async fn a_waiter_tries_once_a_majority_is_free() {
     let guard = here.acquire("a").await.unwrap();
     let waiter = tokio::spawn(there.acquire("a").wait_forever().into_future());
     sleep(SECOND / 2).await;
-    // Right behind a round of the backstop, which is no part of this.
+    // The release follows a round of the backstop closely, so the backstop does not interfere.
     let before = near[0].sent(Command::Acquire);
     while near[0].sent(Command::Acquire) == before {
         sleep(MS).await;
@@ -619,13 +621,13 @@ async fn a_waiter_tries_once_a_majority_is_free() {
     let next = waiter.await.unwrap().unwrap();
     let took = start.elapsed();
     assert_eq!(near[0].sent(Command::Acquire) - before, 1);
-    // The third node is free after 15 ms, and the try takes 2 ms.
+    // The third node is free after 15 ms, and the attempt takes 2 ms.
     assert!(took <= 15 * MS + 2 * MS + 5 * MS, "{took:?}");
     drop(next);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_is_served_where_only_a_minority_hints() {
+async fn waiter_with_hints_of_minority_is_served() {
     let sites: Vec<_> = (0..3).map(|_| Simulated::new(LATENCY)).collect();
     let manager = |sites: Vec<Simulated>| {
         let quorum = sites
@@ -644,7 +646,7 @@ async fn a_waiter_is_served_where_only_a_minority_hints() {
     let there = manager(deaf);
     let guard = here.acquire("a").await.unwrap();
     let waiter = tokio::spawn(there.acquire("a").wait_forever().into_future());
-    // Between two rounds of the backstop, which is no part of this.
+    // The release is between two rounds of the backstop, so the backstop does not interfere.
     sleep(10 * SECOND + 50 * MS).await;
     let start = Instant::now();
     guard.release().await.unwrap();
@@ -652,9 +654,9 @@ async fn a_waiter_is_served_where_only_a_minority_hints() {
     assert!(start.elapsed() <= 50 * MS + 4 * ROUND_TRIP);
 }
 
-/// Two processes on one key while a minority, another one each time, comes to harm.
+/// Two processes contend for one key while changing minorities fail.
 #[tokio::test(start_paused = true)]
-async fn two_managers_exclude_each_other_whatever_minorities_do() {
+async fn managers_over_failing_minorities_exclude_others() {
     for nodes in [3, 5] {
         let world = World::used(nodes).await;
         let managers = [world.manager(), world.manager(), world.manager()];
@@ -693,7 +695,7 @@ async fn two_managers_exclude_each_other_whatever_minorities_do() {
             harmed.iter().for_each(|site| site.fail(fault));
             sleep(700 * MS).await;
             harmed.iter().for_each(|site| site.fail(None));
-            // A node that has missed a release hears of it within a second.
+            // A node that missed a release receives it within a second.
             sleep(1_500 * MS).await;
         }
         stop.store(true, Ordering::SeqCst);
@@ -716,10 +718,10 @@ async fn two_managers_exclude_each_other_whatever_minorities_do() {
 
 // ---- cancellation ----
 
-/// An acquire that is dropped after any number of polls leaves nothing behind on any node, also where
-/// the votes are slow to differ, or a minority hangs.
+/// An acquire that is dropped after any number of polls leaves no lease on any node. This includes slow
+/// votes and a minority that hangs.
 #[tokio::test(start_paused = true)]
-async fn an_acquire_dropped_at_any_moment_leaves_no_key() {
+async fn dropped_acquire_leaves_no_key() {
     for harm in [None, Some(Fault::Hung), Some(Fault::AnswerLost)] {
         for fresh in [true, false] {
             for polls in 0..200 {
@@ -758,7 +760,7 @@ async fn an_acquire_dropped_at_any_moment_leaves_no_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_task_and_no_entry_outlives_what_it_is_for() {
+async fn tasks_and_entries_end_with_their_leases() {
     let tasks = || {
         let runtime = tokio::runtime::Handle::current();
         runtime.metrics().num_alive_tasks()

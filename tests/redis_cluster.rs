@@ -89,7 +89,7 @@ async fn keeps_the_contract(publish: Publish) {
     let cluster = Cluster::start();
     let connect = || {
         let builder = RedisBackend::builder(cluster.url()).publish(publish);
-        // A busy machine is not what the contract is about.
+        // A busy machine must not cause timeouts.
         builder.response_timeout(10 * SECOND).connect()
     };
     let (one, other) = (connect().await.unwrap(), connect().await.unwrap());
@@ -310,7 +310,7 @@ async fn plain_subscriptions_follow_slot_migration() {
     let (slot, from) = (cluster.slot("{user}"), cluster.node_of("{user}"));
     let to = cluster.primaries().into_iter().find(|it| *it != from);
     let to = to.unwrap();
-    // Of the three channels of a lock, the one of its releases.
+    // A lock has three channels, of which this is the one of its releases.
     let of_lock = |name: &&str| !name.contains('%');
     let channels = |node| {
         let names = cluster.cli(node, &["PUBSUB", "CHANNELS"]);

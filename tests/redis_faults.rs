@@ -237,7 +237,7 @@ impl Standstill {
 }
 
 /// Hangs the server for twice the lease.
-async fn a_standstill_that_outlasts_the_lease(standstill: Standstill) {
+async fn hang_beyond_lease(standstill: Standstill) {
     let server = RedisServer::start();
     let (here, there) = (
         manager(server.url(), SHORT).await,
@@ -285,16 +285,16 @@ async fn a_standstill_that_outlasts_the_lease(standstill: Standstill) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_stop_beyond_lease_loses_lock_at_deadline() {
-    a_standstill_that_outlasts_the_lease(Standstill::Stopped).await;
+    hang_beyond_lease(Standstill::Stopped).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_pause_beyond_lease_loses_lock_at_deadline() {
-    a_standstill_that_outlasts_the_lease(Standstill::Paused).await;
+    hang_beyond_lease(Standstill::Paused).await;
 }
 
 /// Redisson #2515, #3194: the watchdog stopped after one failed renewal.
-async fn a_standstill_shorter_than_the_lease(standstill: Standstill) {
+async fn hang_within_lease(standstill: Standstill) {
     let server = RedisServer::start();
     let (here, there) = (
         manager(server.url(), LONG).await,
@@ -316,12 +316,12 @@ async fn a_standstill_shorter_than_the_lease(standstill: Standstill) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_stop_within_lease_keeps_lock() {
-    a_standstill_shorter_than_the_lease(Standstill::Stopped).await;
+    hang_within_lease(Standstill::Stopped).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_pause_within_lease_keeps_lock() {
-    a_standstill_shorter_than_the_lease(Standstill::Paused).await;
+    hang_within_lease(Standstill::Paused).await;
 }
 
 // ---- network faults ----
@@ -697,7 +697,7 @@ async fn acquire_while_server_loads_waits_for_data() {
     let url = server.url();
     let (here, there) = (manager(&url, 5 * LONG).await, manager(&url, 5 * LONG).await);
     let guard = here.acquire("held").await.unwrap();
-    // A server that loads its data answers once every 2 MB, which is 105 keys.
+    // A server that loads its data replies once every 2 MB, which is 105 keys.
     let fill = "local text = string.rep('x', 20000)
         for n = 1, 3000 do redis.call('set', 'filler:' .. n, text) end";
     server.cli(&["EVAL", fill, "0"]);

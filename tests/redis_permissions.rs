@@ -23,7 +23,7 @@ const LOCKER: &str = "ACL SETUSER locker reset on >SECRET ~lock:* resetchannels 
     &redisson_lock__channel:* +ping +time +eval +evalsha +incrby +del +exists +hset +hdel +hlen \
     +hexists +pttl +pexpire +zadd +zrem +zscore +zcount +zrange +zrevrangebyscore +publish \
     +subscribe +unsubscribe +pubsub|numsub";
-/// The permissions of them without which a backend connects, and serves no queue.
+/// The permissions without which a backend connects but serves no queue.
 const FOR_QUEUES: [&str; 6] = [
     "zadd",
     "zrem",

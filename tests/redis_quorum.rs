@@ -206,7 +206,7 @@ async fn quorum_tokens_increase_after_two_empty_restarts() {
         assert_eq!(server.cli(&["EXISTS", "lock:a"]), "0", "recreated");
     }
     first.release().await.unwrap();
-    // Once an old node is gone, the majority needs the empty nodes. Their votes carry the counter.
+    // After the end of an old node, the majority needs the empty nodes. Their votes carry the counter.
     servers[2].kill();
     for _ in 0..5 {
         locks.acquire("a").await.unwrap().release().await.unwrap();

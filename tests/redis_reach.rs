@@ -26,7 +26,7 @@ const USER: &str = "locker";
 /// A host that no resolver knows.
 const NOWHERE: &str = "locks.invalid";
 
-/// A client that is patient with a busy machine.
+/// Creates a builder with long timeouts for a busy machine.
 fn at(url: impl Into<String>) -> RedisBackendBuilder {
     let builder = RedisBackend::builder(url).connect_timeout(PATIENCE);
     builder.response_timeout(PATIENCE)
@@ -37,7 +37,7 @@ async fn manager(builder: RedisBackendBuilder) -> LockManager {
     LockManager::builder(backend).build().unwrap()
 }
 
-/// An error and all its causes.
+/// Returns the text of an error and all its causes.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -48,7 +48,7 @@ fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// A token service, and how often it was asked.
+/// A token service that counts its calls.
 #[derive(Clone, Default)]
 struct Tokens {
     token: Arc<Mutex<String>>,
@@ -66,7 +66,7 @@ impl Tokens {
         *self.token.lock().unwrap() = token.to_owned();
     }
 
-    /// Connections without the user are rejected from now on.
+    /// Rejects connections without the user from now on.
     fn required(server: &RedisServer) -> Self {
         let tokens = Self::default();
         tokens.rotate(server, "first");
@@ -132,13 +132,13 @@ async fn rotated_password_opens_cluster_nodes() {
     let server = RedisServer::start_with(&["--cluster-enabled", "yes"]);
     add_all_slots(&server);
     let ok = || server.cli(&["CLUSTER", "INFO"]).contains("state:ok");
-    eventually("a cluster in order", ok).await;
+    eventually("a ready cluster", ok).await;
     let tokens = Tokens::required(&server);
     let url = server.url().replace("redis://", "redis+cluster://");
     survives_rotation(&server, &tokens, &url).await;
 }
 
-/// A sentinel that reports this address of the primary.
+/// Starts a sentinel that reports this address of the primary.
 fn sentinel(address: &str) -> RedisServer {
     let monitor = format!(
         "sentinel monitor locks {address} 1\n\
@@ -279,7 +279,7 @@ async fn address_map_leads_to_cluster_nodes() {
     };
     let locks = manager(at(&url).address_map(through.clone())).await;
     let other = manager(at(&url).address_map(through)).await;
-    // Some keys for each node.
+    // Each node has some of the keys.
     for key in 0..12 {
         let key = format!("key {key}");
         let guard = locks.acquire(key.as_str()).await.unwrap();
@@ -327,7 +327,7 @@ async fn address_map_leads_to_primary() {
     let locks = manager(mapped).await;
     let guard = locks.acquire("a").await.unwrap();
     assert_eq!(server.cli(&["EXISTS", "lock:a"]), "1");
-    // A lookout that mistook the reported address for another primary would end the link.
+    // If the addresses differed, the primary would appear to have changed, and the link would end.
     let accepted = proxy.accepted();
     sleep(SECOND).await;
     assert_eq!(proxy.accepted(), accepted);

@@ -27,7 +27,7 @@ use support::redis_server::RedisServer;
 use support::sentinel::SentinelSet;
 
 const TTL: Duration = Duration::from_secs(30);
-/// How many acquires may wait for replicas at a time.
+/// The number of acquires that may wait for replicas concurrently.
 const LENT: usize = 32;
 
 /// A primary and two replicas in sync.
@@ -38,7 +38,7 @@ struct Trio {
 
 impl Trio {
     fn start() -> Self {
-        // The primary waits five seconds for more replicas before it sends its data, if it may.
+        // By default, the primary waits five seconds for more replicas before it sends its data.
         let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
         let port = primary.port().to_string();
         let replica = || RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
@@ -157,7 +157,7 @@ fn is_short(error: &BackendError, acknowledged: &str) {
     assert!(chain(error).contains(&said), "{}", chain(error));
 }
 
-/// `total_connections_received`.
+/// Returns `total_connections_received`.
 fn connections(server: &RedisServer) -> usize {
     let stats = server.cli(&["INFO", "stats"]);
     let prefix = "total_connections_received:";

@@ -59,7 +59,7 @@ async fn sentinel_primary_passes_conformance() {
     let set = SentinelSet::start();
     let connect = || {
         let builder = RedisBackend::builder(url(&set));
-        // A busy machine is not what the contract is about.
+        // A busy machine must not cause timeouts.
         builder.response_timeout(10 * SECOND).connect()
     };
     let (one, other) = (connect().await.unwrap(), connect().await.unwrap());

@@ -95,7 +95,7 @@ async fn cluster_over_tls_passes_conformance() {
     // One node is enough: like every node, it reports its own address.
     let server = TlsServer::start_with(&options);
     add_all_slots(server.server());
-    eventually("a cluster in order", || {
+    eventually("a ready cluster", || {
         let info = server.server().cli(&["CLUSTER", "INFO"]);
         info.contains("cluster_state:ok")
     })
@@ -277,7 +277,7 @@ async fn server_name_reaches_cluster_nodes() {
     let all = ["CLUSTER", "ADDSLOTSRANGE", "0", "16383"];
     server.server().cli(&all);
     let info = || server.server().cli(&["CLUSTER", "INFO"]);
-    eventually("a cluster in order", || info().contains("state:ok")).await;
+    eventually("a ready cluster", || info().contains("state:ok")).await;
     server.show(&server.authority().issue_for(&["locks.example"]));
     let url = server.url().replace("rediss://", "rediss+cluster://");
     let builder = || at(&url).ca_certificate(server.ca());

@@ -1,4 +1,4 @@
-//! The servers that other tests start: that they do what those tests take for granted.
+//! The servers that other tests start, and the behavior that those tests require.
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
@@ -16,11 +16,11 @@ use support::proxy::Proxy;
 use support::redis_server::RedisServer;
 use support::sentinel::SentinelSet;
 
-/// Two or three seconds, and some more for each election that nobody wins.
+/// A failover takes two or three seconds, and more per election without a winner.
 const FAILOVER: Duration = Duration::from_secs(15);
 
 #[tokio::test]
-async fn sentinels_replace_a_killed_primary_and_take_it_back_as_a_replica() {
+async fn sentinels_replace_killed_primary_and_readmit_it() {
     let mut set = SentinelSet::start();
     let first = set.primary();
     set.cli(first, &["SET", "kept", "1"]);
@@ -38,14 +38,14 @@ async fn sentinels_replace_a_killed_primary_and_take_it_back_as_a_replica() {
     assert!(set.cli(first, &["ROLE"]).starts_with("slave"));
     assert_eq!(set.cli(first, &["GET", "kept"]), "1");
 
-    // And once more: the set is as good as new.
+    // The second failover starts from the same state as the first.
     set.kill_primary();
     set.failover().await;
     assert_ne!(set.primary(), second);
 }
 
 #[tokio::test]
-async fn a_stopped_primary_of_sentinels_takes_itself_for_one_until_it_is_told_otherwise() {
+async fn resumed_primary_stays_one_until_reconfigured() {
     let mut set = SentinelSet::start();
     let first = set.stop_primary();
     set.failover().await;
@@ -56,7 +56,7 @@ async fn a_stopped_primary_of_sentinels_takes_itself_for_one_until_it_is_told_ot
 }
 
 #[tokio::test]
-async fn stopped_replicas_of_sentinels_acknowledge_nothing() {
+async fn stopped_replicas_acknowledge_nothing() {
     let mut set = SentinelSet::start();
     let primary = set.primary();
     set.stop_replicas();
@@ -66,7 +66,7 @@ async fn stopped_replicas_of_sentinels_acknowledge_nothing() {
     assert_eq!(set.cli(primary, &["WAIT", "2", "5000"]), "2");
     assert_eq!(set.primary(), primary);
 
-    // The old primary runs, and is one, until the Sentinels have another.
+    // The old primary runs, and stays the primary until the Sentinels elect another.
     set.in_order_again().await;
     let order = ["SENTINEL", "FAILOVER", set.service()];
     set.sentinel(0).cli(&order);
@@ -75,25 +75,25 @@ async fn stopped_replicas_of_sentinels_acknowledge_nothing() {
 }
 
 #[tokio::test]
-async fn sentinels_and_their_nodes_have_passwords_of_their_own() {
+async fn sentinels_and_nodes_have_separate_passwords() {
     let nodes = ["--requirepass", "of-nodes", "--masterauth", "of-nodes"];
     let mut set = SentinelSet::start_with(&nodes, &["--requirepass", "of-sentinels"]);
-    let stranger = |port: u16, password: &str| {
+    let accepts = |port: u16, password: &str| {
         let url = format!("redis://:{password}@127.0.0.1:{port}");
         let client = redis::Client::open(url).unwrap();
         let ping = |mut connection| redis::cmd("PING").exec(&mut connection);
         client.get_connection().and_then(ping).is_ok()
     };
     let (node, sentinel) = (set.node(0).port(), set.sentinel(0).port());
-    assert!(stranger(node, "of-nodes") && !stranger(node, "of-sentinels"));
-    assert!(stranger(sentinel, "of-sentinels") && !stranger(sentinel, "of-nodes"));
+    assert!(accepts(node, "of-nodes") && !accepts(node, "of-sentinels"));
+    assert!(accepts(sentinel, "of-sentinels") && !accepts(sentinel, "of-nodes"));
     let killed = set.kill_primary();
     set.failover().await;
     set.restart(killed).await;
 }
 
 #[tokio::test]
-async fn a_cluster_serves_each_key_on_one_node() {
+async fn cluster_serves_each_key_on_one_node() {
     let cluster = Cluster::start();
     assert_eq!(cluster.primaries(), [0, 1, 2]);
     for key in ["a", "b", "c", "d", "{a}b"] {
@@ -111,7 +111,7 @@ async fn a_cluster_serves_each_key_on_one_node() {
 }
 
 #[tokio::test]
-async fn a_cluster_replaces_a_killed_primary_and_takes_it_back_as_a_replica() {
+async fn cluster_replaces_killed_primary_and_readmits_it() {
     let mut cluster = Cluster::start();
     let (slot, first) = (cluster.slot("kept"), cluster.node_of("kept"));
     let replica = cluster.replica_of(first);
@@ -136,7 +136,7 @@ async fn a_cluster_replaces_a_killed_primary_and_takes_it_back_as_a_replica() {
 }
 
 #[tokio::test]
-async fn a_cluster_migrates_a_slot_in_steps() {
+async fn cluster_migrates_slot_in_steps() {
     let cluster = Cluster::start();
     let (slot, from) = (cluster.slot("{tag}"), cluster.node_of("{tag}"));
     let to = (from + 1) % 3;
@@ -169,12 +169,12 @@ async fn a_cluster_migrates_a_slot_in_steps() {
 }
 
 #[tokio::test]
-async fn a_truncating_proxy_passes_some_bytes_of_an_answer_and_resets() {
+async fn proxy_truncates_reply_and_resets_connection() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let mut stream = said_ping(&proxy).await;
     proxy.truncate_answers(9);
-    // In two pieces, and the second one is too long.
+    // The reply arrives in two pieces, of which the second one exceeds the limit.
     stream.write_all(b"PING\r\n").await.unwrap();
     stream.read_exact(&mut [0; 7]).await.unwrap();
     stream.write_all(b"INCR counter\r\n").await.unwrap();
@@ -185,7 +185,7 @@ async fn a_truncating_proxy_passes_some_bytes_of_an_answer_and_resets() {
 }
 
 #[tokio::test]
-async fn a_truncating_proxy_passes_some_bytes_of_a_command_and_resets() {
+async fn proxy_truncates_command_and_resets_connection() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let command = b"INCR counter\r\n";
@@ -205,7 +205,7 @@ async fn a_truncating_proxy_passes_some_bytes_of_a_command_and_resets() {
     }
 }
 
-/// A connection that works.
+/// Opens a connection that works.
 async fn said_ping(proxy: &Proxy) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", proxy.port()))
         .await
@@ -217,7 +217,7 @@ async fn said_ping(proxy: &Proxy) -> TcpStream {
     stream
 }
 
-/// What comes next, when nothing more is to come.
+/// Reads to the end of the stream.
 async fn end(stream: &mut TcpStream) -> Result<usize, ErrorKind> {
     stream.read(&mut [0]).await.map_err(|error| error.kind())
 }
@@ -229,7 +229,7 @@ mod tls {
 
     use crate::support::tls::{Authority, Identity, TlsServer};
 
-    /// Trusts an authority, shows a certificate or none, and says `PING`.
+    /// Connects with a trusted authority and optionally a certificate, and sends `PING`.
     fn ping(url: &str, trusted: &Authority, shown: Option<Identity>) -> RedisResult<String> {
         let certificates = TlsCertificates {
             client_tls: shown.map(|identity| ClientTlsConfig {
@@ -238,14 +238,14 @@ mod tls {
             }),
             root_cert: Some(trusted.ca().to_vec()),
         };
-        // For the process, whichever test is the first; the second is refused, and needs none.
+        // The default of the process. The first test sets it, and later calls fail.
         drop(rustls::crypto::ring::default_provider().install_default());
         let client = redis::Client::build_with_tls(url, certificates)?;
         redis::cmd("PING").query(&mut client.get_connection()?)
     }
 
     #[test]
-    fn a_tls_server_answers_those_who_trust_its_authority() {
+    fn tls_server_serves_clients_that_trust_its_ca() {
         let server = TlsServer::start();
         let pong = ping(&server.url(), server.authority(), None);
         assert_eq!(pong.unwrap(), "PONG");
@@ -259,7 +259,7 @@ mod tls {
     }
 
     #[test]
-    fn a_mutual_tls_server_answers_only_those_whom_its_authority_has_signed() {
+    fn mutual_tls_server_serves_only_signed_clients() {
         let server = TlsServer::start_mutual();
         let shown = |authority: &Authority| {
             let identity = Some(authority.issue());

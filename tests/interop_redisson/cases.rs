@@ -1,4 +1,4 @@
-//! What must hold between both sides. Each case panics, or tells what it has seen.
+//! Requirements on both sides. Each case panics or reports its figures.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ const BOTH: &str = "both";
 const JAVA_RUST: &str = "Java → Rust";
 const RUST_JAVA: &str = "Rust → Java";
 const NO_LEASE: i64 = -1;
-/// By the message; a poll or the end of a lease would take longer.
+/// The limit for a waiter that is notified. A poll or an expiry would take longer.
 const WOKEN_WITHIN: Duration = Duration::from_millis(20);
 
-/// A counter that is read, and written one higher a while later: exact only if nobody works at the
-/// same time.
+/// Reads a counter, and later writes its successor. The count is exact only if no other worker runs
+/// concurrently.
 pub(crate) async fn exclusion(world: &mut World, managers: usize, jvms: usize, times: u64) {
     const THREADS: u64 = 4;
     let (name, counter) = ("interop:counted", "interop:counter");
     let mut javas = Vec::new();
     for _ in 0..jvms {
         let mut java = world.java().await;
-        // A JVM is slow at first, and would come when all others are through.
+        // A JVM is slow at first, and would begin after all others have ended.
         world.node_of(counter).cli(&["SET", counter, "0 0 none"]);
         java.call("t0", "count", name, &[&counter, &20]).await;
         javas.push(java);
@@ -74,18 +74,15 @@ pub(crate) async fn exclusion(world: &mut World, managers: usize, jvms: usize, t
     let (counted, turns, _) = counted(&value);
     let expected = THREADS * times * (managers + jvms) as u64;
     assert_eq!(counted, expected, "updates were lost");
-    // One after the other would be two.
-    assert!(
-        turns > 3,
-        "{turns} turns: nobody was in the way of the other"
-    );
+    // If the sides ran one after the other, there would be two turns.
+    assert!(turns > 3, "{turns} turns: the sides did not contend");
     let result = format!(
         "{managers} managers, {jvms} JVMs: {counted} of {expected}, {turns} turns, in {took:.0} s"
     );
     world.row("mutual exclusion", BOTH, result);
 }
 
-/// The counter, how often the sides took turns, and who wrote last.
+/// The counter, the number of turns between the sides, and the last writer.
 fn counted(value: &str) -> (u64, u64, &str) {
     let mut words = value.split(' ');
     let mut number = || words.next()?.parse().ok();
@@ -94,15 +91,15 @@ fn counted(value: &str) -> (u64, u64, &str) {
     (counter, turns, words.next().expect("a side"))
 }
 
-/// Whoever waits is woken by the message of the other side.
+/// A waiter is notified by the message of the other side.
 pub(crate) async fn wake_ups(world: &mut World) {
     const ROUNDS: usize = 200;
-    /// Before them: a JVM compiles what it runs, and connects to each node when it first needs it.
+    /// The warm-up rounds: a JVM compiles at run time, and connects to each node at its first use.
     const WARM_UP: usize = 20;
     let (locks, mut java) = (world.rust().await, world.java().await);
     let (mut rust_woken, mut java_woken) = (Latencies::default(), Latencies::default());
     for round in 0..WARM_UP + ROUNDS {
-        // A subscription outlives its last waiter for a moment, and is counted.
+        // A subscription outlives its last waiter briefly, and still counts.
         let name = &*format!("interop:woken:{round}");
         java.call("a", "lock", name, &[]).await;
         let waiting = {
@@ -113,7 +110,7 @@ pub(crate) async fn wake_ups(world: &mut World) {
             })
         };
         world.listened_to(name, world.own_subscriptions()).await;
-        // It tries once more when it has subscribed.
+        // The waiter attempts again after it has subscribed.
         sleep(5 * MS).await;
         let told = Instant::now();
         let unlock = java.send("a", "unlock", name, &[]);
@@ -145,7 +142,7 @@ pub(crate) async fn wake_ups(world: &mut World) {
 
 fn after(woken: Instant, told: Instant) -> Duration {
     let latency = woken.checked_duration_since(told);
-    latency.expect("nobody is let in before it is given back")
+    latency.expect("no grant before the release")
 }
 
 /// The watchdog of each side keeps a lock beyond its lease.
@@ -172,7 +169,7 @@ pub(crate) async fn watchdogs(world: &mut World) {
     world.row("a watchdog renews", BOTH, result);
 }
 
-/// What a crash leaves behind passes over when the lease has run out.
+/// The lock of a killed process is granted again after its lease expires.
 pub(crate) async fn crashes(world: &mut World) {
     let name = "interop:crashed";
     let locks = world.rust().await;
@@ -213,7 +210,7 @@ pub(crate) async fn crashes(world: &mut World) {
     );
 }
 
-/// What each side can see of a lock of the other.
+/// Each side observes a lock of the other.
 pub(crate) async fn views(world: &mut World) {
     let name = "interop:seen";
     let (locks, mut java) = (world.rust().await, world.java().await);
@@ -260,14 +257,14 @@ pub(crate) async fn views(world: &mut World) {
     world.row("a guard", RUST_JAVA, result.to_owned());
 }
 
-/// Each side opens a lock of the other by force, and the other hears of it.
+/// Each side forces the release of a lock of the other, and the holder is notified.
 pub(crate) async fn by_force(world: &mut World) {
     let name = "interop:forced";
     let (locks, mut java) = (world.rust().await, world.java().await);
     let guard = locks.acquire(name).await.expect("it is free");
     assert_eq!(java.call("a", "forceUnlock", name, &[]).await, "true");
     let start = Instant::now();
-    // The next renewal comes when a third of the lease has passed.
+    // The next renewal is due after a third of the lease.
     let told = tokio::time::timeout(LEASE / 3 + 500 * MS, guard.lost()).await;
     assert!(
         told.is_ok() && !guard.is_held(),
@@ -294,7 +291,7 @@ pub(crate) async fn by_force(world: &mut World) {
     world.row("`force_release`", RUST_JAVA, result);
 }
 
-/// A name is one key, one channel and one slot for both.
+/// A name is one key, one channel and one slot on both sides.
 pub(crate) async fn names(world: &mut World) {
     let names = ["order 42", "müller/日本", "{user}:1", "a{user}b", "plain"];
     let (locks, mut java) = (world.rust().await, world.java().await);
@@ -307,7 +304,7 @@ pub(crate) async fn names(world: &mut World) {
             let locks = locks.clone();
             tokio::spawn(async move { locks.acquire(name).await.map(drop) })
         };
-        // Java's alone: ours waits behind a guard in the same process.
+        // Java holds this one. A waiter of this crate would wait behind a guard in the same process.
         world.listened_to(name, 1).await;
         let channels = world.channels();
         assert!(channels.contains(&channel(name)), "{name}: {channels:?}");
@@ -331,7 +328,7 @@ pub(crate) async fn names(world: &mut World) {
     );
 }
 
-/// The tokens of a fenced lock in Java and ours are one row of numbers.
+/// The tokens of a fenced lock in Java and of this crate are one sequence.
 pub(crate) async fn fenced_tokens(world: &mut World) {
     let name = "interop:fenced";
     let backend = RedisBackend::builder(world.server().url()).redisson_fencing_tokens();

@@ -1,4 +1,4 @@
-//! Another process of ours: this very program, started again to hold a lock until it is killed.
+//! Another process of this crate: this program, started again to hold a lock until it is killed.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child as Process, Command, Stdio};
@@ -7,10 +7,10 @@ use tower_lock::RedisBackend;
 
 use crate::world::manager;
 
-/// The URL and the name.
+/// The environment variable with the URL and the name.
 const ORDER: &str = "LOCK_FOR_ANOTHER_PROCESS";
 
-/// What the other process does, if this is it.
+/// Runs the child process, if this is one.
 pub(crate) fn main() -> bool {
     let Ok(order) = std::env::var(ORDER) else {
         return false;
@@ -26,7 +26,7 @@ pub(crate) fn main() -> bool {
     true
 }
 
-/// Holds its lock; killed when dropped.
+/// A process that holds a lock, and is killed when dropped.
 pub(crate) struct Child(Process);
 
 impl Child {

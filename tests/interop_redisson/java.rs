@@ -1,4 +1,4 @@
-//! Redisson itself: a program in Java, `interop/redisson`, that does what a line tells it to.
+//! Redisson: the Java program `interop/redisson`, which executes one command per line.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -13,19 +13,19 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-/// For what has no time of its own.
+/// The timeout for steps without a deadline of their own.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The versions that are tested, oldest first.
+/// The tested versions, oldest first.
 pub(crate) const VERSIONS: [&str; 2] = ["3.16.8", "4.7.0"];
 
-/// Of the logging API that each of them brings.
+/// The version of the logging API that each of them requires.
 const LOGGERS: [&str; 2] = ["1.7.36", "2.0.17"];
 
-/// What became of a command, and when that was heard. An error is `exception message`.
+/// The outcome of a command, and the time of its arrival. An error is `exception message`.
 pub(crate) type Outcome = (Result<String, String>, Instant);
 
-/// One JVM with one `RedissonClient`; gone when dropped.
+/// One JVM with one `RedissonClient`, which ends when dropped.
 pub(crate) struct Java {
     process: Child,
     input: ChildStdin,
@@ -33,18 +33,18 @@ pub(crate) struct Java {
     waiting: Arc<Mutex<HashMap<u64, oneshot::Sender<Outcome>>>>,
 }
 
-/// A command under way.
+/// A command in flight.
 pub(crate) struct Call {
     what: String,
     outcome: oneshot::Receiver<Outcome>,
 }
 
-/// Where Redisson connects to.
+/// The servers that Redisson connects to.
 pub(crate) struct Place {
     pub(crate) kind: &'static str,
-    /// Of sentinels.
+    /// The service name at the sentinels.
     pub(crate) service: &'static str,
-    /// `host:port`.
+    /// The addresses as `host:port`.
     pub(crate) addresses: Vec<String>,
 }
 
@@ -85,14 +85,14 @@ fn classes(version: &str) -> OsString {
 }
 
 impl Java {
-    /// Starts one, and waits until it is connected.
+    /// Starts the program, and waits until it is connected.
     pub(crate) async fn start(version: &str, place: &Place, watchdog: Duration) -> Self {
         let addresses = place.addresses.iter().map(|it| format!("redis://{it}"));
         let mut process = Command::new("java")
             .arg("-cp")
             .arg(classes(version))
             .args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=error"])
-            // Two cores carry several of them.
+            // Two cores run several of these.
             .args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx192m"])
             .args(["interop.Program", place.kind])
             .args([watchdog.as_millis().to_string(), place.service.to_owned()])
@@ -120,7 +120,7 @@ impl Java {
                 }
             }
         });
-        // From here on it is killed when this fails.
+        // From here on, the process is killed if a step fails.
         let java = Self {
             process,
             input,
@@ -134,8 +134,8 @@ impl Java {
         java
     }
 
-    /// Sends a command to a thread: Redisson knows an owner by its thread. Names, and nothing else,
-    /// may hold any characters.
+    /// Sends a command to a thread. Redisson identifies an owner by its thread. Only names may contain any
+    /// characters.
     pub(crate) fn send(
         &mut self,
         thread: &str,
@@ -158,7 +158,7 @@ impl Java {
         Call { what, outcome }
     }
 
-    /// The value of a command that must succeed.
+    /// Returns the value of a command that must succeed.
     pub(crate) async fn call(
         &mut self,
         thread: &str,
@@ -169,7 +169,7 @@ impl Java {
         self.send(thread, command, name, more).value().await
     }
 
-    /// Ends it as a crash does.
+    /// Kills the process.
     pub(crate) fn kill(&mut self) {
         self.process.kill().expect("it can be killed");
         self.process.wait().expect("it has ended");
@@ -190,7 +190,7 @@ impl Call {
         answer.unwrap_or_else(|_| panic!("{}: the JVM is gone", self.what))
     }
 
-    /// And when it was there.
+    /// Returns the value of the command and the time of its arrival.
     pub(crate) async fn timed(self) -> (String, Instant) {
         let what = self.what.clone();
         let (outcome, heard) = self.outcome().await;
@@ -202,7 +202,7 @@ impl Call {
         self.timed().await.0
     }
 
-    /// The name of the exception that it must end with.
+    /// Returns the name of the exception that the command must throw.
     pub(crate) async fn exception(self) -> String {
         let what = self.what.clone();
         match self.outcome().await.0 {

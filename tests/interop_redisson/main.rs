@@ -1,7 +1,7 @@
-//! Locks that are shared with Java services, against Redisson itself: `make interop`.
+//! Locks shared with Java services, tested against Redisson: `make interop`.
 //!
-//! Not part of `cargo test`: it takes a JDK and Maven. Each version of Redisson meets this crate on
-//! one server, behind Sentinel and in a Cluster; at the end there is a table of what was seen.
+//! It is not part of `cargo test`, because it requires a JDK and Maven. Each version of Redisson meets this
+//! crate on one server, behind Sentinel and in a Cluster. A table of the results follows at the end.
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    // A case that fails panics.
+    // A failing case panics.
     let rows: Vec<Row> = runtime.block_on(async {
         let mut rows = Vec::new();
         let wanted: Vec<String> = std::env::args().skip(1).collect();
@@ -62,7 +62,7 @@ async fn on_one_server(version: &'static str) -> Vec<Row> {
     cases::views(&mut world).await;
     cases::by_force(&mut world).await;
     cases::names(&mut world).await;
-    // Older ones have no fenced locks.
+    // Older versions have no fenced locks.
     if version != "3.16.8" {
         cases::fenced_tokens(&mut world).await;
     }
@@ -78,7 +78,8 @@ async fn behind_sentinel(version: &'static str) -> Vec<Row> {
     world.rows
 }
 
-/// Since 3.22 Redisson tells by sharded messages there, as we do by ourselves; before, by plain ones.
+/// Since 3.22, Redisson publishes sharded messages in a Cluster, as this crate does. Before, it published
+/// plain ones.
 async fn in_a_cluster(version: &'static str) -> Vec<Row> {
     let publish = match version {
         "3.16.8" => Publish::Both,

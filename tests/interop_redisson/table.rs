@@ -1,9 +1,9 @@
-//! What was seen, case by case.
+//! The results, case by case.
 
 use std::fmt;
 use std::time::Duration;
 
-/// One case with one version.
+/// The result of one case with one version.
 pub(crate) struct Row {
     pub(crate) case: &'static str,
     pub(crate) version: &'static str,
@@ -12,7 +12,7 @@ pub(crate) struct Row {
     pub(crate) result: String,
 }
 
-/// How long something took, over many rounds.
+/// The durations of many rounds.
 #[derive(Default)]
 pub(crate) struct Latencies(Vec<Duration>);
 
@@ -21,7 +21,7 @@ impl Latencies {
         self.0.push(latency);
     }
 
-    /// The part `of` of all is at most so long.
+    /// Returns the quantile `of` of the durations.
     pub(crate) fn at(&self, of: f64) -> Duration {
         let mut all = self.0.clone();
         all.sort_unstable();

@@ -1,4 +1,4 @@
-//! Where both sides meet, and the processes on each of them.
+//! The servers that both sides share, and the processes on each side.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::redis_server::RedisServer;
 use crate::support::sentinel::SentinelSet;
 use crate::table::Row;
 
-/// On both sides.
+/// The lease on both sides.
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
 
 pub(crate) enum Store {
@@ -22,7 +22,7 @@ pub(crate) enum Store {
 }
 
 pub(crate) struct World {
-    /// Of Redisson.
+    /// The version of Redisson.
     pub(crate) version: &'static str,
     store: Store,
     publish: Publish,
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// Another process of ours, and its backend.
+    /// Starts another process of this crate. Returns its manager and its backend.
     pub(crate) async fn rust(&self) -> LockManager {
         manager(RedisBackend::builder(self.url()).publish(self.publish)).await
     }
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// Another JVM.
+    /// Starts another JVM.
     pub(crate) async fn java(&self) -> Java {
         let (kind, service, addresses) = match &self.store {
             Store::Single(server) => ("single", "-", server.address()),
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// The servers that keys and subscriptions may be at.
+    /// Returns the servers that may have keys and subscriptions.
     fn nodes(&self) -> Vec<&RedisServer> {
         match &self.store {
             Store::Cluster(cluster) => {
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// The server that has a key.
+    /// Returns the server of a key.
     pub(crate) fn node_of(&self, name: &str) -> &RedisServer {
         match &self.store {
             Store::Cluster(cluster) => cluster.node(cluster.node_of(name)),
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// The slot of a key, where there are slots.
+    /// Returns the slot of a key, if the topology has slots.
     pub(crate) fn slot(&self, key: &str) -> Option<u16> {
         match &self.store {
             Store::Cluster(cluster) => Some(cluster.slot(key)),
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// How many there are of one process of ours.
+    /// Returns the number of channels of one process of this crate.
     pub(crate) fn own_subscriptions(&self) -> u64 {
         match self.publish {
             Publish::Both => 2,
@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// Who subscribes to the releases of a lock, on both sides.
+    /// Returns the number of subscribers to the releases of a lock, on both sides.
     pub(crate) fn listeners(&self, name: &str) -> u64 {
         let channel = channel(name);
         let counts = self.nodes().into_iter().flat_map(|node| {
@@ -134,7 +134,7 @@ impl World {
         eventually("both wait", || self.listeners(name) >= by).await;
     }
 
-    /// All channels that anybody subscribes to.
+    /// Returns all channels with subscribers.
     pub(crate) fn channels(&self) -> Vec<String> {
         let nodes = self.nodes().into_iter();
         let channels = nodes
@@ -173,7 +173,7 @@ pub(crate) async fn manager(backend: RedisBackendBuilder) -> LockManager {
         .expect("valid settings")
 }
 
-/// As Java subscribes, see the case about names.
+/// Returns the channel that Java subscribes to, see the case about names.
 pub(crate) fn channel(name: &str) -> String {
     if name.contains('{') {
         format!("redisson_lock__channel:{name}")

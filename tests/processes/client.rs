@@ -1,4 +1,4 @@
-//! Those who send requests, and what they were answered.
+//! Clients and the responses that they received.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,8 +26,8 @@ pub(crate) fn http() -> Http {
     Client::builder(TokioExecutor::new()).build_http()
 }
 
-/// Asks random processes for random orders, and does not always wait for the answer: then the
-/// process finds nobody there, in the middle of its work.
+/// Sends requests for random orders to random processes. Some requests are cancelled, so the handler runs
+/// without a client.
 pub(crate) async fn client(world: Arc<World>, mut random: Rng, over: Arc<AtomicBool>) -> Seen {
     let http = http();
     let mut seen = Seen::default();
@@ -43,7 +43,7 @@ pub(crate) async fn client(world: Arc<World>, mut random: Rng, over: Arc<AtomicB
             Ok(Ok((status, body))) => seen.answer(status, &body, order),
             Ok(Err(_)) => {
                 seen.count("connection failed");
-                // It is dead, and needs a while to be there again.
+                // The process is dead and restarts after a while.
                 sleep(Duration::from_millis(50)).await;
             }
             Err(_) => seen.count("no answer in time"),
@@ -63,7 +63,7 @@ pub(crate) async fn put(
     Ok((status, response.into_body().collect().await?.to_bytes()))
 }
 
-/// What clients were answered.
+/// The responses that clients received.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) answers: BTreeMap<String, u64>,
@@ -81,7 +81,7 @@ impl Seen {
             });
             return self.count("200");
         }
-        // The lock's answers have a title, and the example's are plain.
+        // The responses of the lock have a title, and those of the example are plain text.
         let plain = String::from_utf8_lossy(body);
         let reason = json["title"].as_str().unwrap_or_else(|| plain.trim_end());
         self.count(&format!("{} {reason}", status.as_u16()));

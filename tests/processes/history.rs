@@ -1,4 +1,4 @@
-//! What was written to the database, and whether anything is missing.
+//! The writes to the database, and whether any is missing.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -13,7 +13,7 @@ pub(crate) struct Write {
     pub(crate) quantity: i64,
 }
 
-/// From here on each change of a quantity is written down in the same transaction.
+/// Records from now on each change of a quantity, in the same transaction.
 pub(crate) fn keep_history(database: &Path) {
     let history = "
         CREATE TABLE writes (
@@ -32,9 +32,9 @@ pub(crate) fn keep_history(database: &Path) {
         .unwrap();
 }
 
-/// What the database says in the end.
+/// The state of the database at the end.
 pub(crate) struct History {
-    /// In the order in which they were made.
+    /// The writes in the order in which they were made.
     pub(crate) writes: Vec<Write>,
     /// The quantity of each order.
     quantities: HashMap<String, i64>,
@@ -60,7 +60,7 @@ impl History {
         }
     }
 
-    /// Whatever is not as it must be: no update lost, none of those that were acknowledged missing.
+    /// Returns every defect: a lost update, or a missing acknowledged one.
     pub(crate) fn problems(&self, acknowledged: &[Write]) -> Vec<String> {
         let mut problems = Vec::new();
         let mut last: HashMap<&str, &Write> = HashMap::new();
@@ -83,7 +83,7 @@ impl History {
         }
         let writes: HashSet<_> = self.writes.iter().collect();
         for write in acknowledged.iter().filter(|write| !writes.contains(write)) {
-            problems.push(format!("acknowledged, and not there: {write:?}"));
+            problems.push(format!("acknowledged, and missing: {write:?}"));
         }
         problems
     }

@@ -1,7 +1,7 @@
-//! Four processes of the example `orders` over one Redis and one database, which are killed, and
-//! stopped for longer than their leases, at random moments.
+//! Four processes of the example `orders` over one Redis and one database. The test kills them, and stops
+//! them for longer than their leases, at random moments.
 //!
-//! Runs for `PROCESSES_SECONDS` (60 unless set); `PROCESSES_SEED` repeats a choice of moments.
+//! It runs for `PROCESSES_SECONDS` (60 by default). `PROCESSES_SEED` repeats a choice of moments.
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
@@ -28,14 +28,14 @@ use support::engine::{PATIENCE, SECOND, nothing_is_left};
 use support::redis_server::RedisServer;
 
 const PROCESSES: usize = 4;
-/// All that the example has: few enough for requests to meet.
+/// The number of orders of the example, small enough for requests to contend.
 const ORDERS: usize = 20;
 const CLIENTS: usize = 64;
-/// Short, so that it ends in a process that is stopped; renewed, so that it does not in others.
+/// Short enough to expire in a stopped process. Running processes renew it.
 const LEASE: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_update_is_lost_while_processes_are_killed_and_stopped() {
+async fn updates_under_kills_and_stops_are_not_lost() {
     let seed = variable("PROCESSES_SEED").unwrap_or_else(|| fastrand::u64(..));
     let seconds = variable("PROCESSES_SECONDS").unwrap_or(60);
     println!("PROCESSES_SEED={seed} PROCESSES_SECONDS={seconds}");
@@ -73,8 +73,7 @@ async fn no_update_is_lost_while_processes_are_killed_and_stopped() {
         seen.add(client.await.unwrap());
     }
 
-    // All processes run, and nobody asks them for anything: no lock may be left, and each is free
-    // for everybody.
+    // All processes run without requests. No lock may be left, and each must be free for every process.
     nothing_is_left(&redis, &[], LEASE + SECOND, "the end").await;
     let http = http();
     for (number, order) in (0..PROCESSES).flat_map(|n| (1..=ORDERS).map(move |order| (n, order))) {
@@ -97,13 +96,14 @@ async fn no_update_is_lost_while_processes_are_killed_and_stopped() {
     }
     let problems = history.problems(&seen.acknowledged);
     assert!(problems.is_empty(), "{problems:#?}");
-    // Whoever is overtaken has lost its lock before, and is told that: else two were in it at once.
+    // A stale holder was notified of the loss before. Otherwise two processes held the lock at the same
+    // time.
     let mut answers = seen.answers.keys();
     assert_eq!(answers.find(|answer| answer.contains("overtaken")), None);
-    // Or else nothing was tested.
+    // Otherwise the test proves nothing.
     assert!(kills >= 1 && stops >= 1, "too short");
     assert!(seen.acknowledged.len() >= 100, "too few writes");
-    assert!(refused >= 1, "nobody came too late: no need for a fence");
+    assert!(refused >= 1, "no stale write: the fence is untested");
 }
 
 fn variable<T: FromStr<Err: std::fmt::Debug>>(name: &str) -> Option<T> {

@@ -1,4 +1,4 @@
-//! Processes of the example, and what happens to them.
+//! Processes of the example, and the faults that they meet.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,9 +20,9 @@ pub(crate) struct World {
     program: PathBuf,
     locks: String,
     database: PathBuf,
-    /// Where each process listens, or did.
+    /// The current or last address of each process.
     addresses: Mutex<Vec<SocketAddr>>,
-    /// Writes and claims that a process said it refused.
+    /// The writes and claims that a process reported as rejected.
     refused: AtomicU64,
 }
 
@@ -46,14 +46,14 @@ impl World {
     }
 }
 
-/// Killed when dropped.
+/// A process that is killed when dropped.
 pub(crate) struct Process {
     world: Arc<World>,
     number: usize,
     child: Child,
-    /// Reads what it complains about, to the end.
+    /// Reads its errors to the end.
     complaints: JoinHandle<()>,
-    /// Stays open for its last words.
+    /// It stays open for the last lines.
     _said: Lines<BufReader<ChildStdout>>,
 }
 
@@ -116,7 +116,7 @@ impl Process {
         assert!(status.success(), "{signal}");
     }
 
-    /// As Ctrl-C does: it ends by itself.
+    /// Stops the process with the signal of Ctrl-C.
     pub(crate) async fn interrupt(mut self) {
         self.signal("-INT");
         let ended = timeout(PATIENCE, self.child.wait())
@@ -133,7 +133,7 @@ pub(crate) struct Faults {
     pub(crate) stops: usize,
 }
 
-/// Kills and stops a process until the end. Afterwards it runs.
+/// Kills and stops a process until the end. The process then runs.
 pub(crate) async fn trouble(
     mut process: Process,
     mut random: Rng,

@@ -23,7 +23,7 @@ const LEASE: Duration = Duration::from_secs(30);
 const HOLD: Duration = Duration::from_millis(5);
 const RUN: Duration = Duration::from_secs(4);
 
-/// What holders see of each other.
+/// The holders' check of mutual exclusion.
 #[derive(Default)]
 struct Inside {
     taken: AtomicBool,
@@ -98,7 +98,7 @@ fn new(
     })
 }
 
-/// Runs processes of both versions, each with its pause between two acquires. Returns what each of them got.
+/// Runs processes of both versions, each with its pause between two acquires. Returns the grants of each.
 async fn side_by_side(pauses_of_old: &[Duration], pauses_of_new: &[Duration]) -> [Vec<Served>; 2] {
     let server = RedisServer::start();
     let inside = Arc::<Inside>::default();
@@ -130,7 +130,7 @@ async fn side_by_side(pauses_of_old: &[Duration], pauses_of_new: &[Duration]) ->
     served
 }
 
-/// Expects that each of these processes got a tenth of an equal share, and waited for at most `limit`.
+/// Expects that each of these processes received a tenth of an equal share, and waited for at most `limit`.
 fn assert_served(served: &[Served], equal_share: u32, limit: Duration) {
     for process in served {
         let fair = process.grants * 10 >= equal_share && process.longest < limit;

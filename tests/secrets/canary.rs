@@ -1,4 +1,4 @@
-//! The values that must not be seen, and the search for them.
+//! The values that must not be shown, and the search for them.
 
 use std::any::type_name;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use crate::support::engine::PATIENCE;
 use crate::support::redis_server::RedisServer;
 
 pub(crate) const USER: &str = "wombat";
-/// Of words with everything between them that means something in a URL: each by itself is a leak.
+/// Words with characters between them that have a meaning in a URL. Each word alone is a leak.
 pub(crate) const PASSWORD: &str = "quokka/zebra?gecko#lemur@panda:koala%otter";
 pub(crate) const KEY: &str = "narwhal";
 
@@ -22,24 +22,24 @@ pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// A URL with the user and the password in it.
+/// Returns a URL with the user and the password.
 pub(crate) fn with_login(url: &str) -> String {
     url.replace("://", &format!("://{USER}:{}@", encoded(PASSWORD)))
 }
 
-/// A client with both, patient with a busy machine.
+/// Creates a client with both, and with long timeouts for a busy machine.
 pub(crate) fn at(url: &str) -> RedisBackendBuilder {
     let builder = RedisBackend::builder(with_login(url)).connect_timeout(PATIENCE);
     builder.response_timeout(PATIENCE)
 }
 
-/// A user who may do everything.
+/// Creates a user with all permissions.
 pub(crate) fn admit(server: &RedisServer) {
     let password = format!(">{PASSWORD}");
     server.cli(&["ACL", "SETUSER", USER, "on", &password, "~*", "&*", "+@all"]);
 }
 
-/// The part of a manager's owners and leases that is the manager's.
+/// Returns the part of a manager's owners and leases that identifies the manager.
 pub(crate) fn identity(locks: &LockManager) -> String {
     let owner = locks.new_owner().to_string();
     owner.split(':').next().unwrap().to_owned()
@@ -52,7 +52,7 @@ pub(crate) fn assert_no_login(text: &str) {
     }
 }
 
-/// Searches, and remembers of which types.
+/// A search that records the searched types.
 #[derive(Default)]
 pub(crate) struct Canary {
     pub(crate) owners: Vec<String>,
@@ -67,7 +67,7 @@ impl Canary {
         }
     }
 
-    /// What is about a lock may name it and its owner. Returns what it says.
+    /// Searches a text about a lock, which may contain the key and its owner. Returns the text.
     pub(crate) fn open<T: Debug>(&mut self, value: &T) -> String {
         let names = exports::words(type_name::<T>());
         self.seen.extend(names.map(ToOwned::to_owned));
@@ -76,13 +76,13 @@ impl Canary {
         text
     }
 
-    /// Everything else names nobody.
+    /// Searches a text that must contain no secret, key or owner.
     pub(crate) fn closed<T: Debug>(&mut self, value: &T) {
         let text = self.open(value);
         self.silent(&text);
     }
 
-    /// An error and all its causes, in all forms.
+    /// Searches an error and all its causes, in all forms.
     pub(crate) fn error<E: Error + 'static>(&mut self, error: &E) {
         self.closed(error);
         let mut cause = Some(error as &(dyn Error + 'static));
@@ -92,7 +92,7 @@ impl Canary {
         }
     }
 
-    /// A text that names nobody.
+    /// Searches a text that must contain no key and no owner.
     pub(crate) fn silent(&self, text: &str) {
         assert_no_login(text);
         for secret in self.owners.iter().map(String::as_str).chain([KEY]) {
@@ -100,7 +100,7 @@ impl Canary {
         }
     }
 
-    /// The public types that have not been looked at.
+    /// Returns the public types that were not searched.
     pub(crate) fn unseen(&self) -> Vec<&'static str> {
         let types = exports::types().into_iter();
         types.filter(|name| !self.seen.contains(*name)).collect()

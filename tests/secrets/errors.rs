@@ -1,4 +1,4 @@
-//! Every error that a connection can end in, and what is told of it.
+//! Every error of a connection, and its logs.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::engine::{PATIENCE, SECOND, eventually, within};
 use crate::support::redis_server::RedisServer;
 use crate::support::tls::{Authority, TlsServer};
 
-/// Fails to connect, and says so without any secret.
+/// Fails to connect, and reports this without any secret.
 async fn fails(canary: &mut Canary, builder: RedisBackendBuilder) -> ConnectError {
     fails_within(PATIENCE, canary, builder).await
 }
@@ -35,8 +35,8 @@ fn is_config(error: &ConnectError) -> bool {
     matches!(error, ConnectError::Config(_))
 }
 
-/// As they are typed: with and without percent-encoding, with any character between two words, and
-/// with numbers in front, which could be a port.
+/// Returns the URLs as users type them: with and without percent-encoding, with any character between two
+/// words, and with leading digits, which could be a port.
 fn passwords() -> Vec<String> {
     let two = PASSWORD.split_once('/').unwrap();
     let mut passwords = vec![PASSWORD.to_owned(), encoded(PASSWORD), two.0.to_owned()];
@@ -50,9 +50,9 @@ fn passwords() -> Vec<String> {
     passwords
 }
 
-/// Nothing is there: the port is one that nobody may listen at.
+/// No server can listen at this port.
 #[tokio::test]
-async fn no_wrong_url_is_repeated() {
+async fn invalid_url_is_not_repeated() {
     let mut canary = Canary::default();
     for password in passwords() {
         for url in [
@@ -86,7 +86,7 @@ async fn no_wrong_url_is_repeated() {
 }
 
 #[test]
-fn no_error_of_connecting_shows_a_login() {
+fn connect_errors_show_no_login() {
     let ((), told) = observed(async {
         let mut canary = Canary::default();
         let server = RedisServer::start();
@@ -94,7 +94,7 @@ fn no_error_of_connecting_shows_a_login() {
         let refused = |error| matches!(error, ConnectError::Refused { .. });
         let unreachable = |error| matches!(error, ConnectError::Unreachable { .. });
 
-        // The server does not know the user, and then it allows it too little.
+        // The user does not exist at first, and then lacks a permission.
         assert!(refused(
             fails(&mut canary, RedisBackend::builder(&url)).await
         ));
@@ -121,7 +121,7 @@ fn no_error_of_connecting_shows_a_login() {
         let deaf = RedisBackend::builder(&url).notify(&nowhere);
         assert!(unreachable(fails(&mut canary, deaf).await));
 
-        // No cluster, no sentinel, no TLS.
+        // The servers are no cluster, no sentinel and without TLS.
         for kind in ["redis+cluster://", "redis+sentinel://", "rediss://"] {
             let path = if kind.contains("sentinel") {
                 "/locks"
@@ -129,7 +129,7 @@ fn no_error_of_connecting_shows_a_login() {
                 ""
             };
             let url = url.replace("redis://", kind) + path;
-            // Where the greeting of TLS is taken for half a command, there is no answer.
+            // A server that parses the greeting of TLS as half a command sends no reply.
             let builder = RedisBackend::builder(url);
             let error = fails_within(SECOND, &mut canary, builder).await;
             assert!(!is_config(&error));
@@ -160,7 +160,7 @@ fn no_error_of_connecting_shows_a_login() {
 }
 
 #[test]
-fn no_error_of_a_lock_and_nothing_that_is_told_of_it_names_anybody() {
+fn lock_errors_and_logs_show_no_key_or_owner() {
     let (canary, told) = observed(async {
         let mut server = RedisServer::start();
         admit(&server);
@@ -171,7 +171,7 @@ fn no_error_of_a_lock_and_nothing_that_is_told_of_it_names_anybody() {
         let locks = builder.watchdog_timeout(SECOND).build().unwrap();
         let mut canary = Canary::of(&[&locks]);
 
-        // Not a lock.
+        // The value is not a lock.
         server.cli(&["SET", "lock:narwhal", "something"]);
         let conflict = locks.acquire(KEY).await.unwrap_err();
         assert_eq!(conflict.kind(), ErrorKind::KeyConflict);
@@ -183,7 +183,7 @@ fn no_error_of_a_lock_and_nothing_that_is_told_of_it_names_anybody() {
         let mut hints = backend.watch(&LockKey::new(KEY), Uuid::new_v4());
         hints.next().await;
 
-        // Not allowed any more.
+        // The permission is withdrawn.
         server.cli(&["ACL", "SETUSER", USER, "resetkeys", "resetchannels"]);
         let refused = locks.acquire("other").await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Misconfigured);
@@ -194,7 +194,7 @@ fn no_error_of_a_lock_and_nothing_that_is_told_of_it_names_anybody() {
         canary.error(&guard.release().await.unwrap_err());
         admit(&server);
 
-        // Not there any more.
+        // The server has ended.
         server.kill();
         let gone = locks.acquire(KEY).await.unwrap_err();
         assert_eq!(gone.kind(), ErrorKind::Unavailable);
@@ -205,7 +205,7 @@ fn no_error_of_a_lock_and_nothing_that_is_told_of_it_names_anybody() {
         tokio::time::timeout(PATIENCE, again).await.unwrap();
         drop(locks.acquire("other").await.unwrap());
 
-        // Silent.
+        // The server is silent.
         server.stop_process();
         let silent = locks.acquire(format!("{KEY}:2")).await.unwrap_err();
         canary.error(&silent);

@@ -1,7 +1,7 @@
-//! Passwords are shown nowhere; keys and owners only where the subject is a lock.
+//! Passwords are not shown at all. Keys and owners are shown only in texts about a lock.
 //!
-//! The values are words that nothing else would say. They go in wherever such a value may, and
-//! whatever can be formatted, comes out as an error, is logged or counted is searched for them.
+//! The values are words that no other text contains. The tests use them as passwords, keys and owners, and
+//! search all formatted values, errors, logs and metrics for them.
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 

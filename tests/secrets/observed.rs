@@ -1,4 +1,4 @@
-//! What operators see of some work: its log, and the labels of its figures.
+//! The observable effects of some work: its log, and the labels of its metrics.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ impl Write for Log {
     }
 }
 
-/// Runs `work` and all its tasks on this thread. Returns also everything that was told meanwhile.
+/// Runs `work` and all its tasks on this thread. Also returns their log.
 pub(crate) fn observed<T>(work: impl Future<Output = T>) -> (T, String) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! What a client gets to read.
+//! The responses that clients receive.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::canary::{Canary, KEY, admit, at};
 use crate::support::engine::{PATIENCE, SECOND};
 use crate::support::redis_server::RedisServer;
 
-/// The whole answer of a layer around a handler, to a client that wants this type.
+/// Returns the whole response of a layer around a handler, to a client that accepts this type.
 async fn answer(locks: &LockManager, accept: &str, wait: Duration) -> String {
     let layer = LockLayer::by_header(locks.clone(), "key").wait(wait);
     let service = layer.layer(service_fn(|_: Request<String>| async {
@@ -21,7 +21,7 @@ async fn answer(locks: &LockManager, accept: &str, wait: Duration) -> String {
     let request = Request::post("/")
         .header("key", KEY)
         .header("accept", accept);
-    // As gRPC says of itself.
+    // The content type of gRPC requests.
     let request = request.header("content-type", accept);
     let response = service.oneshot(request.body(String::new()).unwrap()).await;
     let (head, body) = response.unwrap().into_parts();
@@ -36,7 +36,7 @@ async fn answer(locks: &LockManager, accept: &str, wait: Duration) -> String {
 }
 
 #[tokio::test]
-async fn no_answer_names_a_lock_an_owner_or_the_store() {
+async fn responses_name_no_lock_owner_or_store() {
     let mut server = RedisServer::start();
     admit(&server);
     let backend = at(&server.url()).connect().await.unwrap();

@@ -34,9 +34,9 @@ impl LockTarget for Order {
     }
 }
 
-/// A type that is made public and forgotten here fails.
+/// This test fails if a public type is missing in it.
 #[tokio::test]
-async fn no_public_type_shows_what_it_must_not() {
+async fn public_types_show_no_secret() {
     let server = RedisServer::start();
     admit(&server);
     let backend = at(&server.url()).connect().await.unwrap();
@@ -54,7 +54,7 @@ async fn no_public_type_shows_what_it_must_not() {
 }
 
 async fn in_the_engine(canary: &mut Canary, locks: &LockManager) {
-    // What is searched for can be found.
+    // The search finds values that are shown.
     let owner = canary.owners[0].clone();
     let names_both = |text: String| assert!(text.contains(KEY) && text.contains(&owner), "{text}");
     let guard = locks.acquire(KEY).await.unwrap();
@@ -217,9 +217,9 @@ async fn over_http(canary: &mut Canary, locks: &LockManager) {
     canary.error(&owner.unwrap_err());
 }
 
-/// A builder has seen it all and nothing is checked yet.
+/// A builder has all the values, which are not validated yet.
 #[test]
-fn no_builder_shows_a_login_or_a_private_key() {
+fn builders_show_no_login_or_private_key() {
     let mut canary = Canary::default();
     let identity = Authority::new().issue();
     let mut builders = vec![

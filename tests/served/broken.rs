@@ -1,4 +1,4 @@
-//! A backend that is down, or refuses this client.
+//! A backend that is unavailable or rejects this client.
 
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ForceReleased, HintSender, Hints,
@@ -43,7 +43,7 @@ impl Backend for Broken {
     }
 }
 
-/// A manager on a backend that fails each command in this way.
+/// Creates a manager on a backend that fails each command in this way.
 pub(crate) fn broken(kind: BackendErrorKind) -> LockManager {
     LockManager::builder(Broken(kind)).build().unwrap()
 }

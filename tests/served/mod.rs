@@ -1,4 +1,4 @@
-//! What the tests of the HTTP side share.
+//! Shared helpers of the HTTP tests.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 pub mod broken;
@@ -16,7 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::{mpsc, oneshot};
 use tower_lock::{LockKey, LockManager};
 
-/// The key of `LockLayer::by_path` for this path.
+/// Returns the key of `LockLayer::by_path` for this path.
 pub fn path_key(path: &str) -> LockKey {
     LockKey::from_parts([path])
 }
@@ -34,20 +34,20 @@ where
     assert!(polled.is_pending(), "ready too early: {polled:?}");
 }
 
-/// Whether some request or guard holds a lock. The lease may still be on its way back after that,
-/// which keeps nobody out.
+/// Returns `true` if a request or a guard holds a lock. The lease may still be in the process of its
+/// release then, which blocks no acquire.
 pub fn is_locked(locks: &LockManager) -> bool {
     locks.snapshot().held > 0
 }
 
-/// The output of a future that waits for something by the clock, in paused time.
+/// Returns the output of a future that waits for the clock, in paused time.
 pub async fn in_time<F: Future>(future: F) -> F::Output {
     let outcome = tokio::time::timeout(Duration::from_secs(1_000), future).await;
     outcome.expect("not within 1000 s")
 }
 
-/// Lets the tasks of the engine and of a server run until this holds. The number of turns is
-/// large only to let a failure end.
+/// Runs the tasks of the engine and of a server until the condition is true. The number of turns only
+/// bounds a failing test.
 pub async fn until(mut condition: impl FnMut() -> bool) {
     for _ in 0..20_000_000 {
         if condition() {
@@ -67,7 +67,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     }
 }
 
-/// A handler that says when it runs and answers when it is told to.
+/// A handler that reports its start and responds when the test lets it.
 #[derive(Clone)]
 pub struct Gate {
     entered: mpsc::UnboundedSender<Call>,
@@ -95,7 +95,7 @@ impl Gate {
 
 impl Call {
     pub fn answer(self, response: Response<Stream>) {
-        // The client may be gone: that is what some tests are about.
+        // The client may have disconnected, which some tests require.
         drop(self.answer.send(response));
     }
 
@@ -103,13 +103,13 @@ impl Call {
         self.answer(Response::default());
     }
 
-    /// Whether the handler's future was dropped.
+    /// Returns `true` if the handler's future was dropped.
     pub fn is_abandoned(&self) -> bool {
         self.answer.is_closed()
     }
 }
 
-/// A body whose frames come through a channel: it does not know its end before it is there.
+/// A body with frames from a channel. Its end is unknown until it arrives.
 pub struct Stream {
     frames: mpsc::UnboundedReceiver<Result<Frame<Bytes>, Broken>>,
 }
@@ -127,7 +127,7 @@ impl Stream {
     }
 }
 
-/// An empty one.
+/// Creates an empty body.
 impl Default for Stream {
     fn default() -> Self {
         Self::new().0
@@ -144,7 +144,7 @@ impl Frames {
         assert!(self.0.send(Err(Broken)).is_ok(), "the body is gone");
     }
 
-    /// Whether the body was dropped.
+    /// Returns `true` if the body was dropped.
     pub fn is_abandoned(&self) -> bool {
         self.0.is_closed()
     }

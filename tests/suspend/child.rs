@@ -1,4 +1,4 @@
-//! The process that is suspended: this very program, started again with a URL.
+//! The process that is suspended: this program, started again with a URL.
 
 use std::io::{BufRead as _, BufReader, Lines};
 use std::process::{Child as Process, ChildStderr, Command, Stdio};
@@ -13,7 +13,7 @@ use crate::support::suspended_clock::SuspendedClock;
 const URL: &str = "URL_FOR_THE_SUSPENDED_PROCESS";
 const PREFIX: &str = "suspended: ";
 
-/// One with a lease of its own, and one that the watchdog renews.
+/// One key has a fixed lease, and the watchdog renews the other.
 pub(crate) const KEYS: [&str; 2] = ["leased", "renewed"];
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 
@@ -36,7 +36,7 @@ fn suspended_process() {
 
     let look = || guards.each_ref().map(|it| (it.is_held(), it.remaining()));
     let mut last_look = (SystemTime::now(), Instant::now());
-    // A suspend can begin between any two of these lines: the first look behind it counts.
+    // A suspend can begin between any two of these lines, so the first look after it decides.
     let (seen, ran) = loop {
         std::thread::sleep(5 * MS);
         let this_look = (SystemTime::now(), Instant::now());
@@ -57,7 +57,7 @@ fn suspended_process() {
     };
     let resolved = runtime.block_on(async { timeout(100 * MS, all_lost).await.is_ok() });
     eprintln!("{PREFIX}lost() resolved: {resolved}");
-    // Stays until it is killed.
+    // The process stays until it is killed.
     std::thread::sleep(PATIENCE);
 }
 
@@ -88,7 +88,7 @@ impl Child {
         }
     }
 
-    /// Returns what it reports next.
+    /// Returns its next report.
     pub(crate) fn report(&mut self) -> String {
         let mut others = Vec::new();
         for line in &mut self.output {

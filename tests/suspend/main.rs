@@ -1,4 +1,4 @@
-//! A process on a machine that is suspended for longer than its leases, while Redis runs on.
+//! A process on a machine that is suspended for longer than its leases, while Redis continues.
 #![cfg(target_os = "linux")]
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
@@ -42,7 +42,7 @@ async fn reports_after_suspend(count: usize) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn first_look_after_resume_finds_locks_lost() {
     let reports = reports_after_suspend(2).await;
-    // Else the clock ran on, and proves nothing.
+    // Otherwise the clock continued, and the test proves nothing.
     assert_eq!(reports[0], "clock paused: true");
     let lost = [(false, Duration::ZERO); KEYS.len()];
     assert_eq!(reports[1], format!("held, remaining: {lost:?}"));

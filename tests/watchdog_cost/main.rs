@@ -1,4 +1,4 @@
-//! What 100,000 held locks add to the cost of short leases, in a process of its own.
+//! The cost that 100,000 held locks add to short leases, measured in its own process.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tower_lock::{LockGuard, LockManager};
 
 const HELD: usize = 100_000;
-/// 130 leases a second.
+/// These make 130 leases per second.
 const PAUSE: Duration = Duration::from_nanos(1_000_000_000 / 130);
 const LEASE: Duration = Duration::from_millis(20);
 const SPAN: Duration = Duration::from_secs(3);
@@ -22,7 +22,7 @@ fn cpu_time() -> Duration {
     Duration::from_nanos(nanos)
 }
 
-/// The share of a core that the short leases take.
+/// Returns the share of a core that the short leases use.
 async fn load(locks: &LockManager) -> f64 {
     let (start, cpu) = (Instant::now(), cpu_time());
     let mut ticks = interval(PAUSE);
