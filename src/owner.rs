@@ -25,6 +25,11 @@ impl Owner {
     pub(crate) fn new(manager: Uuid, number: NonZeroU64) -> Self {
         Self { manager, number }
     }
+
+    /// Returns the manager that created this owner.
+    pub(crate) fn manager(self) -> Uuid {
+        self.manager
+    }
 }
 
 /// Formats the owner as `<uuid>:<number>`, which is how Redisson names its owners.

@@ -18,12 +18,19 @@ use super::lost::{Grants, Lost};
 use super::timeout::{by, polled_in};
 use crate::{Error, ErrorKind, FencingToken, LockKey, Owner};
 
-/// One hold of one or several keys, released exactly once by `Drop`.
+/// Receives a guard that its holder drops, in place of the release.
+pub(crate) trait Heir: Send + Sync {
+    /// Takes over the hold. Runs in a `Drop`, so it must not block, await or panic.
+    fn inherit(&self, guard: LockGuard);
+}
+
+/// One hold of one or several keys, released exactly once by `Drop`, unless an heir takes it over.
 pub(super) struct Hold {
-    /// `None` once the hold is released.
+    /// `None` once the hold is released or taken over.
     engine: Option<Arc<Engine>>,
     id: HoldId,
     held: Held,
+    heir: Option<Arc<dyn Heir>>,
 }
 
 impl Hold {
@@ -34,6 +41,7 @@ impl Hold {
             held: Held {
                 grants: Grants::One(grant),
             },
+            heir: None,
         }
     }
 
@@ -51,6 +59,7 @@ impl Hold {
             held: Held {
                 grants: Grants::Many(grants.into()),
             },
+            heir: None,
         }
     }
 
@@ -109,6 +118,16 @@ struct Started {
 impl Drop for Hold {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.take() {
+            if let Some(heir) = self.heir.take() {
+                let hold = Self {
+                    engine: Some(engine),
+                    id: self.id,
+                    held: self.held.clone(),
+                    heir: None,
+                };
+                heir.inherit(LockGuard { hold });
+                return;
+            }
             let (home, now) = (engine.release_home(), Moment::now());
             for grant in self.grants() {
                 // Completes at once or goes to the releaser; a lost lock needs neither.
@@ -174,6 +193,12 @@ impl LockGuard {
         all.then(|| Self {
             hold: Hold::together(holds, claim.hold),
         })
+    }
+
+    /// Sets the heir of the hold, which receives this guard if it is dropped. An explicit
+    /// [`release`](Self::release) still releases the lock.
+    pub(crate) fn set_heir(&mut self, heir: Option<Arc<dyn Heir>>) {
+        self.hold.heir = heir;
     }
 
     /// Returns a read-only view of the lock, which cannot release it.
@@ -291,6 +316,11 @@ impl Held {
         } else {
             Duration::ZERO
         }
+    }
+
+    /// Returns `true` if the lock is lost at this moment, and `false` if it is held or released.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.grants.are_lost(Moment::now())
     }
 
     /// Completes when the lock is lost, before its lease can expire in the backend. Never completes if the

@@ -46,6 +46,11 @@ impl Grants {
         self.as_slice().iter().all(|grant| grant.is_held(now))
     }
 
+    /// Returns `true` if a grant is lost. Grants that are released are not.
+    pub(super) fn are_lost(&self, now: Moment) -> bool {
+        self.standing(now) == Standing::Lost
+    }
+
     pub(super) fn valid_until(&self) -> Moment {
         let ends = self.as_slice().iter().map(|grant| grant.valid_until());
         ends.min().unwrap_or_else(Moment::now)
@@ -121,6 +126,11 @@ impl Lost {
             more,
             deadline,
         }
+    }
+
+    /// Returns `true` if the loss has come, by the clock at this moment.
+    pub(crate) fn has_come(&self) -> bool {
+        self.grants.are_lost(Moment::now())
     }
 }
 

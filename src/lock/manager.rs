@@ -76,6 +76,11 @@ impl LockManager {
         self.engine.new_owner()
     }
 
+    /// Returns `true` if this manager created the owner, so that the owner can re-enter its locks here.
+    pub(crate) fn has_created(&self, owner: Owner) -> bool {
+        owner.manager() == self.engine.id
+    }
+
     /// Returns `true` if any process holds the key.
     ///
     /// # Errors

@@ -146,6 +146,7 @@ mod watchdog;
 mod yielded;
 
 pub use acquire::{Acquire, AcquireFuture};
+pub(crate) use guard::Heir;
 pub use guard::{Held, LockGuard};
 pub use lost::Lost;
 pub use manager::{LockManager, LockManagerBuilder};
