@@ -1,5 +1,7 @@
 //! The axum side: extractors that lock, and extractors that show what is locked.
 
+mod locking;
+
 use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,26 +12,28 @@ use axum::extract::{
     Query, Request,
 };
 use axum::response::{IntoResponse, Response};
+use http::StatusCode;
 use http::request::Parts;
-use http::{Extensions, StatusCode};
-use tokio::time::Instant;
 
+use self::locking::Locking;
 use crate::layer::{FromTarget, Guarded, LockBy, LockRejection, LockTarget, RequestInfo};
-use crate::{Held, LockGuard, LockKeys, LockManager, Owner};
+use crate::{Error, Held, LockKeys, LockManager, LockScope, Owner};
 
 /// An extractor that locks what the extractor inside found: the value, and the guard.
 ///
 /// `T` is any extractor whose value is a [`LockTarget`]: `Json`, `Form`, `Query`, `Path` and
 /// `Extension` of one, or a type of your own. For a value of a type that belongs to another crate, `By` supplies
 /// the keys: see [`LockBy`]. The locks come from the router's state
-/// (`LockManager: FromRef<S>`) with the manager's defaults for wait and lease. The request re-enters
-/// what it already holds, through a [`LockLayer`](crate::LockLayer) or another `Locked`.
+/// (`LockManager: FromRef<S>`). The request re-enters what it already holds, through a
+/// [`LockLayer`](crate::LockLayer) or another `Locked`.
 ///
 /// Extractors run one after the other: a handler that needs several locks takes them in *one*
 /// `Locked` with several keys, or two requests with the same keys in another order wait for each
-/// other. Nothing stops a handler whose lock is lost: watch [`lost`](Held::lost) of the guard, or
-/// wrap the handler in a `LockLayer`. The lock is given back when the guard is dropped, at the end
-/// of the handler; a body that still streams under it must take the guard along.
+/// other.
+///
+/// Put a [`LockScopeLayer`](crate::LockScopeLayer) around the route. It keeps the lock until the response is
+/// complete, aborts the handler if the lock is lost, and has the settings of `Locked`. A
+/// [`LockLayer`](crate::LockLayer) does the same.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -37,7 +41,7 @@ use crate::{Held, LockGuard, LockKeys, LockManager, Owner};
 /// use axum::{Json, Router, body::Body, http::{Request, StatusCode}, routing::post};
 /// use serde::Deserialize;
 /// use tower::ServiceExt;
-/// use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
+/// use tower_lock::{LockKey, LockKeys, LockManager, LockScopeLayer, LockTarget, Locked};
 ///
 /// #[derive(Deserialize)]
 /// struct Transfer {
@@ -55,12 +59,13 @@ use crate::{Held, LockGuard, LockKeys, LockManager, Owner};
 /// }
 ///
 /// async fn transfer(Locked(Json(transfer), guard): Locked<Json<Transfer>>) -> String {
-///     // Both accounts are locked until `guard` is dropped; the storage checks the token.
+///     // Both accounts are locked until the response is complete; the storage checks the token.
 ///     format!("{} -> {} under {}", transfer.from, transfer.to, guard.fencing_token())
 /// }
 ///
 /// let app: Router = Router::new()
 ///     .route("/transfers", post(transfer))
+///     .layer(LockScopeLayer::new())
 ///     .with_state(LockManager::in_memory());
 /// let request = Request::post("/transfers")
 ///     .header("content-type", "application/json")
@@ -70,12 +75,16 @@ use crate::{Held, LockGuard, LockKeys, LockManager, Owner};
 /// # }
 /// ```
 ///
-/// # The handler must be an `async fn`
+/// # Without a scope
 ///
-/// The `async move` block of a closure takes along only what it names, so
-/// `|Locked(value, _guard): Locked<_>| async move { work(value).await }` gives the lock back before
-/// the work begins. In an `async fn` the arguments live to its end. A closure has to name the guard
-/// inside: `async move { let _guard = guard; … }`.
+/// `Locked` then has the manager's wait, a renewed lease and no longest hold. The lock is released when the
+/// guard is dropped, and:
+///
+/// - The handler must be an `async fn`. The `async move` block of a closure captures only what it names, so
+///   `|Locked(value, _guard): Locked<_>| async move { work(value).await }` releases the lock before the work
+///   begins. A closure has to name the guard inside: `async move { let _guard = guard; … }`.
+/// - A handler whose lock is lost is not aborted: watch [`lost`](Held::lost) of the guard.
+/// - A body that still streams under the lock must contain the guard.
 ///
 /// # If `Handler` is not implemented
 ///
@@ -173,11 +182,10 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
         let request_info = RequestInfo::in_parts(parts);
-        let locks = LockManager::from_ref(state);
-        let owner = owner(&mut parts.extensions, &locks);
+        let locking = Locking::of(&mut parts.extensions, LockManager::from_ref(state));
         let inner = T::from_request_parts(parts, state).await;
         let inner = inner.map_err(LockedRejection::Inner)?;
-        let guard = lock(&locks, By::lock_keys(&inner), owner, request_info).await;
+        let guard = locking.lock(By::lock_keys(&inner), request_info).await;
         Ok(Self(inner, guard.map_err(LockedRejection::Lock)?))
     }
 }
@@ -193,29 +201,12 @@ where
 
     async fn from_request(mut request: Request, state: &S) -> Result<Self, Self::Rejection> {
         let request_info = RequestInfo::in_request(&request);
-        let locks = LockManager::from_ref(state);
-        let owner = owner(request.extensions_mut(), &locks);
+        let locking = Locking::of(request.extensions_mut(), LockManager::from_ref(state));
         let inner = T::from_request(request, state).await;
         let inner = inner.map_err(LockedRejection::Inner)?;
-        let guard = lock(&locks, By::lock_keys(&inner), owner, request_info).await;
+        let guard = locking.lock(By::lock_keys(&inner), request_info).await;
         Ok(Self(inner, guard.map_err(LockedRejection::Lock)?))
     }
-}
-
-/// Who the request is: known already, or from now on.
-fn owner(extensions: &mut Extensions, locks: &LockManager) -> Owner {
-    *extensions.get_or_insert_with(|| locks.new_owner())
-}
-
-async fn lock(
-    locks: &LockManager,
-    keys: LockKeys,
-    owner: Owner,
-    request_info: RequestInfo,
-) -> Result<LockGuard, LockRejection> {
-    let since = Instant::now();
-    let acquired = locks.acquire(keys).owner(owner).await;
-    acquired.map_err(|error| LockRejection::new(error, request_info, Some(since.elapsed())))
 }
 
 /// Why [`Locked`] gave nothing.
@@ -261,6 +252,13 @@ impl IntoResponse for LockRejection {
     }
 }
 
+/// The response of [`LockRejection`]: a handler may return this error with `?`.
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        LockRejection::from(self).into_response()
+    }
+}
+
 macro_rules! pass_on {
     ($($extractor:ident),*) => {$(
         /// The locks of the value inside.
@@ -292,8 +290,11 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Held {
     }
 }
 
-/// Who this request is, for [`Acquire::owner`](crate::Acquire::owner): locks that the handler
-/// takes by itself then re-enter what the request already holds.
+/// The owner of this request. With [`Acquire::owner`](crate::Acquire::owner), an acquire in the handler
+/// re-enters what the request already holds.
+///
+/// A request has one owner per manager. This is the owner of the innermost layer, or of the `Locked` before it
+/// in the arguments.
 impl<S: Send + Sync> FromRequestParts<S> for Owner {
     type Rejection = OwnerRejection;
 
@@ -308,6 +309,34 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Owner {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
         Ok(parts.extensions.get().copied())
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for LockScope {
+    type Rejection = LockScopeRejection;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        Self::of(&parts.extensions).ok_or(LockScopeRejection(()))
+    }
+}
+
+/// `None` without a layer that opens a scope.
+impl<S: Send + Sync> OptionalFromRequestParts<S> for LockScope {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
+        Ok(Self::of(&parts.extensions))
+    }
+}
+
+/// The handler requires a [`LockScope`] and the request has none. A mistake in the program: 500.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("this request has no lock scope: add a `LockScopeLayer` to the route")]
+pub struct LockScopeRejection(());
+
+impl IntoResponse for LockScopeRejection {
+    fn into_response(self) -> Response {
+        (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
     }
 }
 

@@ -12,14 +12,18 @@
 //! use axum::routing::{post, put};
 //! use axum::{Json, Router};
 //! use serde::Deserialize;
-//! use tower_lock::{Held, LockKey, LockKeys, LockLayer, LockManager, LockTarget, Locked};
+//! use tower_lock::{
+//!     Held, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer, LockTarget, Locked,
+//! };
 //!
 //! fn app(locks: LockManager) -> Router {
 //!     // A layer: requests to the same path, one at a time.
 //!     let by_path = LockLayer::by_path(locks.clone()).wait(Duration::from_secs(2));
+//!     // A scope: what `Locked` locks stays locked until the response is complete.
+//!     let scope = LockScopeLayer::new().wait(Duration::from_secs(2));
 //!     Router::new()
 //!         .route("/orders/{id}", put(update).route_layer(by_path))
-//!         .route("/transfers", post(transfer))
+//!         .route("/transfers", post(transfer).route_layer(scope))
 //!         .with_state(locks)
 //! }
 //!
@@ -163,7 +167,7 @@
 //!
 //! | feature | default | what for |
 //! |---|---|---|
-//! | `axum` | yes | [`Locked`], the extractors for [`Held`] and [`Owner`], [`LockLayer::by_path_param`] |
+//! | `axum` | yes | [`Locked`], the extractors for [`Held`], [`Owner`] and [`LockScope`], [`LockLayer::by_path_param`] |
 //! | `redis` | yes | [`RedisBackend`]: one server, Sentinel, Cluster |
 //! | `redis-tls` | | `rediss://`, through rustls |
 //! | `tracing` | | `warn` for a lost lock, a server that cannot be reached or looks unsafe; `debug` for an acquire that failed |
@@ -197,11 +201,12 @@ pub use backend::{Backend, Memory, Quorum};
 pub use error::{ConfigError, ConnectError, Error, ErrorKind};
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-pub use extract::{HeldRejection, Locked, LockedRejection, OwnerRejection};
+pub use extract::{HeldRejection, LockScopeRejection, Locked, LockedRejection, OwnerRejection};
 pub use key::{InvalidKey, LockKey, LockKeys};
 pub use layer::{
     ByExtension, ByHeader, ByPath, ByQuery, KeyExtractor, LockBody, LockLayer, LockRejection,
-    LockService, LockTarget, OnLost, OnUnavailable, ResponseFuture, Unlocked,
+    LockScope, LockScopeLayer, LockScopeService, LockService, LockTarget, OnLost, OnUnavailable,
+    ResponseFuture, Unlocked,
 };
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]

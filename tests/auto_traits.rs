@@ -14,8 +14,9 @@ use tower_lock::backend::{
 use tower_lock::{
     Acquire, AcquireFuture, ByExtension, ByHeader, ByPath, ByQuery, ConfigError, ConnectError,
     Error, ErrorKind, FencingToken, Held, InvalidKey, LockBody, LockGuard, LockInfo, LockKey,
-    LockKeys, LockLayer, LockManager, LockManagerBuilder, LockRejection, LockService, Lost, Memory,
-    OnLost, OnUnavailable, Owner, Quorum, ResponseFuture, Snapshot, Unlocked,
+    LockKeys, LockLayer, LockManager, LockManagerBuilder, LockRejection, LockScope, LockScopeLayer,
+    LockScopeService, LockService, Lost, Memory, OnLost, OnUnavailable, Owner, Quorum,
+    ResponseFuture, Snapshot, Unlocked,
 };
 
 /// Neither `Send` nor `Sync`: stands for a parameter that must not matter.
@@ -84,6 +85,12 @@ assert_impl_all!(Memory: Clone);
 assert_shared!(Quorum, QuorumBuilder, Fence);
 assert_impl_all!(Quorum: Clone);
 
+// The scope.
+assert_shared!(LockScope, LockScopeLayer, LockScopeService<()>);
+assert_impl_all!(LockScope: Clone);
+assert_impl_all!(LockScopeLayer: Clone, Default);
+assert_impl_all!(LockScopeService<()>: Clone);
+
 // The layer.
 assert_shared!(ByPath, ByHeader, ByQuery, OnLost, LockRejection);
 assert_shared!(OnUnavailable, Unlocked);
@@ -102,11 +109,17 @@ assert_not_impl_any!(ResponseFuture<Response, (), String>: Unpin);
 mod axum {
     use super::*;
     use tower_lock::{
-        ByPathParam, FromTarget, HeldRejection, Locked, LockedRejection, OwnerRejection,
+        ByPathParam, FromTarget, HeldRejection, LockScopeRejection, Locked, LockedRejection,
+        OwnerRejection,
     };
 
     assert_shared!(ByPathParam, FromTarget, Locked<String>, Locked<String, ByPathParam>, LockedRejection<String>);
-    assert_error!(HeldRejection, OwnerRejection, LockedRejection<Error>);
+    assert_error!(
+        HeldRejection,
+        OwnerRejection,
+        LockScopeRejection,
+        LockedRejection<Error>
+    );
     assert_not_impl_any!(Locked<String>: Clone);
 }
 

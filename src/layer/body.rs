@@ -8,10 +8,9 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tower::BoxError;
 
-use super::options::OnLost;
-use crate::{Error, ErrorKind, LockGuard, Lost};
-
-pub(super) type BoxedBody = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
+use super::hold::{Hold, Locks};
+use super::options::{BoxedBody, OnLost};
+use crate::{Error, ErrorKind};
 
 /// The body of an answer that went through a [`LockLayer`](crate::LockLayer).
 ///
@@ -41,15 +40,6 @@ struct Inner<B> {
     /// Boxed because `Lost` must be pinned and the body must stay `Unpin`, for the look at the
     /// head of an outer layer. Only a body that streams has one.
     hold: Option<Pin<Box<Hold>>>,
-}
-
-pin_project_lite::pin_project! {
-    struct Hold {
-        // `None` to go on under a lost lock.
-        #[pin]
-        lost: Option<Lost>,
-        guard: LockGuard,
-    }
 }
 
 impl<B> LockBody<B> {
@@ -91,13 +81,12 @@ where
         }
     }
 
-    /// Takes the lock along if more of the body may come, or else gives it back now.
-    pub(super) fn keep(&mut self, guard: LockGuard, on_lost: OnLost) {
+    /// Takes the locks along if more of the body may come, or else releases them now.
+    pub(super) fn keep(&mut self, locks: Locks, on_lost: OnLost) {
         if let Kind::Inner(inner) = &mut self.kind
             && !inner.has_ended()
         {
-            let lost = (on_lost == OnLost::Abort).then(|| guard.lost());
-            inner.hold = Some(Box::pin(Hold { lost, guard }));
+            inner.hold = Some(Box::pin(Hold::of_body(locks, on_lost)));
         }
     }
 }
@@ -118,15 +107,26 @@ where
     B::Error: Into<BoxError>,
 {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if self.lost(cx) {
+        if let Some(hold) = &mut self.hold
+            && hold.as_mut().lost_before(cx)
+        {
             return Poll::Ready(Some(Err(self.abort())));
         }
         let frame = match self.first.take() {
             Some(first) => Some(first),
-            None => ready!(self.poll_body(cx)),
+            None => match self.poll_body(cx) {
+                Poll::Ready(frame) => frame,
+                Poll::Pending => {
+                    let hold = self.hold.as_mut();
+                    if hold.is_some_and(|hold| hold.as_mut().lost_after(cx)) {
+                        return Poll::Ready(Some(Err(self.abort())));
+                    }
+                    return Poll::Pending;
+                }
+            },
         };
         // The frame may have taken its time.
-        if self.has_overstayed() {
+        if self.hold.as_ref().is_some_and(|hold| hold.is_lost()) {
             return Poll::Ready(Some(Err(self.abort())));
         }
         if self.has_ended() {
@@ -149,20 +149,6 @@ where
 
     fn has_ended(&self) -> bool {
         self.body.as_ref().is_none_or(Body::is_end_stream)
-    }
-
-    fn lost(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(hold) = &mut self.hold else {
-            return false;
-        };
-        let lost = hold.as_mut().project().lost.as_pin_mut();
-        lost.is_some_and(|lost| lost.poll(cx).is_ready())
-    }
-
-    /// Whether the lock is past its time by the clock, whatever `lost` has noticed so far.
-    fn has_overstayed(&self) -> bool {
-        let hold = self.hold.as_ref();
-        hold.is_some_and(|hold| hold.lost.is_some() && !hold.guard.is_held())
     }
 
     /// Ends the body: first its work, then its lock.

@@ -1,6 +1,5 @@
 //! The form of a rejection that the client can read.
 
-#[cfg(feature = "axum")]
 use http::Request;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::request::Parts;
@@ -30,11 +29,18 @@ pub(crate) struct RequestInfo {
 }
 
 impl RequestInfo {
+    /// Of a request that the one who rejects it does not see.
+    pub(crate) const UNKNOWN: Self = Self {
+        form: Form::Problem,
+        head: false,
+        connect: false,
+        applied_wait: None,
+    };
+
     pub(crate) fn in_parts(request: &Parts) -> Self {
         Self::new(&request.method, &request.headers)
     }
 
-    #[cfg(feature = "axum")]
     pub(crate) fn in_request<B>(request: &Request<B>) -> Self {
         Self::new(request.method(), request.headers())
     }
@@ -108,8 +114,6 @@ fn is_refused(range: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
-
     use super::*;
 
     fn form(headers: &[(&str, &str)]) -> Form {

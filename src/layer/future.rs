@@ -4,10 +4,11 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, RETRY_AFTER, TRANSFER_ENCODING};
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
@@ -16,11 +17,14 @@ use tower::{BoxError, Service};
 
 use super::body::LockBody;
 use super::form::RequestInfo;
-use super::options::{OnLost, Options};
+use super::hold::{Hold, Locks};
+use super::options::Options;
 use super::prefer;
 use super::rejection::LockRejection;
+use super::request_locks::RequestLocks;
+use super::scope::Watch;
 use super::unlocked::{self, Passed, Unlocked};
-use crate::{AcquireFuture, Error, ErrorKind, LockGuard, Lost};
+use crate::{AcquireFuture, Error, ErrorKind};
 
 pin_project! {
     /// The future of [`LockService`](crate::LockService): waits for the lock, then for the inner
@@ -40,13 +44,6 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, S, ReqBody> {
-        /// The request needs no lock, or runs without it.
-        Unlocked {
-            #[pin]
-            future: F,
-            passed: Option<Passed>,
-            applied_wait: Option<u32>,
-        },
         /// The request does not say what to lock.
         Invalid { rejection: LockRejection },
         Waiting {
@@ -60,14 +57,13 @@ pin_project! {
         },
         // The order of the fields is the order of their drops: whatever ends this request, its
         // handler is gone before the next one gets the lock.
-        Locked {
+        Running {
             #[pin]
             future: F,
-            // Made when the handler does not answer at once.
             #[pin]
-            lost: Option<Lost>,
-            // Taken when the handler has answered.
-            guard: Option<LockGuard>,
+            hold: Hold,
+            // Why the request runs without the lock that it should have.
+            passed: Option<Passed>,
             request_info: RequestInfo,
         },
         Done,
@@ -77,11 +73,20 @@ pin_project! {
 const TAKEN_ONCE: &str = "BUG: it is taken here only";
 
 impl<F, S, ReqBody> ResponseFuture<F, S, ReqBody> {
-    pub(super) fn unlocked(future: F, options: Arc<Options>) -> Self {
-        let state = State::Unlocked {
+    /// The request needs no lock of this layer. Its scope is open.
+    pub(super) fn unlocked(
+        future: F,
+        watch: Watch,
+        request_info: RequestInfo,
+        options: Arc<Options>,
+    ) -> Self {
+        let locks = Locks { watch, guard: None };
+        let hold = Hold::new(locks, &options);
+        let state = State::Running {
             future,
+            hold,
             passed: None,
-            applied_wait: None,
+            request_info,
         };
         Self { state, options }
     }
@@ -121,22 +126,6 @@ where
         let mut this = self.project();
         loop {
             match this.state.as_mut().project() {
-                StateProj::Unlocked {
-                    future,
-                    passed,
-                    applied_wait,
-                } => {
-                    let mut response = ready!(future.poll(cx));
-                    if let Ok(response) = &mut response {
-                        let headers = response.headers_mut();
-                        prefer::confirm(headers, *applied_wait);
-                        if *passed == Some(Passed::Unavailable) {
-                            unlocked::mark(headers);
-                        }
-                    }
-                    this.state.set(State::Done);
-                    return Poll::Ready(response.map(|response| response.map(LockBody::unlocked)));
-                }
                 StateProj::Invalid { rejection } => {
                     let response = this.options.reject(rejection.clone());
                     this.state.set(State::Done);
@@ -165,12 +154,17 @@ where
                         Ok(guard) => guard,
                         Err(error) if passed.is_some() => {
                             let (mut service, mut request) = call.expect(TAKEN_ONCE);
-                            request.extensions_mut().insert(Unlocked::new(error));
+                            let watch = Watch::open(this.options);
+                            let extensions = request.extensions_mut();
+                            RequestLocks::set_scope(extensions, watch.scope());
+                            extensions.insert(Unlocked::new(error));
                             let future = service.call(request);
-                            this.state.set(State::Unlocked {
+                            let locks = Locks { watch, guard: None };
+                            this.state.set(State::Running {
                                 future,
+                                hold: Hold::new(locks, this.options),
                                 passed,
-                                applied_wait: request_info.applied_wait,
+                                request_info,
                             });
                             continue;
                         }
@@ -183,54 +177,50 @@ where
                         }
                     };
                     let (mut service, mut request) = call.expect(TAKEN_ONCE);
+                    let watch = Watch::open(this.options);
                     let extensions = request.extensions_mut();
-                    extensions.insert(guard.owner());
-                    extensions.insert(guard.held());
+                    RequestLocks::set_owner(extensions, guard.owner());
+                    RequestLocks::set_held(extensions, guard.held(), watch.scope());
+                    let guard = Some(guard);
                     let future = service.call(request);
-                    this.state.set(State::Locked {
+                    this.state.set(State::Running {
                         future,
-                        lost: None,
-                        guard: Some(guard),
+                        hold: Hold::new(Locks { watch, guard }, this.options),
+                        passed,
                         request_info,
                     });
                 }
-                StateProj::Locked {
+                StateProj::Running {
                     future,
-                    mut lost,
-                    guard,
+                    mut hold,
+                    passed,
                     request_info,
                 } => {
-                    let request_info = *request_info;
-                    // Before the handler: it must not take another step under a lost lock.
-                    if let Some(lost) = lost.as_mut().as_pin_mut()
-                        && lost.poll(cx).is_ready()
-                    {
-                        this.state.set(State::Done);
-                        return Poll::Ready(Ok(this.options.reject(lost_rejection(request_info))));
-                    }
-                    let Poll::Ready(result) = future.poll(cx) else {
-                        if lost.is_some() || this.options.on_lost() == OnLost::Continue {
-                            return Poll::Pending;
-                        }
-                        lost.set(guard.as_ref().map(|guard| guard.lost()));
-                        if let Some(lost) = lost.as_mut().as_pin_mut()
-                            && lost.poll(cx).is_ready()
-                        {
+                    let (passed, request_info) = (*passed, *request_info);
+                    let mut lost = hold.as_mut().lost_before(cx);
+                    if !lost {
+                        if let Poll::Ready(result) = future.poll(cx) {
+                            let locks = hold.take();
+                            // The handler goes before its locks.
                             this.state.set(State::Done);
-                            return Poll::Ready(Ok(this
-                                .options
-                                .reject(lost_rejection(request_info))));
+                            let options = this.options;
+                            let mut response = result
+                                .map(|response| finish(response, locks, request_info, options, cx));
+                            if let Ok(response) = &mut response
+                                && passed == Some(Passed::Unavailable)
+                            {
+                                unlocked::mark(response.headers_mut());
+                            }
+                            return Poll::Ready(response);
                         }
-                        return Poll::Pending;
-                    };
-                    let guard = guard.take().expect(TAKEN_ONCE);
-                    // The handler goes before its lock.
-                    this.state.set(State::Done);
-                    let response = match result {
-                        Ok(response) => finish(response, guard, request_info, this.options, cx),
-                        Err(error) => return Poll::Ready(Err(error)),
-                    };
-                    return Poll::Ready(Ok(response));
+                        lost = hold.lost_after(cx);
+                    }
+                    if lost {
+                        this.state.set(State::Done);
+                        let rejection = lost_rejection(request_info);
+                        return Poll::Ready(Ok(this.options.reject(rejection)));
+                    }
+                    return Poll::Pending;
                 }
                 StateProj::Done => panic!("`ResponseFuture` polled after completion"),
             }
@@ -238,10 +228,10 @@ where
     }
 }
 
-/// The answer of the handler, with the lock if it is still needed, unless it came too late.
+/// The response of the handler, with the locks if they are still needed, unless it came too late.
 fn finish<B>(
-    response: Response<B>,
-    guard: LockGuard,
+    mut response: Response<B>,
+    mut locks: Locks,
     request_info: RequestInfo,
     options: &Options,
     cx: &mut Context<'_>,
@@ -250,24 +240,50 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
+    if let Some(rejection) = LockRejection::of_handler(&response, request_info) {
+        let answer = match locks.are_lost(options.on_lost()) {
+            true => options.reject(lost_rejection(request_info)),
+            false => with_headers_of(&response, options.reject(rejection)),
+        };
+        // The body goes before its locks.
+        drop(response);
+        return answer;
+    }
+    prefer::confirm(response.headers_mut(), request_info.applied_wait);
+    if locks.are_unused() {
+        return response.map(LockBody::unlocked);
+    }
     let ends_at_head =
         options.release_at_head || request_info.head || is_tunnel(&response, request_info);
-    let (mut head, body) = response.into_parts();
-    prefer::confirm(&mut head.headers, request_info.applied_wait);
+    let (head, body) = response.into_parts();
     let mut body = if ends_at_head {
         LockBody::unlocked(body)
     } else {
         LockBody::looked_at(body, cx)
     };
     // By the clock: the handler, or the look, may have taken longer in one go than the lease.
-    if options.on_lost() == OnLost::Abort && !guard.is_held() {
+    if locks.are_lost(options.on_lost()) {
         drop(body);
         return options.reject(lost_rejection(request_info));
     }
     if !ends_at_head {
-        body.keep(guard, options.on_lost());
+        body.keep(locks, options.on_lost());
     }
     Response::from_parts(head, body)
+}
+
+/// Adds the headers that the handler or a layer added to its rejection, such as cookies.
+fn with_headers_of<B, C>(added: &Response<B>, mut response: Response<C>) -> Response<C> {
+    // Those describe a body that is replaced.
+    const OF_BODY: [HeaderName; 3] = [CONTENT_TYPE, CONTENT_LENGTH, TRANSFER_ENCODING];
+    let headers = response.headers_mut();
+    let own: Vec<_> = headers.keys().chain(&OF_BODY).cloned().collect();
+    for (name, value) in added.headers() {
+        if !own.contains(name) && *name != RETRY_AFTER {
+            headers.append(name, value.clone());
+        }
+    }
+    response
 }
 
 /// Whether what follows the head is another protocol, which may go on for days.
@@ -283,10 +299,9 @@ fn lost_rejection(request_info: RequestInfo) -> LockRejection {
 impl<F, S, ReqBody> fmt::Debug for ResponseFuture<F, S, ReqBody> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Unlocked { .. } => "unlocked",
             State::Invalid { .. } => "invalid",
             State::Waiting { .. } => "waiting",
-            State::Locked { .. } => "locked",
+            State::Running { .. } => "running",
             State::Done => "done",
         };
         f.debug_struct("ResponseFuture")

@@ -9,7 +9,6 @@ use http::{Response, StatusCode};
 use http_body::Body;
 use tower::{BoxError, Layer};
 
-use super::body::{BoxedBody, LockBody};
 use super::keys::KeyExtractor;
 use super::options::{OnLost, Options, Wait};
 use super::rejection::LockRejection;
@@ -282,10 +281,7 @@ impl<K> LockLayer<K> {
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BoxError>,
     {
-        // `unlocked` only makes one error type of all.
-        self.options.on_reject = Some(Arc::new(move |rejection| {
-            on_reject(rejection).map(|body| Box::pin(LockBody::unlocked(body)) as BoxedBody)
-        }));
+        self.options.set_on_reject(on_reject);
         self
     }
 }

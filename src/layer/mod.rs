@@ -11,12 +11,18 @@ mod body;
 mod constructors;
 mod form;
 mod future;
+mod hold;
 mod keys;
 #[expect(clippy::module_inception, reason = "tower's name for this file")]
 mod layer;
 mod options;
 mod prefer;
+mod reject;
 mod rejection;
+mod request_locks;
+mod scope;
+mod scope_layer;
+mod scope_service;
 mod service;
 mod unlocked;
 
@@ -30,5 +36,9 @@ pub use keys::{ByPathParam, FromTarget, Guarded, LockBy};
 pub use layer::LockLayer;
 pub use options::OnLost;
 pub use rejection::LockRejection;
+pub(crate) use request_locks::RequestLocks;
+pub use scope::LockScope;
+pub use scope_layer::LockScopeLayer;
+pub use scope_service::LockScopeService;
 pub use service::LockService;
 pub use unlocked::{OnUnavailable, Unlocked};

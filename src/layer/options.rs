@@ -1,17 +1,19 @@
 //! What every request through one layer has in common.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, HeaderValue};
+use bytes::Bytes;
 use http::{HeaderMap, Method, Response, StatusCode};
+use http_body::Body;
+use tower::BoxError;
 
-use super::body::{BoxedBody, LockBody};
-use super::prefer::{PreferredWait, confirm};
+use super::prefer::PreferredWait;
 use super::rejection::LockRejection;
 use super::unlocked::Passing;
-use crate::{AcquireFuture, LockKeys, LockManager, Owner};
+use crate::{Acquire, AcquireFuture, LockKeys, LockManager, Owner};
 
 /// What happens to a request whose lock is lost while it is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,10 +29,12 @@ pub enum OnLost {
     Continue,
 }
 
+pub(super) type BoxedBody = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
+
 type OnReject = dyn Fn(LockRejection) -> Response<BoxedBody> + Send + Sync;
 
 #[derive(Clone)]
-pub(super) struct Options {
+pub(crate) struct Options {
     pub(super) wait: Wait,
     pub(super) honors_preferred_wait: bool,
     pub(super) lease: Option<Duration>,
@@ -107,35 +111,32 @@ impl Options {
         owner: Owner,
         preferred: Option<Duration>,
     ) -> AcquireFuture {
-        let mut acquire = locks.acquire(keys).owner(owner).max_hold(self.max_hold);
-        acquire = match (preferred, self.wait) {
+        let acquire = self.acquire_in_scope(locks, keys, owner);
+        let acquire = match preferred {
             _ if self.passing.observe_only => acquire.no_wait(),
-            (Some(wait), _) | (None, Wait::For(wait)) => acquire.wait(wait),
-            (None, Wait::Default) => acquire,
-            (None, Wait::No) => acquire.no_wait(),
+            Some(wait) => acquire.wait(wait),
+            None => acquire,
+        };
+        acquire.into_future()
+    }
+
+    /// The acquire of a `Locked`, which has no handler to run without its guard.
+    pub(crate) fn acquire_in_scope(
+        &self,
+        locks: &LockManager,
+        keys: LockKeys,
+        owner: Owner,
+    ) -> Acquire {
+        let mut acquire = locks.acquire(keys).owner(owner).max_hold(self.max_hold);
+        acquire = match self.wait {
+            Wait::Default => acquire,
+            Wait::For(wait) => acquire.wait(wait),
+            Wait::No => acquire.no_wait(),
         };
         if let Some(lease) = self.lease {
             acquire = acquire.lease(lease);
         }
-        acquire.into_future()
-    }
-
-    /// The answer instead of the handler's, always with the reason in its extensions.
-    pub(super) fn reject<B>(&self, rejection: LockRejection) -> Response<LockBody<B>> {
-        let rejection = rejection.busy_status(self.busy_status);
-        let applied_wait = rejection.applied_wait();
-        let Some(on_reject) = &self.on_reject else {
-            let mut response = rejection.to_response().map(LockBody::text);
-            confirm(response.headers_mut(), applied_wait);
-            return response;
-        };
-        let mut response = on_reject(rejection.clone()).map(LockBody::boxed);
-        response.extensions_mut().insert(rejection);
-        let headers = response.headers_mut();
-        confirm(headers, applied_wait);
-        let no_store = HeaderValue::from_static("no-store");
-        headers.entry(CACHE_CONTROL).or_insert(no_store);
-        response
+        acquire
     }
 }
 

@@ -22,6 +22,8 @@ pub struct LockRejection {
     waited: Option<Duration>,
     retry_after: Option<Duration>,
     request_info: RequestInfo,
+    /// A layer or scope has applied its settings.
+    is_rendered: bool,
 }
 
 /// What the client is told about one kind of error.
@@ -156,7 +158,26 @@ impl LockRejection {
             waited: waited.filter(|_| problem.temporary),
             retry_after,
             request_info,
+            is_rendered: false,
         }
+    }
+
+    pub(super) fn into_rendered(mut self) -> Self {
+        self.is_rendered = true;
+        self
+    }
+
+    /// Returns the rejection with which a handler or an extractor answered, to be rendered again for the
+    /// client by the innermost layer or scope. Returns `None` for a response with another status, which the
+    /// handler chose.
+    pub(super) fn of_handler<B>(response: &Response<B>, request_info: RequestInfo) -> Option<Self> {
+        let rejection = response.extensions().get::<Self>()?;
+        let is_unchanged =
+            response.status() == rejection.status || rejection.request_info.form == Form::Grpc;
+        (!rejection.is_rendered && is_unchanged).then(|| Self {
+            request_info,
+            ..rejection.clone()
+        })
     }
 
     /// Another status for a busy resource; every other kind keeps its own.
@@ -289,6 +310,17 @@ impl LockRejection {
             Some(invalid) if self.kind() == ErrorKind::InvalidKey => invalid.to_string(),
             _ => problem.detail.to_owned(),
         }
+    }
+}
+
+/// The rejection of a request of which nothing is known: its response is problem details.
+///
+/// A handler that acquires by itself returns the [`Error`]. Inside a [`LockLayer`](crate::LockLayer) or a
+/// [`LockScopeLayer`](crate::LockScopeLayer), the response is rendered for the client of the request, with
+/// the settings of the layer.
+impl From<Error> for LockRejection {
+    fn from(error: Error) -> Self {
+        Self::new(error, RequestInfo::UNKNOWN, None)
     }
 }
 

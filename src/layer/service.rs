@@ -16,8 +16,10 @@ use super::future::ResponseFuture;
 use super::keys::KeyExtractor;
 use super::options::Options;
 use super::rejection::LockRejection;
+use super::request_locks::RequestLocks;
+use super::scope::Watch;
 use super::unlocked::Unlocked;
-use crate::{Error, ErrorKind, LockManager, Owner};
+use crate::{Error, ErrorKind, LockManager};
 
 /// A service that runs the inner one under a lock; made by [`LockLayer`](crate::LockLayer).
 ///
@@ -69,7 +71,7 @@ where
         } = &*self.lock;
         let options = Arc::clone(options);
         if options.exempts(request.method()) {
-            return ResponseFuture::unlocked(self.inner.call(request), options);
+            return unlocked(&mut self.inner, request, options);
         }
         let (mut parts, body) = request.into_parts();
         let mut asked = RequestInfo::in_parts(&parts);
@@ -77,19 +79,19 @@ where
             Ok(Some(keys)) => keys,
             Ok(None) => {
                 let request = Request::from_parts(parts, body);
-                return ResponseFuture::unlocked(self.inner.call(request), options);
+                return unlocked(&mut self.inner, request, options);
             }
             Err(invalid) => {
                 let error = Error::new(ErrorKind::InvalidKey).with_source(invalid);
                 if options.passing.pass(&error).is_some() {
                     parts.extensions.insert(Unlocked::new(error));
                     let request = Request::from_parts(parts, body);
-                    return ResponseFuture::unlocked(self.inner.call(request), options);
+                    return unlocked(&mut self.inner, request, options);
                 }
                 return ResponseFuture::invalid(LockRejection::new(error, asked, None), options);
             }
         };
-        let owner = parts.extensions.get::<Owner>().copied();
+        let owner = RequestLocks::owner(&parts.extensions, locks);
         let owner = owner.unwrap_or_else(|| locks.new_owner());
         let preferred = options.preferred_wait(locks, &parts.headers);
         asked.applied_wait = preferred.and_then(|preferred| preferred.applied);
@@ -102,6 +104,21 @@ where
         let request = Request::from_parts(parts, body);
         ResponseFuture::waiting(acquire, service, request, asked, options)
     }
+}
+
+/// Calls the inner service in a scope, without a lock of the layer's own.
+pub(super) fn unlocked<S, ReqBody>(
+    inner: &mut S,
+    mut request: Request<ReqBody>,
+    options: Arc<Options>,
+) -> ResponseFuture<S::Future, S, ReqBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    let request_info = RequestInfo::in_request(&request);
+    let watch = Watch::open(&options);
+    RequestLocks::set_scope(request.extensions_mut(), watch.scope());
+    ResponseFuture::unlocked(inner.call(request), watch, request_info, options)
 }
 
 impl<S: Clone, K> Clone for LockService<S, K> {

@@ -35,7 +35,7 @@ pub(super) struct Engine {
     pub(super) homes: Homes,
     seats: Seats,
     closing: AtomicBool,
-    id: Uuid,
+    pub(super) id: Uuid,
     numbers: Numbers,
 }
 

@@ -1,5 +1,6 @@
 //! The guard of a held lock, and a read-only view of it.
 
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
@@ -38,9 +39,7 @@ impl Hold {
         Self {
             engine: Some(engine),
             id,
-            held: Held {
-                grants: Grants::One(grant),
-            },
+            held: Held::new(Grants::One(grant)),
             heir: None,
         }
     }
@@ -56,9 +55,7 @@ impl Hold {
         Self {
             engine,
             id,
-            held: Held {
-                grants: Grants::Many(grants.into()),
-            },
+            held: Held::new(Grants::Many(grants.into())),
             heir: None,
         }
     }
@@ -247,9 +244,26 @@ impl fmt::Debug for LockGuard {
 #[derive(Clone)]
 pub struct Held {
     grants: Grants,
+    /// What the layer passes on with the view.
+    context: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Held {
+    fn new(grants: Grants) -> Self {
+        let context = None;
+        Self { grants, context }
+    }
+
+    pub(crate) fn with_context(mut self, context: Arc<dyn Any + Send + Sync>) -> Self {
+        self.context = Some(context);
+        self
+    }
+
+    /// Returns the context if it has this type.
+    pub(crate) fn context<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        Arc::clone(self.context.as_ref()?).downcast().ok()
+    }
+
     /// Returns the key, or the first of several keys in their sorted order.
     #[must_use]
     pub fn key(&self) -> &LockKey {

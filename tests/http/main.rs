@@ -6,9 +6,11 @@ mod served;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cost;
 #[cfg(feature = "axum")]
 mod locked_by;
 mod options;
+mod scope;
 #[cfg(unix)]
 mod shutdown;
 mod stacks;

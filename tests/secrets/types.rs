@@ -16,8 +16,8 @@ use tower_lock::backend::{
 };
 use tower_lock::{
     Backend as _, FromTarget, Held, InvalidKey, LockKey, LockKeys, LockLayer, LockManager,
-    LockRejection, LockTarget, Locked, LockedRejection, Memory, OnLost, OnUnavailable, Owner,
-    Quorum, RedisBackend, Unlocked,
+    LockRejection, LockScope, LockScopeLayer, LockTarget, Locked, LockedRejection, Memory, OnLost,
+    OnUnavailable, Owner, Quorum, RedisBackend, Unlocked,
 };
 use uuid::Uuid;
 
@@ -180,6 +180,7 @@ async fn over_http(canary: &mut Canary, locks: &LockManager) {
     );
     canary.closed(&LockLayer::by_path_param(locks.clone(), "key"));
     canary.closed(&OnLost::Abort);
+    through!(LockScopeLayer::new());
 
     let guard = locks.acquire(KEY).await.unwrap();
     let layer = LockLayer::by_path(locks.clone()).no_wait();
@@ -215,6 +216,16 @@ async fn over_http(canary: &mut Canary, locks: &LockManager) {
     canary.error(&held.unwrap_err());
     let owner = Owner::from_request_parts(&mut parts, &()).await;
     canary.error(&owner.unwrap_err());
+    let scope = LockScope::from_request_parts(&mut parts, &()).await;
+    canary.error(&scope.unwrap_err());
+    let (sender, scopes) = std::sync::mpsc::channel();
+    let mut service = LockScopeLayer::new().layer(service_fn(|request: Request<String>| {
+        let scope = LockScope::of(request.extensions()).unwrap();
+        sender.send(scope).unwrap();
+        std::future::ready(Ok::<_, Infallible>(Response::new(String::new())))
+    }));
+    service.call(request()).await.unwrap();
+    canary.closed(&scopes.recv().unwrap());
 }
 
 /// A builder has all the values, which are not validated yet.

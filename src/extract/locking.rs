@@ -1,0 +1,50 @@
+//! The acquire of `Locked`, in the scope of its request.
+
+use http::Extensions;
+use tokio::time::Instant;
+
+use crate::layer::{LockRejection, RequestInfo, RequestLocks};
+use crate::{LockGuard, LockKeys, LockManager, LockScope, Owner};
+
+/// What `Locked` acquires with.
+pub(super) struct Locking {
+    locks: LockManager,
+    owner: Owner,
+    scope: Option<LockScope>,
+}
+
+impl Locking {
+    /// The owner is that of the request from now on.
+    pub(super) fn of(extensions: &mut Extensions, locks: LockManager) -> Self {
+        let owner = RequestLocks::owner(extensions, &locks);
+        let owner = owner.unwrap_or_else(|| locks.new_owner());
+        RequestLocks::set_owner(extensions, owner);
+        let scope = RequestLocks::scope(extensions);
+        Self {
+            locks,
+            owner,
+            scope,
+        }
+    }
+
+    pub(super) async fn lock(
+        self,
+        keys: LockKeys,
+        request_info: RequestInfo,
+    ) -> Result<LockGuard, LockRejection> {
+        let since = Instant::now();
+        let settings = self.scope.as_ref().and_then(LockScope::settings);
+        let acquire = match settings {
+            Some(settings) => settings.acquire_in_scope(&self.locks, keys, self.owner),
+            None => self.locks.acquire(keys).owner(self.owner),
+        };
+        let mut guard = acquire
+            .await
+            .map_err(|error| LockRejection::new(error, request_info, Some(since.elapsed())))?;
+        // Until here, a guard that is dropped is released.
+        if let Some(scope) = &self.scope {
+            scope.lend(&mut guard);
+        }
+        Ok(guard)
+    }
+}

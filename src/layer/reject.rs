@@ -1,0 +1,46 @@
+//! The response to a rejected request, as the settings of a layer or scope define it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Response;
+use http::header::{CACHE_CONTROL, HeaderValue};
+use http_body::Body;
+use tower::BoxError;
+
+use super::body::LockBody;
+use super::options::{BoxedBody, Options};
+use super::prefer::confirm;
+use super::rejection::LockRejection;
+
+impl Options {
+    pub(super) fn set_on_reject<F, B>(&mut self, on_reject: F)
+    where
+        F: Fn(LockRejection) -> Response<B> + Send + Sync + 'static,
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        // `unlocked` only makes one error type of all.
+        self.on_reject = Some(Arc::new(move |rejection| {
+            on_reject(rejection).map(|body| Box::pin(LockBody::unlocked(body)) as BoxedBody)
+        }));
+    }
+
+    /// The response in place of the handler's, always with the rejection in its extensions.
+    pub(super) fn reject<B>(&self, rejection: LockRejection) -> Response<LockBody<B>> {
+        let rejection = rejection.busy_status(self.busy_status).into_rendered();
+        let applied_wait = rejection.applied_wait();
+        let Some(on_reject) = &self.on_reject else {
+            let mut response = rejection.to_response().map(LockBody::text);
+            confirm(response.headers_mut(), applied_wait);
+            return response;
+        };
+        let mut response = on_reject(rejection.clone()).map(LockBody::boxed);
+        response.extensions_mut().insert(rejection);
+        let headers = response.headers_mut();
+        confirm(headers, applied_wait);
+        let no_store = HeaderValue::from_static("no-store");
+        headers.entry(CACHE_CONTROL).or_insert(no_store);
+        response
+    }
+}

@@ -1,0 +1,58 @@
+//! The service of a scope, which tower calls.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tower::{BoxError, Service};
+
+use super::body::LockBody;
+use super::future::ResponseFuture;
+use super::options::Options;
+use super::service::unlocked;
+
+/// A service that runs the inner one in a scope for locks; created by
+/// [`LockScopeLayer`](crate::LockScopeLayer).
+///
+/// Its error is the inner service's.
+#[derive(Clone)]
+pub struct LockScopeService<S> {
+    inner: S,
+    settings: Arc<Options>,
+}
+
+impl<S> LockScopeService<S> {
+    pub(super) fn new(inner: S, settings: Arc<Options>) -> Self {
+        Self { inner, settings }
+    }
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for LockScopeService<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    ResBody: Body<Data = Bytes> + Unpin,
+    ResBody::Error: Into<BoxError>,
+{
+    type Response = Response<LockBody<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future, S, ReqBody>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        unlocked(&mut self.inner, request, Arc::clone(&self.settings))
+    }
+}
+
+impl<S> fmt::Debug for LockScopeService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockScopeService")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,73 @@
+//! What the layer costs a request, on memory.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::pin;
+use std::task::Poll;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Empty;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_lock::{LockKey, LockLayer, LockManager};
+
+const REQUESTS: u64 = 1_000;
+
+type Body = Empty<Bytes>;
+
+async fn handler(_request: Request<Body>) -> Result<Response<Body>, Infallible> {
+    Ok(Response::new(Body::new()))
+}
+
+/// As a router passes it on: with an extension. The first one of a request also allocates the map.
+fn routed() -> Request<Body> {
+    let mut request = Request::put("/orders/42").body(Body::new()).unwrap();
+    request.extensions_mut().insert("of the router");
+    request
+}
+
+async fn serve<S, B>(mut service: S, requests: u64)
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+{
+    for _ in 0..requests {
+        drop(service.ready().await.unwrap().call(routed()).await);
+        // The background release runs here.
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn allocations(work: impl Future<Output = ()>) -> u64 {
+    let mut work = pin!(work);
+    let mut count = 0;
+    std::future::poll_fn(|cx| {
+        let mut polled = Poll::Pending;
+        count += allocation_counter::measure(|| polled = work.as_mut().poll(cx)).count_total;
+        polled
+    })
+    .await;
+    count
+}
+
+/// Acquires and releases as the layer does, without it.
+async fn acquire(locks: &LockManager, times: u64) {
+    for _ in 0..times {
+        let guard = locks.acquire(LockKey::from_parts(["/orders/42"]));
+        drop(guard.owner(locks.new_owner()).await.unwrap());
+        tokio::task::yield_now().await;
+    }
+}
+
+/// An acquire allocates its grant. The layer adds the two extensions that the handler sees, `Held` and `Owner`.
+#[tokio::test]
+async fn layer_allocates_two_extensions() {
+    let locks = LockManager::in_memory();
+    let layered = || LockLayer::by_path(locks.clone()).layer(service_fn(handler));
+    // Tables grow, and the next request reuses what the last one left.
+    serve(layered(), REQUESTS).await;
+    let bare = allocations(serve(service_fn(handler), REQUESTS)).await;
+    let engine = allocations(acquire(&locks, REQUESTS)).await;
+    let layered = allocations(serve(layered(), REQUESTS)).await;
+    let each = (layered - bare - engine) as f64 / REQUESTS as f64;
+    assert!(each < 2.01, "{each} allocations a request");
+}
