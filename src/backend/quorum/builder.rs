@@ -58,7 +58,7 @@ impl QuorumBuilder {
         let advice = match self.nodes.len() {
             0..3 => "use 3 or 5, or a single store without a quorum",
             count if count % 2 == 0 => {
-                "an even number survives as many losses as one node less: add or remove one"
+                "an even number survives no more losses than one node less: add one or remove one"
             }
             _ => "",
         };
