@@ -1,4 +1,4 @@
-//! A tower [`Layer`](LockLayer) and an axum extractor ([`Locked`]) that take a reentrant,
+//! A tower [`Layer`](LockLayer) and an axum extractor ([`Locked`]) that acquire a reentrant,
 //! watchdog-renewed, fenced lock for each HTTP request, in memory or on Redis.
 //!
 //! ```
@@ -62,7 +62,7 @@
 //! # assert_eq!(app.clone().oneshot(put()?).await?.status(), StatusCode::OK);
 //! # assert_eq!(app.clone().oneshot(post()?).await?.status(), StatusCode::OK);
 //!
-//! // The same locks outside of HTTP: meanwhile a transfer from or to bob waits.
+//! // The same locks outside of HTTP. While this guard is held, a transfer from or to bob waits.
 //! let guard = locks.acquire(LockKey::from_parts(["account", "bob"])).await?;
 //! # let waiting = tokio::spawn(app.clone().oneshot(post()?));
 //! # tokio::time::sleep(Duration::from_millis(50)).await;
@@ -75,15 +75,15 @@
 //!
 //! # What it guarantees, and what it does not
 //!
-//! As long as the backend keeps its data, evicts nothing and its clock does not jump:
+//! While the backend retains its data, evicts nothing and its clock does not step:
 //!
-//! - *Mutual exclusion.* Of all who ask for a key, in all processes on the same backend, one owner
-//!   holds it at a time. A request is an owner: what it holds it may take again, in nested layers and
-//!   extractors, and in an [`acquire`](LockManager::acquire) that names its
-//!   [`owner`](Acquire::owner).
-//! - *Expiry.* A lock is renewed for as long as it is held; a layer gives it up after
-//!   [`max_hold`](LockLayer::max_hold), 5 minutes unless set. When its process dies it is free after
-//!   the [watchdog timeout](LockManagerBuilder::watchdog_timeout), 30 s unless set.
+//! - *Mutual exclusion.* At most one owner holds a key at a time, in all processes on the same backend. A request is
+//!   an owner. It re-enters the locks that it holds in nested layers and extractors, and in an
+//!   [`acquire`](LockManager::acquire) that names its [`owner`](Acquire::owner).
+//! - *Renewal.* A lock is renewed while it is held. A layer releases it after [`max_hold`](LockLayer::max_hold), 5 min
+//!   by default. A lock with a fixed [`lease`](Acquire::lease) is not renewed.
+//! - *Expiry.* If the process of a holder ends, the lock is free after the
+//!   [watchdog timeout](LockManagerBuilder::watchdog_timeout), 30 s by default, or after its fixed lease.
 //! - *Order.* Within a process, waiters acquire a key in the order of their arrival. Between processes, those
 //!   that wait for a key have their turns in the order of their arrival. A turn begins no further hold after
 //!   50 ms. A [`Quorum`] has no order between processes. [`guide::order`] lists the conditions.
@@ -91,90 +91,92 @@
 //!   key thus reaches the first live process of the queue within that time.
 //! - *Failed waiters.* A process that ends while it waits delays the others by at most 1.5 s once. All processes
 //!   that hang while they wait delay the others by at most 4.5 s together.
-//! - *Time.* Nobody waits longer than their wait, also when the backend is down. Queues are
-//!   bounded.
 //!
-//! And whatever the backend does:
+//! While the store has its fencing counter, or its clock is past the lost tokens:
 //!
-//! - *Loss is told.* A guard knows by its own monotonic clock, counted from before the command was
-//!   sent, until when it can be trusted. [`is_held`](Held::is_held) is false, and
-//!   [`lost`](Held::lost) resolves, before the backend can let anybody else in by the end of the
-//!   lease. The layer then drops the handler and answers 500.
-//! - *Fencing.* The [`FencingToken`] grows with every fresh grant of a key, so a storage that
-//!   remembers the largest one it saw can refuse the write of a holder that was overtaken. It keeps
-//!   growing over an empty restart and a failover, as long as the servers' clocks agree.
-//! - *Never unlocked by accident.* A backend that is down means 503, a key that cannot be read 400.
+//! - *Fencing.* Each fresh grant of a key has a larger [`FencingToken`] than the grants before, also over an empty
+//!   restart and a failover. A storage that remembers the largest token can reject the writes of a stale holder.
+//!   [`guide::fencing`] shows the statements.
+//!
+//! Without conditions:
+//!
+//! - *Time.* An acquire ends within its wait, even while the backend is unavailable. A single attempt,
+//!   [`no_wait`](Acquire::no_wait), ends within one response timeout (500 ms by default). Queues are bounded.
+//! - *Loss.* A guard has a deadline by the clock of its process, counted from before the command was sent. At the
+//!   latest then, [`is_held`](Held::is_held) is false and [`lost`](Held::lost) resolves. The layer or scope
+//!   then drops the handler and responds with 500. If the backend's clock does not step, this is before the lease can expire there.
+//! - *Rejection.* By default, a request never runs without its lock. If the backend is unavailable, the response is
+//!   503. If the request has no usable key, it is 400.
 //!
 //! It does *not*:
 //!
-//! - make a crash, a failover or an eviction that loses a lease unhappen: then two may hold one key
-//!   until the first one is told, and only the fencing token, checked *by the storage*, keeps their
-//!   writes apart;
-//! - stop a handler that does not await: it is dropped at its next await at the earliest;
-//! - replace a transaction: a handler that is dropped half-way leaves its work half done.
+//! - prevent two holders after a crash, a failover or an eviction that loses a lease. Until the loss of the first is
+//!   reported, two owners can hold the key. Let the storage check the [fencing token](guide::fencing);
+//! - stop a handler that does not await. It is dropped at its next await at the earliest;
+//! - stop a handler with [`Locked`] outside of a layer or a [`LockScopeLayer`]. Let it watch [`lost`](Held::lost);
+//! - replace a transaction. A handler that is dropped leaves its work half done.
 //!
 //! # How it works
 //!
-//! Per key and process there is one lane with a queue. Only the head of a lane talks to the
-//! backend, so a thousand requests for one busy key cost one subscription and one command in
-//! flight. A lock that is given up while others of this process wait goes to the next of them
-//! without a round trip. Several processes wait in a queue in the backend. A release transfers the lock to the
-//! first of them in one command, and notifies only that one. Renewals are the work of one task per manager and runtime, in batches, and a
-//! lock that is held for less than a third of its lease is not renewed. A release is off the request's
-//! path: the response does not wait for it.
+//! Each key has one lane with a queue in each process. Only the head of a lane calls the backend, so a thousand
+//! requests for one busy key cost one subscription and one command in flight. A lock that is released while others
+//! of this process wait is handed off to the next of them without a round trip. Several processes wait in a queue in
+//! the backend. A release transfers the lock to the first of them in one command, and notifies only that one.
 //!
-//! The lock is given back when the response is complete. A body that is in memory is complete with
-//! its head; one that streams takes the lock along until it ends, fails or is dropped.
+//! One task per manager and runtime renews leases, in batches. Normally, a lock that is held for less than a third of
+//! its lease is not renewed; a reconnect renews all leases. A release is off the request's path: the response does
+//! not wait for it.
+//!
+//! The lock is released when the response is complete. A body in memory is complete with its head. A streaming body
+//! holds the lock until it ends, fails or is dropped.
 //!
 //! # What an HTTP client sees
 //!
 //! | situation | status | `Retry-After` | problem type |
 //! |---|---|---|---|
-//! | somebody else held the lock for the whole wait | 409, or [as set](LockLayer::status) | yes | `resource-busy` |
-//! | too many wait for this key | 429 | yes | `too-many-waiters` |
-//! | too many wait in this manager | 503 | yes | `lock-overload` |
-//! | the backend cannot be used | 503 | yes, unless it refuses us for good | `lock-unavailable` |
-//! | the manager shuts down | 503 | yes | `shutting-down` |
+//! | another owner held the lock for the whole wait | 409, or [as set](LockLayer::status) | yes | `resource-busy` |
+//! | too many waiters for this key | 429 | yes | `too-many-waiters` |
+//! | too many waiters in this manager | 503 | yes | `lock-overload` |
+//! | the backend is unavailable | 503 | yes, unless it rejects this service | `lock-unavailable` |
+//! | the manager is shutting down | 503 | yes | `shutting-down` |
 //! | the lock was lost before the head was sent | 500 | no | `lock-lost` |
 //! | the lock was lost while the body streamed | the body ends with an error | | |
-//! | the request does not say what to lock | 400 | no | `lock-key-invalid` |
-//! | the key holds something that is no lock | 500 | no | `lock-key-conflict` |
-//! | one request took one lock too many times | 500 | no | `lock-reentrancy` |
+//! | the request has no usable key | 400 | no | `lock-key-invalid` |
+//! | the key in the backend holds something else | 500 | no | `lock-key-conflict` |
+//! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
 //!
-//! The answer is `application/problem+json` (RFC 9457), plain text for who accepts only that, and a
-//! status in the trailers for gRPC. It never names the key. [`LockLayer::on_reject`] replaces it;
-//! [`LockRejection`] in its extensions says why.
+//! The response is `application/problem+json` (RFC 9457), plain text for clients that accept only text, and a
+//! status in the trailers for gRPC. It never contains the key. [`LockLayer::on_reject`] replaces it, and
+//! [`LockRejection`] in its extensions has the reason. [`guide::http`] has the settings and advice for clients.
 //!
 //! # Backends
 //!
 //! - [`Memory`]: in this process. The default, and enough for one process.
-//! - [`RedisBackend`]: one Redis server, a service that Sentinel looks after, or a Cluster, for any
-//!   number of processes. Wire-compatible with Redisson's `getLock`: services in Java and in Rust
-//!   exclude and wake each other.
-//! - [`Quorum`]: several stores that know nothing of each other, of which any minority may be lost, at
-//!   the cost of a command to each.
-//! - Your own [`Backend`]: the feature `conformance` has its contract as test functions.
+//! - [`RedisBackend`]: one Redis server, Sentinel or a Cluster, for any number of processes. It is wire-compatible
+//!   with Redisson's `getLock`, so services in Java and in Rust exclude and notify each other.
+//! - [`Quorum`]: several independent stores, of which any minority may be lost, at the cost of a command to each.
+//! - A [`Backend`] of your own: the feature `conformance` has its contract as test functions.
 //!
-//! The [`guide`] tells of each place what it guarantees, what a failover can do, what to set.
+//! The [`guide`] states for each place what it guarantees, what a failover can do to it, and what to set.
 //!
 //! # Cancel safety
 //!
-//! Every future of this crate may be dropped at any await: an acquire leaves the queue at once, and
-//! what a command under way may still acquire is given back in the background. A dropped guard
-//! releases. Each async function says what dropping it does.
+//! Every future of this crate may be dropped at any await. A dropped acquire leaves the queue at once, and a lock
+//! that a command in flight may still acquire is released in the background. A dropped guard releases its lock. Each
+//! async function documents what happens if it is dropped.
 //!
 //! # Features
 //!
-//! | feature | default | what for |
+//! | feature | default | enables |
 //! |---|---|---|
 //! | `axum` | yes | [`Locked`], the extractors for [`Held`], [`Owner`] and [`LockScope`], [`LockLayer::by_path_param`] |
 //! | `redis` | yes | [`RedisBackend`]: one server, Sentinel, Cluster |
-//! | `redis-tls` | | `rediss://`, through rustls |
-//! | `tracing` | | `warn` for a lost lock, a server that cannot be reached or looks unsafe; `debug` for an acquire that failed |
-//! | `metrics` | | the counters `tower_lock_acquires_total{outcome}` and `tower_lock_lost_total`, the histogram `tower_lock_wait_seconds`; of the queue across processes, the counters `tower_lock_transfers_total` and `tower_lock_passed_over_total` (waiters of processes that ended or hang), and the histogram `tower_lock_transfer_seconds` (from a transfer to its confirmation) |
-//! | `conformance` | | the backend contract as test functions, in [`backend::conformance`] |
+//! | `redis-tls` | no | `rediss://`, through rustls |
+//! | `tracing` | no | events of losses, outages and failed acquires: [`guide::operations`] |
+//! | `metrics` | no | counters and histograms of acquires, losses, waits and the queue: [`guide::operations`] |
+//! | `conformance` | no | the backend contract as test functions, in [`backend::conformance`] |
 //!
-//! Without default features there is neither axum nor Redis in the tree.
+//! Without default features, the crate depends neither on axum nor on Redis.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod backend;

@@ -227,8 +227,8 @@ fn failed_dial_beside_healthy_link_is_not_logged() {
 
 /// The backend works without the commands that this user cannot run.
 #[test]
-fn readme_acl_user_logs_nothing() {
-    let manual = include_str!("../README.md");
+fn guide_acl_user_logs_nothing() {
+    let manual = include_str!("../src/guide/redis.rs").replace("//!", "");
     let (_, rules) = manual.split_once("ACL SETUSER locker ").unwrap();
     let (rules, _) = rules.split_once("```").unwrap();
     logged(|log| async move {

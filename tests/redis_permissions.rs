@@ -169,10 +169,10 @@ fn with_everything(url: &str) -> RedisBackendBuilder {
 }
 
 #[test]
-fn readme_and_rustdoc_list_same_permissions() {
+fn guide_and_rustdoc_list_same_permissions() {
     let words = |text: &str| text.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
     for text in [
-        include_str!("../README.md").to_owned(),
+        include_str!("../src/guide/redis.rs").replace("//!", ""),
         include_str!("../src/backend/redis/backend.rs").replace("///", ""),
     ] {
         let quoted = [

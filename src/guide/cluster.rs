@@ -1,4 +1,6 @@
-//! Many primaries that share the keys by slots, each with replicas.
+//! Redis Cluster: for services that have one, or that need more locks than one server can grant.
+//!
+//! Several primaries share the keys by slots, and each primary has replicas.
 //!
 //! ```text
 //!   process
@@ -9,14 +11,14 @@
 //!  │        messages ───────┼──►│   │   └───┘  │  │   │   └───┘   │  │   │   └───┘
 //!  │           ⋮     ───────┼───┴───┴──────────┘  └───┘           │  └───┘
 //!  │                 ───────┼──────────────────────────────────────┘
-//!  └────────────────────────┘   to each node connections of its own
+//!  └────────────────────────┘   separate connections to each node
 //! ```
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), tower_lock::ConnectError> {
 //! use tower_lock::LockManager;
 //!
-//! // Some of the nodes; they name the others.
+//! // Some of the nodes, which report the others.
 //! let locks = LockManager::connect("redis+cluster://locker:secret@n1:6379,n2:6379").await?;
 //! # Ok(())
 //! # }
@@ -24,16 +26,14 @@
 //!
 //! # What it guarantees
 //!
-//! For each slot what [Sentinel](super::sentinel) guarantees: one holder for each key as long as no
-//! failover loses a write. A lock, its channel and its fencing counter are in one slot, so there are at
-//! most 16 384 counters.
+//! While no failover loses a write, each key has at most one holder, as with [Sentinel](super::sentinel). A lock,
+//! its channel and its fencing counter are in one slot, so there are at most 16,384 counters.
 //!
-//! A node that hangs concerns its own keys only: every node has its own connections, and renewals and
-//! releases go to each by themselves. Several keys in one acquire may be in several slots; all are
-//! held, or none.
+//! A node that hangs affects only its own keys. Each node has its own connections, and renewals and releases are
+//! sent to each node separately. The keys of one acquire may be in several slots: all are held, or none.
 //!
-//! Slots may move while their locks are held: commands follow them (`MOVED`, `ASK`), and so do
-//! subscriptions. While a slot is moving, its locks remain available, also if the migration is never finished:
+//! A slot may move while its locks are held. Commands follow the slot (`MOVED`, `ASK`), and so do
+//! subscriptions. While a slot is moving, its locks remain available, even if the migration is never finished:
 //!
 //! - An acquire sends a call for the lock and then one for its token, after one or two calls with the reply
 //!   `TRYAGAIN`.
@@ -69,26 +69,29 @@
 //!
 //! # What a failover can do
 //!
-//! The same as with Sentinel, for the keys of one node. While a slot has no node
-//! (`CLUSTERDOWN`), its keys are unavailable, and with `cluster-require-full-coverage yes` all others,
-//! too.
+//! A failover affects the keys of one node, as [with Sentinel](super::sentinel#what-a-failover-can-do). While a slot
+//! has no node (`CLUSTERDOWN`), its keys are unavailable. With `cluster-require-full-coverage yes`, all other keys
+//! are unavailable as well.
 //!
 //! # Messages
 //!
-//! Since version 7 releases are told by sharded messages (`SPUBLISH`), which stay at the node of the
-//! lock; below, by plain ones, which every node repeats to every other. Those who listen for the one do
-//! not hear the other: with older clients of Redisson in the same cluster, set
+//! | servers | releases are published by | messages reach |
+//! |---|---|---|
+//! | Redis 7 or newer, Valkey | sharded messages, `SPUBLISH` | subscribers at the node of the lock |
+//! | Redis 6.2 | plain messages, `PUBLISH` | subscribers at any node |
+//!
+//! A subscriber to one kind does not receive the other kind. If older Redisson clients use the same cluster, set
 //! [`Publish::Both`](crate::backend::redis::Publish::Both).
 //!
-//! A process hands a busy lock on among its own requests for 50 ms at most, if others wait. With
-//! sharded messages it can ask the node whether any do. With plain ones it cannot, and gives the lock
-//! up each time.
+//! While other processes wait, a process hands a busy lock off among its own requests for at most 50 ms. With
+//! sharded messages, the node of the lock can count the subscribers. With plain messages it cannot, so the process
+//! releases the lock at the end of each turn.
 //!
 //! # What to set
 //!
-//! On the servers the same as with [Sentinel](super::sentinel), with `cluster-node-timeout` in place of
-//! the times of the sentinels: below two thirds of the watchdog timeout.
-//! [`min_replicas`](crate::backend::redis::RedisBackendBuilder::min_replicas) counts the replicas of the
-//! node that has the key.
-//! Names with one tag (`{user}:1`, `{user}:2`) share a slot: their renewals share commands,
-//! and their fate.
+//! - Set the servers as with [Sentinel](super::sentinel#what-to-set). Keep `cluster-node-timeout` below two thirds of
+//!   the watchdog timeout.
+//! - [`min_replicas`](crate::backend::redis::RedisBackendBuilder::min_replicas) counts the replicas of the node that
+//!   has the key.
+//! - Names with the same hash tag, such as `{user}:1` and `{user}:2`, share a slot. Their renewals share commands, and
+//!   a failure of their node affects all of them.

@@ -1,49 +1,75 @@
-//! Where the locks may live: what each place guarantees, what a failover can do to it, and what to
-//! set. A page for each that is not in the memory of one process.
+//! The guide: where locks live, and how to use, operate and test them.
 //!
-//! | | survives | asks of you | URL, or builder |
+//! # Where locks live
+//!
+//! Each page states what the place guarantees, what a failover can do to it, and what to set.
+//!
+//! | place | survives | needs | URL or builder |
 //! |---|---|---|---|
-//! | memory | nothing: it is one process | one process | `memory://`, [`Memory`](crate::Memory) |
-//! | [`one_server`] | a crash, as far as the server remembers | persistence | `redis://` |
+//! | memory | nothing beyond its process | one process | `memory://`, [`Memory`](crate::Memory) |
+//! | [`one_server`] | a crash, as far as the server keeps its data | persistence | `redis://` |
 //! | [`sentinel`] | the loss of a server, not always of its last writes | three sentinels, replicas | `redis+sentinel://` |
 //! | [`cluster`] | the same, for each part of the keys | three nodes with replicas | `redis+cluster://` |
-//! | [`quorum`] | the loss of any minority of servers, last writes included | three or five servers that know nothing of each other | [`Quorum`](crate::backend::Quorum) |
+//! | [`quorum`] | the loss of any minority of servers, last writes included | three or five independent servers | [`Quorum`](crate::Quorum) |
 //!
-//! Nothing else in a program changes with it: the same [`LockManager`](crate::LockManager), the same
-//! layers.
+//! The rest of the program stays the same: the same [`LockManager`](crate::LockManager), the same layers.
 //!
-//! # Which one
+//! # Topics
 //!
-//! Take the Redis that you have. A lock on one server, checked by a fencing token at the storage, is
-//! right even where the server is not: the token refuses the write of a holder that was overtaken.
-//! Replicas and failover make it *available*, not more correct, since Redis replicates after it has
-//! answered. A quorum of independent servers keeps a lock when one of them forgets it, and goes on
-//! without waiting for a failover. It rests on clocks, as every lease does: no place makes the token
-//! needless.
+//! | page | for readers with this task |
+//! |---|---|
+//! | [`keys`] | choose the keys of a service |
+//! | [`http`] | lock routes, and handle the responses in a client |
+//! | [`fencing`] | make the storage reject stale holders |
+//! | [`redis`] | configure the Redis backend |
+//! | [`redisson`] | share locks with Java services |
+//! | [`operations`] | monitor, shut down and repair a service in production |
+//! | [`order`] | find out which waiter is next, and what a failed process costs |
+//! | [`runtimes`] | use several runtimes, blocking handlers or synchronous code |
+//! | [`testing`] | test a service that locks, or run the tests of this crate |
+//! | [`benchmarks`] | estimate the cost, and compare with other locks |
+//! | [`porting`] | replace a mutex, `SELECT … FOR UPDATE` or Redisson |
 //!
-//! # What they have in common
+//! # Which place to choose
 //!
-//! - Until when a guard can be trusted is counted by the clock of the process, from before the
-//!   command was sent. A server that hangs, or a network that is cut, ends a guard on time without
-//!   being asked.
-//! - A renewal never makes a lock. What a server forgot is lost at the next renewal; where a connection
-//!   had to be opened anew, all leases are renewed at once (not in a quorum).
-//! - No command that failed is taken for done or for not done. An acquire without an answer is given
-//!   back by itself.
-//! - Nothing runs unlocked: what cannot be reached is 503.
+//! Use the Redis that the service already has. A fencing token that the storage checks keeps the data right even if
+//! the server loses a lock: the storage rejects the write of the stale holder. Replicas and failover improve the
+//! availability of locks, but not their correctness, because Redis replicates after it has replied.
 //!
-//! Where the background work of a manager runs is on the page [`runtimes`]. The page [`order`] states which
-//! waiter is next, and what a failed process costs the others.
+//! A quorum of independent servers keeps a lock when one server loses it, and continues without a failover. It
+//! relies on clocks, as every lease does, so the token remains useful in every place.
+//!
+//! # What all places have in common
+//!
+//! - A guard is trusted until its deadline. The process computes the deadline with its own clock, from before it
+//!   sent the command. A server that hangs or a network that is cut thus ends a guard in time, without a command.
+//! - A renewal never creates a lock. A lock that a server lost is detected at its next renewal. After a reconnect, all
+//!   leases are renewed at once.
+//! - A command that failed counts neither as done nor as not done. An acquire without a reply is released
+//!   automatically.
+//! - By default, a request never runs without its lock. If the backend is unavailable, the response is 503. Only
+//!   [`on_unavailable`](crate::LockLayer::on_unavailable) and [`observe_only`](crate::LockLayer::observe_only) change
+//!   that.
 
+pub mod benchmarks;
 #[cfg(feature = "redis")]
 pub mod cluster;
+pub mod fencing;
+pub mod http;
+pub mod keys;
 #[cfg(feature = "redis")]
 pub mod one_server;
 #[cfg(feature = "redis")]
+pub mod operations;
+#[cfg(feature = "redis")]
 pub mod order;
+pub mod porting;
 pub mod quorum;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "redis")]
 pub mod redisson;
 pub mod runtimes;
 #[cfg(feature = "redis")]
 pub mod sentinel;
+pub mod testing;

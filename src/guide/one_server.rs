@@ -1,4 +1,4 @@
-//! One Redis server.
+//! One Redis server: for services that have one Redis, or can afford to wait for its restart.
 //!
 //! ```text
 //!   process A                         process B
@@ -11,9 +11,9 @@
 //!                           └───────┘
 //! ```
 //!
-//! Each process has one multiplexed connection for commands
-//! ([`connections`](crate::backend::redis::RedisBackendBuilder::connections) for more) and, while
-//! somebody waits, one for messages.
+//! Each process has one multiplexed connection for commands. The setting
+//! [`connections`](crate::backend::redis::RedisBackendBuilder::connections) opens more. While the process has
+//! waiters, it has one more connection for messages.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), tower_lock::ConnectError> {
@@ -26,18 +26,18 @@
 //!
 //! # What it guarantees
 //!
-//! One holder for each key, for as long as the server keeps its data, evicts nothing, and its clock
-//! does not step: Redis counts a time to live by the wall clock.
+//! While the server keeps its data, evicts nothing, and its clock does not step, each key has at most one holder.
+//! Redis counts a TTL by the wall clock.
 //!
 //! # What a restart can do
 //!
 //! - *With its data:* holders are renewed if the server is back before their deadline.
-//! - *Empty:* all locks are free. Holders are told as soon as they are connected again, or at their
-//!   deadline; until then another may hold the same key. Tokens keep growing: the counter starts at the
-//!   server's clock.
-//! - *With its data but for the last writes* (`appendfsync everysec`, a crash): the same for the locks
-//!   in them.
-//! - *From an older snapshot* (the default persistence): the same for all locks since the snapshot.
+//! - *Empty:* all locks are free. A holder detects its loss when its process has reconnected, or at its deadline.
+//!   Until then another owner may hold the same key. Tokens keep growing, because the counter starts at the server's
+//!   clock.
+//! - *With its data except for the last writes* (`appendfsync everysec` and a crash): the same, for the locks
+//!   in these writes.
+//! - *From an older snapshot* (the default persistence): the same, for all locks since the snapshot.
 //!
 //! With a [`quarantine`](crate::backend::redis::RedisBackendBuilder::quarantine), a restart of any kind pauses all
 //! grants until earlier leases have expired. Holders whose leases survived the restart keep them. A failover to a
@@ -64,12 +64,12 @@
 //!
 //! | on the server | why |
 //! |---|---|
-//! | `maxmemory-policy noeviction` | any other policy throws held locks away when memory runs short |
-//! | `appendonly yes`, `appendfsync always` | a grant is on the disk before it is answered; `everysec` may forget a second |
-//! | a clock that slews and does not step | a step forward ends leases early; a step back and a loss of data repeat fencing tokens |
+//! | `maxmemory-policy noeviction` | other policies evict held locks when memory is short |
+//! | `appendonly yes`, `appendfsync always` | a grant is on disk before the reply; with `everysec`, a crash may lose the writes of the last second |
+//! | a clock that slews and does not step | a step forward ends leases early; a step back followed by a loss of data repeats fencing tokens |
 //!
-//! | here | default | |
+//! | in this crate | default | consequence |
 //! |---|---|---|
-//! | [`watchdog_timeout`](crate::LockManagerBuilder::watchdog_timeout) | 30 s | a lock of a dead process is free after it; an outage shorter than two thirds of it costs no lock |
-//! | [`response_timeout`](crate::backend::redis::RedisBackendBuilder::response_timeout) | 500 ms | well below a third of the watchdog timeout |
-//! | [`connect_timeout`](crate::backend::redis::RedisBackendBuilder::connect_timeout) | 2 s | the same |
+//! | [`watchdog_timeout`](crate::LockManagerBuilder::watchdog_timeout) | 30 s | the lock of a process that died is free after it; an outage shorter than two thirds of it costs no lock |
+//! | [`response_timeout`](crate::backend::redis::RedisBackendBuilder::response_timeout) | 500 ms | keep it well below a third of the watchdog timeout |
+//! | [`connect_timeout`](crate::backend::redis::RedisBackendBuilder::connect_timeout) | 2 s | keep it well below a third of the watchdog timeout |

@@ -1,4 +1,6 @@
-//! The order in which waiters acquire a key.
+//! Order: for services whose processes compete for busy keys.
+//!
+//! This page states in which order waiters acquire a key.
 //!
 //! ```text
 //!   process A            process B            process C

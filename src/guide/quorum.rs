@@ -1,11 +1,13 @@
-//! Several independent stores: the owner of a majority of them holds the lock.
+//! A quorum of independent stores: for locks that must survive the loss of a server, last writes included.
+//!
+//! The owner of a majority of the stores holds the lock.
 //!
 //! ```text
 //!   process ── LockManager ── Quorum ─┬─► Redis 1    granted
 //!                                     ├─► Redis 2    granted     3 of 5: held
 //!                                     ├─► Redis 3    (hangs)
 //!                                     ├─► Redis 4    granted
-//!                                     └─► Redis 5    (is down)
+//!                                     └─► Redis 5    (unavailable)
 //! ```
 //!
 //! ```no_run
@@ -15,7 +17,7 @@
 //!
 //! let mut quorum = Quorum::builder();
 //! for host in ["r1", "r2", "r3"] {
-//!     // One that is down at the start must not keep the others from it.
+//!     // A node that is unreachable at the start must not stop the program.
 //!     let node = RedisBackend::builder(format!("redis://{host}")).connect_lazy().await?;
 //!     quorum = quorum.node(node);
 //! }
@@ -24,13 +26,13 @@
 //! # }
 //! ```
 //!
-//! There is no failover: no node takes the place of another. What that guarantees, why its tokens
-//! increase whichever minority is lost, and what to set, is told at [`Quorum`](crate::Quorum).
+//! There is no failover: no node replaces another. The documentation of [`Quorum`](crate::Quorum) describes the
+//! guarantees, the settings, and why the tokens increase whichever minority is lost.
 //!
 //! # What the loss of nodes can do
 //!
-//! - *A minority down, or hanging:* nothing; each command is answered by the others.
-//! - *A majority down:* nothing is granted, and what is held is lost at its deadline.
-//! - *A node back without its data:* it no longer knows who holds what, and may vote for a second
-//!   holder. One such node and one holder's missing vote, and two majorities exist. The `quarantine` of
-//!   the Redis builder keeps a restarted node from voting until all earlier leases have expired.
+//! - *A minority is unavailable or hangs:* no effect. The other nodes reply.
+//! - *A majority is unavailable:* no lock is granted, and held locks are lost at their deadlines.
+//! - *A node returns without its data:* the node may vote for a second owner of a held key. If the first owner
+//!   also lacks the vote of another node, two majorities exist. With the `quarantine` of the Redis builder, a
+//!   restarted node does not vote until all earlier leases have expired.

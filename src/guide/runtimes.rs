@@ -1,4 +1,4 @@
-//! Runtimes: where background work runs.
+//! Runtimes: for programs with several runtimes, blocking handlers or synchronous code.
 //!
 //! A manager renews locks, releases them, and makes attempts for waiters in tasks. By default these
 //! tasks run in the Tokio runtime of the acquire that needs them, so a program can use one manager in
@@ -43,15 +43,15 @@
 //!     .enable_all()
 //!     .build()?;
 //! let locks = LockManager::builder(Memory::new())
-//!     .watchdog_timeout(Duration::from_millis(60))
+//!     .watchdog_timeout(Duration::from_secs(1))
 //!     .runtime(background.handle().clone())
 //!     .build()?;
 //!
 //! let handlers = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 //! handlers.block_on(async {
 //!     let guard = locks.acquire("order:42").await?;
-//!     // Blocks the only thread of the handlers for several leases.
-//!     std::thread::sleep(Duration::from_millis(200));
+//!     // Blocks the only thread of the handlers for longer than the lease.
+//!     std::thread::sleep(Duration::from_millis(1200));
 //!     assert!(guard.is_held());
 //!     guard.release().await
 //! })?;

@@ -1,11 +1,13 @@
-//! A primary, its replicas, and the sentinels that choose between them.
+//! Redis Sentinel: for services that must remain available when a Redis server fails.
+//!
+//! A primary grants the locks, replicas copy it, and sentinels elect a replica if the primary fails.
 //!
 //! ```text
 //!   process                       sentinels
-//!  ┌───────────┐   who is it?    ┌───┐┌───┐┌───┐
+//!  ┌───────────┐    primary?     ┌───┐┌───┐┌───┐
 //!  │           ├────────────────►│ 1 ││ 2 ││ 3 │   asked for each new connection,
-//!  │           │◄────────────────┤   ││   ││   │   and while anybody holds or waits
-//!  │           │   most say: P   └───┘└───┘└───┘
+//!  │           │◄────────────────┤   ││   ││   │   and while there are holders or waiters
+//!  │           │   majority: P   └───┘└───┘└───┘
 //!  │           │
 //!  │           │    commands     ┌───┐ copies, later  ┌────┐
 //!  │           ├────────────────►│ P ├───────────────►│ R1 │
@@ -17,7 +19,7 @@
 //! # async fn example() -> Result<(), tower_lock::ConnectError> {
 //! use tower_lock::LockManager;
 //!
-//! // The login is that of the primary; sentinels have their own: `sentinel_auth`.
+//! // The login is for the primary. `sentinel_auth` sets the login for the sentinels.
 //! let url = "redis+sentinel://locker:secret@s1:26379,s2:26379,s3:26379/mymaster";
 //! let locks = LockManager::connect(url).await?;
 //! # Ok(())
@@ -26,7 +28,7 @@
 //!
 //! # What it guarantees
 //!
-//! One holder for each key as long as no failover loses a write.
+//! While no failover loses a write, each key has at most one holder.
 //!
 //! Commands go only to a server that confirms that it is the primary, at the address that the sentinels
 //! name. While there are holders or waiters, or a connection is being opened, the sentinels are asked four
@@ -49,42 +51,40 @@
 //!
 //! # What a failover can do
 //!
-//! A replica copies after the primary has answered. A lock that the new primary never saw is free
-//! there: its holder is told at the first renewal, at once after the reconnect, and until then
-//! another may hold the key. The fencing token keeps their writes apart. It grows over a failover if the
-//! clock of the new primary is past the tokens that it never saw: see
+//! A replica copies a write after the primary has replied. If the new primary never received a grant, the key is
+//! free there. The holder detects its loss at its first renewal, directly after the reconnect. Until then another
+//! owner may hold the key, and the fencing token keeps their writes apart. The token grows over a failover if the
+//! clock of the new primary is past the tokens that it never received: see
 //! [fencing tokens](super::one_server#fencing-tokens).
 //!
-//! [`min_replicas`](crate::backend::redis::RedisBackendBuilder::min_replicas) narrows the gap: a
-//! grant counts only when so many replicas have it. If that is all of them, none can be chosen that
-//! has not; with fewer, one that lags may be.
+//! | event | consequence |
+//! |---|---|
+//! | the new primary never received a release | the key stays held until the lease expires |
+//! | `SENTINEL FAILOVER` | the old primary accepts writes for many seconds; the backend leaves it when a majority of the sentinels names the new one, and loses the writes of about the last second |
+//! | a primary is cut off together with some clients | it grants locks to them until it stops accepting writes: see `min-replicas-to-write` below |
+//! | the failover takes less than two thirds of the watchdog timeout | the surviving locks are renewed at the new primary, and waiters are served within 1 s |
+//! | the failover takes longer | all locks are lost |
 //!
-//! A release that the new primary never saw keeps the key taken there until the lease has run out.
-//! `SENTINEL FAILOVER` is no gentler: the old primary goes on for many seconds, until the sentinels
-//! make it a replica. It is left as soon as most of them name the new one; what was written to it
-//! after the new one had taken over, a second or so before, is lost.
-//!
-//! A primary that was cut off with some of its clients goes on granting to them until it finds out:
-//! `min-replicas-to-write 1` and `min-replicas-max-lag` on the server bound that time.
-//!
-//! Locks that survive are renewed at the new primary; waiters there are served within a second; a
-//! failover that takes longer than two thirds of the watchdog timeout costs all locks.
+//! With [`min_replicas`](crate::backend::redis::RedisBackendBuilder::min_replicas), a grant counts only when that many
+//! replicas have it. If all replicas must have it, every elected replica has the lock. With fewer, a replica without
+//! the lock may be elected.
 //!
 //! # What to set
 //!
 //! | on the servers | why |
 //! |---|---|
-//! | `maxmemory-policy noeviction`, on the replicas, too | as on [one server](super::one_server) |
-//! | `appendonly yes`, on the primary, too | a primary that restarts empty before anybody notices makes its replicas empty |
-//! | `min-replicas-to-write 1` | a primary that was cut off stops |
+//! | `maxmemory-policy noeviction`, also on the replicas | as on [one server](super::one_server) |
+//! | `appendonly yes`, also on the primary | a primary that restarts empty before the sentinels notice makes its replicas empty |
+//! | `min-replicas-to-write 1`, `min-replicas-max-lag` | a primary that is cut off stops accepting writes after this lag |
 //! | `down-after-milliseconds`, `failover-timeout` | together below two thirds of the watchdog timeout |
 //! | an odd number of sentinels, at least three, on different machines; all of them in the URL, each once | a majority has to agree |
 //!
-//! The login in the URL is that of the primary. The sentinels have one of their own, or none:
-//! [`sentinel_auth`](crate::backend::redis::RedisBackendBuilder::sentinel_auth). Its user needs
+//! The login in the URL is for the primary. The setting
+//! [`sentinel_auth`](crate::backend::redis::RedisBackendBuilder::sentinel_auth) is for sentinels that require a login.
+//! Its user needs
 //! `+sentinel|get-master-addr-by-name +sentinel|master`. Without the second one, the epochs are unknown,
 //! and only a majority replaces a known primary.
 //!
 //! If this process cannot reach the address that the sentinels name, as behind Docker or NAT, set
-//! [`address_map`](crate::backend::redis::RedisBackendBuilder::address_map). A password or token of the primary that
-//! changes comes from [`credentials`](crate::backend::redis::RedisBackendBuilder::credentials).
+//! [`address_map`](crate::backend::redis::RedisBackendBuilder::address_map). If the password or
+//! token of the primary changes, set [`credentials`](crate::backend::redis::RedisBackendBuilder::credentials).

@@ -8,7 +8,7 @@ use crate::{InvalidKey, LockKeys};
 ///
 /// Implemented by the extractors behind [`LockLayer`](crate::LockLayer)'s constructors, and by
 /// every closure of the same shape. Parts of a key that come from a request belong into
-/// [`LockKey::from_parts`], which keeps them apart.
+/// [`LockKey::from_parts`](crate::LockKey::from_parts), which keeps them apart.
 ///
 /// ```
 /// use http::request::Parts;

@@ -1,0 +1,142 @@
+//! HTTP: for those that lock routes, and for authors of clients.
+//!
+//! # What a client sees
+//!
+//! | situation | status | `Retry-After` | problem type |
+//! |---|---|---|---|
+//! | another owner held the lock for the whole wait | 409, or [`status`](crate::LockLayer::status), such as 423 | yes | `resource-busy` |
+//! | too many waiters for this key | 429 | yes | `too-many-waiters` |
+//! | too many waiters in this manager | 503 | yes | `lock-overload` |
+//! | the backend is unavailable | 503 | yes | `lock-unavailable` |
+//! | the backend rejects this service: login, permission, certificate | 503 | no | `lock-unavailable` |
+//! | the manager is shutting down | 503 | yes | `shutting-down` |
+//! | the lock was lost before the head was sent | 500 | no | `lock-lost` |
+//! | the lock was lost while the body streamed | the body ends with an error | | |
+//! | the request has no usable key | 400 | no | `lock-key-invalid` |
+//! | the key in the backend holds something else | 500 | no | `lock-key-conflict` |
+//! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
+//! | the program set an option out of bounds | 500 | no | `lock-option-invalid` |
+//!
+//! A wait that is shorter than a round trip to the backend ends as 503, because the state of the lock is unknown by
+//! then.
+//!
+//! The body is `application/problem+json` (RFC 9457), with types such as `tag:tower-lock,2026:resource-busy`. A client
+//! that accepts only text receives `text/plain`. A gRPC client receives a status in the trailers. No response contains
+//! the key.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::convert::Infallible;
+//!
+//! use http::{Request, Response, StatusCode};
+//! use tower::{ServiceBuilder, ServiceExt, service_fn};
+//! use tower_lock::{ErrorKind, LockKey, LockLayer, LockManager, LockRejection};
+//!
+//! let locks = LockManager::in_memory();
+//! let service = ServiceBuilder::new()
+//!     .layer(LockLayer::by_header(locks.clone(), "x-tenant").no_wait())
+//!     .service(service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new()))));
+//!
+//! let guard = locks.acquire(LockKey::from_parts(["x-tenant", "acme"])).await?;
+//! let request = Request::put("/").header("x-tenant", "acme").body(String::new())?;
+//! let response = service.oneshot(request).await?;
+//!
+//! assert_eq!(response.status(), StatusCode::CONFLICT);
+//! assert!(response.headers().contains_key("retry-after"));
+//! let rejection = response.extensions().get::<LockRejection>().unwrap();
+//! assert_eq!(rejection.kind(), ErrorKind::Busy);
+//! # drop(guard);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Settings
+//!
+//! | to | set | default |
+//! |---|---|---|
+//! | limit the wait | [`wait`](crate::LockLayer::wait), [`no_wait`](crate::LockLayer::no_wait) | 5 s, or the manager's |
+//! | let clients shorten the wait by `Prefer: wait=N` | [`honor_prefer_wait`](crate::LockLayer::honor_prefer_wait) | off |
+//! | limit the hold | [`max_hold`](crate::LockLayer::max_hold) | 5 min |
+//! | lock only POST, PUT, PATCH, DELETE and other writes | [`writes_only`](crate::LockLayer::writes_only) | every request with a key |
+//! | answer 423 in place of 409 | [`status`](crate::LockLayer::status) | 409 |
+//! | replace rejections | [`on_reject`](crate::LockLayer::on_reject) | problem details |
+//! | release before the body is complete | [`release_at_head`](crate::LockLayer::release_at_head) | when the response is complete |
+//! | let the handler finish under a lost lock | [`on_lost`](crate::LockLayer::on_lost) | drop the handler |
+//! | run unlocked while the backend is unavailable | [`on_unavailable`](crate::LockLayer::on_unavailable) | 503 |
+//! | reject nothing, and count what would be rejected | [`observe_only`](crate::LockLayer::observe_only) | off |
+//!
+//! A [`LockScopeLayer`](crate::LockScopeLayer) has the settings of the wait, the lease, the hold, the status, the loss and
+//! the rejection. They apply to [`Locked`](crate::Locked), and so do those of a `LockLayer` around the handler. Without
+//! either, `Locked` uses the defaults of the manager.
+//!
+//! # Layer, extractor or scope
+//!
+//! | the handler's keys come from | use |
+//! |---|---|
+//! | the head of the request | [`LockLayer`](crate::LockLayer) |
+//! | the body, or another extractor | [`Locked`](crate::Locked) under a [`LockScopeLayer`](crate::LockScopeLayer) |
+//! | a look-up in the handler | [`acquire`](crate::LockManager::acquire), and [`LockScope::keep`](crate::LockScope::keep) |
+//!
+//! A scope keeps the locks until the response is complete, and aborts the handler if one is lost. Without a layer or a
+//! scope, the locks of `Locked` are released when the guard is dropped, and a handler whose lock is lost continues.
+//!
+//! # In an existing axum app
+//!
+//! ```
+//! # #[cfg(not(feature = "axum"))]
+//! # fn main() {}
+//! # #[cfg(feature = "axum")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
+//! use axum::{Router, extract::Path, routing::get};
+//! use tower_lock::{Held, LockLayer, LockManager};
+//!
+//! async fn show(Path(order): Path<String>) -> String {
+//!     format!("order {order}")
+//! }
+//!
+//! async fn update(held: Held, Path(order): Path<String>) -> String {
+//!     format!("order {order} with token {}", held.fencing_token())
+//! }
+//!
+//! let locks = LockManager::in_memory();
+//! let one_at_a_time = LockLayer::by_path_param(locks, "order")
+//!     .writes_only()
+//!     .wait(Duration::from_secs(2));
+//! let app: Router = Router::new()
+//!     .route("/orders/{order}", get(show).put(update).route_layer(one_at_a_time));
+//! # use axum::{body::Body, http::{Request, StatusCode}};
+//! # use tower::ServiceExt;
+//! # let request = Request::put("/orders/42").body(Body::empty())?;
+//! # assert_eq!(app.oneshot(request).await?.status(), StatusCode::OK);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The documentation of [`LockLayer`](crate::LockLayer#where-to-put-it) states where to put the layer among
+//! authentication, timeouts and limits.
+//!
+//! # When the lock is released
+//!
+//! The lock is released when the response is complete. A body in memory is complete with its head. A streaming body
+//! holds the lock until it ends, fails or is dropped. The response does not wait for the backend.
+//!
+//! | end of the request | then |
+//! |---|---|
+//! | the client disconnects while it waits | it leaves the queue |
+//! | the client disconnects while the handler runs | the handler is dropped, then the lock is released |
+//! | the handler panics, or an outer timeout ends it | the same |
+//! | the connection is upgraded (101), or the request is `HEAD` | the lock is released at the head |
+//! | the lock is lost | the handler is dropped, and the client receives 500 `lock-lost` |
+//!
+//! A response over HTTP/1.0 without a length cannot show that it was cut short. There, a body that ends with an error
+//! looks complete.
+//!
+//! # Advice for clients
+//!
+//! - After 409, 429 or 503 with `Retry-After`: retry after that time. The request did not run.
+//! - After 500 `lock-lost`: the request may have run in part. Read the resource before you retry.
+//! - After 400 or another 500: a retry does not help.

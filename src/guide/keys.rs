@@ -1,0 +1,94 @@
+//! Keys: for those that choose which requests exclude each other.
+//!
+//! # Where keys come from
+//!
+//! | source | constructor | key |
+//! |---|---|---|
+//! | the path | [`by_path`](crate::LockLayer::by_path) | the path |
+//! | a parameter of the axum route | [`by_path_param`](crate::LockLayer::by_path_param)`(locks, "account")` | `["account", value]` |
+//! | a header | [`by_header`](crate::LockLayer::by_header)`(locks, "x-tenant")` | `["x-tenant", value]` |
+//! | the query | [`by_query`](crate::LockLayer::by_query)`(locks, "account")` | `["account", value]` |
+//! | a value from an outer layer | [`by_extension`](crate::LockLayer::by_extension)`::<Tenant>(locks)` | its [`LockTarget`](crate::LockTarget) |
+//! | anything else in the head | [`LockLayer::new`](crate::LockLayer::new)`(locks, closure)` | the closure's |
+//! | the body, or another extractor | [`Locked<T>`](crate::Locked) in the handler, under a [`LockScopeLayer`](crate::LockScopeLayer) | its [`LockTarget`](crate::LockTarget) or [`LockBy`](crate::LockBy) |
+//! | a look-up in the handler | [`acquire`](crate::LockManager::acquire)`(key)`, then [`LockScope::keep`](crate::LockScope::keep) | a [`LockKey`](crate::LockKey) |
+//! | a job without a request | [`acquire`](crate::LockManager::acquire)`(key)` | a [`LockKey`](crate::LockKey) |
+//!
+//! A route, an extractor and a job with the same parts share a lock:
+//!
+//! ```
+//! # #[cfg(not(feature = "axum"))]
+//! # fn main() {}
+//! # #[cfg(feature = "axum")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use axum::{Json, Router, body::Body, http::{Request, StatusCode}, routing::post};
+//! use serde::Deserialize;
+//! use tower::ServiceExt;
+//! use tower_lock::{LockKey, LockKeys, LockLayer, LockManager, LockTarget, Locked};
+//!
+//! #[derive(Deserialize)]
+//! struct Transfer {
+//!     from: String,
+//!     to: String,
+//! }
+//!
+//! impl LockTarget for Transfer {
+//!     fn lock_keys(&self) -> LockKeys {
+//!         LockKeys::from([
+//!             LockKey::from_parts(["account", &self.from]),
+//!             LockKey::from_parts(["account", &self.to]),
+//!         ])
+//!     }
+//! }
+//!
+//! async fn transfer(Locked(Json(transfer), _guard): Locked<Json<Transfer>>) -> String {
+//!     format!("{} to {}", transfer.from, transfer.to)
+//! }
+//!
+//! let locks = LockManager::builder(tower_lock::Memory::new()).wait(std::time::Duration::ZERO).build()?;
+//! let close = LockLayer::by_path_param(locks.clone(), "account");
+//! let app: Router = Router::new()
+//!     .route("/accounts/{account}/close", post(async || "closed").route_layer(close))
+//!     .route("/transfers", post(transfer))
+//!     .with_state(locks.clone());
+//!
+//! // A job holds the lock of one account. Both routes are busy.
+//! let job = locks.acquire(LockKey::from_parts(["account", "alice"])).await?;
+//! let close = Request::post("/accounts/alice/close").body(Body::empty())?;
+//! assert_eq!(app.clone().oneshot(close).await?.status(), StatusCode::CONFLICT);
+//! let transfer = Request::post("/transfers")
+//!     .header("content-type", "application/json")
+//!     .body(Body::from(r#"{"from": "bob", "to": "alice"}"#))?;
+//! assert_eq!(app.oneshot(transfer).await?.status(), StatusCode::CONFLICT);
+//! # drop(job);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Rules
+//!
+//! - **Lock what the handler writes**, not what the client asked for. All routes that change an account must make the
+//!   same key.
+//! - **Build keys with [`from_parts`](crate::LockKey::from_parts)** if a piece comes from a request. It keeps
+//!   `["a:b", "c"]` and `["a", "b:c"]` apart. An empty part is rejected with 400, so a missing id never becomes one
+//!   lock for all requests.
+//! - **One spelling per record.** `7` and `07` are one number and two keys. Lock by the text that identifies the
+//!   record, or by the parsed value everywhere.
+//! - **All keys in one acquire.** A handler that needs two locks acquires them in one [`LockKeys`](crate::LockKeys): all
+//!   or none, in one order. If it acquires them one after the other, two requests can wait for each other until
+//!   their waits end.
+//! - **Authentication and validation go outside of the lock.** A client without permission then cannot block other
+//!   clients. Timeouts go outside as well, and are longer than the wait: a busy resource is then 409 and not 408.
+//! - **To acquire a held lock again, name its owner.** Nested layers and extractors do so automatically. An
+//!   [`acquire`](crate::LockManager::acquire) in a handler needs `.owner(held.owner())`. Without it, the acquire waits
+//!   for its own request.
+//! - **A layer locks before the body arrives.** A client that sends its body slowly holds the lock. For clients that
+//!   are not trusted, use `Locked<Json<..>>`, which reads the body first.
+//! - **In doubt, lock too much.** A key that covers too much costs time. A key that covers too little loses updates.
+//!
+//! # Form and length
+//!
+//! A key has at most 512 bytes after percent-encoding. A longer key is cut and ends in a SHA-256 of the whole.
+//! [`LockKey`](crate::LockKey) lists the characters that are encoded. In Redis, the name of the lock is the
+//! [prefix](super::redis#settings) and then the key. One acquire takes at most 16 keys.

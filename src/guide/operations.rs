@@ -1,0 +1,135 @@
+//! Operations: for those that run a service with locks in production.
+//!
+//! # What to monitor
+//!
+//! The feature `metrics` reports these figures through the [`metrics`](https://docs.rs/metrics) crate:
+//!
+//! | name | kind | alert when |
+//! |---|---|---|
+//! | `tower_lock_acquires_total{outcome}` | counter | the rate of an outcome other than `granted` and `busy` is above 0 for some minutes |
+//! | `tower_lock_wait_seconds` | histogram | its 99th percentile approaches the wait of the layer |
+//! | `tower_lock_lost_total` | counter | it increases: some work ran under a lost lock |
+//! | `tower_lock_unlocked_total{option, outcome}` | counter of requests that ran without their lock, by `observe_only` or `on_unavailable` | it increases with the option `on_unavailable` |
+//! | `tower_lock_transfers_total` | counter | – |
+//! | `tower_lock_transfer_seconds` | histogram, from a transfer to its confirmation | its 99th percentile is above some round trips |
+//! | `tower_lock_passed_over_total` | counter of waiters whose processes ended or hang | it increases outside of deployments |
+//!
+//! The label `outcome` is `granted`, `busy`, `too_many_waiters`, `overloaded`, `unavailable`, `misconfigured`, `lost`,
+//! `shutting_down`, `invalid_key`, `invalid_option`, `key_conflict` or `reentrancy_limit`. No label contains a key.
+//!
+//! The feature `tracing` reports these events:
+//!
+//! | level | message | meaning |
+//! |---|---|---|
+//! | `warn` | `lock lost while held` | a guard was lost: see below |
+//! | `warn` | `lock server self-test warning`, with the field `warning` | the server may evict locks, is a replica, or cannot grant locks now |
+//! | `warn` | `lock store unreachable`, with the fields `address` and `cause` | a server does not reply; once per outage |
+//! | `warn` | `locks cannot be acquired` | a server replies but rejects grants: a permission, full memory, a replica |
+//! | `warn` | `release notifications unavailable` | waiters poll until the subscription is restored |
+//! | `warn` | `sentinels unavailable` | no sentinel of the URL replies |
+//! | `info` | `… again`, or `server removed` | the end of an outage |
+//! | `warn` | `requests run without their lock` | the backend is unavailable, and `on_unavailable` lets requests pass |
+//! | `info` | `request would be rejected` | a request under `observe_only` |
+//! | `info` | `primary changed` | the sentinels named another primary |
+//! | `debug` | `lock not acquired`, with the fields `outcome` and `cause` | one acquire failed |
+//!
+//! No event contains a key, an owner or a password. To find out which keys are busy, log the path of requests that
+//! receive 409 in the service itself.
+//!
+//! [`LockManager::snapshot`](crate::LockManager::snapshot) returns the current numbers of locks and waiters.
+//! [`RedisBackend::warnings`](crate::RedisBackend::warnings) returns the warnings of the connect without `tracing`.
+//!
+//! # What to do when
+//!
+//! | symptom | meaning | first steps |
+//! |---|---|---|
+//! | 409 `resource-busy` | another owner held the lock for the whole wait | measure how long handlers hold it; shorten them or raise the wait; use finer [keys](super::keys) |
+//! | 429 `too-many-waiters` | 1,024 acquires wait for this key | find the client that repeats its request; raise [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) only with a reason |
+//! | 503 `lock-overload` | 65,536 acquires wait in this manager | as above, over all keys: [`max_waiters`](crate::LockManagerBuilder::max_waiters) |
+//! | 503 `lock-unavailable` with `Retry-After` | the server did not reply within the wait | read the `cause` in the log; check the network, the load and the failover of the server |
+//! | 503 `lock-unavailable` without `Retry-After` | the server rejects this client | check the password, the [permissions](super::redis#permissions) and the certificate |
+//! | 503 `shutting-down` | this instance is ending | nothing: another instance serves the retry |
+//! | 500 `lock-lost` | the lock was lost while the handler ran | see the next section |
+//! | 500 `lock-key-conflict` | the key in Redis belongs to other data | set a [prefix](crate::backend::redis::RedisBackendBuilder::prefix) of your own |
+//! | 500 `lock-reentrancy` | one owner holds the lock 64 times | look for an acquire in a loop that keeps its guards |
+//! | a key stays held after a crash | its lease has not expired | wait for the [watchdog timeout](crate::LockManagerBuilder::watchdog_timeout), 30 s by default |
+//! | a key stays held without a crash | a handler hangs, or a guard is stored | [`inspect`](crate::LockManager::inspect) returns its owner and TTL; set [`max_hold`](crate::LockLayer::max_hold) |
+//!
+//! # Why a lock was lost
+//!
+//! | cause | sign | remedy |
+//! |---|---|---|
+//! | the server was unavailable for two thirds of the watchdog timeout | a `warn` event of the outage before it | raise [`watchdog_timeout`](crate::LockManagerBuilder::watchdog_timeout), or improve the failover |
+//! | the server lost its data | the losses of all processes coincide with a restart | persistence: see [`one_server`](super::one_server) |
+//! | the process paused: suspended machine, CPU limit, blocked runtime | no event of the server | do not block the runtime; see [`runtimes`](super::runtimes) |
+//! | the hold reached `max_hold` or its fixed lease | the loss comes after a constant time | raise the limit or split the work |
+//! | [`force_release`](crate::LockManager::force_release) | a call of yours | – |
+//!
+//! # Release a key by hand
+//!
+//! [`force_release`](crate::LockManager::force_release) releases a key from any owner. Its guard is then lost, and the
+//! next waiter acquires the key. Use it only if the holder cannot write any more, or if the storage checks
+//! [fencing tokens](super::fencing). A `DEL` in Redis has the same effect, but notifies no waiter: waiters then attempt
+//! within about 1 s.
+//!
+//! # Shut down
+//!
+//! A process that ends without a shutdown keeps its locks until their leases expire.
+//! [`shutdown`](crate::LockManager::shutdown) rejects waiters, lets holders finish and releases their locks. Call it on
+//! SIGTERM and on Ctrl-C, as `examples/orders.rs` does. Its documentation has the lines for `axum::serve`.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
+//! use tower_lock::{ErrorKind, LockManager};
+//!
+//! let locks = LockManager::in_memory();
+//! let guard = locks.acquire("order:42").await?;
+//! let handler = tokio::spawn(async move {
+//!     tokio::time::sleep(Duration::from_millis(20)).await;
+//!     drop(guard);
+//! });
+//!
+//! let remaining = locks.shutdown(Duration::from_secs(10)).await;
+//! assert!(remaining.is_idle());
+//! assert_eq!(locks.acquire("order:42").await.unwrap_err().kind(), ErrorKind::ShuttingDown);
+//! # handler.await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Background jobs
+//!
+//! A job acquires its lock from the same manager. [`run`](crate::Acquire::run) drops the work if the lock is lost:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tower_lock::Error> {
+//! use tower_lock::{ErrorKind, LockManager};
+//!
+//! async fn clean_up() -> usize {
+//!     3
+//! }
+//!
+//! let locks = LockManager::in_memory();
+//! // One attempt: if another instance runs the job, this one skips it.
+//! match locks.acquire("nightly").no_wait().run(|_held| clean_up()).await {
+//!     Ok(removed) => assert_eq!(removed, 3),
+//!     Err(error) if error.kind() == ErrorKind::Busy => {}
+//!     Err(error) => return Err(error),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Deploy
+//!
+//! - *The first week.* [`observe_only`](crate::LockLayer::observe_only) rejects nothing, and counts what it would
+//!   reject. Wait and keys can be chosen from these counts.
+//! - *Rolling update.* Old and new processes exclude each other, unless the changelog says otherwise.
+//! - *Restart Redis.* With its data and within two thirds of the watchdog timeout, no lock is lost. The page of the
+//!   [topology](super) describes the other cases.
+//! - *Change the prefix, the topology or `redisson_fencing_tokens`.* Stop all processes first: old and new processes
+//!   do not exclude each other, or their tokens do not increase together.

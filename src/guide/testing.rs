@@ -1,0 +1,102 @@
+//! Testing: for those that test a service with locks, or change this crate.
+//!
+//! # A service under test
+//!
+//! [`LockManager::in_memory`](crate::LockManager::in_memory) needs no server. Hold the lock in the test, and the
+//! route is busy. With paused time, a wait of 5 s takes no real time:
+//!
+//! ```
+//! # #[cfg(feature = "axum")]
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use axum::{Router, body::Body, http::{Request, StatusCode}, routing::put};
+//! use tower::ServiceExt;
+//! use tower_lock::{LockKey, LockLayer, LockManager};
+//!
+//! let locks = LockManager::in_memory();
+//! let app: Router = Router::new()
+//!     .route("/orders/{order}", put(async || "saved"))
+//!     .route_layer(LockLayer::by_path_param(locks.clone(), "order"));
+//! let put = || Request::put("/orders/42").body(Body::empty());
+//!
+//! let guard = locks.acquire(LockKey::from_parts(["order", "42"])).await?;
+//! assert_eq!(app.clone().oneshot(put()?).await?.status(), StatusCode::CONFLICT);
+//!
+//! drop(guard);
+//! assert_eq!(app.oneshot(put()?).await?.status(), StatusCode::OK);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "axum"))]
+//! # fn main() {}
+//! ```
+//!
+//! To test a lost lock, call [`force_release`](crate::LockManager::force_release) while the handler runs.
+//! [`snapshot`](crate::LockManager::snapshot) shows whether a test left a lock or a waiter behind:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tower_lock::Error> {
+//! use tower_lock::LockManager;
+//!
+//! let locks = LockManager::in_memory();
+//! let guard = locks.acquire("order:42").await?;
+//! assert!(locks.force_release("order:42").await?);
+//! assert!(!guard.is_held());
+//!
+//! drop(guard);
+//! assert!(locks.snapshot().is_idle());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # A backend of your own
+//!
+//! The feature `conformance` has the contract of [`Backend`](crate::Backend) as test functions. Pass two handles on one
+//! store, as two processes would have them:
+//!
+//! ```
+//! # #[cfg(feature = "conformance")]
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() {
+//! use tower_lock::backend::{Memory, conformance};
+//!
+//! let memory = Memory::new();
+//! conformance::all(&memory, &memory.clone()).await;
+//! # }
+//! # #[cfg(not(feature = "conformance"))]
+//! # fn main() {}
+//! ```
+//!
+//! # The examples
+//!
+//! ```sh
+//! cargo run --example bank    # transfers with and without locks, over HTTP; then serves
+//! cargo run --example orders  # a lock, a database and its fence, in one file to copy
+//! ```
+//!
+//! Both keep their locks in memory, or in Redis with `-- --locks redis://127.0.0.1:6379`. Any number of `orders`
+//! processes can share the locks and the file of `--database`. The test program `processes` starts four of them, kills
+//! and stops them at random for longer than their leases, and finds every update in the database. With `--features
+//! tracing`, `orders` also prints the events of its locks.
+//!
+//! `bank` keeps its accounts in its own memory. It prints a table such as this one, and then `curl` commands to
+//! try. With `-- --once` it ends after the table:
+//!
+//! ```text
+//! route                             requests   lost updates  busy        p50        p99
+//! POST /unlocked/transfers               320     589 of 640     0     4.8 ms     5.7 ms
+//! POST /accounts/{account}/deposit       320       0 of 320     0    17.9 ms   233.3 ms
+//! POST /transfers                        320       0 of 640     0    89.7 ms   236.1 ms
+//! ```
+//!
+//! # The tests of this crate
+//!
+//! | command | runs |
+//! |---|---|
+//! | `make test` | all tests except those against Java, in several minutes; installs `redis-server` on Debian and Ubuntu |
+//! | `make test-servers` | the Redis tests against Redis 6.2, 7.0 and 8.2, and Valkey 8.1 and 9.1 |
+//! | `make faults` | faults of servers, networks and processes, as one table |
+//! | `make simulate` | the engine under simulated faults, in virtual time |
+//! | `make queue` | random steps of the queue in Redis against a reference |
+//! | `make interop` | locks shared with Redisson 3.16.8 and 4.7.0; needs a JDK 17, Maven and Redis 7 |
+//! | `.ci/run` | everything that a change must pass |
