@@ -1,17 +1,17 @@
-//! Orders in one SQLite file, changed by any number of processes, one request at a time per order.
+//! Shows: orders in one SQLite file, which any number of processes change, one request at a time per order.
+//! Run: `cargo run --example orders`, or see below for two processes.
+//! Look at: `app`, which locks the route, and `claim` and `write`, which pass the fencing token to the storage.
 //!
 //! ```text
 //! cargo run --example orders -- --locks redis://127.0.0.1:6379 --port 3000
 //! cargo run --example orders -- --locks redis://127.0.0.1:6379 --port 3001
 //! ```
 //!
-//! With `--features tracing` it also says when locks are lost or cannot be taken, and what looks
-//! unsafe about a server.
+//! With `--features tracing` it also prints lost locks, outages and warnings about a server.
 //!
-//! What to copy: `app` puts the lock around the handler, and `claim` and `write` show its token to
-//! the storage. The lock keeps requests from working in vain; the token keeps the orders right even
-//! when a process stands still for longer than its lease and goes on as if nothing had happened.
-#![allow(clippy::print_stdout, clippy::print_stderr)] // It talks to whoever runs it.
+//! The lock prevents useless work. The token keeps the orders right even if a process pauses for longer than its
+//! lease and then continues.
+#![allow(clippy::print_stdout, clippy::print_stderr)] // It is a program with output.
 
 use std::error::Error;
 use std::future::IntoFuture as _;
@@ -82,7 +82,7 @@ async fn add_one(
 ) -> Result<Json<Order>, Failure> {
     let token = held.fencing_token();
     let quantity = orders.claim(&id, token).await? + 1;
-    // The warehouse is asked. If the lock is lost meanwhile, the layer drops this future here.
+    // The warehouse is asked. If the lock is lost during this time, the layer drops this future here.
     sleep(WORK).await;
     orders.write(&id, quantity, token).await?;
     Ok(Json(Order::new(id, quantity, token.get())))
@@ -100,7 +100,7 @@ struct Order {
     /// Text and not a number: `7` and `07` would be one order under two locks.
     id: String,
     quantity: i64,
-    /// The token of who wrote last. It exceeds 2^53, hence no number in JSON.
+    /// The token of the last write. It exceeds 2^53, so it is a string in JSON.
     token: String,
 }
 
@@ -115,14 +115,14 @@ impl Order {
     }
 }
 
-/// The storage. It does not lock; it refuses who was overtaken.
+/// The storage. It does not lock. It rejects the writes of stale holders.
 #[derive(Clone)]
 struct Orders(Arc<Mutex<Connection>>);
 
 impl Orders {
     fn open(file: &std::path::Path) -> rusqlite::Result<Self> {
         let database = Connection::open(file)?;
-        // While another process writes. Longer than a process may stand still in the middle of it.
+        // Longer than a process may pause during a write.
         database.busy_timeout(Duration::from_secs(10))?;
         database.execute_batch(
             "PRAGMA journal_mode = WAL; -- readers do not wait for writers
@@ -142,10 +142,10 @@ impl Orders {
         self.with(move |database| find(database, id)).await
     }
 
-    /// Reads the quantity, and shows the token with it: from here on, older ones are refused.
+    /// Reads the quantity and stores the token, so that later statements with older tokens are rejected.
     ///
-    /// Not only with the write: a write of the previous holder that is still on its way could
-    /// arrive after this read, and the write that follows from this read would wipe it out.
+    /// A token that is stored only with the write would be too late. A write of the previous holder could arrive
+    /// after this read, and the write that follows from this read would overwrite it.
     async fn claim(&self, id: &str, token: FencingToken) -> Result<i64, Failure> {
         let (id, token) = (id.to_owned(), token.get());
         self.with(move |database| {
@@ -179,9 +179,8 @@ impl Orders {
 
     /// Runs `work` on a thread that may block.
     ///
-    /// Nobody can stop it there. The layer drops a handler whose lock is lost or whose client is
-    /// gone, and gives the lock back, but what was begun here goes on while the next holder works:
-    /// hence the token in every statement.
+    /// The work cannot be stopped there. The layer drops a handler if its lock is lost or its client disconnects,
+    /// and releases the lock. The work continues while the next holder works, so each statement has the token.
     async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,
@@ -199,7 +198,7 @@ fn find(database: &Connection, id: String) -> Result<Order, Failure> {
     Ok(Order::new(id, quantity, fence))
 }
 
-/// Told here: mostly nobody is left to answer to. One line for each, to be counted in the log.
+/// Logs one line per rejected statement. Most often, the client has disconnected.
 fn overtaken(order: &Order, token: i64) -> Failure {
     eprintln!(
         "orders: overtaken: order {} saw token {}, refused {token}",
@@ -224,9 +223,8 @@ impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let status = match self {
             Self::NoOrder => StatusCode::NOT_FOUND,
-            // Nothing was written, for sure, and another try may succeed: 409 as when the lock was
-            // busy, and not 500 as when it was lost half-way. Seldom seen: whoever is overtaken has
-            // lost the lock, and the layer says so first, unless it was the locks that forgot.
+            // The statement wrote nothing, and a retry may succeed: 409, as for a busy lock. This response is rare.
+            // A stale holder has lost its lock, so the layer usually responds first.
             Self::Overtaken => StatusCode::CONFLICT,
             Self::Database(_) | Self::Thread(_) => {
                 eprintln!("orders: {}", with_causes(&self));
@@ -257,7 +255,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: Options) -> Result<(), Box<dyn Error>> {
-    // What the locks have to say goes through the crate's feature `tracing`.
+    // The feature `tracing` of the crate reports through this subscriber.
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .init();
@@ -277,8 +275,8 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
         ended = &mut server => return Ok(ended?),
         stopping = told_to_stop() => stopping?,
     }
-    // Both at once: the server takes no new connections and lets its requests finish; the manager
-    // refuses those that still wait for a lock, and gives back what the others held.
+    // Both run concurrently. The server accepts no connections and lets its requests finish. The manager rejects
+    // waiters and releases the locks of the requests that finish.
     drop(stop);
     let (left, served) = tokio::join!(locks.shutdown(GRACE), timeout(GRACE, server));
     if !left.is_idle() {
@@ -287,7 +285,7 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     Ok(served??)
 }
 
-/// By Ctrl-C, or by whoever runs it as a service.
+/// Completes at Ctrl-C, or at SIGTERM from a service manager.
 async fn told_to_stop() -> std::io::Result<()> {
     #[cfg(unix)]
     {
@@ -309,7 +307,7 @@ struct Options {
 }
 
 impl Options {
-    /// `None` if help was asked for.
+    /// Returns `None` if help was requested.
     fn from_args() -> Result<Option<Self>, lexopt::Error> {
         let mut options = Self {
             port: 3000,
@@ -332,8 +330,8 @@ impl Options {
     }
 }
 
-/// An error and what caused it, each of which says its own level only. What was said before is left
-/// out: some errors are their own cause.
+/// Returns an error and its causes as one line. A repeated message is left out, because some errors are their own
+/// cause.
 fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut levels: Vec<String> = Vec::new();
     for level in successors(Some(error), |&error| error.source()) {

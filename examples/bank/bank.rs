@@ -1,7 +1,7 @@
 //! The storage: accounts that are read, changed by the caller, and written back.
 //!
-//! That is how most programs use a database, and two of them at once lose an update. Nothing here
-//! locks; the storage only refuses the write of a holder that was overtaken, by its fencing token.
+//! Most programs use a database in this way, and two concurrent ones lose an update. The storage does not lock. It
+//! only rejects the write of a stale holder by its fencing token.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tower_lock::FencingToken;
 
-/// Those who have an account.
+/// The owners of the accounts.
 pub(crate) const CUSTOMERS: [&str; 4] = ["alice", "bob", "carol", "dave"];
 
 /// How far away the storage is.
@@ -71,7 +71,7 @@ impl Bank {
 
     pub(crate) async fn read(&self, name: &str) -> Result<Account, BankError> {
         let account = self.rows().get(name).map(|row| row.account.clone());
-        // The answer is on its way, and getting old.
+        // The reply takes time, and the account can change before it arrives.
         tokio::time::sleep(LATENCY).await;
         account.ok_or_else(|| BankError::NoAccount(name.to_owned()))
     }

@@ -1,15 +1,17 @@
-//! A bank that takes every account's lock before it touches the account.
+//! Shows: a bank whose transfers lose updates without locks, and none with locks.
+//! Run: `cargo run --example bank`.
+//! Look at: `routes`, the part that a service of your own would have.
+//!
+//! The program serves a small HTTP API and sends transfers to itself, first through a route without locks, then
+//! through routes with locks. It prints a table of lost updates and continues to serve:
 //!
 //! ```text
-//! cargo run --example bank
+//! route                             requests   lost updates  busy        p50        p99
+//! POST /unlocked/transfers               320     589 of 640     0     4.8 ms     5.7 ms
+//! POST /accounts/{account}/deposit       320       0 of 320     0    17.9 ms   233.3 ms
+//! POST /transfers                        320       0 of 640     0    89.7 ms   236.1 ms
 //! ```
-//!
-//! It serves a small HTTP API and plays transfers against itself, first through a route without
-//! locks, which loses updates, then through routes with locks, which must lose none. Then it goes
-//! on serving.
-//!
-//! Start reading in `routes`: it is the part that an application of your own would have.
-#![allow(clippy::print_stdout, clippy::print_stderr)] // It talks to whoever runs it.
+#![allow(clippy::print_stdout, clippy::print_stderr)] // It is a program with output.
 
 mod bank;
 mod options;
@@ -90,8 +92,8 @@ async fn run(
         }
     };
 
-    // Both at once: the server takes no new connections and lets its requests finish; the manager
-    // refuses those that still wait for a lock, and gives back what the others held.
+    // Both run concurrently. The server accepts no connections and lets its requests finish. The manager rejects
+    // waiters and releases the locks of the requests that finish.
     drop(stop);
     let (left, served) = tokio::join!(locks.shutdown(GRACE), timeout(GRACE, server.join_next()));
     if served.is_err() || !left.is_idle() {
@@ -100,7 +102,7 @@ async fn run(
     outcome
 }
 
-/// Plays, says what came of it, and then waits to be interrupted.
+/// Sends the transfers, prints the result, and then waits to be interrupted.
 async fn demonstrate(address: SocketAddr, once: bool) -> Result<(), Box<dyn Error + Send + Sync>> {
     let seen = play::play(address).await?;
     println!("{}", table::render(&seen));

@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The options of the command line.
 
 use lexopt::prelude::*;
 
@@ -21,7 +21,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// `None` if help was asked for.
+    /// Returns `None` if help was requested.
     pub(crate) fn from_args() -> Result<Option<Self>, lexopt::Error> {
         let mut options = Self {
             port: 3000,

@@ -1,4 +1,4 @@
-//! Customers: many at once, over real connections, each one request after the other.
+//! Concurrent customers over real connections. Each sends one request after the other.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::bank::{Account, CUSTOMERS};
 use crate::routes::{Deposit, Transfer};
 
-/// How many send requests to one route at a time, and how many requests each of them sends.
+/// The number of concurrent customers per route, and of requests per customer.
 const SENDERS: usize = 32;
 const REQUESTS_EACH: usize = 10;
 
@@ -30,20 +30,20 @@ pub(crate) enum Route {
     Transfer,
 }
 
-/// What was seen of one route.
+/// The results of one route.
 pub(crate) struct Seen {
     pub(crate) route: Route,
     /// Updates of an account that a customer saw confirmed.
     pub(crate) confirmed: u64,
-    /// Those of them that the accounts do not show.
+    /// Confirmed updates that the accounts do not contain.
     pub(crate) lost: u64,
     pub(crate) busy: u64,
     /// One per request, in ascending order.
     pub(crate) latencies: Vec<Duration>,
 }
 
-/// Plays the unlocked route by itself, then the locked ones at the same time: they share the
-/// accounts, and so their locks.
+/// Plays the unlocked route alone, and then both locked routes concurrently, because they share the accounts and
+/// their locks.
 pub(crate) async fn play(address: SocketAddr) -> Result<Vec<Seen>, Failure> {
     let http = Http::new(address);
     let mut seen = at_once(&http, &[Route::UnlockedTransfer]).await?;

@@ -1,4 +1,4 @@
-//! The HTTP API, and where it locks.
+//! The HTTP API and its locks.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tower_lock::{Held, LockKey, LockKeys, LockLayer, LockManager, LockTarget, Lo
 
 use crate::bank::{Account, Bank, BankError};
 
-/// What the handlers share. `Locked` finds the manager through `FromRef`.
+/// The state of the handlers. `Locked` obtains the manager through `FromRef`.
 #[derive(Clone)]
 struct App {
     bank: Arc<Bank>,
@@ -60,7 +60,7 @@ pub(crate) struct Deposit {
     pub(crate) amount: u32,
 }
 
-/// The layer holds the account's lock; `Held` shows it to the handler.
+/// The layer holds the lock of the account. The handler reads its token from `Held`.
 async fn deposit(
     held: Held,
     State(bank): State<Arc<Bank>>,
@@ -74,7 +74,7 @@ async fn deposit(
     Ok(Json(account))
 }
 
-/// Takes its time, so that there is somebody to wait for.
+/// Holds the lock for 10 s, so that other requests wait.
 async fn audit(
     State(bank): State<Arc<Bank>>,
     Path(name): Path<String>,
@@ -92,8 +92,8 @@ pub(crate) struct Transfer {
     pub(crate) amount: u32,
 }
 
-/// Both accounts, all or none, in an order that cannot deadlock. The parts are those that
-/// `by_path_param` makes of `{account}`: deposits and transfers lock the same keys.
+/// Locks both accounts, all or none, in an order that cannot deadlock. The keys have the parts of
+/// `by_path_param(.., "account")`, so deposits and transfers exclude each other.
 impl LockTarget for Transfer {
     fn lock_keys(&self) -> LockKeys {
         LockKeys::from([
@@ -103,7 +103,7 @@ impl LockTarget for Transfer {
     }
 }
 
-/// The extractor takes the locks when the body is read; they go when `guard` is dropped.
+/// The extractor acquires the locks after it has read the body. They are released when `guard` is dropped.
 async fn transfer(
     State(bank): State<Arc<Bank>>,
     Locked(Json(transfer), guard): Locked<Json<Transfer>>,
@@ -114,7 +114,7 @@ async fn transfer(
     Ok(Json([from, to]))
 }
 
-/// The same without locks.
+/// Transfers without locks.
 async fn unlocked_transfer(
     State(bank): State<Arc<Bank>>,
     Json(transfer): Json<Transfer>,
@@ -125,7 +125,7 @@ async fn unlocked_transfer(
     Ok(Json([from, to]))
 }
 
-/// Reads both accounts and changes the copies: who writes them back needs their locks.
+/// Reads both accounts and changes the copies. The caller needs their locks to write them back.
 async fn book(bank: &Bank, transfer: &Transfer) -> Result<(Account, Account), BankError> {
     if transfer.from == transfer.to {
         return Err(BankError::SameAccount);

@@ -1,4 +1,4 @@
-//! What was seen, in a table and in one sentence.
+//! The results as a table and as one sentence.
 
 use crate::play::Seen;
 
@@ -25,7 +25,7 @@ fn line(route: &str, [requests, lost, busy, p50, p99]: [String; 5]) -> String {
     format!("{route:<33}{requests:>9}{lost:>15}{busy:>6}{p50:>11}{p99:>11}\n")
 }
 
-/// Whether the locks did what they are for.
+/// Returns a sentence on the lost updates, or an error if a locked route lost one.
 pub(crate) fn verdict(seen: &[Seen]) -> Result<String, String> {
     let lost = |locked: bool| -> u64 {
         let of_kind = seen.iter().filter(|seen| seen.route.is_locked() == locked);
