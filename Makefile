@@ -31,7 +31,7 @@ FIRST ?= 0
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-servers faults queue simulate mutants server lint features bench instructions interop
+.PHONY: help test test-servers faults queue simulate mutants server lint features deny bench instructions interop
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
@@ -41,6 +41,7 @@ help:
 	@echo 'make queue     random steps of the queue in Redis against a reference (STEPS=n, QUEUE_SEED=n)'
 	@echo 'make mutants   changes of the engine and the middleware that no test catches (SHARD=k/n, JOBS=n)'
 	@echo 'make lint      format, clippy and documentation, warnings are errors'
+	@echo 'make deny      licenses, sources and bans of the dependencies (installs cargo-deny)'
 	@echo 'make features  each feature alone, and none'
 	@echo 'make bench     beside other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot", HERD_SECONDS=n)'
 	@echo 'make instructions  of the hot paths, against what is stored (STORE=1 stores; takes valgrind)'
@@ -93,6 +94,11 @@ features:
 	if echo "$$tree" | grep -E '^(axum|redis|deadpool)'; then \
 		echo 'without features the crate must not depend on these'; exit 1; \
 	fi
+
+# Advisories change without a commit, so only the workflow checks them.
+deny:
+	command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
+	$(CARGO) deny --all-features check bans licenses sources
 
 # Beside other locks; `cargo bench --bench speed` has the small one.
 bench: server
