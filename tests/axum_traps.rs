@@ -278,7 +278,7 @@ async fn a_timeout_outside_of_the_lock_covers_the_wait_too() {
             .route_layer(LockLayer::by_path(locks.clone()).wait(Duration::from_millis(wait)))
             .layer(timeout(1_000))
     };
-    // A wait shorter than the timeout answers by itself.
+    // With a wait shorter than the timeout, the layer responds.
     assert_eq!(
         status(&app(500), Method::GET, "/").await,
         StatusCode::CONFLICT

@@ -76,7 +76,7 @@ impl Answer {
             .map(|value| value.parse::<u64>().unwrap());
         assert_eq!(seconds.is_some(), retry_after);
         assert_eq!(json.get("retry_after_ms").is_some(), retry_after);
-        // Whoever could have waited is told how long it was.
+        // A request that can wait receives the time that it waited.
         assert_eq!(json.get("waited_ms").is_some(), retry_after);
         assert_eq!(self.rejection.waited().is_some(), retry_after);
         if let Some(seconds) = seconds {

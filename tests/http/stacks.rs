@@ -81,8 +81,8 @@ pub(crate) fn request<B: Default>(user: bool) -> Request<B> {
     request.body(B::default()).unwrap()
 }
 
-/// What every documented stack does: locks, rejects while the lock is held, and lets nobody in without the
-/// header. `send` sends one request with or without it.
+/// Checks that a documented stack locks, rejects while the lock is held, and rejects requests without the header.
+/// `send` sends one request with or without it.
 async fn assert_locks(locks: &LockManager, send: impl AsyncFn(bool) -> (StatusCode, String)) {
     assert_eq!(send(true).await, (StatusCode::OK, "locked".to_owned()));
     let guard = locks.acquire(path_key("/orders/42")).await.unwrap();

@@ -139,7 +139,7 @@ impl World {
             10..14 => Call::Release(holder),
             14 => Call::Leave(lease),
             15 => {
-                // Left, and contends anew.
+                // Left, and contends again.
                 let again = format!("{}:{}", manager_of(&lease), self.next);
                 self.next += 1;
                 self.leases[index] = again;

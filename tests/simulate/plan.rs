@@ -133,7 +133,7 @@ pub enum What {
     StepForward(Ms),
     StepBack(Ms),
     EmptyRestart,
-    /// Tells a manager that the store was out of reach.
+    /// Notifies a manager that the store was unreachable.
     Recovery {
         manager: usize,
     },

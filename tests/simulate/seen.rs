@@ -363,7 +363,7 @@ impl Seen {
         }
     }
 
-    /// What it has held meanwhile, of several keys or without picking it up, may still be renewed.
+    /// What it held during the wait, of several keys or without picking it up, may still be renewed.
     fn ends_for_owner(&mut self, waiter: &Waiter, now: Time) {
         for guard in &self.guards {
             if waiter.owner == Some(guard.owner) {
