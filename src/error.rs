@@ -8,8 +8,7 @@ type Source = Arc<dyn std::error::Error + Send + Sync>;
 
 /// An error from acquiring or releasing a lock.
 ///
-/// "Somebody else has it" and "the backend is down" are never merged: ask [`Error::kind`], or the
-/// predicates.
+/// A busy lock and an unavailable backend have different kinds: see [`Error::kind`] and the predicates.
 #[derive(Debug, Clone)]
 pub struct Error {
     repr: Box<Repr>,

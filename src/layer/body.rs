@@ -68,7 +68,7 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    /// The body after one look at it, which tells whether it is in memory already.
+    /// Creates the body after one poll, which shows whether it is in memory.
     pub(super) fn looked_at(body: B, cx: &mut Context<'_>) -> Self {
         let mut inner = Inner::new(body);
         // The waker of a pending look is the server's task, which polls the body next anyway.

@@ -29,7 +29,7 @@ pub(crate) struct RequestInfo {
 }
 
 impl RequestInfo {
-    /// Of a request that the one who rejects it does not see.
+    /// The form for a rejection that is created without its request.
     pub(crate) const UNKNOWN: Self = Self {
         form: Form::Problem,
         head: false,

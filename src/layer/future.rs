@@ -32,8 +32,8 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it while it waits takes the request out of the queue and leaves nothing behind;
-    /// dropping it later drops the inner service's future and then gives the lock back.
+    /// If dropped while it waits, the request leaves the queue, and nothing remains. If dropped later, the future
+    /// of the inner service is dropped first, and then the lock is released.
     pub struct ResponseFuture<F, S, ReqBody> {
         #[pin]
         state: State<F, S, ReqBody>,

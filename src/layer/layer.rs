@@ -17,12 +17,11 @@ use super::unlocked::OnUnavailable;
 use crate::lock::{valid_lease, valid_wait};
 use crate::{ConfigError, LockManager};
 
-/// Takes a lock for every request before the inner service runs, and gives it back when the answer
-/// is complete.
+/// Acquires a lock before calling the inner service, and releases it when the response is complete.
 ///
-/// Each constructor says where the key comes from; the setters change the defaults. A request that
-/// does not get its lock is answered without the inner service: 409 after the wait, 503 when the
-/// locks cannot be reached, and so on.
+/// Each constructor states where the key comes from. The setters change the defaults. A request whose lock is not
+/// acquired is rejected without the inner service: 409 after the wait, 503 if the backend is unavailable.
+/// [`guide::http`](crate::guide::http) lists all responses, and [`guide::keys`](crate::guide::keys) the sources of keys.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -57,28 +56,25 @@ use crate::{ConfigError, LockManager};
 /// - In axum, [`MethodRouter::route_layer`], which locks only for methods that have a handler, or
 ///   [`Router::route_layer`], which locks also for requests that end in 405. `Router::layer` locks
 ///   even for those that end in 404.
-/// - *Authentication and validation outside of it*: whoever may not do a thing must not be able to
-///   keep others from doing it. CORS outside as well, so that a preflight never waits.
-/// - *Limits on slow uploads outside of it*, or buffer the body first: the lock is taken when the
-///   head of the request is there, and a client that sends its body slowly holds it meanwhile, for
-///   at most [`max_hold`](Self::max_hold). [`Locked<Json<T>>`](crate::Locked) locks after the body.
-/// - *Short waits for large requests*: over HTTP/1.1 a server learns that a client has gone only when
-///   it reads on, so a request keeps its place in the queue while a part of its body, or what the
-///   client sent behind it, is still unread.
-/// - *Timeouts outside of it, and longer than [`wait`](Self::wait)*: then a busy resource answers
-///   409 and not 408, and a handler that takes too long is dropped before its lock is given back.
-///   A timeout inside works too and covers the handler only.
-/// - Concurrency limits outside count those that wait for a lock; limits inside do not, but a
-///   request keeps its place in them while it waits.
+/// - *Authentication and validation outside of it.* A client without permission must not block other clients. CORS
+///   goes outside as well, so that a preflight does not wait.
+/// - *Limits on slow uploads outside of it*, or buffer the body first. The lock is acquired when the head of the
+///   request has arrived. A client that sends its body slowly holds the lock, for at most
+///   [`max_hold`](Self::max_hold). [`Locked<Json<T>>`](crate::Locked) locks after the body.
+/// - *Short waits for large requests.* Over HTTP/1.1, a server notices a disconnect only when it reads on. While a
+///   part of the body, or a further request, is unread, the request keeps its place in the queue.
+/// - *Timeouts outside of it, and longer than [`wait`](Self::wait).* A busy resource is then 409 and not 408, and a
+///   handler that takes too long is dropped before its lock is released. A timeout inside covers the handler only.
+/// - *Concurrency limits* count requests that wait for a lock, outside of the layer and inside. A limit directly
+///   inside keeps a place for each of them, and the layer is not ready while it has none.
 ///
-/// # When the lock is given back
+/// # When the lock is released
 ///
-/// When the answer is complete. A body that is in memory already is complete at the head; one that
-/// streams is complete when it ends, fails or is dropped. Also when the handler panics, the client
-/// goes away or an outer timeout strikes: first the handler's future is dropped, then the lock is
-/// given back. The answer never waits for the backend. An upgraded connection (101, or a
-/// successful `CONNECT`) and the answer to `HEAD` are complete at the head. See
-/// [`release_at_head`](Self::release_at_head) and [`max_hold`](Self::max_hold) for the bounds.
+/// The lock is released when the response is complete. A body in memory is complete at the head. A streaming body is
+/// complete when it ends, fails or is dropped. If the handler panics, the client disconnects or an outer timeout
+/// expires, the future of the handler is dropped first, and then the lock is released. The response does not wait for
+/// the backend. An upgraded connection (101, or a successful `CONNECT`) and the response to `HEAD` are complete at the
+/// head. See [`release_at_head`](Self::release_at_head) and [`max_hold`](Self::max_hold) for the bounds.
 ///
 /// # Reentrancy
 ///
@@ -169,8 +165,8 @@ impl<K> LockLayer<K> {
     /// The longest time that one request may hold the lock, its body included; after it the lock
     /// is lost. Default: 5 minutes. Without effect on a layer that re-enters the lock of another.
     ///
-    /// A body that a client does not take, over HTTP/2, is not asked for its next part, and so is
-    /// dropped only when the client reads on or leaves; the lock is given back before.
+    /// Over HTTP/2, the server does not poll a body that the client does not read. Such a body is dropped when the
+    /// client reads on or disconnects. The lock is released before.
     ///
     /// # Panics
     ///
@@ -204,8 +200,8 @@ impl<K> LockLayer<K> {
         self
     }
 
-    /// Gives the lock back as soon as the head of the answer is there, whatever its body still
-    /// does. Default: when the answer is complete.
+    /// Releases the lock at the head of the response, even if its body streams. By default, the lock is released
+    /// when the response is complete.
     pub fn release_at_head(mut self) -> Self {
         self.options.release_at_head = true;
         self

@@ -26,7 +26,7 @@ pub struct LockRejection {
     is_rendered: bool,
 }
 
-/// What the client is told about one kind of error.
+/// The response to one kind of error.
 struct Problem {
     /// The end of the `type` URI.
     name: &'static str,
@@ -315,7 +315,7 @@ impl LockRejection {
 
 /// The rejection of a request of which nothing is known: its response is problem details.
 ///
-/// A handler that acquires by itself returns the [`Error`]. Inside a [`LockLayer`](crate::LockLayer) or a
+/// A handler that calls [`acquire`](crate::LockManager::acquire) returns the [`Error`]. Inside a [`LockLayer`](crate::LockLayer) or a
 /// [`LockScopeLayer`](crate::LockScopeLayer), the response is rendered for the client of the request, with
 /// the settings of the layer.
 impl From<Error> for LockRejection {
