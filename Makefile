@@ -1,31 +1,31 @@
-# What a contributor runs. `make test` needs Rust, and installs the rest on Debian and Ubuntu.
+# The commands of a contributor. `make test` requires Rust, and installs a Redis server on Debian and Ubuntu.
 
-# The server that the tests start: a name on the PATH, or a path. Valkey works too.
+# The server that the tests start: a name on the PATH or a path. Valkey works as well.
 SERVER ?= redis-server
 CARGO ?= cargo
-# Each is built alone, and so is none of them.
+# `make features` builds each of them alone, and the crate without any.
 FEATURES := axum redis redis-tls tracing metrics conformance test-util
 
 export SERVER
 
-# How often `make faults` runs each fault, and which: words of their names.
+# The number of runs of each fault in `make faults`, and words that select faults by name.
 RUNS ?= 20
 ROWS ?=
 
-# How often `make bench` measures each figure, and which scenarios: without any, all.
-# HERD_SECONDS is the length of a window of `herd`.
+# The rounds of `make bench` and its scenarios. Without names, all scenarios run. HERD_SECONDS is the length of a
+# window of `herd`.
 ROUNDS ?= 5
 SCENARIOS ?=
 HERD_SECONDS ?= 5
 
-# Which part of the mutants `make mutants` tests.
+# The shard of mutants that `make mutants` tests.
 SHARD ?= 0/1
 
-# How many steps `make queue` takes, and the seed of one run.
+# The number of steps of `make queue`, and the seed of a single run.
 STEPS ?= 100000
 QUEUE_SEED ?=
 
-# How many seeds `make simulate` runs, from which one on, and one alone: with its trace.
+# The number of seeds of `make simulate` and the first one. SEED runs a single seed and prints its trace.
 SEEDS ?= 100000
 FIRST ?= 0
 SEED ?=
@@ -35,31 +35,31 @@ SEED ?=
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
-	@echo 'make test-servers  the Redis tests against Redis 6.2, 7.0, 8.2, Valkey 8.1 and 9.1 (takes Python)'
-	@echo 'make faults    every fault $(RUNS) times under load, as one table (RUNS=n, ROWS="words of names"; 100 000 locks once, or by name)'
+	@echo 'make test-servers  the Redis tests against Redis 6.2, 7.0, 8.2, Valkey 8.1 and 9.1 (requires Python)'
+	@echo 'make faults    each fault $(RUNS) times under load, as a table (RUNS=n, ROWS="words of names"; 100 000 locks run once)'
 	@echo 'make simulate  the engine under simulated faults, in virtual time (SEEDS=n, FIRST=n; SEED=n: one, with its trace)'
 	@echo 'make queue     random steps of the queue in Redis against a reference (STEPS=n, QUEUE_SEED=n)'
-	@echo 'make mutants   changes of the engine and the middleware that no test catches (SHARD=k/n, JOBS=n)'
+	@echo 'make mutants   mutants of the engine and the middleware that no test detects (SHARD=k/n, JOBS=n)'
 	@echo 'make lint      format, clippy and documentation, warnings are errors'
 	@echo 'make deny      licenses, sources and bans of the dependencies (installs cargo-deny)'
-	@echo 'make features  each feature alone, and none'
-	@echo 'make bench     beside other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot", HERD_SECONDS=n)'
-	@echo 'make instructions  of the hot paths, against what is stored (STORE=1 stores; takes valgrind)'
-	@echo 'make interop   locks shared with Java, against Redisson (takes a JDK 17, Maven, Redis 7)'
+	@echo 'make features  clippy with each feature alone, and without features'
+	@echo 'make bench     comparison with other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot", HERD_SECONDS=n)'
+	@echo 'make instructions  instruction counts of the hot paths, against the stored ones (STORE=1 stores; requires valgrind)'
+	@echo 'make interop   locks shared with Java, against Redisson (requires a JDK 17, Maven, Redis 7)'
 	@echo 'SERVER=name    the Redis server that the tests start (now: $(SERVER))'
-	@echo 'PROCESSES_SECONDS=n  how long the test over many processes runs (60 unless set)'
+	@echo 'PROCESSES_SECONDS=n  duration of the test with several processes (default: 60)'
 	@echo
-	@echo 'cargo run --example orders   the example to copy; to see updates lost: --example bank'
+	@echo 'cargo run --example orders   the example to copy; `--example bank` shows lost updates'
 
-# Benchmarks and their long runs are no part of it: `cargo test` leaves them out.
+# `cargo test` excludes the benchmarks and their long runs.
 test: server
 	$(CARGO) test --all-features
 
-# One line per version and test program. Their output goes to target/servers/log.
+# Prints one line per version and test program. Their output goes to target/servers/log.
 test-servers: server
 	CARGO='$(CARGO)' .ci/test-servers
 
-# A table of violations, overlaps, recovery times and orphaned keys. `make test` runs each fault once.
+# Prints a table of violations, overlaps, recovery times and orphaned keys. `make test` runs each fault once.
 faults: server
 	FAULT_RUNS=$(RUNS) $(CARGO) test --all-features --test faults -- $(ROWS)
 
@@ -73,7 +73,7 @@ simulate:
 	SEEDS=$(SEEDS) FIRST=$(FIRST) SEED=$(SEED) \
 		$(CARGO) test --release --all-features --test simulate -- seeds_keep_invariants --nocapture
 
-# Each mutant is built and tested: the whole takes hours. A shard is counted from 0.
+# Builds and tests each mutant, which takes hours for all shards. The first shard is 0.
 mutants:
 	.ci/mutants $(SHARD)
 
@@ -100,15 +100,15 @@ deny:
 	command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
 	$(CARGO) deny --all-features check bans licenses sources
 
-# Beside other locks; `cargo bench --bench speed` has the small one.
+# Compares with other locks. `cargo bench --bench speed` is the short benchmark.
 bench: server
 	$(CARGO) run --release --manifest-path benches/compare/Cargo.toml -- --rounds $(ROUNDS) \
 		--herd-seconds $(HERD_SECONDS) $(SCENARIOS)
 
-# Instructions of the hot paths, against benches/instructions/stored.txt.
+# Compares the instructions of the hot paths with benches/instructions/stored.txt.
 instructions:
 	$(CARGO) bench --bench instructions -- $(if $(STORE),--store)
 
-# Against Redisson itself, in two versions.
+# Tests against two versions of Redisson.
 interop: server
 	$(CARGO) test --all-features --test interop_redisson

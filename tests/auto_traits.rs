@@ -1,6 +1,5 @@
-//! Every public type crosses threads: what is stored, awaited or sent between tasks stays `Send`,
-//! `Sync` and, unless it says otherwise, `Unpin`. Each of these is a promise that a private field
-//! could break unnoticed.
+//! The auto traits of every public type: `Send`, `Sync` and, unless stated otherwise, `Unpin`. A change of a
+//! private field could break one of them unnoticed.
 
 #[path = "support/exports.rs"]
 mod exports;
@@ -19,7 +18,7 @@ use tower_lock::{
     ResponseFuture, Snapshot, Unlocked,
 };
 
-/// Neither `Send` nor `Sync`: stands for a parameter that must not matter.
+/// A type that is neither `Send` nor `Sync`, for parameters that must not matter.
 type Local = std::rc::Rc<std::cell::Cell<u8>>;
 type Response = std::future::Ready<Result<http::Response<String>, std::convert::Infallible>>;
 
@@ -39,7 +38,7 @@ macro_rules! assert_error {
     )+};
 }
 
-// Keys, owners, tokens.
+// Keys, owners and tokens.
 assert_shared!(LockKey, LockKeys, Owner, FencingToken);
 assert_impl_all!(LockKey: Clone, Eq, std::hash::Hash, Ord);
 assert_impl_all!(Owner: Copy, Eq, std::hash::Hash);
@@ -50,10 +49,10 @@ assert_shared!(LockManager, LockManagerBuilder, Acquire, LockInfo, Snapshot);
 assert_shared!(LockGuard, Held);
 assert_impl_all!(LockManager: Clone);
 assert_impl_all!(Held: Clone);
-// A guard is one hold: a copy of it would release twice.
+// A guard is one hold, so a copy would release twice.
 assert_not_impl_any!(LockGuard: Clone);
 assert_impl_all!(AcquireFuture: Send, Unpin, std::fmt::Debug);
-// Holds a timer.
+// It holds a timer.
 assert_impl_all!(Lost: Send, Sync, std::fmt::Debug);
 assert_not_impl_any!(Lost: Unpin);
 
@@ -95,13 +94,13 @@ assert_impl_all!(LockScopeService<()>: Clone);
 assert_shared!(ByPath, ByHeader, ByQuery, OnLost, LockRejection);
 assert_shared!(OnUnavailable, Unlocked);
 assert_shared!(ByExtension<Local>, LockLayer<ByPath>, LockService<(), ByPath>);
-// One task reads a body: `on_reject` may give one that is not `Sync`, as axum's is not.
+// Only one task reads a body. `on_reject` may return one that is not `Sync`, such as axum's.
 assert_impl_all!(LockBody<String>: Send, Unpin, std::fmt::Debug);
 assert_error!(LockRejection);
 assert_impl_all!(LockLayer<ByExtension<Local>>: Clone);
 assert_impl_all!(LockService<(), ByExtension<Local>>: Clone);
 assert_impl_all!(LockRejection: Clone);
-// Holds the handler's future, which may hold anything.
+// It holds the handler's future, which may hold any value.
 assert_impl_all!(ResponseFuture<Response, (), String>: Send, std::fmt::Debug);
 assert_not_impl_any!(ResponseFuture<Response, (), String>: Unpin);
 
@@ -133,9 +132,9 @@ mod redis {
     assert_impl_all!(RedisBackend: Clone);
 }
 
-/// The futures of async functions have no names; that they may move between threads shows here.
+/// The futures of async functions have no names, so this function asserts that they can move between threads.
 #[test]
-fn every_future_may_move_between_threads() {
+fn every_future_is_send() {
     fn is_send(future: impl Future + Send) {
         drop(future);
     }
@@ -154,9 +153,9 @@ fn every_future_may_move_between_threads() {
     let _never = |guard: LockGuard| is_send(guard.release());
 }
 
-/// A type that is made public and forgotten here fails.
+/// This test fails if a public type is missing in this file.
 #[test]
-fn every_public_type_is_in_this_file() {
+fn every_public_type_has_an_assertion() {
     let here: Vec<_> = exports::words(include_str!("auto_traits.rs")).collect();
     for name in exports::types() {
         assert!(here.contains(&name), "{name} has no assertion");

@@ -1,5 +1,5 @@
--- For wrk: another path, and so another lock, for each request, and none that an earlier run has used:
--- `wrk` leaves without its last answers, and what it asked for may stay locked for up to 30 s.
+-- For wrk: each request has another path and so another lock, which no earlier run has used.
+-- `wrk` ends without its last responses, and their locks may stay held for up to 30 s.
 local run = os.time() % 100
 local requests = 0
 

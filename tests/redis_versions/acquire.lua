@@ -1,4 +1,4 @@
--- Acquires a lock as a version without a queue: at once if it is free, before all that wait in the queue.
+-- Acquires a lock as a version without a queue does: at once if it is free, before all waiters in the queue.
 --
 -- KEYS[1] lock body, KEYS[2] fencing counter; ARGV[1] lease id, ARGV[2] TTL in ms
 -- Reply: granted: -2 minus the counter; otherwise the holder's PTTL.

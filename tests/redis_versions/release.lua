@@ -1,4 +1,4 @@
--- Releases a lock as a version without a queue: notifies all subscribers, and transfers nothing.
+-- Releases a lock as a version without a queue does: notifies all subscribers without a transfer.
 --
 -- KEYS[1] lock body; ARGV[1] lease id, ARGV[2] channel
 -- Reply: 1 released, 0 not held.

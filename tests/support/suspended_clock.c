@@ -1,4 +1,4 @@
-/* Preloaded: CLOCK_MONOTONIC without the time for which the machine was suspended, as a file says. */
+/* Preloaded: CLOCK_MONOTONIC without the time of suspends, which a file contains. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdatomic.h>

@@ -9,7 +9,7 @@ import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 
-/** What can be asked for. Times are in milliseconds. */
+/** The commands. Times are in milliseconds. */
 final class Commands {
     private final RedissonClient redisson;
 
@@ -57,9 +57,10 @@ final class Commands {
     }
 
     /**
-     * Reads a counter, sleeps, and writes one more, so often: exact only if nobody else is let in.
+     * Reads a counter, sleeps, and writes its successor, a number of times. The count is exact only under mutual
+     * exclusion.
      *
-     * <p>Beside it stands how often the sides took turns, and who wrote last.
+     * <p>The value also contains the number of turns between the sides, and the last writer.
      */
     private void count(RLock lock, String counter, long times) throws InterruptedException {
         RBucket<String> bucket = redisson.getBucket(counter, StringCodec.INSTANCE);

@@ -5,7 +5,7 @@ import java.util.Arrays;
 import org.redisson.config.Config;
 import org.redisson.config.ReadMode;
 
-/** Where Redisson connects to. What it reads comes from primaries: a replica may be late. */
+/** The servers that Redisson connects to. It reads from primaries, because a replica may be late. */
 final class Configs {
     private Configs() {}
 
@@ -17,7 +17,7 @@ final class Configs {
             case "single" -> config.useSingleServer().setAddress(addresses[0]);
             case "sentinel" -> config.useSentinelServers()
                     .setMasterName(arguments[2])
-                    // Tests have as many sentinels as they need, and no more.
+                    // The tests run fewer sentinels than Redisson expects.
                     .setCheckSentinelsList(false)
                     .setReadMode(ReadMode.MASTER)
                     .addSentinelAddress(addresses);

@@ -5,11 +5,11 @@ import java.lang.reflect.Method;
 
 import org.redisson.api.RedissonClient;
 
-/** {@code getFencedLock}, which older versions do not have. */
+/** {@code getFencedLock}, which older versions lack. */
 final class Fenced {
     private Fenced() {}
 
-    /** Locks, unlocks, and tells the token. */
+    /** Locks, unlocks, and returns the token. */
     static Object token(RedissonClient redisson, String name) throws Throwable {
         try {
             Object lock = RedissonClient.class.getMethod("getFencedLock", String.class)

@@ -14,16 +14,16 @@ import org.redisson.Redisson;
 import org.redisson.api.RedissonClient;
 
 /**
- * Does what it is told with Redisson's {@code RLock}: one command a line on its input, and a line on
- * its output when the command is through.
+ * Runs commands with Redisson's {@code RLock}: one command per line of its input, and one line on its output
+ * when the command has ended.
  *
  * <pre>
  * in:   number thread command argument…
  * out:  number ok value     or     number failed exception message
  * </pre>
  *
- * Redisson knows an owner by its thread, so a command names the thread it runs in; commands of one
- * thread run one after the other, those of several side by side. Arguments are percent-encoded.
+ * Redisson identifies an owner by its thread, so a command names the thread that runs it. Commands of one
+ * thread run in sequence, and those of several threads run concurrently. Arguments are percent-encoded.
  */
 public final class Program {
     private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
@@ -42,7 +42,7 @@ public final class Program {
             threads.computeIfAbsent(words[1], name -> Executors.newSingleThreadExecutor())
                     .execute(() -> answer(words[0] + " " + outcome(commands, words)));
         }
-        // Without waiting for what may still hang.
+        // The exit does not wait for threads that may hang.
         System.exit(0);
     }
 
@@ -51,7 +51,7 @@ public final class Program {
             return Redisson.create(Configs.of(arguments));
         } catch (RuntimeException failure) {
             failure.printStackTrace();
-            // Its threads would go on.
+            // Its threads would continue.
             System.exit(1);
             throw failure;
         }

@@ -7,7 +7,7 @@ import java.util.List;
 
 import org.HdrHistogram.Histogram;
 
-/** What became of a job. As text it is the answer. */
+/** The result of a job. Its text form is the reply. */
 record Done(long pairs, long inWindow, long least, double seconds, Histogram waits) {
     static Done of(List<Part> parts, double seconds) {
         Histogram waits = new Histogram(3);

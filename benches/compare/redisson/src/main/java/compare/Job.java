@@ -1,11 +1,11 @@
 package compare;
 
 /**
- * Lock, hold, unlock, by so many threads at a time, until the window is over.
+ * A job: a number of threads lock, hold and unlock concurrently until the window ends.
  *
- * @param sharedKeys how many keys all share; 0: a new key for each pair
- * @param name what the keys start with
- * @param holdMillis how long a thread sleeps while it holds the lock; 0: not at all
+ * @param sharedKeys the number of keys that all threads share; 0: a new key per pair
+ * @param name the prefix of the keys
+ * @param holdMillis how long a thread sleeps while it holds the lock; 0: no sleep
  */
 record Job(int sharedKeys, String name, int inFlight, long windowMillis, long holdMillis) {
     static Job parse(String line) {

@@ -3,10 +3,10 @@ package compare;
 import java.util.Arrays;
 import java.util.concurrent.ThreadLocalRandom;
 
-/** Which key a thread locks next: a new one, or one of those that all share, by Zipf's law. */
+/** The choice of the next key: a new one, or one of the shared keys by Zipf's law. */
 final class Keys {
     private final String name;
-    /** For each of the shared keys, the sum of the weights up to it. */
+    /** The sum of the weights up to each shared key. */
     private final double[] sums;
 
     Keys(Job job) {
@@ -19,7 +19,7 @@ final class Keys {
         }
     }
 
-    /** For the n-th pair of a thread. */
+    /** Returns the key for the n-th pair of a thread. */
     String key(int thread, int n) {
         if (sums.length == 0) {
             return name + ":" + thread + ":" + n;

@@ -6,7 +6,7 @@ import java.util.function.Function;
 
 import org.redisson.api.RLock;
 
-/** What one thread does: lock, hold, unlock, until the end. */
+/** The work of one thread: lock, hold and unlock until the end. */
 final class Pairs implements Callable<Part> {
     private final Function<String, RLock> locks;
     private final Keys keys;
@@ -30,7 +30,7 @@ final class Pairs implements Callable<Part> {
         long inWindow = 0;
         for (long asked = System.nanoTime(); asked < end; asked = System.nanoTime()) {
             RLock lock = locks.apply(keys.key(thread, count));
-            // Without a lease time: renewed by the watchdog, as tower-lock's are.
+            // Without a lease time, the watchdog renews the lock, as in tower-lock.
             lock.lock();
             long granted = System.nanoTime();
             record(granted - asked);

@@ -1,9 +1,9 @@
 package compare;
 
 /**
- * What one thread has seen.
+ * The observations of one thread.
  *
- * @param waits in nanoseconds, from asking for a lock to having it
- * @param inWindow locks that were granted before the window was over
+ * @param waits in nanoseconds, from the request for a lock to its grant
+ * @param inWindow the number of grants within the window
  */
 record Part(long[] waits, long inWindow) {}

@@ -20,15 +20,15 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * Reads jobs from its input, a line each, does them with Redisson's {@code RLock} or its
- * {@code RFairLock}, and answers on its output. The same protocol as the workers in Rust, see {@code job.rs}.
+ * Reads jobs from its input, one per line, runs them with Redisson's {@code RLock} or {@code RFairLock}, and
+ * replies on its output. The protocol is that of the workers in Rust, see {@code job.rs}.
  */
 public final class Worker {
     /** How long after its window a job may take. */
     private static final long PATIENCE_SECONDS = 30;
 
     private final Function<String, RLock> locks;
-    /** Threads are kept: Redisson knows an owner by its thread. */
+    /** The pool never ends a thread, because Redisson identifies an owner by its thread. */
     private final ExecutorService threads = Executors.newCachedThreadPool();
 
     private Worker(Function<String, RLock> locks) {
@@ -47,7 +47,7 @@ public final class Worker {
         for (String line = jobs.readLine(); line != null; line = jobs.readLine()) {
             System.out.println(worker.answer(line));
         }
-        // Without waiting for what may still hang.
+        // The exit does not wait for threads that may hang.
         System.exit(0);
     }
 
