@@ -1,4 +1,4 @@
-//! What goes wrong in the field between a lock, axum and a real connection.
+//! Known traps between a lock, axum and a real connection.
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used)]
 
@@ -47,7 +47,7 @@ async fn text(app: &Router, path: &str) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// `/gate` behind a lock by path, whose handler does what the test says.
+/// Serves `/gate` behind a lock by path. The test controls its handler.
 fn gated(locks: &LockManager) -> (Router, UnboundedReceiver<Call>) {
     let (gate, calls) = Gate::new();
     let handler =
@@ -65,7 +65,7 @@ async fn serve(app: Router) -> SocketAddr {
     address
 }
 
-/// Sends the head of a request on a connection of its own.
+/// Sends the head of a request on its own connection.
 async fn send(address: SocketAddr, head: &str) -> TcpStream {
     let mut connection = TcpStream::connect(address).await.unwrap();
     let head = format!("{head}\r\nhost: localhost\r\n\r\n");
@@ -73,7 +73,7 @@ async fn send(address: SocketAddr, head: &str) -> TcpStream {
     connection
 }
 
-/// Reads until this has been seen.
+/// Reads until this text has arrived.
 async fn read_until(connection: &mut TcpStream, end: &str) -> String {
     let mut seen = String::new();
     while !seen.contains(end) {
@@ -94,7 +94,7 @@ fn streaming() -> (Response<Stream>, Frames) {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_while_it_waits_leaves_the_queue() {
+async fn client_disconnect_while_waiting_leaves_queue() {
     let locks = LockManager::in_memory();
     let (app, mut calls) = gated(&locks);
     let guard = locks.acquire(path_key("/gate")).await.unwrap();
@@ -109,7 +109,7 @@ async fn a_client_that_goes_away_while_it_waits_leaves_the_queue() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_while_the_handler_runs_gives_the_lock_back() {
+async fn client_disconnect_in_handler_releases_lock() {
     let locks = LockManager::in_memory();
     let (app, mut calls) = gated(&locks);
     let address = serve(app).await;
@@ -121,7 +121,7 @@ async fn a_client_that_goes_away_while_the_handler_runs_gives_the_lock_back() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_in_the_middle_of_the_body_gives_the_lock_back() {
+async fn client_disconnect_in_body_releases_lock() {
     let locks = LockManager::in_memory();
     let (app, mut calls) = gated(&locks);
     let address = serve(app).await;
@@ -136,7 +136,7 @@ async fn a_client_that_goes_away_in_the_middle_of_the_body_gives_the_lock_back()
 }
 
 #[tokio::test]
-async fn a_streaming_body_keeps_the_lock_until_it_was_handed_to_the_connection() {
+async fn streaming_body_holds_lock_until_sent() {
     let locks = LockManager::in_memory();
     let (app, mut calls) = gated(&locks);
     let address = serve(app).await;
@@ -154,7 +154,7 @@ async fn a_streaming_body_keeps_the_lock_until_it_was_handed_to_the_connection()
 }
 
 #[tokio::test]
-async fn a_body_in_memory_keeps_its_content_length() {
+async fn body_in_memory_keeps_content_length() {
     let app = Router::new()
         .route("/", get(async || "hello"))
         .route_layer(LockLayer::by_path(LockManager::in_memory()));
@@ -168,7 +168,7 @@ async fn a_body_in_memory_keeps_its_content_length() {
 }
 
 #[tokio::test]
-async fn head_is_complete_at_the_head_even_if_get_would_stream() {
+async fn head_request_to_stream_is_complete_at_head() {
     let locks = LockManager::in_memory();
     let (app, mut calls) = gated(&locks);
     let mut head = Box::pin(app.oneshot(request(Method::HEAD, "/gate")));
@@ -182,7 +182,7 @@ async fn head_is_complete_at_the_head_even_if_get_would_stream() {
 }
 
 #[tokio::test]
-async fn a_preflight_never_waits_for_a_lock() {
+async fn preflight_does_not_wait_for_lock() {
     let locks = LockManager::in_memory();
     let _guard = locks.acquire(path_key("/a")).await.unwrap();
     let preflight = || {
@@ -191,14 +191,14 @@ async fn a_preflight_never_waits_for_a_lock() {
             .header("access-control-request-method", "POST");
         request.body(Body::empty()).unwrap()
     };
-    // CORS outside of the lock.
+    // CORS is outside the lock.
     let app: Router = Router::new()
         .route("/a", post(async || ()))
         .route_layer(LockLayer::by_path(locks.clone()).no_wait())
         .layer(CorsLayer::permissive());
     let response = app.oneshot(preflight()).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
-    // An own OPTIONS handler inside of it.
+    // The app's own OPTIONS handler is inside the lock.
     let app: Router = Router::new()
         .route("/a", post(async || ()).options(async || ()))
         .route_layer(LockLayer::by_path(locks).no_wait().writes_only());
@@ -213,7 +213,7 @@ async fn panics() -> &'static str {
 }
 
 #[tokio::test]
-async fn a_panic_caught_outside_of_the_lock_gives_it_back() {
+async fn panic_caught_outside_lock_releases_it() {
     let locks = LockManager::in_memory();
     let app: Router = Router::new()
         .route("/", get(panics))
@@ -225,7 +225,7 @@ async fn a_panic_caught_outside_of_the_lock_gives_it_back() {
 }
 
 #[tokio::test]
-async fn a_panic_caught_inside_of_the_lock_gives_it_back() {
+async fn panic_caught_inside_lock_releases_it() {
     let locks = LockManager::in_memory();
     let layers = ServiceBuilder::new()
         .layer(LockLayer::by_path(locks.clone()))
@@ -237,7 +237,7 @@ async fn a_panic_caught_inside_of_the_lock_gives_it_back() {
 }
 
 #[tokio::test]
-async fn a_panic_that_nobody_catches_gives_the_lock_back() {
+async fn uncaught_panic_releases_lock() {
     let locks = LockManager::in_memory();
     let app = Router::new()
         .route("/", get(panics))
@@ -255,7 +255,7 @@ fn timeout(millis: u64) -> TimeoutLayer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_outside_of_the_lock_ends_the_handler_and_gives_the_lock_back() {
+async fn timeout_outside_lock_ends_handler_and_releases() {
     let locks = LockManager::in_memory();
     let app: Router = Router::new()
         .route("/", get(async || pending::<()>().await))
@@ -269,7 +269,7 @@ async fn a_timeout_outside_of_the_lock_ends_the_handler_and_gives_the_lock_back(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_outside_of_the_lock_covers_the_wait_too() {
+async fn timeout_outside_lock_covers_wait() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire(path_key("/")).await.unwrap();
     let app = |wait| -> Router {
@@ -283,7 +283,7 @@ async fn a_timeout_outside_of_the_lock_covers_the_wait_too() {
         status(&app(500), Method::GET, "/").await,
         StatusCode::CONFLICT
     );
-    // A longer one is cut off, and leaves the queue.
+    // A longer wait is cancelled and leaves the queue.
     assert_eq!(
         status(&app(2_000), Method::GET, "/").await,
         StatusCode::GATEWAY_TIMEOUT
@@ -294,7 +294,7 @@ async fn a_timeout_outside_of_the_lock_covers_the_wait_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_inside_of_the_lock_covers_the_handler_only() {
+async fn timeout_inside_lock_covers_only_handler() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire(path_key("/")).await.unwrap();
     let layers = ServiceBuilder::new()
@@ -315,7 +315,7 @@ async fn a_timeout_inside_of_the_lock_covers_the_handler_only() {
 }
 
 #[tokio::test]
-async fn nested_layers_on_one_key_are_one_lock() {
+async fn nested_layers_on_one_key_share_lock() {
     let locks = LockManager::in_memory();
     let layer = || LockLayer::by_path(locks.clone()).no_wait();
     let inner = Router::new()
@@ -327,7 +327,7 @@ async fn nested_layers_on_one_key_are_one_lock() {
 }
 
 #[tokio::test]
-async fn nested_layers_on_two_keys_hold_both_and_the_handler_sees_the_inner_one() {
+async fn nested_layers_on_two_keys_show_inner_one() {
     let locks = LockManager::in_memory();
     let inspected = locks.clone();
     let handler = async move |held: Held| {
@@ -362,7 +362,7 @@ impl LockTarget for Account {
 }
 
 #[tokio::test]
-async fn two_extractors_in_one_handler_are_one_owner() {
+async fn extractors_of_one_handler_share_owner() {
     async fn handler(
         Locked(_, path): Locked<Path<Account>>,
         Locked(_, query): Locked<Query<Account>>,
@@ -380,7 +380,7 @@ async fn two_extractors_in_one_handler_are_one_owner() {
     until(|| locks.snapshot().is_idle()).await;
 }
 
-/// The statuses of requests to these paths while the lock of `held` is held.
+/// Returns the statuses of requests to these paths while the lock of `held` is held.
 async fn statuses<const N: usize>(held: &str, paths: [&str; N]) -> [u16; N] {
     let locks = LockManager::in_memory();
     let _guard = locks.acquire(path_key(held)).await.unwrap();
@@ -413,7 +413,7 @@ async fn a_trailing_slash_is_another_resource() {
 }
 
 #[tokio::test]
-async fn an_upgraded_connection_does_not_keep_the_lock() {
+async fn upgraded_connection_does_not_hold_lock() {
     let locks = LockManager::in_memory();
     let (upgraded, mut is_upgraded) = tokio::sync::mpsc::unbounded_channel();
     let handler = async move |mut request: Request<Body>| {
@@ -437,7 +437,7 @@ async fn an_upgraded_connection_does_not_keep_the_lock() {
 }
 
 #[tokio::test]
-async fn a_graceful_shutdown_wakes_the_queue_and_lets_the_holder_finish() {
+async fn graceful_shutdown_rejects_queue_and_keeps_holder() {
     let locks = LockManager::in_memory();
     let (app, mut calls) = gated(&locks);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -467,8 +467,8 @@ async fn a_graceful_shutdown_wakes_the_queue_and_lets_the_holder_finish() {
 }
 
 #[tokio::test]
-async fn the_service_that_was_ready_is_the_one_that_is_called() {
-    // A concurrency limit panics when it is called without having been ready.
+async fn ready_service_is_the_called_one() {
+    // A concurrency limit panics if it is called before it was ready.
     let locks = LockManager::in_memory();
     let guard = locks.acquire(path_key("/")).await.unwrap();
     let layers = ServiceBuilder::new()
@@ -485,7 +485,7 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
 }
 
 #[tokio::test]
-async fn inside_a_nested_router_the_key_is_the_path_that_the_client_asked_for() {
+async fn key_in_nested_router_is_original_path() {
     let locks = LockManager::in_memory();
     let inner = Router::new()
         .route(
@@ -498,7 +498,7 @@ async fn inside_a_nested_router_the_key_is_the_path_that_the_client_asked_for() 
 }
 
 #[tokio::test]
-async fn inside_a_nested_router_the_outer_parameters_are_there() {
+async fn nested_router_sees_outer_path_parameters() {
     let locks = LockManager::in_memory();
     let inner = Router::new()
         .route(
@@ -531,7 +531,7 @@ async fn a_path_parameter_that_is_missing_or_no_text_is_400() {
 }
 
 #[tokio::test]
-async fn a_route_layer_locks_for_405_and_not_for_404() {
+async fn route_layer_locks_for_405_and_not_for_404() {
     let locks = LockManager::in_memory();
     let _guards = (
         locks.acquire(path_key("/a")).await.unwrap(),

@@ -39,7 +39,7 @@ fn account(id: &str) -> LockKey {
     LockKey::from_parts(["account", id])
 }
 
-/// Every way into a handler, all with accounts 7 and 8.
+/// Routes for every extractor inside `Locked`, all with accounts 7 and 8.
 fn app(locks: &LockManager) -> Router {
     async fn add_transfer(
         mut request: axum::extract::Request,
@@ -115,7 +115,7 @@ fn get_request(path: &str) -> Request<Body> {
 }
 
 #[tokio::test]
-async fn locked_locks_what_any_extractor_inside_found() {
+async fn locked_locks_keys_of_each_inner_extractor() {
     let locks = LockManager::in_memory();
     let app = app(&locks);
     for request in requests() {
@@ -130,7 +130,7 @@ async fn locked_locks_what_any_extractor_inside_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn locked_waits_as_long_as_the_manager_says_and_then_answers_409() {
+async fn locked_after_default_wait_returns_409() {
     let locks = LockManager::in_memory();
     let _guard = locks.acquire(account("8")).await.unwrap();
     let app = app(&locks);
@@ -142,13 +142,13 @@ async fn locked_waits_as_long_as_the_manager_says_and_then_answers_409() {
         let rejection = response.extensions().get::<LockRejection>().unwrap();
         assert!(rejection.error().is_busy());
         assert_eq!(start.elapsed().as_secs(), 5);
-        // All or none: account 7 is free again.
+        // The keys are acquired all or none, so account 7 is free again.
         drop(locks.acquire(account("7")).no_wait().await.unwrap());
     }
 }
 
 #[tokio::test]
-async fn a_request_that_goes_away_while_locked_waits_leaves_no_trace() {
+async fn disconnect_while_locked_waits_leaves_no_trace() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire(account("7")).await.unwrap();
     let mut waiting = app(&locks).oneshot(get_request("/path/7/8"));
@@ -160,7 +160,7 @@ async fn a_request_that_goes_away_while_locked_waits_leaves_no_trace() {
 }
 
 #[tokio::test]
-async fn what_the_extractor_inside_refuses_is_refused_in_its_own_words() {
+async fn inner_extractor_rejection_is_passed_on() {
     let locks = LockManager::in_memory();
     let request = Request::post("/json").body(Body::from("{}")).unwrap();
     let (status, _) = answer(&app(&locks), request).await;
@@ -171,7 +171,7 @@ async fn what_the_extractor_inside_refuses_is_refused_in_its_own_words() {
 }
 
 #[tokio::test]
-async fn an_empty_id_is_400_and_never_a_lock_for_everybody() {
+async fn empty_id_is_400() {
     let locks = LockManager::in_memory();
     let (status, body) = answer(&app(&locks), get_request("/query?from=&to=8")).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
@@ -179,7 +179,7 @@ async fn an_empty_id_is_400_and_never_a_lock_for_everybody() {
 }
 
 #[tokio::test]
-async fn a_rejection_of_locked_has_the_form_that_the_client_accepts() {
+async fn locked_rejection_has_accepted_content_type() {
     let locks = LockManager::builder(tower_lock::Memory::new());
     let locks = locks.wait(std::time::Duration::ZERO).build().unwrap();
     let _guard = locks.acquire(account("7")).await.unwrap();
@@ -195,7 +195,7 @@ async fn a_rejection_of_locked_has_the_form_that_the_client_accepts() {
 }
 
 #[tokio::test]
-async fn locks_may_be_a_part_of_the_state() {
+async fn manager_can_be_part_of_state() {
     #[derive(Clone)]
     struct State {
         locks: LockManager,
@@ -219,7 +219,7 @@ async fn locks_may_be_a_part_of_the_state() {
 }
 
 #[tokio::test]
-async fn locked_under_a_layer_with_the_same_key_re_enters() {
+async fn locked_under_layer_with_same_key_re_enters() {
     async fn handler(owner: Owner, held: Held, locked: Locked<Query<Transfer>>) -> String {
         assert_eq!(owner, held.owner());
         assert_eq!(owner, locked.1.owner());
@@ -241,7 +241,7 @@ async fn locked_under_a_layer_with_the_same_key_re_enters() {
 }
 
 #[tokio::test]
-async fn a_lock_that_the_handler_takes_by_itself_re_enters_with_the_owner() {
+async fn acquire_in_handler_with_owner_re_enters() {
     let locks = LockManager::in_memory();
     let inner = locks.clone();
     let handler = async move |Locked(_, guard): Locked<Query<Transfer>>, owner: Owner| {
@@ -260,7 +260,7 @@ async fn a_lock_that_the_handler_takes_by_itself_re_enters_with_the_owner() {
 }
 
 #[tokio::test]
-async fn held_and_owner_without_a_lock_say_how_to_get_one() {
+async fn held_and_owner_without_lock_explain_fix() {
     let app: Router = Router::new()
         .route("/held", get(async |_: Held| ()))
         .route("/owner", get(async |_: Owner| ()));
@@ -275,7 +275,7 @@ async fn held_and_owner_without_a_lock_say_how_to_get_one() {
 }
 
 #[tokio::test]
-async fn held_and_owner_may_be_optional() {
+async fn held_and_owner_can_be_optional() {
     async fn handler(held: Option<Held>, owner: Option<Owner>) -> String {
         assert_eq!(held.as_ref().map(Held::owner), owner);
         held.map_or("unlocked", |_| "locked").to_owned()

@@ -33,7 +33,7 @@ assert_impl_all!(LockBody<LockBody<Stream>>: Body, Send);
 assert_impl_all!(ResponseFuture<BoxFuture<'static, ()>, Handler, String>: Send);
 assert_impl_all!(LockRejection: Clone, Send, Sync, std::error::Error);
 
-/// A service that answers at once with what it sees of its lock.
+/// A service that responds at once with the state of its lock.
 async fn show_held(request: Request<String>) -> Result<Response<String>, Infallible> {
     let text = match request.extensions().get::<Held>() {
         Some(held) => {
@@ -57,7 +57,7 @@ where
 }
 
 #[tokio::test]
-async fn the_inner_service_sees_the_lock_and_its_owner() {
+async fn inner_service_sees_lock_and_owner() {
     let locks = LockManager::in_memory();
     let service = LockLayer::by_path(locks.clone()).layer(service_fn(show_held));
     let response = service.oneshot(post("/a")).await.unwrap();
@@ -66,7 +66,7 @@ async fn the_inner_service_sees_the_lock_and_its_owner() {
 }
 
 #[tokio::test]
-async fn requests_with_one_key_run_one_at_a_time_in_their_order() {
+async fn requests_with_one_key_run_in_order() {
     let (gate, mut calls) = Gate::new();
     let locks = LockManager::in_memory();
     let service = LockLayer::by_path(locks.clone())
@@ -94,7 +94,7 @@ async fn requests_with_one_key_run_one_at_a_time_in_their_order() {
 }
 
 #[tokio::test]
-async fn requests_with_different_keys_run_at_the_same_time() {
+async fn requests_with_different_keys_run_concurrently() {
     let (gate, mut calls) = Gate::new();
     let service = LockLayer::by_path(LockManager::in_memory())
         .layer(service_fn(move |request| gate.clone().handle(request)));
@@ -107,7 +107,7 @@ async fn requests_with_different_keys_run_at_the_same_time() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_key_passes_unlocked() {
+async fn request_without_key_passes_unlocked() {
     let service = LockLayer::new(LockManager::in_memory(), |_: &http::request::Parts| {
         Ok(None)
     })
@@ -117,7 +117,7 @@ async fn a_request_without_a_key_passes_unlocked() {
 }
 
 #[tokio::test]
-async fn writes_only_lets_exactly_the_safe_methods_pass() {
+async fn writes_only_passes_only_safe_methods() {
     let locks = LockManager::in_memory();
     let service = LockLayer::by_path(locks)
         .writes_only()
@@ -140,7 +140,7 @@ async fn writes_only_lets_exactly_the_safe_methods_pass() {
 }
 
 #[tokio::test]
-async fn every_constructor_locks_its_own_key() {
+async fn each_constructor_locks_its_own_key() {
     #[derive(Clone)]
     struct Tenant(&'static str);
 
@@ -184,7 +184,7 @@ async fn every_constructor_locks_its_own_key() {
 }
 
 #[tokio::test]
-async fn an_invalid_key_never_reaches_the_inner_service() {
+async fn invalid_key_does_not_reach_inner_service() {
     let service = LockLayer::new(LockManager::in_memory(), |_: &http::request::Parts| {
         Err(InvalidKey::Missing {
             what: "thing".into(),
@@ -200,7 +200,7 @@ async fn an_invalid_key_never_reaches_the_inner_service() {
 }
 
 #[tokio::test]
-async fn an_error_of_the_inner_service_passes_untouched_and_gives_the_lock_back() {
+async fn inner_service_error_passes_and_releases_lock() {
     #[derive(Debug, PartialEq)]
     struct Mine(u8);
 
@@ -212,7 +212,7 @@ async fn an_error_of_the_inner_service_passes_untouched_and_gives_the_lock_back(
     assert!(!is_locked(&locks));
 }
 
-/// Panics when it is called without having been ready; a clone is not ready.
+/// A service that panics if it is called before it was ready. A clone is not ready.
 struct OnceReady {
     ready: bool,
     calls: Arc<AtomicUsize>,
@@ -246,7 +246,7 @@ impl Service<Request<String>> for OnceReady {
 }
 
 #[tokio::test]
-async fn the_service_that_was_ready_is_the_one_that_is_called() {
+async fn ready_service_is_the_called_one() {
     let locks = LockManager::in_memory();
     let calls = Arc::new(AtomicUsize::new(0));
     let mut service = LockLayer::by_path(locks.clone())
@@ -258,7 +258,7 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
     let guard = locks.acquire(path_key("/a")).await.unwrap();
     let mut waiting = Box::pin(service.ready().await.unwrap().call(post("/a")));
     assert_waits(&mut waiting).await;
-    // While one waits, the next goes through the same service, locked and unlocked.
+    // While one request waits, the next ones pass through the same service, locked and unlocked.
     service
         .ready()
         .await
@@ -274,7 +274,7 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
 }
 
 #[tokio::test]
-async fn an_unready_inner_service_makes_the_layer_unready() {
+async fn unready_inner_service_makes_layer_unready() {
     let never = tower::limit::ConcurrencyLimit::new(service_fn(show_held), 0);
     let mut service = LockLayer::by_path(LockManager::in_memory()).layer(never);
     let ready = poll_fn(|cx| Poll::Ready(Service::<Request<String>>::poll_ready(&mut service, cx)));
@@ -282,7 +282,7 @@ async fn an_unready_inner_service_makes_the_layer_unready() {
 }
 
 #[tokio::test]
-async fn a_body_in_memory_gives_the_lock_back_at_the_head_and_stays_whole() {
+async fn body_in_memory_releases_lock_at_head() {
     let locks = LockManager::in_memory();
     let service = LockLayer::by_path(locks.clone()).layer(service_fn(|_| async {
         Ok::<_, Infallible>(Response::new("hello".to_owned()))
@@ -295,7 +295,7 @@ async fn a_body_in_memory_gives_the_lock_back_at_the_head_and_stays_whole() {
 }
 
 #[tokio::test]
-async fn an_empty_body_is_complete_at_the_head() {
+async fn empty_body_is_complete_at_head() {
     let locks = LockManager::in_memory();
     let service = LockLayer::by_path(locks.clone()).layer(service_fn(|_| async {
         Ok::<_, Infallible>(Response::new(String::new()))
@@ -306,7 +306,7 @@ async fn an_empty_body_is_complete_at_the_head() {
     assert_eq!(response.body().size_hint().exact(), Some(0));
 }
 
-/// One request whose answer has this body.
+/// Sends one request whose response has this body.
 async fn respond<K: tower_lock::KeyExtractor>(
     layer: LockLayer<K>,
     body: Stream,
@@ -325,10 +325,10 @@ async fn respond<K: tower_lock::KeyExtractor>(
 }
 
 #[tokio::test]
-async fn a_streaming_body_keeps_the_lock_until_it_ends() {
+async fn streaming_body_holds_lock_until_its_end() {
     let locks = LockManager::in_memory();
     let (body, frames) = Stream::new();
-    // Ready at the head already, but not the last.
+    // The first frame is ready at the head, but it is not the last one.
     frames.data("one");
     let layer = LockLayer::by_path(locks.clone());
     let mut response = respond(layer, body, StatusCode::OK, Method::POST).await;
@@ -347,7 +347,7 @@ async fn a_streaming_body_keeps_the_lock_until_it_ends() {
 }
 
 #[tokio::test]
-async fn a_streaming_body_gives_the_lock_back_when_it_fails() {
+async fn failed_streaming_body_releases_lock() {
     let locks = LockManager::in_memory();
     let (body, frames) = Stream::new();
     let layer = LockLayer::by_path(locks.clone());
@@ -359,7 +359,7 @@ async fn a_streaming_body_gives_the_lock_back_when_it_fails() {
 }
 
 #[tokio::test]
-async fn a_body_that_fails_at_the_head_delivers_its_error() {
+async fn body_that_fails_at_head_delivers_error() {
     let locks = LockManager::in_memory();
     let (body, frames) = Stream::new();
     frames.fail();
@@ -380,7 +380,7 @@ async fn a_body_that_fails_at_the_head_delivers_its_error() {
 }
 
 #[tokio::test]
-async fn a_streaming_body_gives_the_lock_back_when_it_is_dropped() {
+async fn dropped_streaming_body_releases_lock() {
     let locks = LockManager::in_memory();
     let (body, frames) = Stream::new();
     let layer = LockLayer::by_path(locks.clone());
@@ -392,7 +392,7 @@ async fn a_streaming_body_gives_the_lock_back_when_it_is_dropped() {
 }
 
 #[tokio::test]
-async fn some_answers_are_complete_at_the_head_even_with_a_body() {
+async fn some_responses_with_body_complete_at_head() {
     for (layer, status, method) in [
         (
             LockLayer::by_path as fn(_) -> _,
@@ -415,7 +415,7 @@ async fn some_answers_are_complete_at_the_head_even_with_a_body() {
         drop(frames);
         assert_eq!(text(response).await, "kept");
     }
-    // A refused tunnel is an ordinary answer.
+    // A rejected tunnel is an ordinary response.
     let locks = LockManager::in_memory();
     let (body, _frames) = Stream::new();
     let layer = LockLayer::by_path(locks.clone());
@@ -424,14 +424,14 @@ async fn some_answers_are_complete_at_the_head_even_with_a_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_lost_while_the_body_streams_ends_it_with_an_error() {
+async fn loss_during_streaming_body_ends_it_with_error() {
     let locks = LockManager::in_memory();
     let (body, frames) = Stream::new();
     let layer = LockLayer::by_path(locks.clone()).max_hold(Duration::from_secs(10));
     let mut response = respond(layer, body, StatusCode::OK, Method::POST).await;
     frames.data("one");
     assert!(response.frame().await.unwrap().is_ok());
-    // Nothing comes: only the loss can wake this.
+    // No frame arrives, so only the loss can wake this future.
     let error = in_time(response.frame()).await.unwrap().unwrap_err();
     let error = error.downcast::<Error>().unwrap();
     assert_eq!(error.kind(), ErrorKind::Lost);
@@ -442,7 +442,7 @@ async fn a_lock_lost_while_the_body_streams_ends_it_with_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_lost_while_the_body_streams_is_only_flagged_on_request() {
+async fn loss_during_streaming_body_is_flagged_by_option() {
     let locks = LockManager::in_memory();
     let (body, frames) = Stream::new();
     let layer = LockLayer::by_path(locks.clone())
@@ -460,7 +460,7 @@ async fn until_free(locks: &LockManager, path: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_lost_before_the_head_drops_the_handler_and_answers_500() {
+async fn loss_before_head_drops_handler_and_returns_500() {
     let locks = LockManager::in_memory();
     let (gate, mut calls) = Gate::new();
     let service = LockLayer::by_path(locks.clone())
@@ -475,7 +475,7 @@ async fn a_lock_lost_before_the_head_drops_the_handler_and_answers_500() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_hold_bounds_a_handler_whose_lock_is_renewed() {
+async fn max_hold_bounds_handler_with_renewed_lock() {
     let locks = LockManager::in_memory();
     let (gate, _calls) = Gate::new();
     let service = LockLayer::by_path(locks.clone())
@@ -492,7 +492,7 @@ async fn max_hold_bounds_a_handler_whose_lock_is_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn on_request_a_handler_goes_on_under_a_lost_lock() {
+async fn handler_under_lost_lock_continues_by_option() {
     let (gate, mut calls) = Gate::new();
     let service = LockLayer::by_path(LockManager::in_memory())
         .lease(Duration::from_secs(10))
@@ -511,7 +511,7 @@ async fn on_request_a_handler_goes_on_under_a_lost_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_beats_an_answer_that_is_ready_at_the_same_time() {
+async fn loss_precedes_response_of_same_moment() {
     let (gate, mut calls) = Gate::new();
     let service = LockLayer::by_path(LockManager::in_memory())
         .lease(Duration::from_secs(10))
@@ -524,10 +524,10 @@ async fn a_loss_beats_an_answer_that_is_ready_at_the_same_time() {
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
 }
 
-/// In real time, since a handler that blocks cannot be paused: it blocks longer than its lease, so
-/// the outcome does not depend on how much longer.
+/// This test uses real time, because a handler that blocks cannot be paused. It blocks longer than its
+/// lease, so the outcome does not depend on the duration.
 #[tokio::test]
-async fn an_answer_made_in_one_step_longer_than_the_lease_does_not_pass() {
+async fn blocking_response_beyond_lease_is_not_delivered() {
     let service = LockLayer::by_path(LockManager::in_memory())
         .lease(Duration::from_millis(20))
         .layer(service_fn(|_: Request<String>| async {
@@ -538,15 +538,15 @@ async fn an_answer_made_in_one_step_longer_than_the_lease_does_not_pass() {
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
 }
 
-/// The same for a frame.
+/// A frame that is produced in one blocking step is not delivered after its lease, like a head.
 #[tokio::test]
-async fn a_frame_made_in_one_step_longer_than_the_lease_does_not_pass() {
+async fn blocking_frame_beyond_lease_is_not_delivered() {
     let blocking = futures_util::stream::poll_fn({
         let mut polls = 0;
         move |_| {
             polls += 1;
             if polls == 1 {
-                // The look at the head finds nothing.
+                // The check at the head finds the lock held.
                 return Poll::Pending;
             }
             std::thread::sleep(Duration::from_millis(1_200));
@@ -568,7 +568,7 @@ async fn a_frame_made_in_one_step_longer_than_the_lease_does_not_pass() {
     assert!(error.is::<Error>(), "{error:?}");
 }
 
-/// How many locks were held when the handler's future was dropped.
+/// The number of held locks when the handler's future was dropped.
 async fn held_at_drop(
     layer: impl FnOnce(LockManager) -> LockLayer<tower_lock::ByPath>,
     end: impl AsyncFnOnce(BoxFuture<'static, ()>),
@@ -594,14 +594,14 @@ async fn held_at_drop(
 }
 
 #[tokio::test]
-async fn a_cancelled_handler_is_gone_before_its_lock_is() {
+async fn cancelled_handler_is_dropped_before_its_lock() {
     let held = held_at_drop(LockLayer::by_path, async |request| drop(request)).await;
     assert_eq!(held, Some(1));
 }
 
 #[tokio::test]
-async fn a_handler_that_has_answered_is_gone_before_its_lock_is() {
-    /// Answers at once, and goes only when it is dropped.
+async fn completed_handler_is_dropped_before_its_lock() {
+    /// A future that is ready at once and ends only when it is dropped.
     struct AtOnce<F: FnMut()>(#[allow(dead_code)] OnDrop<F>);
 
     impl<F: FnMut()> Future for AtOnce<F> {
@@ -626,7 +626,7 @@ async fn a_handler_that_has_answered_is_gone_before_its_lock_is() {
 }
 
 #[tokio::test]
-async fn a_service_that_panics_when_it_is_called_gives_the_lock_back() {
+async fn panic_in_call_releases_lock() {
     let locks = LockManager::in_memory();
     let panics = |_: Request<String>| -> std::future::Ready<Result<Response<String>, Infallible>> {
         std::panic::resume_unwind(Box::new("of a service"));
@@ -638,15 +638,15 @@ async fn a_service_that_panics_when_it_is_called_gives_the_lock_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_aborted_handler_is_dropped_before_the_answer() {
+async fn aborted_handler_is_dropped_before_response() {
     let layer = |locks| LockLayer::by_path(locks).max_hold(Duration::from_secs(1));
     let held = held_at_drop(layer, in_time).await;
-    // The lock itself is lost by then; what counts is that the handler is gone.
+    // The lock is lost by then. The test requires that the handler was dropped.
     assert!(held.is_some());
 }
 
 #[tokio::test]
-async fn a_body_is_gone_before_its_lock_is() {
+async fn body_is_dropped_before_its_lock() {
     struct Watching(Option<OnDrop<Box<dyn FnMut() + Send>>>);
 
     impl Body for Watching {
@@ -678,7 +678,7 @@ async fn a_body_is_gone_before_its_lock_is() {
 }
 
 #[tokio::test]
-async fn dropping_a_waiting_request_leaves_no_trace() {
+async fn dropped_waiting_request_leaves_no_trace() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire(path_key("/a")).await.unwrap();
     let service = LockLayer::by_path(locks.clone()).layer(service_fn(show_held));
@@ -692,7 +692,7 @@ async fn dropping_a_waiting_request_leaves_no_trace() {
 }
 
 #[tokio::test]
-async fn two_layers_with_one_key_are_one_lock_held_twice() {
+async fn layers_with_one_key_hold_one_lock_twice() {
     let locks = LockManager::in_memory();
     let service = ServiceBuilder::new()
         .layer(LockLayer::by_path(locks.clone()).no_wait())
@@ -709,7 +709,7 @@ async fn two_layers_with_one_key_are_one_lock_held_twice() {
 }
 
 #[tokio::test]
-async fn two_layers_with_two_keys_hold_both_and_show_the_inner_one() {
+async fn layers_with_two_keys_hold_both_and_show_inner_one() {
     let locks = LockManager::in_memory();
     let checked = locks.clone();
     let service = ServiceBuilder::new()
@@ -730,7 +730,7 @@ async fn two_layers_with_two_keys_hold_both_and_show_the_inner_one() {
 }
 
 #[tokio::test]
-async fn an_owner_in_the_extensions_is_re_entered() {
+async fn owner_in_extensions_re_enters() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire(path_key("/a")).await.unwrap();
     let service = LockLayer::by_path(locks.clone())
@@ -745,7 +745,7 @@ async fn an_owner_in_the_extensions_is_re_entered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_bounds_the_wait() {
+async fn wait_setting_bounds_the_wait() {
     let locks = LockManager::in_memory();
     let _guard = locks.acquire(path_key("/a")).await.unwrap();
     for (layer, millis) in [
@@ -774,7 +774,7 @@ async fn wait_bounds_the_wait() {
 }
 
 #[tokio::test]
-async fn a_future_does_nothing_before_it_is_polled() {
+async fn unpolled_future_does_nothing() {
     let locks = LockManager::in_memory();
     let mut service = LockLayer::by_path(locks.clone()).layer(service_fn(show_held));
     let future = service.call(post("/a"));
@@ -785,37 +785,37 @@ async fn a_future_does_nothing_before_it_is_polled() {
 
 #[test]
 #[should_panic(expected = "`LockLayer`: invalid `lease`")]
-fn a_lease_of_zero_is_refused_at_construction() {
+fn zero_lease_is_rejected_at_construction() {
     let _layer = LockLayer::by_path(LockManager::in_memory()).lease(Duration::ZERO);
 }
 
 #[test]
 #[should_panic(expected = "`LockLayer`: invalid `wait`")]
-fn a_wait_without_end_is_refused_at_construction() {
+fn endless_wait_is_rejected_at_construction() {
     let _layer = LockLayer::by_path(LockManager::in_memory()).wait(Duration::MAX);
 }
 
 #[test]
 #[should_panic(expected = "`LockLayer`: invalid `max_hold`")]
-fn a_max_hold_of_zero_is_refused_at_construction() {
+fn zero_max_hold_is_rejected_at_construction() {
     let _layer = LockLayer::by_path(LockManager::in_memory()).max_hold(Duration::ZERO);
 }
 
 #[test]
 #[should_panic(expected = "`LockLayer`: invalid `status`")]
-fn a_server_error_for_a_busy_resource_is_refused_at_construction() {
+fn server_error_status_is_rejected_at_construction() {
     let _layer =
         LockLayer::by_path(LockManager::in_memory()).status(StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[test]
 #[should_panic(expected = "`LockLayer`: invalid `by_header`")]
-fn a_bad_header_name_is_refused_at_construction() {
+fn invalid_header_name_is_rejected_at_construction() {
     let _layer = LockLayer::by_header(LockManager::in_memory(), "no name");
 }
 
 #[test]
-fn a_header_name_may_be_a_constant() {
+fn header_name_constant_is_accepted() {
     let _layer = LockLayer::by_header(LockManager::in_memory(), http::header::IF_MATCH);
     let _layer = LockLayer::by_header(LockManager::in_memory(), HeaderName::from_static("x-id"));
 }

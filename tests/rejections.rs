@@ -1,4 +1,4 @@
-//! What a client sees when it does not get the lock: every row of the table, every form.
+//! The response to a request without its lock: every row of the table, in every form.
 #![allow(clippy::unwrap_used)]
 
 mod served;
@@ -18,7 +18,7 @@ use tower_lock::{
     MAX_HOLD_COUNT, Memory,
 };
 
-/// The answer of a layer around a handler that must not matter.
+/// The response of a layer around a handler that must not run.
 async fn answer<K: KeyExtractor>(layer: &LockLayer<K>, request: Request<String>) -> Answer {
     let service = layer.layer(service_fn(|_: Request<String>| async {
         Ok::<_, Infallible>(Response::new("handled".to_owned()))
@@ -54,7 +54,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap()
     }
 
-    /// One row of the table.
+    /// Checks one row of the table.
     #[track_caller]
     fn assert_row(&self, status: u16, retry_after: bool, problem: &str, kind: ErrorKind) {
         assert_eq!(self.status, status);
@@ -92,7 +92,7 @@ async fn hold(locks: &LockManager, path: &str) -> LockGuard {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_resource_is_409_after_the_wait() {
+async fn busy_resource_is_409_after_wait() {
     let locks = LockManager::in_memory();
     let _guard = hold(&locks, "/a").await;
     let layer = LockLayer::by_path(locks).wait(Duration::from_millis(250));
@@ -104,7 +104,7 @@ async fn a_busy_resource_is_409_after_the_wait() {
 }
 
 #[tokio::test]
-async fn a_busy_resource_is_409_after_the_single_try() {
+async fn busy_resource_is_409_after_single_attempt() {
     let locks = LockManager::in_memory();
     let _guard = hold(&locks, "/a").await;
     let answer = answer(&LockLayer::by_path(locks).no_wait(), post("/a")).await;
@@ -112,7 +112,7 @@ async fn a_busy_resource_is_409_after_the_single_try() {
 }
 
 #[tokio::test]
-async fn a_busy_resource_is_423_on_request() {
+async fn busy_resource_is_423_by_option() {
     let locks = LockManager::in_memory();
     let _guard = hold(&locks, "/a").await;
     let layer = LockLayer::by_path(locks)
@@ -121,13 +121,13 @@ async fn a_busy_resource_is_423_on_request() {
     answer(&layer, post("/a"))
         .await
         .assert_row(423, true, "resource-busy", ErrorKind::Busy);
-    // Only that: anything else keeps its status.
+    // The setting affects only this status.
     let answer = answer(&layer, post("/%zz")).await;
     answer.assert_row(400, false, "lock-key-invalid", ErrorKind::InvalidKey);
 }
 
 #[tokio::test]
-async fn a_full_queue_of_one_key_is_429() {
+async fn full_queue_of_key_is_429() {
     let locks = LockManager::builder(Memory::new())
         .max_waiters_per_key(1)
         .build()
@@ -140,7 +140,7 @@ async fn a_full_queue_of_one_key_is_429() {
 }
 
 #[tokio::test]
-async fn a_full_queue_of_the_manager_is_503() {
+async fn full_queue_of_manager_is_503() {
     let locks = LockManager::builder(Memory::new())
         .max_waiters(1)
         .build()
@@ -153,32 +153,32 @@ async fn a_full_queue_of_the_manager_is_503() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unreachable_backend_is_503_and_never_an_unlocked_request() {
+async fn unreachable_backend_is_503_without_handler() {
     let layer = LockLayer::by_path(broken(BackendErrorKind::Unavailable));
     let answer = answer(&layer, post("/a")).await;
     answer.assert_row(503, true, "lock-unavailable", ErrorKind::Unavailable);
     assert!(!answer.body.contains("on purpose"));
-    // The source of the error is for the operator.
+    // The source of the error is for the operator only.
     let detail = "locks cannot be taken at the moment; this is temporary";
     assert_eq!(answer.json()["detail"], detail);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_that_refuses_this_client_is_503_and_invites_no_retry() {
+async fn misconfigured_backend_is_503_without_retry_after() {
     let layer = LockLayer::by_path(broken(BackendErrorKind::Misconfigured));
     let answer = answer(&layer, post("/a")).await;
     answer.assert_row(503, false, "lock-unavailable", ErrorKind::Misconfigured);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_not_a_lock_is_500() {
+async fn foreign_value_at_key_is_500() {
     let layer = LockLayer::by_path(broken(BackendErrorKind::Conflict));
     let answer = answer(&layer, post("/a")).await;
     answer.assert_row(500, false, "lock-key-conflict", ErrorKind::KeyConflict);
 }
 
 #[tokio::test]
-async fn a_shutdown_while_queued_is_503() {
+async fn shutdown_while_queued_is_503() {
     let locks = LockManager::in_memory();
     let guard = hold(&locks, "/a").await;
     let layer = LockLayer::by_path(locks.clone());
@@ -191,7 +191,7 @@ async fn a_shutdown_while_queued_is_503() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_lost_before_the_head_is_500_without_an_invitation_to_retry() {
+async fn loss_before_head_is_500_without_retry_after() {
     let layer = LockLayer::by_path(LockManager::in_memory()).max_hold(Duration::from_secs(1));
     let service = layer.layer(service_fn(|_: Request<String>| {
         std::future::pending::<Result<Response<String>, Infallible>>()
@@ -202,7 +202,7 @@ async fn a_lock_lost_before_the_head_is_500_without_an_invitation_to_retry() {
 }
 
 #[tokio::test]
-async fn a_missing_or_unreadable_key_is_400_and_says_what_is_missing() {
+async fn missing_or_invalid_key_is_400_and_named() {
     let locks = LockManager::in_memory();
     let by_header = LockLayer::by_header(locks.clone(), "x-id");
     let by_query = LockLayer::by_query(locks.clone(), "id");
@@ -240,7 +240,7 @@ async fn a_missing_or_unreadable_key_is_400_and_says_what_is_missing() {
 }
 
 #[tokio::test]
-async fn reentrancy_too_deep_is_500() {
+async fn excessive_reentrancy_is_500() {
     let locks = LockManager::in_memory();
     let first = hold(&locks, "/a").await;
     let mut guards = Vec::new();
@@ -262,7 +262,7 @@ async fn busy() -> (LockLayer<tower_lock::ByPath>, LockGuard) {
 }
 
 #[tokio::test]
-async fn no_answer_holds_the_key_or_an_owner() {
+async fn responses_contain_no_key_or_owner() {
     let (layer, guard) = busy().await;
     let owner = guard.owner().to_string();
     let (manager, _) = owner.split_once(':').unwrap();
@@ -281,7 +281,7 @@ async fn no_answer_holds_the_key_or_an_owner() {
 }
 
 #[tokio::test]
-async fn a_client_that_accepts_only_text_gets_text() {
+async fn client_that_accepts_text_receives_text() {
     let (layer, _guard) = busy().await;
     let mut request = post("/secret");
     request
@@ -304,7 +304,7 @@ async fn a_client_that_accepts_only_text_gets_text() {
 }
 
 #[tokio::test]
-async fn head_gets_the_headers_and_no_body() {
+async fn head_request_receives_headers_without_body() {
     let (layer, _guard) = busy().await;
     let mut request = post("/secret");
     *request.method_mut() = Method::HEAD;
@@ -319,7 +319,7 @@ async fn head_gets_the_headers_and_no_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn grpc_gets_its_own_codes_in_trailers_only() {
+async fn grpc_request_receives_trailers_only() {
     let full = LockManager::builder(Memory::new())
         .max_waiters_per_key(1)
         .build()
@@ -362,7 +362,7 @@ async fn grpc_gets_its_own_codes_in_trailers_only() {
 }
 
 #[tokio::test]
-async fn on_reject_replaces_the_whole_answer_and_keeps_the_reason() {
+async fn on_reject_replaces_response_and_keeps_reason() {
     let (layer, _guard) = busy().await;
     let layer = layer.on_reject(|rejection| {
         assert_eq!(rejection.kind(), ErrorKind::Busy);
@@ -381,7 +381,7 @@ async fn on_reject_replaces_the_whole_answer_and_keeps_the_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_that_are_rejected_together_are_told_to_come_back_apart() {
+async fn concurrent_rejections_spread_retry_after() {
     let (layer, _guard) = busy().await;
     let mut times = std::collections::HashSet::new();
     for _ in 0..20 {
