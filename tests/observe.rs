@@ -2,8 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::convert::Infallible;
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
@@ -13,6 +11,10 @@ use tower_lock::{LockLayer, LockManager, OnUnavailable};
 
 #[path = "served/broken.rs"]
 mod broken;
+#[path = "support/log.rs"]
+mod log;
+
+use log::Log;
 
 const KEY: &str = "canary-key";
 
@@ -75,19 +77,6 @@ fn counted(work: impl Future<Output = ()>) -> Vec<(String, String, u64)> {
     seen
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Runs `work`, and returns its log. All tests run in this way, because an event that first occurs without
 /// a subscriber can stay disabled for concurrent tests.
 fn logged(work: impl Future<Output = ()>) -> String {
@@ -98,8 +87,7 @@ fn logged(work: impl Future<Output = ()>) -> String {
         .with_writer(move || writer.clone())
         .finish();
     tracing::subscriber::with_default(subscriber, || run(work));
-    let log = log.0.lock().unwrap().clone();
-    String::from_utf8(log).unwrap()
+    log.text()
 }
 
 #[test]

@@ -22,6 +22,7 @@ use tower_lock::{ConnectError, LockKey};
 use uuid::Uuid;
 
 use support::engine::subscribers;
+use support::errors::debug_chain;
 use support::proxy::Proxy;
 use support::redis_server::RedisServer;
 
@@ -90,17 +91,6 @@ async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
         sleep(Duration::from_millis(10)).await;
     }
-}
-
-/// Returns the `Debug` and `Display` texts of an error and of all its sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = format!("{error:?} {error}");
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(" {cause:?} {cause}"));
-        source = cause.source();
-    }
-    text
 }
 
 // ---- data format ----
@@ -445,7 +435,7 @@ async fn full_memory_rejects_only_acquires() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), BackendErrorKind::Unavailable);
-    assert!(!error.may_have_taken_effect(), "{}", chain(&error));
+    assert!(!error.may_have_taken_effect(), "{}", debug_chain(&error));
     assert_eq!(server.cli(&["EXISTS", "lock:new"]), "0");
 
     server.cli(&["PEXPIRE", "lock:held", "10000"]);
@@ -490,9 +480,9 @@ async fn unauthorized_client_is_rejected_on_connect() {
             matches!(&error, ConnectError::Refused { address, .. }
                 if *address == format!("127.0.0.1:{}", server.port())),
             "{}",
-            chain(&error)
+            debug_chain(&error)
         );
-        chain(&error)
+        debug_chain(&error)
     };
     // This user can only log in.
     server.cli(&["ACL", "SETUSER", "guest", "reset", "on", ">secret"]);
@@ -647,11 +637,11 @@ async fn unreachable_server_is_named_within_connect_timeout() {
         let error = builder.connect().await.unwrap_err();
         assert!(started.elapsed() < patience * 4, "{:?}", started.elapsed());
         let ConnectError::Unreachable { address, .. } = &error else {
-            panic!("{}", chain(&error));
+            panic!("{}", debug_chain(&error));
         };
         assert_eq!(address, expected);
         assert!(error.to_string().contains(expected));
-        assert!(!chain(&error).contains("canary"));
+        assert!(!debug_chain(&error).contains("canary"));
     }
 }
 
@@ -680,7 +670,7 @@ async fn debug_and_errors_omit_passwords() {
         "rediss://some:canary@127.0.0.1:1#canary".to_owned(),
     ] {
         let error = RedisBackend::builder(url).connect().await.unwrap_err();
-        shown += &chain(&error);
+        shown += &debug_chain(&error);
     }
     assert!(!shown.contains("canary"), "{shown}");
     assert!(shown.contains("127.0.0.1"), "the address is shown");
@@ -808,7 +798,7 @@ async fn late_acquire_is_released_automatically() {
         .await
         .unwrap_err();
     assert!(started.elapsed() < Duration::from_millis(1_200));
-    assert!(error.may_have_taken_effect(), "{}", chain(&error));
+    assert!(error.may_have_taken_effect(), "{}", debug_chain(&error));
 
     // `INFO` also waits for the end of the pause.
     eventually("the late acquire was executed", || {
@@ -845,7 +835,7 @@ async fn overtaken_acquire_is_released_on_its_connection() {
         .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
         .await
         .unwrap_err();
-    assert!(error.may_have_taken_effect(), "{}", chain(&error));
+    assert!(error.may_have_taken_effect(), "{}", debug_chain(&error));
     let overtaking = release(&backend, "late").await.unwrap();
     assert_eq!(overtaking, Released::NotHeld, "on the replacement");
     let fence = || server.cli(&["GET", "lock:{fencing-token}%"]);
@@ -889,7 +879,7 @@ async fn commands_to_hung_server_do_not_pile_up() {
             .try_acquire(&AcquireRequest::new(key.clone(), stranger(), TTL))
             .await
             .unwrap_err();
-        assert!(!error.may_have_taken_effect(), "{}", chain(&error));
+        assert!(!error.may_have_taken_effect(), "{}", debug_chain(&error));
         assert!(started.elapsed() < Duration::from_millis(250));
         refused += 1;
         sleep(Duration::from_millis(1)).await;

@@ -6,9 +6,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::future::IntoFuture as _;
-use std::io::Write;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -19,6 +17,7 @@ use uuid::Uuid;
 
 use support::cluster::Cluster;
 use support::engine::{PATIENCE, SECOND, eventually, manager};
+use support::log::Log;
 use support::proxy::{Proxy, Swallow};
 use support::redis_server::RedisServer;
 use support::sentinel::SentinelSet;
@@ -32,25 +31,7 @@ const GRANTED: &str = "INFO locks can be acquired again";
 const LEFT: &str = "INFO server removed";
 const MOVED: &str = "INFO primary changed";
 
-/// The log at level `INFO` and above.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 impl Log {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-
     /// Returns the level and message of each line about a server, with the server's address.
     fn told(&self) -> Vec<(String, String)> {
         let text = self.text();

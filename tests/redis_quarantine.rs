@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use support::cluster::Cluster;
 use support::engine::{FENCE, MS, Monitor, PATIENCE, eventually};
+use support::errors::chain;
 use support::patience::wait_until;
 use support::redis_server::RedisServer;
 
@@ -47,17 +48,6 @@ async fn prepared(server: &RedisServer) -> LockManager {
     drop(locks.acquire("first").wait(PATIENCE).await.unwrap());
     eventually("idle", || locks.snapshot().is_idle()).await;
     locks
-}
-
-/// Returns the text of an error and all its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }
 
 /// Checks that an acquire fails because of the quarantine.

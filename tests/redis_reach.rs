@@ -4,7 +4,6 @@
 
 mod support;
 
-use std::error::Error;
 use std::future::{IntoFuture as _, pending};
 use std::io;
 use std::num::NonZeroUsize;
@@ -18,6 +17,7 @@ use tower_lock::{ConnectError, ErrorKind, LockManager, RedisBackend};
 
 use support::cluster::{Cluster, add_all_slots};
 use support::engine::{MS, PATIENCE, SECOND, eventually, subscribers};
+use support::errors::chain;
 use support::process::version;
 use support::proxy::Proxy;
 use support::redis_server::RedisServer;
@@ -35,17 +35,6 @@ fn at(url: impl Into<String>) -> RedisBackendBuilder {
 async fn manager(builder: RedisBackendBuilder) -> LockManager {
     let backend = builder.connect().await.unwrap();
     LockManager::builder(backend).build().unwrap()
-}
-
-/// Returns the text of an error and all its causes.
-fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }
 
 /// A token service that counts its calls.

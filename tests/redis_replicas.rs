@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use support::cluster::Cluster;
 use support::engine::{FENCE, MS, Monitor, PATIENCE, SECOND, eventually};
+use support::errors::chain;
 use support::patience::wait_until;
 use support::proxy::{Proxy, Swallow};
 use support::redis_server::RedisServer;
@@ -136,17 +137,6 @@ async fn renew(backend: &RedisBackend, key: &str) -> Renewed {
     let renewal = Renewal::new(LockKey::new(key), lease(1), TTL);
     let outcome = backend.renew(&[renewal]).await;
     outcome.into_iter().next().unwrap().unwrap()
-}
-
-/// Returns the text of an error and all its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }
 
 /// Checks that too few replicas acknowledged the grant, and that the backend released it.

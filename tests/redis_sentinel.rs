@@ -21,6 +21,7 @@ use support::engine::{
     MS, PATIENCE, SECOND, by, eventually, fails_at_its_deadline, lost_at_its_deadline, manager,
     nothing_is_left, pttl, subscribers, within,
 };
+use support::errors::debug_chain;
 use support::redis_server::RedisServer;
 use support::sentinel::SentinelSet;
 
@@ -547,7 +548,7 @@ async fn connect_to_unknown_service_is_rejected() {
             .unwrap_err();
         assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
         assert!(error.to_string().contains("unheard-of"), "{error}");
-        let cause = chain(&error);
+        let cause = debug_chain(&error);
         assert!(cause.contains("do not know the service"), "{cause}");
         if dead < 2 {
             set.sentinel(dead).kill();
@@ -556,17 +557,6 @@ async fn connect_to_unknown_service_is_rejected() {
 }
 
 // ---- passwords ----
-
-/// Returns the text of an error and all its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = format!("{error:?} {error}");
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(" {cause:?} {cause}"));
-        source = cause.source();
-    }
-    text
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn primary_and_sentinels_use_separate_passwords() {
@@ -593,7 +583,7 @@ async fn primary_and_sentinels_use_separate_passwords() {
         }
         let error = builder.connect().await.unwrap_err();
         assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
-        let text = chain(&error);
+        let text = debug_chain(&error);
         for secret in ["of-nodes", "of-sentinels", "wrong-one"] {
             assert!(!text.contains(secret), "{text}");
         }

@@ -4,7 +4,6 @@
 
 mod support;
 
-use std::error::Error;
 use std::future::IntoFuture as _;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use uuid::Uuid;
 
 use support::cluster::add_all_slots;
 use support::engine::{PATIENCE, SECOND, eventually, nothing_is_left, subscribers};
+use support::errors::chain;
 use support::redis_server::RedisServer;
 use support::tls::{Authority, TlsServer};
 
@@ -50,17 +50,6 @@ async fn manager(builder: RedisBackendBuilder) -> LockManager {
 
 async fn hinted(hints: &mut Hints) {
     timeout(PATIENCE, hints.next()).await.expect("a hint");
-}
-
-/// Returns the text of an error and all its causes.
-fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }
 
 /// Returns the causes of a rejected connect.

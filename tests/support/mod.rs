@@ -4,7 +4,9 @@
 pub(crate) mod cluster;
 pub(crate) mod endpoint;
 pub(crate) mod engine;
+pub(crate) mod errors;
 pub(crate) mod example;
+pub(crate) mod log;
 pub(crate) mod other_runtime;
 pub(crate) mod patience;
 pub(crate) mod process;

@@ -14,6 +14,8 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 use tower_lock::{Error, FencingToken, Held, LockGuard};
 
+use crate::support::errors::chain;
+
 pub(crate) use canary::Canary;
 pub(crate) use grip::Grip;
 pub(crate) use hold::{Hold, Refusal};
@@ -220,10 +222,4 @@ impl Referee {
             .filter(|at| *at > after)
             .min()
     }
-}
-
-/// Returns an error and its sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
