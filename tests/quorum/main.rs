@@ -1,0 +1,11 @@
+//! Several stores as one: a failing minority, and a missing majority.
+#![allow(clippy::unwrap_used)]
+
+mod cancellation;
+mod contention;
+mod majority;
+mod minority;
+mod settings;
+#[path = "../support/simulated.rs"]
+mod simulated;
+mod world;

@@ -1,0 +1,30 @@
+//! The settings of a quorum.
+
+use std::time::Duration;
+
+use tower_lock::{Memory, Quorum};
+
+#[test]
+fn even_or_single_node_count_is_rejected_with_advice() {
+    for (nodes, advice) in [
+        (0, "3 or 5"),
+        (1, "3 or 5"),
+        (2, "3 or 5"),
+        (4, "add one"),
+        (6, "add one"),
+    ] {
+        let builder = (0..nodes).fold(Quorum::builder(), |it, _| it.node(Memory::new()));
+        let error = builder.build().unwrap_err();
+        assert_eq!(error.field(), "node");
+        assert!(error.to_string().contains(advice), "{error}");
+    }
+}
+
+#[test]
+fn node_timeout_out_of_bounds_is_rejected() {
+    for timeout in [Duration::ZERO, Duration::from_secs(61)] {
+        let builder = (0..3).fold(Quorum::builder(), |it, _| it.node(Memory::new()));
+        let error = builder.node_timeout(timeout).build().unwrap_err();
+        assert_eq!(error.field(), "node_timeout");
+    }
+}
