@@ -11,6 +11,7 @@ mod cost;
 mod locked_by;
 mod options;
 mod scope;
+mod scope_ends;
 #[cfg(unix)]
 mod shutdown;
 mod stacks;
