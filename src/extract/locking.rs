@@ -1,8 +1,12 @@
 //! The acquire of `Locked`, in the scope of its request.
 
+#[cfg(feature = "tracing")]
+use axum::extract::MatchedPath;
 use http::Extensions;
 use tokio::time::Instant;
 
+#[cfg(feature = "tracing")]
+use super::unscoped::Unscoped;
 use crate::layer::{LockRejection, RequestInfo, RequestLocks};
 use crate::{LockGuard, LockKeys, LockManager, LockScope, Owner};
 
@@ -11,6 +15,8 @@ pub(super) struct Locking {
     locks: LockManager,
     owner: Owner,
     scope: Option<LockScope>,
+    #[cfg(feature = "tracing")]
+    route: Option<MatchedPath>,
 }
 
 impl Locking {
@@ -24,6 +30,8 @@ impl Locking {
             locks,
             owner,
             scope,
+            #[cfg(feature = "tracing")]
+            route: Unscoped::route(extensions),
         }
     }
 
@@ -44,7 +52,10 @@ impl Locking {
         // Until here, a guard that is dropped is released.
         if let Some(scope) = &self.scope {
             scope.lend(&mut guard);
+            return Ok(guard);
         }
+        #[cfg(feature = "tracing")]
+        Unscoped::watch(&mut guard, self.route);
         Ok(guard)
     }
 }

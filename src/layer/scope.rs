@@ -201,7 +201,7 @@ impl Shared {
 }
 
 impl Heir for Shared {
-    fn inherit(&self, guard: LockGuard) {
+    fn inherit(&self, guard: LockGuard, _address: usize) {
         let mut state = self.state();
         let late = if state.is_closed {
             Some(guard)

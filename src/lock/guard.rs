@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
+use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +22,9 @@ use crate::{Error, ErrorKind, FencingToken, LockKey, Owner};
 
 /// Receives a guard that its holder drops, in place of the release.
 pub(crate) trait Heir: Send + Sync {
-    /// Takes over the hold. Runs in a `Drop`, so it must not block, await or panic.
-    fn inherit(&self, guard: LockGuard);
+    /// Takes over the hold of the guard that was dropped at `address`. Runs in a `Drop`, so it must not block,
+    /// await or panic.
+    fn inherit(&self, guard: LockGuard, address: usize);
 }
 
 /// One hold of one or several keys, released exactly once by `Drop`, unless an heir takes it over.
@@ -122,7 +124,7 @@ impl Drop for Hold {
                     held: self.held.clone(),
                     heir: None,
                 };
-                heir.inherit(LockGuard { hold });
+                heir.inherit(LockGuard { hold }, ptr::from_ref(self).addr());
                 return;
             }
             let (home, now) = (engine.release_home(), Moment::now());
@@ -249,7 +251,7 @@ pub struct Held {
 }
 
 impl Held {
-    fn new(grants: Grants) -> Self {
+    pub(super) fn new(grants: Grants) -> Self {
         let context = None;
         Self { grants, context }
     }
