@@ -65,6 +65,13 @@ impl Error {
         }
     }
 
+    /// Creates an error of this kind for a test. `LockRejection::from` turns it into a rejection.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn for_tests(kind: ErrorKind) -> Self {
+        Self::new(kind)
+    }
+
     /// Returns this error with another kind.
     pub(crate) fn into_kind(mut self, kind: ErrorKind) -> Self {
         self.repr.kind = kind;

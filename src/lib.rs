@@ -175,6 +175,7 @@
 //! | `tracing` | no | events of losses, outages and failed acquires: [`guide::operations`] |
 //! | `metrics` | no | counters and histograms of acquires, losses, waits and the queue: [`guide::operations`] |
 //! | `conformance` | no | the backend contract as test functions, in [`backend::conformance`] |
+//! | `test-util` | no | [`Held`] and [`Error`] by hand, for tests of handlers; exempt from semantic versioning |
 //!
 //! Without default features, the crate depends neither on axum nor on Redis.
 #![cfg_attr(docsrs, feature(doc_cfg))]

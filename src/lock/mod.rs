@@ -111,6 +111,8 @@
 
 mod acquire;
 mod attempt;
+#[cfg(feature = "test-util")]
+mod by_hand;
 mod claim;
 mod clock;
 mod command;

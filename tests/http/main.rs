@@ -6,6 +6,8 @@ mod served;
 #[path = "../support/mod.rs"]
 mod support;
 
+#[cfg(feature = "test-util")]
+mod by_hand;
 mod cost;
 #[cfg(feature = "axum")]
 mod locked_by;

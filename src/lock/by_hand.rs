@@ -1,0 +1,45 @@
+//! Views that tests of handlers create.
+
+use std::num::NonZeroU64;
+
+use uuid::Uuid;
+
+use super::claim::{Claim, Deadline, Terms};
+use super::clock::{Moment, Span};
+use super::grant::Grant;
+use super::guard::Held;
+use super::lost::Grants;
+use crate::task::RuntimeId;
+use crate::{FencingToken, LockKeys, Owner};
+
+impl Held {
+    /// Creates a view for a test of a handler: of these keys with this token, and held without end.
+    ///
+    /// # Panics
+    ///
+    /// Panics without a key.
+    #[must_use]
+    pub fn for_tests(keys: impl Into<LockKeys>, token: u32) -> Self {
+        let now = Moment::now();
+        let claim = Claim {
+            ticket: 1,
+            hold: 1,
+            owner: Owner::new(Uuid::new_v4(), NonZeroU64::MIN),
+            is_owner_fresh: true,
+            terms: Terms {
+                ttl: Span::FOREVER,
+                renewed: false,
+                max_hold: Span::FOREVER,
+            },
+            deadline: Deadline::Endless,
+            grouped: false,
+            home: RuntimeId::Simulated(0),
+        };
+        let token = FencingToken::new(token.into(), 1, 0);
+        let keys = keys.into();
+        assert!(!keys.as_slice().is_empty(), "a view has at least one key");
+        let grant = |key| Grant::new(key, &claim, token, now + Span::FOREVER, now);
+        let grants: Vec<_> = keys.as_slice().iter().cloned().map(grant).collect();
+        Self::new(Grants::Many(grants.into()))
+    }
+}
