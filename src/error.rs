@@ -46,6 +46,11 @@ pub enum ErrorKind {
     ShuttingDown,
     /// The key is empty, or there are too many; the source says which.
     InvalidKey,
+    /// The program is wrong: requests through a layer lack what its key contains. The source is
+    /// [`InvalidKey::Setup`](crate::InvalidKey::Setup), and names the remedy.
+    InvalidSetup,
+    /// No route of the axum router matches the request of a layer that locks by a path parameter.
+    NoRoute,
     /// An option of the acquire is out of bounds; the source is a [`ConfigError`].
     InvalidOption,
     /// The key exists in the backend and is not a lock. It is never touched.
@@ -148,6 +153,8 @@ impl fmt::Display for Error {
             ErrorKind::Lost => "the lock was lost",
             ErrorKind::ShuttingDown => "the lock manager is shutting down",
             ErrorKind::InvalidKey => "the lock key is invalid",
+            ErrorKind::InvalidSetup => "the layer finds no key in its requests",
+            ErrorKind::NoRoute => "no route matches the request",
             ErrorKind::InvalidOption => "an option of the acquire is invalid",
             ErrorKind::KeyConflict => "the key belongs to something that is not a lock",
             ErrorKind::ReentrancyLimit => "the lock is held too many times by its owner",

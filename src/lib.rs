@@ -142,6 +142,8 @@
 //! | the lock was lost before the head was sent | 500 | no | `lock-lost` |
 //! | the lock was lost while the body streamed | the body ends with an error | | |
 //! | the request has no usable key | 400 | no | `lock-key-invalid` |
+//! | no route matches, under a layer that locks by a path parameter | 404 | no | `no-route` |
+//! | the program is wrong: no request to the route has a key | 500 | no | `lock-misconfigured` |
 //! | the key in the backend holds something else | 500 | no | `lock-key-conflict` |
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
 //!
@@ -207,13 +209,13 @@ pub use error::{ConfigError, ConnectError, Error, ErrorKind};
 pub use extract::{HeldRejection, LockScopeRejection, Locked, LockedRejection, OwnerRejection};
 pub use key::{InvalidKey, LockKey, LockKeys};
 pub use layer::{
-    ByExtension, ByHeader, ByPath, ByQuery, KeyExtractor, LockBody, LockLayer, LockRejection,
-    LockScope, LockScopeLayer, LockScopeService, LockService, LockTarget, OnLost, OnUnavailable,
-    ResponseFuture, Unlocked,
+    ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, KeyExtractor, LockBody, LockLayer,
+    LockRejection, LockScope, LockScopeLayer, LockScopeService, LockService, LockTarget, OnLost,
+    OnUnavailable, ResponseFuture, Unlocked,
 };
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-pub use layer::{ByPathParam, FromTarget, Guarded, LockBy};
+pub use layer::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, LockBy};
 pub use lock::{
     Acquire, AcquireFuture, Held, LockGuard, LockInfo, LockManager, LockManagerBuilder, Lost,
     MAX_HOLD_COUNT, Snapshot,

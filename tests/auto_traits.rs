@@ -11,11 +11,11 @@ use tower_lock::backend::{
     Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{
-    Acquire, AcquireFuture, ByExtension, ByHeader, ByPath, ByQuery, ConfigError, ConnectError,
-    Error, ErrorKind, FencingToken, Held, InvalidKey, LockBody, LockGuard, LockInfo, LockKey,
-    LockKeys, LockLayer, LockManager, LockManagerBuilder, LockRejection, LockScope, LockScopeLayer,
-    LockScopeService, LockService, Lost, Memory, OnLost, OnUnavailable, Owner, Quorum,
-    ResponseFuture, Snapshot, Unlocked,
+    Acquire, AcquireFuture, ByExtension, ByFn, ByHeader, ByPath, ByQuery, ConfigError,
+    ConnectError, Error, ErrorKind, FencingToken, Held, InvalidKey, LockBody, LockGuard, LockInfo,
+    LockKey, LockKeys, LockLayer, LockManager, LockManagerBuilder, LockRejection, LockScope,
+    LockScopeLayer, LockScopeService, LockService, Lost, Memory, OnLost, OnUnavailable, Owner,
+    Quorum, ResponseFuture, Snapshot, Unlocked,
 };
 
 /// A type that is neither `Send` nor `Sync`, for parameters that must not matter.
@@ -91,7 +91,7 @@ assert_impl_all!(LockScopeLayer: Clone, Default);
 assert_impl_all!(LockScopeService<()>: Clone);
 
 // The layer.
-assert_shared!(ByPath, ByHeader, ByQuery, OnLost, LockRejection);
+assert_shared!(ByFn<fn()>, ByPath, ByHeader, ByQuery, OnLost, LockRejection);
 assert_shared!(OnUnavailable, Unlocked);
 assert_shared!(ByExtension<Local>, LockLayer<ByPath>, LockService<(), ByPath>);
 // Only one task reads a body. `on_reject` may return one that is not `Sync`, such as axum's.
@@ -108,11 +108,11 @@ assert_not_impl_any!(ResponseFuture<Response, (), String>: Unpin);
 mod axum {
     use super::*;
     use tower_lock::{
-        ByPathParam, FromTarget, HeldRejection, LockScopeRejection, Locked, LockedRejection,
-        OwnerRejection,
+        ByPathParam, ByPathParamAs, ByPathParams, FromTarget, HeldRejection, LockScopeRejection,
+        Locked, LockedRejection, OwnerRejection,
     };
 
-    assert_shared!(ByPathParam, FromTarget, Locked<String>, Locked<String, ByPathParam>, LockedRejection<String>);
+    assert_shared!(ByPathParam, ByPathParamAs<Local>, ByPathParams, FromTarget, Locked<String>, Locked<String, ByPathParam>, LockedRejection<String>);
     assert_error!(
         HeldRejection,
         OwnerRejection,

@@ -395,21 +395,26 @@ async fn statuses<const N: usize>(held: &str, paths: [&str; N]) -> [u16; N] {
 }
 
 #[tokio::test]
-async fn an_encoded_slash_is_another_resource_than_a_slash() {
-    let paths = ["/a%2Fb", "/a%2fb", "/a/b"];
-    assert_eq!(statuses("/a%2Fb", paths).await, [409, 409, 200]);
-    assert_eq!(statuses("/a/b", paths).await, [200, 200, 409]);
+async fn encoded_slash_is_slash() {
+    let paths = ["/a%2Fb", "/a%2fb", "/a/b", "/ab"];
+    assert_eq!(statuses("/a%2Fb", paths).await, [409, 409, 409, 200]);
+    assert_eq!(statuses("/a/b", paths).await, [409, 409, 409, 200]);
 }
 
 #[tokio::test]
-async fn an_encoded_letter_is_the_letter() {
+async fn encoded_character_is_the_character() {
     let paths = ["/A", "/%41", "/a", "/%61"];
     assert_eq!(statuses("/A", paths).await, [409, 409, 200, 200]);
+    let paths = ["/a@b:1", "/a%40b%3A1", "/a%40b:1", "/a%2540b:1"];
+    assert_eq!(statuses("/a@b:1", paths).await, [409, 409, 409, 200]);
+    let paths = ["/ü", "/%c3%BC", "/u"];
+    assert_eq!(statuses("/ü", paths).await, [409, 409, 200]);
 }
 
 #[tokio::test]
-async fn a_trailing_slash_is_another_resource() {
-    assert_eq!(statuses("/a", ["/a", "/a/", "/a?x"]).await, [409, 200, 409]);
+async fn slash_at_end_is_ignored() {
+    let paths = ["/a", "/a/", "/a?x", "/a/?x", "/b/"];
+    assert_eq!(statuses("/a", paths).await, [409, 409, 409, 409, 200]);
 }
 
 #[tokio::test]
@@ -511,23 +516,19 @@ async fn nested_router_sees_outer_path_parameters() {
 }
 
 #[tokio::test]
-async fn a_path_parameter_that_is_missing_or_no_text_is_400() {
+async fn path_parameter_without_utf8_is_400() {
     let locks = LockManager::in_memory();
     let app: Router = Router::new()
         .route("/accounts/{account}", get(async || ()))
-        .route("/other/{id}", get(async || ()))
         .route_layer(LockLayer::by_path_param(locks, "account"));
     assert_eq!(
         status(&app, Method::GET, "/accounts/7").await,
         StatusCode::OK
     );
-    for path in ["/other/7", "/accounts/%FF"] {
-        assert_eq!(
-            status(&app, Method::GET, path).await,
-            StatusCode::BAD_REQUEST,
-            "{path}"
-        );
-    }
+    assert_eq!(
+        status(&app, Method::GET, "/accounts/%FF").await,
+        StatusCode::BAD_REQUEST
+    );
 }
 
 #[tokio::test]

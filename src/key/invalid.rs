@@ -2,48 +2,80 @@
 
 use std::borrow::Cow;
 
-use super::lock_keys::LockKeys;
+/// The most keys of one acquire.
+pub(super) const MAX_KEYS: usize = 16;
 
-/// Why a key cannot be locked.
+/// The reason why a key cannot be locked.
+///
+/// Its text is the `detail` of the response that the client receives, unless the program is wrong. The text
+/// contains no value of the request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidKey {
     /// The key has no characters, or no parts.
-    #[error("the lock key is empty")]
+    #[error("the identifier of the resource is empty")]
     Empty,
     /// One of the parts has no characters.
-    #[error("part {index} of the lock key is empty")]
+    #[error("a value that identifies the resource is empty")]
     EmptyPart {
-        /// Which part, counted from 0.
+        /// The number of the part, counted from 0.
         index: usize,
     },
     /// An acquire names no key at all.
-    #[error("no lock key was given")]
+    #[error("no resource is identified")]
     NoKeys,
-    /// An acquire names more keys than [`LockKeys::MAX`].
-    #[error("{count} lock keys were given, at most {max} are allowed", max = LockKeys::MAX)]
+    /// An acquire names more keys than [`LockKeys::MAX`](crate::LockKeys::MAX).
+    #[error("{count} resources are identified, at most {max} are allowed", max = MAX_KEYS)]
     TooMany {
-        /// How many different keys there were.
+        /// The number of different keys.
         count: usize,
     },
-    /// The request lacks what the key is made of.
+    /// The request lacks the value that the key contains.
     #[error("the request has no {what}")]
     Missing {
-        /// What was looked for, such as ``header `x-account` ``.
+        /// The missing value, such as ``header `x-account` ``.
         what: Cow<'static, str>,
     },
-    /// The request has more than one of what the key is made of, and only one of them could be
-    /// locked.
+    /// The request has the value of the key more than once, and a key can contain only one of them.
     #[error("the request has more than one {what}")]
     Ambiguous {
-        /// What was found, such as ``query parameter `account` ``.
+        /// The repeated value, such as ``query parameter `account` ``.
         what: Cow<'static, str>,
     },
-    /// The request has what the key is made of, in a form that cannot be read.
-    #[error("the {what} of the request cannot be decoded")]
-    Undecodable {
-        /// What was looked at, such as ``query parameter `account` ``.
+    /// The value of the key is empty.
+    #[error("the {what} of the request is empty")]
+    EmptyValue {
+        /// The empty value, such as ``query parameter `account` ``.
         what: Cow<'static, str>,
+    },
+    /// The value of the key is not percent-encoded UTF-8.
+    #[error("the {what} of the request is not percent-encoded UTF-8")]
+    Undecodable {
+        /// The value, such as ``query parameter `account` ``.
+        what: Cow<'static, str>,
+    },
+    /// The value of the key does not have the required form, such as a number or a UUID.
+    #[error("the {what} of the request has an invalid format")]
+    Malformed {
+        /// The value, such as ``path parameter `account` ``.
+        what: Cow<'static, str>,
+    },
+    /// The path has a segment `.` or `..`, also in percent-encoding.
+    #[error("the path of the request has a `.` or `..` segment; send the resolved path")]
+    DotSegment,
+    /// No route of the router matches the request. The response is 404, without the inner service.
+    ///
+    /// Only the constructors for path parameters return it.
+    #[error("no route matches the path of the request")]
+    NoRoute,
+    /// The program is wrong: no request to this route has what the key contains.
+    ///
+    /// The response is 500 `lock-misconfigured`, with
+    /// [`ErrorKind::InvalidSetup`](crate::ErrorKind::InvalidSetup). The layer logs the problem once.
+    #[error("{problem}")]
+    Setup {
+        /// The mistake and its remedy, for the log. The client does not receive it.
+        problem: Cow<'static, str>,
     },
 }
 
@@ -58,5 +90,9 @@ impl InvalidKey {
 
     pub(crate) fn ambiguous(what: impl Into<Cow<'static, str>>) -> Self {
         Self::Ambiguous { what: what.into() }
+    }
+
+    pub(crate) fn empty_value(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::EmptyValue { what: what.into() }
     }
 }

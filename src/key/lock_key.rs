@@ -12,6 +12,7 @@ use smol_str::SmolStr;
 
 use super::encode::{Reserved, are_hash_tags, cut, encode};
 use super::invalid::InvalidKey;
+use super::path::canonical;
 use super::scratch;
 
 /// The name of one lock.
@@ -26,7 +27,7 @@ use super::scratch;
 /// A key is at most [`LockKey::MAX_LEN`] bytes long: a longer one is cut and ends in the SHA-256
 /// of the whole. An empty key, or an empty part, makes a key that every acquire refuses with
 /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey): a missing id must never become a lock
-/// that everybody shares.
+/// that all requests share.
 ///
 /// ```
 /// use tower_lock::LockKey;
@@ -110,6 +111,31 @@ impl LockKey {
         Self::from_encoded(text)
     }
 
+    /// Returns the key of [`LockLayer::by_path`](crate::LockLayer::by_path) for this path, for jobs that exclude
+    /// requests.
+    ///
+    /// `path` is the path of a URL as a client sends it, from the first slash, without host and query. It is
+    /// decoded once, and slashes at its end are removed. The key is `LockKey::from_parts([decoded])`, and the empty
+    /// path is `/`. The key is invalid if the path has a `.` or `..` segment, or a `%` without two hexadecimal
+    /// digits.
+    ///
+    /// ```
+    /// use tower_lock::LockKey;
+    ///
+    /// let key = LockKey::from_path("/users/a@b.c");
+    /// assert_eq!(LockKey::from_path("/users/a%40b.c"), key);
+    /// assert_eq!(LockKey::from_path("/users/a@b.c/"), key);
+    /// assert_eq!(LockKey::from_parts(["/users/a@b.c"]), key);
+    /// assert!(LockKey::from_path("/users/%2e%2e").validate().is_err());
+    /// ```
+    #[must_use]
+    pub fn from_path(path: impl AsRef<str>) -> Self {
+        match canonical(path.as_ref()) {
+            Ok(decoded) => Self::from_parts([decoded]),
+            Err(invalid) => Self::invalid(invalid),
+        }
+    }
+
     fn from_encoded(mut text: String) -> Self {
         if text.len() > Self::MAX_LEN {
             cut(&mut text, Self::MAX_LEN);
@@ -143,7 +169,7 @@ impl LockKey {
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`] if the key, or one of its parts, is empty.
+    /// [`InvalidKey`] if the key, or one of its parts, is empty, or the path of the key is invalid.
     pub fn validate(&self) -> Result<(), InvalidKey> {
         match &self.repr {
             Ok(_) => Ok(()),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::invalid::InvalidKey;
+use super::invalid::{InvalidKey, MAX_KEYS};
 use super::lock_key::LockKey;
 
 /// The keys of one acquire: sorted, without duplicates, taken all or none.
@@ -25,7 +25,7 @@ enum Keys {
 
 impl LockKeys {
     /// The most keys of one acquire.
-    pub const MAX: usize = 16;
+    pub const MAX: usize = MAX_KEYS;
 
     /// The keys in the order in which they are locked.
     #[must_use]

@@ -5,6 +5,7 @@ mod invalid;
 mod lock_key;
 mod lock_keys;
 mod map;
+mod path;
 mod scratch;
 
 pub use invalid::InvalidKey;

@@ -1,24 +1,52 @@
 //! The constructors of [`LockLayer`], one for each place that keys come from.
 
 use std::borrow::Cow;
+#[cfg(feature = "axum")]
+use std::fmt::Display;
+#[cfg(feature = "axum")]
+use std::str::FromStr;
 
 use http::HeaderName;
+use http::request::Parts;
 
+use super::keys::{ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, LockTarget};
 #[cfg(feature = "axum")]
-use super::keys::ByPathParam;
-use super::keys::{ByExtension, ByHeader, ByPath, ByQuery, LockTarget};
+use super::keys::{ByPathParam, ByPathParamAs, ByPathParams};
 use super::layer::LockLayer;
 use crate::LockManager;
 
 impl LockLayer<ByPath> {
-    /// One lock per path, as the client asked for it: inside a nested axum router it is the
-    /// original path. The key is `LockKey::from_parts([path])`.
+    /// Creates a layer with one lock per path. The key is [`LockKey::from_path`](crate::LockKey::from_path).
     ///
-    /// The path is normalised by RFC 3986 §6.2.2: `%41` is `A`, an empty path is `/`. Case, a trailing
-    /// slash, and `%2F` against `/` make different locks. Query and host are no part of it. Reserved
-    /// characters are not decoded: if clients spell `@` also `%40`, lock by the decoded value, as
-    /// `by_path_param` does. A `%` without two hex digits is answered with 400, and so are the
-    /// segments `.` and `..`, of which nobody knows what the handler makes of them.
+    /// Two requests that reach the same handler with the same decoded path parameters take the same lock. The path
+    /// is therefore decoded once: `a%40b` is `a@b`, and `%2F` is a slash. Slashes at its end are removed. Case is
+    /// kept, and query and host are not part of the key. Inside a nested axum router, the path is the original one.
+    ///
+    /// A path with a segment `.` or `..`, or with a `%` that two hexadecimal digits do not follow, is answered with
+    /// 400. Clients and proxies resolve dot segments, and routers do not.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::convert::Infallible;
+    /// use http::{Request, Response, StatusCode};
+    /// use tower::{ServiceBuilder, ServiceExt, service_fn};
+    /// use tower_lock::{LockKey, LockLayer, LockManager};
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let service = ServiceBuilder::new()
+    ///     .layer(LockLayer::by_path(locks.clone()).no_wait())
+    ///     .service(service_fn(|_: Request<String>| async {
+    ///         Ok::<_, Infallible>(Response::new(String::new()))
+    ///     }));
+    ///
+    /// let nightly_job = locks.acquire(LockKey::from_path("/users/a@b.c")).await?;
+    /// let request = Request::put("/users/a%40b.c").body(String::new())?;
+    /// assert_eq!(service.oneshot(request).await?.status(), StatusCode::CONFLICT);
+    /// # drop(nightly_job);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn by_path(locks: LockManager) -> Self {
         Self::new(locks, ByPath)
     }
@@ -27,16 +55,20 @@ impl LockLayer<ByPath> {
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 impl LockLayer<ByPathParam> {
-    /// One lock per value of a parameter of the axum route, decoded. The key is
-    /// `LockKey::from_parts([name, value])`: routes that name a parameter alike share locks, also
-    /// `Locked` and jobs that use the same two parts.
+    /// Creates a layer with one lock per value of a parameter of the axum route.
     ///
-    /// A route without that parameter is answered with 400, and so is every request if the layer is
-    /// not inside the `Router`: around it there are no parameters yet.
+    /// The key is `LockKey::from_parts([name, value])` with the decoded value. Routes that use one name for a
+    /// parameter share locks. [`Locked`](crate::Locked) and jobs share them if they use the same two parts.
+    ///
+    /// A route without the parameter, or with two of this name, is a mistake of the program. So is a layer around
+    /// the `Router`, where no parameters exist yet. Each such request is answered with 500 `lock-misconfigured`,
+    /// and the layer logs the mistake once, as an error. Under `Router::layer`, a request that no route matches is
+    /// answered with 404, without the inner service: a fallback must not run unlocked.
     ///
     /// # Panics
     ///
-    /// If `name` is empty or has braces.
+    /// Panics if `name` is empty or contains `{`, `}`, `*` or `/`. No route can have such a parameter: for
+    /// `/files/{*path}`, the name is `path`.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -58,24 +90,69 @@ impl LockLayer<ByPathParam> {
     /// # }
     /// ```
     pub fn by_path_param(locks: LockManager, name: impl Into<Cow<'static, str>>) -> Self {
-        let name = name.into();
-        assert!(
-            !name.is_empty() && !name.contains(['{', '}']),
-            "`LockLayer`: invalid `by_path_param`: name the parameter as in `Path`, without braces"
-        );
-        Self::new(locks, ByPathParam::new(name))
+        Self::new(locks, ByPathParam::new(name.into()))
+    }
+}
+
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+impl LockLayer<ByPathParams> {
+    /// Creates a layer with one lock per combination of values of several parameters of the axum route.
+    ///
+    /// The key is `LockKey::from_parts([name, value, name, value, ..])`, in the order of `names`. Mistakes and
+    /// unmatched requests are answered as those of [`by_path_param`](Self::by_path_param).
+    ///
+    /// # Panics
+    ///
+    /// Panics if `names` is empty, contains a name twice, or contains a name that `by_path_param` rejects.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use axum::{Router, body::Body, http::{Request, StatusCode}, routing::post};
+    /// use tower::ServiceExt;
+    /// use tower_lock::{LockKey, LockLayer, LockManager};
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let layer = LockLayer::by_path_params(locks.clone(), ["shop", "order"]).no_wait();
+    /// let app: Router = Router::new()
+    ///     .route("/shops/{shop}/orders/{order}/ship", post(async || "shipped"))
+    ///     .route_layer(layer);
+    ///
+    /// let key = LockKey::from_parts(["shop", "berlin", "order", "7"]);
+    /// let nightly_job = locks.acquire(key).await?;
+    /// let request = Request::post("/shops/berlin/orders/7/ship").body(Body::empty())?;
+    /// assert_eq!(app.oneshot(request).await?.status(), StatusCode::CONFLICT);
+    /// # drop(nightly_job);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn by_path_params<I>(locks: LockManager, names: I) -> Self
+    where
+        I: IntoIterator,
+        I::Item: Into<Cow<'static, str>>,
+    {
+        let names = names.into_iter().map(Into::into).collect();
+        Self::new(locks, ByPathParams::new(names))
     }
 }
 
 impl LockLayer<ByHeader> {
-    /// One lock per value of a header. The key is `LockKey::from_parts([name, value])`, the name
-    /// in lower case.
+    /// Creates a layer with one lock per value of a header.
     ///
-    /// A request without the header, or with two of them, is answered with 400.
+    /// The key is `LockKey::from_parts([name, value])`, with the name in lower case. A request is answered with 400
+    /// if the header is missing, repeated or empty.
     ///
     /// # Panics
     ///
-    /// If `name` is no header name.
+    /// Panics if `name` is not a header name.
+    ///
+    /// ```
+    /// use tower_lock::{LockLayer, LockManager};
+    ///
+    /// let layer = LockLayer::by_header(LockManager::in_memory(), "x-account");
+    /// # drop(layer);
+    /// ```
     pub fn by_header(locks: LockManager, name: impl TryInto<HeaderName>) -> Self {
         let Ok(name) = name.try_into() else {
             panic!("`LockLayer`: invalid `by_header`: not a header name");
@@ -85,15 +162,21 @@ impl LockLayer<ByHeader> {
 }
 
 impl LockLayer<ByQuery> {
-    /// One lock per value of a query parameter, decoded as a form. The key is
-    /// `LockKey::from_parts([name, value])`.
+    /// Creates a layer with one lock per value of a query parameter, decoded as a form.
     ///
-    /// A request without the parameter, with two of them, or with a value that is not UTF-8 is
-    /// answered with 400.
+    /// The key is `LockKey::from_parts([name, value])`. A request is answered with 400 if the parameter is missing,
+    /// repeated or empty, or if its value is not UTF-8.
     ///
     /// # Panics
     ///
-    /// If `name` is empty.
+    /// Panics if `name` is empty.
+    ///
+    /// ```
+    /// use tower_lock::{LockLayer, LockManager};
+    ///
+    /// let layer = LockLayer::by_query(LockManager::in_memory(), "account");
+    /// # drop(layer);
+    /// ```
     pub fn by_query(locks: LockManager, name: impl Into<Cow<'static, str>>) -> Self {
         let name = name.into();
         assert!(
@@ -105,10 +188,11 @@ impl LockLayer<ByQuery> {
 }
 
 impl LockLayer<()> {
-    /// The locks that a value in the request's extensions asks for: a tenant or a user that an
-    /// outer layer found out.
+    /// Creates a layer that locks what a value in the extensions of the request names.
     ///
-    /// A request without the extension is answered with 400.
+    /// A layer outside of this one inserts the value, such as the tenant or the user. A request without it is a
+    /// mistake of the program: it is answered with 500 `lock-misconfigured`, and the layer logs the mistake once, as
+    /// an error.
     ///
     /// ```
     /// use tower_lock::{LockKey, LockKeys, LockLayer, LockManager, LockTarget};
@@ -130,5 +214,76 @@ impl LockLayer<()> {
         T: LockTarget + Clone + Send + Sync + 'static,
     {
         LockLayer::new(locks, ByExtension::new())
+    }
+
+    /// Creates a layer that locks what a closure reads from the head of the request.
+    ///
+    /// The closure returns a [`LockKey`](crate::LockKey), [`LockKeys`](crate::LockKeys), or an `Option` or `Result` of
+    /// one. `None` passes the request without a lock. [`InvalidKey`](crate::InvalidKey) is answered with 400. Values
+    /// that come from the request belong into [`LockKey::from_parts`](crate::LockKey::from_parts).
+    ///
+    /// ```
+    /// use tower_lock::{InvalidKey, LockKey, LockLayer, LockManager};
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let by_host = LockLayer::by_fn(locks.clone(), |request| {
+    ///     let host = request.headers.get("host")?;
+    ///     Some(LockKey::from_parts([b"host", host.as_bytes()]))
+    /// });
+    ///
+    /// let by_account = LockLayer::by_fn(locks, |request| {
+    ///     let missing = || InvalidKey::Missing { what: "header `x-account`".into() };
+    ///     let account = request.headers.get("x-account").ok_or_else(missing)?;
+    ///     Ok(LockKey::from_parts([b"account", account.as_bytes()]))
+    /// });
+    /// # drop((by_host, by_account));
+    /// ```
+    pub fn by_fn<F, R>(locks: LockManager, keys: F) -> LockLayer<ByFn<F>>
+    where
+        F: Fn(&Parts) -> R,
+        R: IntoLockKeys,
+    {
+        LockLayer::new(locks, ByFn::new(keys))
+    }
+
+    /// Creates a layer with one lock per parsed value of a parameter of the axum route.
+    ///
+    /// All texts that `T` parses to one value are one lock, such as `7` and `07`, or the spellings of a UUID. The key
+    /// is `LockKey::from_parts([name, &value.to_string()])`. A value that does not parse is answered with 400.
+    /// Mistakes and unmatched requests are answered as those of [`by_path_param`](LockLayer::by_path_param).
+    ///
+    /// # Panics
+    ///
+    /// Panics if `name` is empty or contains `{`, `}`, `*` or `/`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use axum::{Router, body::Body, http::{Request, StatusCode}, routing::post};
+    /// use tower::ServiceExt;
+    /// use tower_lock::{LockKey, LockLayer, LockManager};
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let app: Router = Router::new()
+    ///     .route("/accounts/{account}/close", post(async || "closed"))
+    ///     .route_layer(LockLayer::by_path_param_as::<u64>(locks.clone(), "account").no_wait());
+    ///
+    /// let nightly_job = locks.acquire(LockKey::from_parts(["account", "7"])).await?;
+    /// let request = Request::post("/accounts/007/close").body(Body::empty())?;
+    /// assert_eq!(app.oneshot(request).await?.status(), StatusCode::CONFLICT);
+    /// # drop(nightly_job);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "axum")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+    pub fn by_path_param_as<T>(
+        locks: LockManager,
+        name: impl Into<Cow<'static, str>>,
+    ) -> LockLayer<ByPathParamAs<T>>
+    where
+        T: FromStr + Display,
+    {
+        LockLayer::new(locks, ByPathParamAs::new(name.into()))
     }
 }

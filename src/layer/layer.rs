@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{Response, StatusCode};
 use http_body::Body;
 use tower::{BoxError, Layer};
 
-use super::keys::KeyExtractor;
+use super::keys::{KeyExtractor, Keyed};
 use super::options::{OnLost, Options, Wait};
 use super::rejection::LockRejection;
 use super::service::LockService;
@@ -51,11 +52,22 @@ use crate::{ConfigError, LockManager};
 /// # }
 /// ```
 ///
+/// # Defaults and limits
+///
+/// - All methods are locked, `GET` included, unless [`writes_only`](Self::writes_only) is set.
+/// - A request waits for its lock as long as the manager says, 5 s unless set. [`wait`](Self::wait) and
+///   [`no_wait`](Self::no_wait) change it for one layer.
+/// - A request locks at most 16 keys ([`LockKeys::MAX`](crate::LockKeys::MAX)) in one layer, all or none. More are
+///   answered with 400.
+/// - A request holds one key at most 64 times ([`MAX_HOLD_COUNT`](crate::MAX_HOLD_COUNT)), over all nested layers and
+///   extractors. The next acquire is answered with 500.
+///
 /// # Where to put it
 ///
-/// - In axum, [`MethodRouter::route_layer`], which locks only for methods that have a handler, or
-///   [`Router::route_layer`], which locks also for requests that end in 405. `Router::layer` locks
-///   even for those that end in 404.
+/// - In axum, [`MethodRouter::route_layer`] locks only for methods that have a handler. [`Router::route_layer`]
+///   locks also for requests that end in 405, and `Router::layer` also for those that end in 404.
+///   `any(handler).route_layer(..)` panics, because axum counts the handler of `any` as a fallback: use
+///   `any(handler).layer(..)`.
 /// - *Authentication and validation outside of it.* A client without permission must not block other clients. CORS
 ///   goes outside as well, so that a preflight does not wait.
 /// - *Limits on slow uploads outside of it*, or buffer the body first. The lock is acquired when the head of the
@@ -95,13 +107,15 @@ use crate::{ConfigError, LockManager};
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct LockLayer<K> {
     locks: LockManager,
-    keys: Arc<K>,
+    keys: Arc<Keyed<K>>,
     options: Options,
 }
 
 impl<K: KeyExtractor> LockLayer<K> {
-    /// The locks that `keys` reads from the request: a [`KeyExtractor`], or a closure that names the
-    /// type of its argument, `|request: &Parts|`.
+    /// Creates a layer that locks what an extractor reads from the request.
+    ///
+    /// `keys` is a [`KeyExtractor`], or a closure that names the type of its argument, `|request: &Parts|`. For a
+    /// closure without types, see [`by_fn`](LockLayer::by_fn).
     ///
     /// ```
     /// use http::request::Parts;
@@ -116,11 +130,12 @@ impl<K: KeyExtractor> LockLayer<K> {
     pub fn new(locks: LockManager, keys: K) -> Self {
         Self {
             locks,
-            keys: Arc::new(keys),
+            keys: Arc::new(Keyed::new(keys)),
             options: Options::default(),
         }
     }
 }
+
 impl<K> LockLayer<K> {
     /// How long a request waits for its lock before it is answered with 409. Default: what the
     /// manager says, 5 seconds unless set. Zero is [`no_wait`](Self::no_wait).
@@ -177,10 +192,26 @@ impl<K> LockLayer<K> {
         self
     }
 
-    /// Lets GET, HEAD, OPTIONS and TRACE pass without a lock. Default: every request that the
-    /// extractor has a key for takes it.
+    /// Passes GET, HEAD, OPTIONS and TRACE without a lock. By default, these requests are locked too.
     pub fn writes_only(mut self) -> Self {
         self.options.writes_only = true;
+        self
+    }
+
+    /// Passes requests without a lock if `skip` returns `true`, in addition to those of
+    /// [`writes_only`](Self::writes_only). By default, each request that has a key is locked.
+    ///
+    /// `skip` runs before the key is extracted. A second call replaces the first.
+    ///
+    /// ```
+    /// use tower_lock::{LockLayer, LockManager};
+    ///
+    /// let layer = LockLayer::by_path(LockManager::in_memory())
+    ///     .skip(|request| request.uri.path() == "/health");
+    /// # drop(layer);
+    /// ```
+    pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.options.skip = Some(Arc::new(skip));
         self
     }
 

@@ -30,9 +30,11 @@ pub use body::LockBody;
 #[cfg(feature = "axum")]
 pub(crate) use form::RequestInfo;
 pub use future::ResponseFuture;
-pub use keys::{ByExtension, ByHeader, ByPath, ByQuery, KeyExtractor, LockTarget};
+pub use keys::{
+    ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, KeyExtractor, LockTarget,
+};
 #[cfg(feature = "axum")]
-pub use keys::{ByPathParam, FromTarget, Guarded, LockBy};
+pub use keys::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, LockBy};
 pub use layer::LockLayer;
 pub use options::OnLost;
 pub use rejection::LockRejection;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 use http_body::Body;
 use tower::BoxError;
@@ -33,6 +34,8 @@ pub(super) type BoxedBody = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + S
 
 type OnReject = dyn Fn(LockRejection) -> Response<BoxedBody> + Send + Sync;
 
+type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
+
 #[derive(Clone)]
 pub(crate) struct Options {
     pub(super) wait: Wait,
@@ -40,6 +43,7 @@ pub(crate) struct Options {
     pub(super) lease: Option<Duration>,
     pub(super) max_hold: Duration,
     pub(super) writes_only: bool,
+    pub(super) skip: Option<Arc<Skip>>,
     pub(super) busy_status: StatusCode,
     pub(super) release_at_head: bool,
     pub(super) on_lost: OnLost,
@@ -63,6 +67,7 @@ impl Default for Options {
             lease: None,
             max_hold: Duration::from_secs(5 * 60),
             writes_only: false,
+            skip: None,
             busy_status: StatusCode::CONFLICT,
             release_at_head: false,
             on_lost: OnLost::Abort,
@@ -102,6 +107,11 @@ impl Options {
             Wait::No => Duration::ZERO,
         };
         PreferredWait::read(headers, limit)
+    }
+
+    /// Returns `true` if the program passes this request without a lock.
+    pub(super) fn skips(&self, request: &Parts) -> bool {
+        self.skip.as_ref().is_some_and(|skip| skip(request))
     }
 
     pub(super) fn acquire(

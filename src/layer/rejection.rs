@@ -44,6 +44,7 @@ enum GrpcStatus {
     InvalidArgument = 3,
     ResourceExhausted = 8,
     Aborted = 10,
+    Unimplemented = 12,
     Internal = 13,
     Unavailable = 14,
 }
@@ -116,6 +117,22 @@ impl Problem {
                 detail: "the request does not name a resource that can be locked",
                 temporary: false,
                 grpc: GrpcStatus::InvalidArgument,
+            },
+            ErrorKind::InvalidSetup => Self {
+                name: "lock-misconfigured",
+                status: StatusCode::INTERNAL_SERVER_ERROR,
+                title: "Lock misconfigured",
+                detail: "the server cannot determine the lock of this request; report this to its operator",
+                temporary: false,
+                grpc: GrpcStatus::Internal,
+            },
+            ErrorKind::NoRoute => Self {
+                name: "no-route",
+                status: StatusCode::NOT_FOUND,
+                title: "Not found",
+                detail: "no route matches the path of the request",
+                temporary: false,
+                grpc: GrpcStatus::Unimplemented,
             },
             ErrorKind::KeyConflict => Self {
                 name: "lock-key-conflict",

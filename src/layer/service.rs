@@ -13,13 +13,13 @@ use tower::{BoxError, Service};
 use super::body::LockBody;
 use super::form::RequestInfo;
 use super::future::ResponseFuture;
-use super::keys::KeyExtractor;
+use super::keys::{KeyExtractor, Keyed};
 use super::options::Options;
 use super::rejection::LockRejection;
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
 use super::unlocked::Unlocked;
-use crate::{Error, ErrorKind, LockManager};
+use crate::LockManager;
 
 /// A service that runs the inner one under a lock; made by [`LockLayer`](crate::LockLayer).
 ///
@@ -33,12 +33,12 @@ pub struct LockService<S, K> {
 /// each count of clones is memory that all cores write.
 struct Lock<K> {
     locks: LockManager,
-    keys: Arc<K>,
+    keys: Arc<Keyed<K>>,
     options: Arc<Options>,
 }
 
 impl<S, K> LockService<S, K> {
-    pub(super) fn new(inner: S, locks: LockManager, keys: Arc<K>, options: Options) -> Self {
+    pub(super) fn new(inner: S, locks: LockManager, keys: Arc<Keyed<K>>, options: Options) -> Self {
         let lock = Arc::new(Lock {
             locks,
             keys,
@@ -74,15 +74,18 @@ where
             return unlocked(&mut self.inner, request, options);
         }
         let (mut parts, body) = request.into_parts();
+        if options.skips(&parts) {
+            let request = Request::from_parts(parts, body);
+            return ResponseFuture::unlocked(self.inner.call(request), options);
+        }
         let mut asked = RequestInfo::in_parts(&parts);
-        let keys = match keys.extract_in_place(&mut parts) {
+        let keys = match keys.extract(&mut parts) {
             Ok(Some(keys)) => keys,
             Ok(None) => {
                 let request = Request::from_parts(parts, body);
                 return unlocked(&mut self.inner, request, options);
             }
-            Err(invalid) => {
-                let error = Error::new(ErrorKind::InvalidKey).with_source(invalid);
+            Err(error) => {
                 if options.passing.pass(&error).is_some() {
                     parts.extensions.insert(Unlocked::new(error));
                     let request = Request::from_parts(parts, body);

@@ -38,6 +38,8 @@ pub(super) fn name(outcome: Result<(), &Error>) -> &'static str {
             ErrorKind::Lost => "lost",
             ErrorKind::ShuttingDown => "shutting_down",
             ErrorKind::InvalidKey => "invalid_key",
+            ErrorKind::InvalidSetup => "invalid_setup",
+            ErrorKind::NoRoute => "no_route",
             ErrorKind::InvalidOption => "invalid_option",
             ErrorKind::KeyConflict => "key_conflict",
             ErrorKind::ReentrancyLimit => "reentrancy_limit",

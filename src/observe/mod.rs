@@ -8,12 +8,14 @@
 
 mod acquired;
 mod lost;
+mod misconfigured;
 #[cfg(feature = "redis")]
 mod queue;
 mod unlocked;
 
 pub(crate) use acquired::acquired;
 pub(crate) use lost::lost;
+pub(crate) use misconfigured::misconfigured;
 #[cfg(feature = "redis")]
 pub(crate) use queue::{confirmed, passed_over, transferred};
 pub(crate) use unlocked::{observed, passed};

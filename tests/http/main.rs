@@ -10,8 +10,14 @@ mod support;
 mod by_hand;
 mod cost;
 #[cfg(feature = "axum")]
+mod keys;
+#[cfg(feature = "axum")]
 mod locked_by;
+#[cfg(all(feature = "axum", feature = "metrics", feature = "tracing"))]
+mod misconfigured;
 mod options;
+#[cfg(feature = "axum")]
+mod paths;
 mod scope;
 mod scope_ends;
 #[cfg(unix)]

@@ -177,7 +177,10 @@ async fn over_http(canary: &mut Canary, locks: &LockManager) {
         LockLayer::by_header(locks.clone(), "key"),
         LockLayer::by_query(locks.clone(), "key"),
         LockLayer::by_extension::<Order>(locks.clone()),
+        LockLayer::by_fn(locks.clone(), |_| LockKey::new(KEY)),
     );
+    canary.closed(&LockLayer::by_path_params(locks.clone(), ["key"]));
+    canary.closed(&LockLayer::by_path_param_as::<u64>(locks.clone(), "key"));
     canary.closed(&LockLayer::by_path_param(locks.clone(), "key"));
     canary.closed(&OnLost::Abort);
     through!(LockScopeLayer::new());

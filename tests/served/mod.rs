@@ -18,7 +18,7 @@ use tower_lock::{LockKey, LockManager};
 
 /// Returns the key of `LockLayer::by_path` for this path.
 pub fn path_key(path: &str) -> LockKey {
-    LockKey::from_parts([path])
+    LockKey::from_path(path)
 }
 
 pub fn post(path: &str) -> Request<String> {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-const TRAITS: [&str; 7] = [
+const TRAITS: [&str; 8] = [
     "Backend",
     "Guarded",
     "Immediate",
+    "IntoLockKeys",
     "KeyExtractor",
     "LockBy",
     "LockTarget",

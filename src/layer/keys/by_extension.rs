@@ -42,9 +42,41 @@ where
     fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
         match request.extensions.get::<T>() {
             Some(target) => Ok(Some(target.lock_keys())),
-            None => Err(InvalidKey::missing(
-                "extension to lock by; a layer outside of this one inserts it",
-            )),
+            None => Err(InvalidKey::Setup {
+                problem: format!(
+                    "the request has no extension of type `{}`; insert it in a layer outside of the lock layer",
+                    type_name::<T>()
+                )
+                .into(),
+            }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::LockKey;
+
+    fn parts(request: http::request::Builder) -> Parts {
+        request.body(()).expect("a valid request").into_parts().0
+    }
+
+    fn one(name: &str, value: &str) -> Result<Option<LockKeys>, InvalidKey> {
+        Ok(Some(LockKey::from_parts([name, value]).into()))
+    }
+
+    #[test]
+    fn extension_supplies_its_keys() {
+        let mut request = parts(Request::get("/"));
+        let by_key = ByExtension::<LockKey>::new();
+        assert!(matches!(
+            by_key.extract(&request),
+            Err(InvalidKey::Setup { .. })
+        ));
+        request.extensions.insert(LockKey::new("tenant:7"));
+        assert_eq!(by_key.extract(&request), one("tenant", "7"));
     }
 }

@@ -37,6 +37,9 @@ impl KeyExtractor for ByQuery {
         }
         let value = form_decode(value);
         std::str::from_utf8(&value).map_err(|_| InvalidKey::undecodable(what()))?;
+        if value.is_empty() {
+            return Err(InvalidKey::empty_value(what()));
+        }
         Ok(Some(
             LockKey::from_parts([self.name.as_bytes(), &value]).into(),
         ))
@@ -50,5 +53,47 @@ fn form_decode(text: &str) -> Cow<'_, [u8]> {
         Cow::Owned(percent_decode_str(&text.replace('+', " ")).collect())
     } else {
         Cow::Borrowed(text.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn parts(request: http::request::Builder) -> Parts {
+        request.body(()).expect("a valid request").into_parts().0
+    }
+
+    fn one(name: &str, value: &str) -> Result<Option<LockKeys>, InvalidKey> {
+        Ok(Some(LockKey::from_parts([name, value]).into()))
+    }
+
+    #[test]
+    fn query_parameter_is_decoded_as_form() {
+        let extract = |uri: &str| ByQuery::new("id".into()).extract(&parts(Request::get(uri)));
+        let what = || "query parameter `id`".into();
+        assert_eq!(extract("/?a=b&id=x+y%2B%41"), one("id", "x y+A"));
+        assert_eq!(extract("/?%69d=7"), one("id", "7"));
+        assert_eq!(extract("/?id=a=b"), one("id", "a=b"));
+        assert_eq!(extract("/?id=50%"), one("id", "50%"));
+        assert_eq!(
+            extract("/?ID=7&idd=1"),
+            Err(InvalidKey::Missing { what: what() })
+        );
+        assert_eq!(extract("/"), Err(InvalidKey::Missing { what: what() }));
+        assert_eq!(
+            extract("/?id=7&i%64=7"),
+            Err(InvalidKey::Ambiguous { what: what() })
+        );
+        assert_eq!(
+            extract("/?id=%FF"),
+            Err(InvalidKey::Undecodable { what: what() })
+        );
+        assert_eq!(
+            extract("/?id="),
+            Err(InvalidKey::EmptyValue { what: what() })
+        );
     }
 }

@@ -4,11 +4,11 @@ use http::request::Parts;
 
 use crate::{InvalidKey, LockKeys};
 
-/// Says which keys a request must hold while it is served.
+/// Returns the keys that a request must hold while it is served.
 ///
-/// Implemented by the extractors behind [`LockLayer`](crate::LockLayer)'s constructors, and by
-/// every closure of the same shape. Parts of a key that come from a request belong into
-/// [`LockKey::from_parts`](crate::LockKey::from_parts), which keeps them apart.
+/// The extractors behind the constructors of [`LockLayer`](crate::LockLayer) implement it, and so does each function
+/// of the same signature. Parts of a key that come from a request belong into [`LockKey::from_parts`](crate::LockKey::from_parts), which
+/// separates them.
 ///
 /// ```
 /// use http::request::Parts;
@@ -27,19 +27,17 @@ use crate::{InvalidKey, LockKeys};
 /// # drop(layer);
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say which locks a request needs",
+    message = "`{Self}` returns no lock keys for a request",
     label = "not a `KeyExtractor`",
-    note = "use `LockLayer::by_path` or one of its siblings, or pass a closure with its argument's \
-            type written out: `|request: &http::request::Parts| -> Result<Option<LockKeys>, \
-            InvalidKey>`"
+    note = "pass a closure to `LockLayer::by_fn`, or use `LockLayer::by_path` or one of its siblings"
 )]
 pub trait KeyExtractor {
     /// The keys of this request; `None` lets it pass without a lock.
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`] if the request lacks what the key is made of, or has it in a form that
-    /// cannot be read. The request is answered with 400 and never reaches the inner service.
+    /// Returns [`InvalidKey`] if the request has no usable key. The layer answers it with 400, with 404 for
+    /// [`InvalidKey::NoRoute`], and with 500 for [`InvalidKey::Setup`]. The inner service does not run.
     fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey>;
 
     /// What the service calls. Only for [`ByPathParam`]: axum's extractors want `&mut`, and a
@@ -56,5 +54,23 @@ where
 {
     fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
         self(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    #[test]
+    fn closure_with_named_type_is_extractor() {
+        let by_method = |request: &Parts| Ok(Some(request.method.as_str().into()));
+        let (request, ()) = Request::get("/")
+            .body(())
+            .expect("a valid request")
+            .into_parts();
+        let keys = by_method.extract(&request);
+        assert_eq!(keys, Ok(Some(LockKeys::from("GET"))));
     }
 }

@@ -1,0 +1,61 @@
+//! A parsed parameter of the axum route as the key.
+
+use std::any::type_name;
+use std::borrow::Cow;
+use std::fmt::{self, Display};
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use http::request::Parts;
+
+use super::params;
+use crate::layer::KeyExtractor;
+use crate::{InvalidKey, LockKey, LockKeys};
+
+/// The key of [`LockLayer::by_path_param_as`](crate::LockLayer::by_path_param_as).
+pub struct ByPathParamAs<T> {
+    name: Cow<'static, str>,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<T> ByPathParamAs<T> {
+    pub(in crate::layer) fn new(name: Cow<'static, str>) -> Self {
+        params::assert_valid("by_path_param_as", &name);
+        Self {
+            name,
+            value: PhantomData,
+        }
+    }
+}
+
+impl<T: FromStr + Display> KeyExtractor for ByPathParamAs<T> {
+    fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
+        params::on_copy(request, |copy| self.extract_in_place(copy))
+    }
+
+    fn extract_in_place(&self, request: &mut Parts) -> Result<Option<LockKeys>, InvalidKey> {
+        let params = params::read(request)?;
+        let value = params::value(&params, &self.name, request)?;
+        let value: T = value.parse().map_err(|_| InvalidKey::Malformed {
+            what: format!("path parameter `{}`", self.name).into(),
+        })?;
+        Ok(Some(
+            LockKey::from_parts([&*self.name, &value.to_string()]).into(),
+        ))
+    }
+}
+
+impl<T> Clone for ByPathParamAs<T> {
+    fn clone(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            value: PhantomData,
+        }
+    }
+}
+
+impl<T> fmt::Debug for ByPathParamAs<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ByPathParamAs<{}>({:?})", type_name::<T>(), self.name)
+    }
+}

@@ -1,0 +1,160 @@
+//! The keys that the constructors of `LockLayer` read from a request.
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::any;
+use http::Request;
+use tower::ServiceExt;
+use tower_lock::{InvalidKey, LockKey, LockKeys, LockLayer, LockManager};
+
+const UUID: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
+
+/// Sends a request to each path while the key is held, and returns the statuses.
+async fn statuses<const N: usize>(
+    app: impl Fn(LockManager) -> Router,
+    key: LockKey,
+    paths: [&str; N],
+) -> [u16; N] {
+    let locks = LockManager::in_memory();
+    let _guard = locks.acquire(key).await.unwrap();
+    let app = app(locks);
+    let mut statuses = [0; N];
+    for (path, status) in paths.into_iter().zip(&mut statuses) {
+        let request = Request::put(path).body(Body::empty()).unwrap();
+        *status = app
+            .clone()
+            .oneshot(request)
+            .await
+            .unwrap()
+            .status()
+            .as_u16();
+    }
+    statuses
+}
+
+fn route(path: &str) -> Router {
+    Router::new().route(path, any(async || ()))
+}
+
+#[tokio::test]
+async fn parsed_parameter_has_one_key_for_all_spellings() {
+    let numbers = |locks| {
+        let layer = LockLayer::by_path_param_as::<u64>(locks, "id").no_wait();
+        route("/orders/{id}").route_layer(layer)
+    };
+    let key = LockKey::from_parts(["id", "7"]);
+    let paths = [
+        "/orders/7",
+        "/orders/007",
+        "/orders/%37",
+        "/orders/8",
+        "/orders/x",
+        "/orders/%FF",
+    ];
+    assert_eq!(
+        statuses(numbers, key, paths).await,
+        [409, 409, 409, 200, 400, 400]
+    );
+
+    let uuids = |locks| {
+        let layer = LockLayer::by_path_param_as::<uuid::Uuid>(locks, "id").no_wait();
+        route("/{id}").route_layer(layer)
+    };
+    let key = LockKey::from_parts(["id", UUID]);
+    let upper = format!("/{}", UUID.to_uppercase());
+    let simple = format!("/{}", UUID.replace('-', ""));
+    let braced = format!("/%7B{UUID}%7D");
+    assert_eq!(
+        statuses(uuids, key, [&upper, &simple, &braced]).await,
+        [409; 3]
+    );
+}
+
+#[tokio::test]
+async fn several_parameters_are_one_key_in_order_of_names() {
+    let app = |locks| {
+        let layer = LockLayer::by_path_params(locks, ["order", "shop"]).no_wait();
+        route("/shops/{shop}/orders/{order}").route_layer(layer)
+    };
+    let key = LockKey::from_parts(["order", "7", "shop", "a@b"]);
+    let paths = [
+        "/shops/a%40b/orders/7",
+        "/shops/a@b/orders/7?x",
+        "/shops/7/orders/a@b",
+        "/shops/a@b/orders/8",
+    ];
+    assert_eq!(statuses(app, key, paths).await, [409, 409, 200, 200]);
+}
+
+#[tokio::test]
+async fn closure_without_types_supplies_keys() {
+    let key = || LockKey::new("all");
+    let app = |locks| {
+        let by_fn = LockLayer::by_fn(locks, |request| match request.uri.path() {
+            "/locked" => Ok(Some(LockKeys::from(["all", "other"]))),
+            "/open" => Ok(None),
+            _ => Err(InvalidKey::Missing {
+                what: "name".into(),
+            }),
+        });
+        route("/{path}").layer(by_fn.no_wait())
+    };
+    assert_eq!(
+        statuses(app, key(), ["/locked", "/open", "/bad"]).await,
+        [409, 200, 400]
+    );
+
+    let question_mark = |locks| {
+        let by_fn = LockLayer::by_fn(locks, |request| {
+            let missing = || InvalidKey::Missing {
+                what: "query".into(),
+            };
+            Ok(LockKey::new(request.uri.query().ok_or_else(missing)?))
+        });
+        route("/").layer(by_fn.no_wait())
+    };
+    assert_eq!(
+        statuses(question_mark, key(), ["/?all", "/?one", "/"]).await,
+        [409, 200, 400]
+    );
+}
+
+#[tokio::test]
+async fn skipped_request_passes_unlocked() {
+    let app = |locks| {
+        let layer = LockLayer::by_fn(locks, |_| LockKey::new("all"));
+        let layer = layer.skip(|request| request.uri.path() == "/health");
+        route("/{path}").layer(layer.no_wait())
+    };
+    let paths = ["/health", "/health?x", "/orders"];
+    assert_eq!(
+        statuses(app, LockKey::new("all"), paths).await,
+        [200, 200, 409]
+    );
+}
+
+/// A `LockTarget` with too many keys, and one without keys, are the client's: a body or path chose them.
+#[tokio::test]
+async fn number_of_keys_out_of_bounds_is_400() {
+    for count in [0, 17] {
+        let app = |locks| {
+            let keys = move |_: &http::request::Parts| -> LockKeys {
+                (0..count).map(|number: i32| number.to_string()).collect()
+            };
+            route("/").layer(LockLayer::by_fn(locks, keys))
+        };
+        assert_eq!(statuses(app, LockKey::new("all"), ["/"]).await, [400]);
+    }
+}
+
+/// axum counts the handler of `any` as a fallback, as the documentation of `LockLayer` says.
+#[test]
+fn route_layer_on_any_panics_and_layer_does_not() {
+    let layer = || LockLayer::by_path(LockManager::in_memory());
+    let route_layer = std::panic::catch_unwind(|| {
+        drop(any::<_, _, ()>(async || ()).route_layer(layer()));
+    });
+    assert!(route_layer.is_err());
+    let router: Router = Router::new().route("/", any(async || ()).layer(layer()));
+    drop(router);
+}

@@ -1,0 +1,229 @@
+//! Mistakes of the program: 500, one event per layer, a count per request, and never the inner service.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+use tower::{Layer, ServiceExt};
+use tower_lock::{ErrorKind, LockKey, LockLayer, LockManager, LockRejection};
+
+async fn unlocked() -> StatusCode {
+    panic!("the inner service runs without its lock")
+}
+
+/// Returns the status, the kind of the rejection, and the body.
+async fn send(app: &Router, path: &str) -> (StatusCode, Option<ErrorKind>, String) {
+    let request = Request::post(path).body(Body::empty()).unwrap();
+    let response = app.clone().oneshot(request).await.unwrap();
+    let rejection = response.extensions().get::<LockRejection>();
+    let (status, kind) = (response.status(), rejection.map(LockRejection::kind));
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, kind, String::from_utf8(body.to_vec()).unwrap())
+}
+
+/// Routers that are wrong, and what the event says about each.
+fn wrong_routers() -> [(Router, &'static str, &'static str); 6] {
+    let locks = LockManager::in_memory;
+    let route = |path: &str| Router::new().route(path, get(unlocked).post(unlocked));
+    let by_id = || LockLayer::by_path_param(locks(), "id");
+    let twice = Router::new()
+        .nest("/shops/{id}", route("/orders/{id}"))
+        .route_layer(by_id());
+    [
+        (
+            route("/orders/{order}").route_layer(by_id()),
+            "/orders/7",
+            "the route `/orders/{order}` has no path parameter `id`",
+        ),
+        (
+            route("/orders/{order}").layer(by_id()),
+            "/orders/7",
+            "the route `/orders/{order}` has no path parameter `id`",
+        ),
+        (
+            route("/orders/{order}").layer(LockLayer::by_path_param_as::<u64>(locks(), "id")),
+            "/orders/7",
+            "has no path parameter `id`",
+        ),
+        (
+            route("/shops/{shop}").layer(LockLayer::by_path_params(locks(), ["shop", "order"])),
+            "/shops/7",
+            "has no path parameter `order`",
+        ),
+        (
+            twice,
+            "/shops/7/orders/8",
+            "the route `/shops/{id}/orders/{id}` has the path parameter `id` twice",
+        ),
+        (
+            route("/orders").layer(LockLayer::by_extension::<LockKey>(locks())),
+            "/orders",
+            "the request has no extension of type",
+        ),
+    ]
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn logged(run: impl FnOnce()) -> String {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, run);
+    let log = log.0.lock().unwrap().clone();
+    String::from_utf8(log).unwrap()
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(future)
+}
+
+/// Returns how often each outcome was counted.
+fn counted(run: impl FnOnce()) -> Vec<(String, u64)> {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    metrics::with_local_recorder(&recorder, run);
+    let mut counts = Vec::new();
+    for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+        let outcome = key
+            .key()
+            .labels()
+            .next()
+            .map(|label| label.value().to_owned());
+        if let (Some(outcome), DebugValue::Counter(count)) = (outcome, value) {
+            counts.push((outcome, count));
+        }
+    }
+    counts
+}
+
+#[test]
+fn wrong_program_is_500_logged_once_and_counted() {
+    for (router, path, problem) in wrong_routers() {
+        let mut counts = Vec::new();
+        let log = logged(|| {
+            counts = counted(|| {
+                block_on(async {
+                    for _ in 0..3 {
+                        let (status, kind, body) = send(&router, path).await;
+                        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR, "{path}");
+                        assert_eq!(kind, Some(ErrorKind::InvalidSetup));
+                        assert!(body.contains("lock-misconfigured"), "{body}");
+                        assert!(!body.contains(problem), "{body}");
+                    }
+                });
+            });
+        });
+        assert_eq!(counts, [("invalid_setup".to_owned(), 3)]);
+        let mut errors = log.lines().filter(|line| line.contains("ERROR"));
+        let error = errors.next().unwrap_or_default();
+        assert!(
+            error.contains("lock layer misconfigured") && error.contains(problem),
+            "{log}"
+        );
+        assert_eq!(errors.next(), None, "{log}");
+    }
+}
+
+#[test]
+fn layer_around_router_is_500_with_its_remedy() {
+    let locked = LockLayer::by_path_param(LockManager::in_memory(), "id")
+        .layer(Router::new().route("/{id}", get(unlocked)));
+    let log = logged(|| {
+        let request = Request::get("/7").body(Body::empty()).unwrap();
+        let response = block_on(locked.oneshot(request)).unwrap();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    });
+    assert!(log.contains("put the layer on its routes"), "{log}");
+}
+
+#[test]
+fn unmatched_request_is_404_without_fallback() {
+    let locks = LockManager::in_memory;
+    let route = || Router::new().route("/orders/{id}", get(async || ()).post(async || ()));
+    let fallback = || route().fallback(unlocked);
+    let by_id = || LockLayer::by_path_param(locks(), "id");
+    let apps = [
+        route().layer(by_id()),
+        fallback().layer(by_id()),
+        fallback().layer(LockLayer::by_path_param_as::<u64>(locks(), "id")),
+        fallback().layer(LockLayer::by_path_params(locks(), ["id"])),
+        Router::new().nest("/nested", fallback().layer(by_id())),
+        Router::new().nest_service("/nested", fallback().layer(by_id())),
+    ];
+    let log = logged(|| {
+        block_on(async {
+            for app in apps {
+                for path in ["/nowhere", "/nested/nowhere", "/orders/7/x"] {
+                    let (status, kind, _) = send(&app, path).await;
+                    assert_eq!(status, StatusCode::NOT_FOUND, "{path}");
+                    assert!(matches!(kind, None | Some(ErrorKind::NoRoute)));
+                }
+                let (first, ..) = send(&app, "/orders/7").await;
+                let (nested, ..) = send(&app, "/nested/orders/7").await;
+                assert!(
+                    [first, nested].contains(&StatusCode::OK),
+                    "{first} {nested}"
+                );
+            }
+        });
+    });
+    assert!(!log.contains("ERROR"), "{log}");
+}
+
+#[test]
+fn impossible_parameter_name_panics() {
+    for name in ["", "{id}", "*path", "{*path}", "a/b"] {
+        let panics: [fn(&'static str); 3] = [
+            |name| drop(LockLayer::by_path_param(LockManager::in_memory(), name)),
+            |name| {
+                drop(LockLayer::by_path_param_as::<u64>(
+                    LockManager::in_memory(),
+                    name,
+                ))
+            },
+            |name| {
+                drop(LockLayer::by_path_params(
+                    LockManager::in_memory(),
+                    ["id", name],
+                ))
+            },
+        ];
+        for panics in panics {
+            assert!(std::panic::catch_unwind(|| panics(name)).is_err(), "{name}");
+        }
+    }
+    for names in [&[][..], &["id", "id"]] {
+        let layer = || {
+            drop(LockLayer::by_path_params(
+                LockManager::in_memory(),
+                names.to_vec(),
+            ))
+        };
+        assert!(std::panic::catch_unwind(layer).is_err(), "{names:?}");
+    }
+}
