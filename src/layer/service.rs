@@ -76,7 +76,7 @@ where
         let (mut parts, body) = request.into_parts();
         if options.skips(&parts) {
             let request = Request::from_parts(parts, body);
-            return ResponseFuture::unlocked(self.inner.call(request), options);
+            return unlocked(&mut self.inner, request, options);
         }
         let mut asked = RequestInfo::in_parts(&parts);
         let keys = match keys.extract(&mut parts) {

@@ -18,6 +18,8 @@ mod misconfigured;
 mod options;
 #[cfg(feature = "axum")]
 mod paths;
+#[cfg(feature = "axum")]
+mod random;
 mod scope;
 mod scope_ends;
 #[cfg(unix)]
