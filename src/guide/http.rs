@@ -13,6 +13,8 @@
 //! | the lock was lost before the head was sent | 500 | no | `lock-lost` |
 //! | the lock was lost while the body streamed | the body ends with an error | | |
 //! | the request has no usable key | 400 | no | `lock-key-invalid` |
+//! | no route matches, under a layer that locks by a path parameter | 404 | no | `no-route` |
+//! | the program is wrong: no request to the route has a key | 500 | no | `lock-misconfigured` |
 //! | the key in the backend holds something else | 500 | no | `lock-key-conflict` |
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
 //! | the program set an option out of bounds | 500 | no | `lock-option-invalid` |

@@ -4,12 +4,14 @@
 //!
 //! | source | constructor | key |
 //! |---|---|---|
-//! | the path | [`by_path`](crate::LockLayer::by_path) | the path |
+//! | the path | [`by_path`](crate::LockLayer::by_path) | [`LockKey::from_path`](crate::LockKey::from_path) |
 //! | a parameter of the axum route | [`by_path_param`](crate::LockLayer::by_path_param)`(locks, "account")` | `["account", value]` |
+//! | a parsed parameter | [`by_path_param_as`](crate::LockLayer::by_path_param_as)`::<u64>(locks, "account")` | `["account", value]`, as `Display` writes the value |
+//! | several parameters | [`by_path_params`](crate::LockLayer::by_path_params)`(locks, ["shop", "order"])` | `["shop", value, "order", value]` |
 //! | a header | [`by_header`](crate::LockLayer::by_header)`(locks, "x-tenant")` | `["x-tenant", value]` |
 //! | the query | [`by_query`](crate::LockLayer::by_query)`(locks, "account")` | `["account", value]` |
 //! | a value from an outer layer | [`by_extension`](crate::LockLayer::by_extension)`::<Tenant>(locks)` | its [`LockTarget`](crate::LockTarget) |
-//! | anything else in the head | [`LockLayer::new`](crate::LockLayer::new)`(locks, closure)` | the closure's |
+//! | anything else in the head | [`by_fn`](crate::LockLayer::by_fn)`(locks, closure)` | the closure's |
 //! | the body, or another extractor | [`Locked<T>`](crate::Locked) in the handler, under a [`LockScopeLayer`](crate::LockScopeLayer) | its [`LockTarget`](crate::LockTarget) or [`LockBy`](crate::LockBy) |
 //! | a look-up in the handler | [`acquire`](crate::LockManager::acquire)`(key)`, then [`LockScope::keep`](crate::LockScope::keep) | a [`LockKey`](crate::LockKey) |
 //! | a job without a request | [`acquire`](crate::LockManager::acquire)`(key)` | a [`LockKey`](crate::LockKey) |
@@ -74,7 +76,8 @@
 //!   `["a:b", "c"]` and `["a", "b:c"]` apart. An empty part is rejected with 400, so a missing id never becomes one
 //!   lock for all requests.
 //! - **One spelling per record.** `7` and `07` are one number and two keys. Lock by the text that identifies the
-//!   record, or by the parsed value everywhere.
+//!   record, or by the parsed value everywhere: `by_path_param_as` parses it. `by_path` decodes the path, so `a%40b` and
+//!   `a@b` are one key.
 //! - **All keys in one acquire.** A handler that needs two locks acquires them in one [`LockKeys`](crate::LockKeys): all
 //!   or none, in one order. If it acquires them one after the other, two requests can wait for each other until
 //!   their waits end.

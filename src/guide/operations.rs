@@ -15,12 +15,13 @@
 //! | `tower_lock_passed_over_total` | counter of waiters whose processes ended or hang | it increases outside of deployments |
 //!
 //! The label `outcome` is `granted`, `busy`, `too_many_waiters`, `overloaded`, `unavailable`, `misconfigured`, `lost`,
-//! `shutting_down`, `invalid_key`, `invalid_option`, `key_conflict` or `reentrancy_limit`. No label contains a key.
+//! `shutting_down`, `invalid_key`, `invalid_setup`, `no_route`, `invalid_option`, `key_conflict` or `reentrancy_limit`. No label contains a key.
 //!
 //! The feature `tracing` reports these events:
 //!
 //! | level | message | meaning |
 //! |---|---|---|
+//! | `error` | `lock layer misconfigured`, with the field `problem` | no request to a route has a key; once per layer |
 //! | `warn` | `lock lost while held` | a guard was lost: see below |
 //! | `warn` | `lock server self-test warning`, with the field `warning` | the server may evict locks, is a replica, or cannot grant locks now |
 //! | `warn` | `lock store unreachable`, with the fields `address` and `cause` | a server does not reply; once per outage |

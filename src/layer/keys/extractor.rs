@@ -7,8 +7,8 @@ use crate::{InvalidKey, LockKeys};
 /// Returns the keys that a request must hold while it is served.
 ///
 /// The extractors behind the constructors of [`LockLayer`](crate::LockLayer) implement it, and so does each function
-/// of the same signature. Parts of a key that come from a request belong into [`LockKey::from_parts`](crate::LockKey::from_parts), which
-/// separates them.
+/// of the same signature. Parts of a key that come from a request belong into
+/// [`LockKey::from_parts`](crate::LockKey::from_parts), which separates them.
 ///
 /// ```
 /// use http::request::Parts;
