@@ -15,7 +15,8 @@
 //! | `tower_lock_passed_over_total` | counter of waiters whose processes ended or hang | it increases outside of deployments |
 //!
 //! The label `outcome` is `granted`, `busy`, `too_many_waiters`, `overloaded`, `unavailable`, `misconfigured`, `lost`,
-//! `shutting_down`, `invalid_key`, `invalid_setup`, `no_route`, `invalid_option`, `key_conflict` or `reentrancy_limit`. No label contains a key.
+//! `shutting_down`, `invalid_key`, `invalid_setup`, `no_route`, `invalid_option`, `key_conflict` or
+//! `reentrancy_limit`. No label contains a key.
 //!
 //! The feature `tracing` reports these events:
 //!

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{OriginalUri, Query, RawPathParams};
 use axum::routing::any;
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
@@ -93,11 +94,14 @@ async fn show(
     seen: Seen,
     held: Option<Held>,
     OriginalUri(uri): OriginalUri,
-    params: RawPathParams,
+    params: Result<RawPathParams, RawPathParamsRejection>,
     query: Query<Vec<(String, String)>>,
     headers: HeaderMap,
 ) -> StatusCode {
-    let id = params.iter().find(|(name, _)| *name == "id");
+    let id = params
+        .as_ref()
+        .ok()
+        .and_then(|params| params.iter().find(|(name, _)| *name == "id"));
     *seen.lock().unwrap() = Some(Sight {
         held,
         path: uri.path().to_owned(),
