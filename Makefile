@@ -21,11 +21,10 @@ HERD_SECONDS ?= 5
 # The shard of mutants that `make mutants` tests.
 SHARD ?= 0/1
 
-# The number of steps of `make queue`, and the seed of a single run.
-# How long `make fuzz` runs.
+# The seconds of `make fuzz`.
 FUZZ_SECONDS ?= 60
 
-# How many steps `make queue` takes, and the seed of one run.
+# The number of steps of `make queue`, and the seed of a single run.
 STEPS ?= 100000
 QUEUE_SEED ?=
 
@@ -41,9 +40,7 @@ help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
 	@echo 'make test-servers  the Redis tests against Redis 6.2, 7.0, 8.2, Valkey 8.1 and 9.1 (requires Python)'
 	@echo 'make faults    each fault $(RUNS) times under load, as a table (RUNS=n, ROWS="words of names"; 100 000 locks run once)'
-	@echo 'make test-servers  the Redis tests against Redis 6.2, 7.0, 8.2, Valkey 8.1 and 9.1 (takes Python)'
-	@echo 'make fuzz      requests from a fuzzer against each layer, for FUZZ_SECONDS=n (takes a nightly Rust and cargo-fuzz)'
-	@echo 'make faults    every fault $(RUNS) times under load, as one table (RUNS=n, ROWS="words of names"; 100 000 locks once, or by name)'
+	@echo 'make fuzz      requests from a fuzzer against each layer, for FUZZ_SECONDS=n (requires a nightly Rust and cargo-fuzz)'
 	@echo 'make simulate  the engine under simulated faults, in virtual time (SEEDS=n, FIRST=n; SEED=n: one, with its trace)'
 	@echo 'make queue     random steps of the queue in Redis against a reference (STEPS=n, QUEUE_SEED=n)'
 	@echo 'make mutants   mutants of the engine and the middleware that no test detects (SHARD=k/n, JOBS=n)'
@@ -66,12 +63,11 @@ test: server
 test-servers: server
 	CARGO='$(CARGO)' .ci/test-servers
 
-# Prints a table of violations, overlaps, recovery times and orphaned keys. `make test` runs each fault once.
-# In a workspace of its own. It checks what `tests/http/random` checks with fixed seeds.
+# A workspace of its own. It checks what `tests/http/random` checks with fixed seeds.
 fuzz:
 	$(CARGO) +nightly fuzz run requests -- -max_total_time=$(FUZZ_SECONDS)
 
-# A table of violations, overlaps, recovery times and orphaned keys. `make test` runs each fault once.
+# Prints a table of violations, overlaps, recovery times and orphaned keys. `make test` runs each fault once.
 faults: server
 	FAULT_RUNS=$(RUNS) $(CARGO) test --all-features --test faults -- $(ROWS)
 
