@@ -30,14 +30,6 @@ pub(super) struct Subscription {
     pub(super) managers: Vec<Uuid>,
 }
 
-/// A message, as its channel and its text show.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Message<'a> {
-    /// The channel of the releases.
-    pub(super) channel: &'a str,
-    pub(super) hint: Option<Hint>,
-}
-
 impl Subscription {
     /// Returns the names to subscribe to, in this order. A process that has only a part of them must not count
     /// as another client, so the releases come last.
@@ -54,24 +46,23 @@ impl Subscription {
 }
 
 /// Returns the channel of the releases that one of the names of a subscription belongs to.
+///
+/// The channel of a key with a hash tag can end like the channel of a manager, since `%25` begins a UUID as well.
 pub(super) fn base_of(name: &str) -> &str {
-    suffix_of(name).map_or(name, |suffix| &name[..name.len() - suffix.len() - 1])
+    let Some((base, suffix)) = name.rsplit_once('%') else {
+        return name;
+    };
+    match suffix == &OURS[1..] || Uuid::try_parse(suffix).is_ok() {
+        true => base,
+        false => name,
+    }
 }
 
-/// No encoded key contains a bare `%` before one of these suffixes.
-fn suffix_of(name: &str) -> Option<&str> {
-    let (_, suffix) = name.rsplit_once('%')?;
-    (suffix == &OURS[1..] || Uuid::try_parse(suffix).is_ok()).then_some(suffix)
-}
-
-impl<'a> Message<'a> {
-    pub(super) fn new(name: &'a str, text: &[u8]) -> Self {
-        let channel = base_of(name);
-        let hint = match suffix_of(name) {
-            None => Some(Hint::Released),
-            Some(_) => lease_of(text).map(Hint::transferred),
-        };
-        Self { channel, hint }
+/// Returns the hint of a message from the rest of its channel behind the channel of the releases, and its text.
+pub(super) fn hint_of(suffix: &str, text: &[u8]) -> Option<Hint> {
+    match suffix {
+        "" => Some(Hint::Released),
+        _ => lease_of(text).map(Hint::transferred),
     }
 }
 
@@ -106,9 +97,8 @@ mod tests {
         let lease = LeaseId::new(Uuid::from_u128(7), 3);
         let own = format!("{CHANNEL}%{}", lease.manager());
         let hint = |name: &str, text: &str| {
-            let message = Message::new(name, text.as_bytes());
-            assert_eq!(message.channel, CHANNEL);
-            message.hint
+            assert_eq!(base_of(name), CHANNEL);
+            hint_of(&name[CHANNEL.len()..], text.as_bytes())
         };
         assert_eq!(hint(CHANNEL, "0"), Some(Hint::Released));
         assert_eq!(

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::pub_sub::{ask, ping};
 use super::shared::Shared;
-use super::subscription::{Message, Subscription};
+use super::subscription::Subscription;
 use super::topics::MAX_BATCH;
 use crate::backend::redis::command::{Cause, CommandError, unavailable};
 use crate::backend::redis::connection::{Messages, backoff};
@@ -359,8 +359,7 @@ impl Task {
         let channel = String::from_utf8_lossy(bytes(0));
         match pushed.kind {
             PushKind::Message | PushKind::SMessage => {
-                let message = Message::new(&channel, bytes(1));
-                self.shared.topics().dispatch(&message);
+                self.shared.topics().dispatch(&channel, bytes(1));
             }
             // The slot of the channel has moved. The reply to an own command looks the same, but then
             // the topic is gone or unconfirmed.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::subscription::{Message, Subscription, Watcher, base_of};
+use super::subscription::{Subscription, Watcher, base_of, hint_of};
 use crate::backend::Hint;
 
 /// How long a subscription outlives its last waiter. The next waiter of a busy key reuses it.
@@ -207,7 +207,8 @@ impl Topics {
 
     /// Records that the server ended a subscription. Returns `true` if the topic was confirmed.
     pub(super) fn dropped(&mut self, name: &str) -> bool {
-        let topic = self.topics.get_mut(base_of(name));
+        let channel = self.channel_of(name).to_owned();
+        let topic = self.topics.get_mut(&channel);
         topic.is_some_and(|topic| std::mem::replace(&mut topic.confirmed, false))
     }
 
@@ -218,12 +219,23 @@ impl Topics {
         topics.for_each(|topic| topic.confirmed = false);
     }
 
+    /// Returns the channel of the releases for a name that is subscribed to. The channel of a key such as
+    /// `{a}%25…` can look like the channel of a manager, so a topic of this name takes precedence.
+    fn channel_of<'a>(&self, name: &'a str) -> &'a str {
+        if self.topics.contains_key(name) {
+            name
+        } else {
+            base_of(name)
+        }
+    }
+
     /// Dispatches a message. A transfer is for the watchers of one manager.
-    pub(super) fn dispatch(&mut self, message: &Message<'_>) {
-        let Some(topic) = self.topics.get(message.channel) else {
+    pub(super) fn dispatch(&mut self, name: &str, text: &[u8]) {
+        let channel = self.channel_of(name);
+        let Some(topic) = self.topics.get(channel) else {
             return;
         };
-        match message.hint {
+        match hint_of(&name[channel.len()..], text) {
             None => {}
             Some(Hint::Transferred { lease, .. }) => {
                 let of_manager = |it: &&Watcher| it.manager == Some(lease.manager());
@@ -243,6 +255,8 @@ impl Topics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt as _;
+
     use crate::backend::Hints;
 
     /// The slot of the channel moves away and returns.
@@ -266,6 +280,39 @@ mod tests {
         assert!(!topics.lingers("a"), "unconfirmed");
         assert_eq!(topics.next_wanted(), channel);
     }
+
+    #[test]
+    fn channel_that_looks_like_managers_has_own_hints() {
+        let mut topics = Topics::default();
+        let mut watch = |channel: &str| {
+            let (sender, hints) = Hints::channel();
+            let manager = Some(Uuid::from_u128(1));
+            topics.watch(channel.to_owned(), vec![Watcher { manager, sender }]);
+            hints
+        };
+        let encoded = "{a}%250123456789abcdef0123456789abcd";
+        let (mut base, mut other) = (watch("{a}"), watch(encoded));
+        topics.dispatch(encoded, b"0");
+        assert_eq!(other.next().now_or_never(), Some(Hint::Released));
+        assert_eq!(base.next().now_or_never(), None);
+        topics.next_wanted();
+        topics.dropped(encoded);
+        let names = |topics: &mut Topics| {
+            topics.want_unconfirmed();
+            let wanted = topics.next_wanted().into_iter();
+            wanted.map(|it| it.channel).collect::<Vec<_>>()
+        };
+        topics.confirm(
+            &[
+                &topics.topics["{a}"].subscription("{a}"),
+                &topics.topics[encoded].subscription(encoded),
+            ]
+            .map(Clone::clone),
+        );
+        assert!(topics.dropped(encoded));
+        assert_eq!(names(&mut topics), [encoded]);
+    }
+
     /// A second manager begins to watch while the subscription of the first is in flight.
     #[test]
     fn new_manager_is_confirmed_by_own_subscription() {
