@@ -6,21 +6,22 @@
 //! | of a quorum | the runtime of the last caller: [`Spawner`] |
 //! | of Redis connections | a thread of this crate, or a multi-thread runtime: [`Background`] |
 
+mod timer;
+
 use std::fmt;
 use std::future::Future;
 use std::panic::catch_unwind;
-use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
-
-use pin_project_lite::pin_project;
 
 #[cfg(feature = "redis")]
 use tokio::runtime::RuntimeFlavor;
 pub(crate) use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, Sleep, sleep_until};
+
+pub(crate) use timer::Timer;
+#[cfg(feature = "redis")]
+pub(crate) use timer::{timeout, timeout_at};
 
 #[cfg(feature = "test-util")]
 use crate::test_util::{Current, SimulatedRuntime};
@@ -102,67 +103,7 @@ pub(crate) fn timers_work() -> bool {
     catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
 
-pin_project! {
-    /// A timer, which also works outside of runtimes with timers.
-    #[project = TimerProjected]
-    #[derive(Debug)]
-    pub(crate) enum Timer {
-        Runtime {
-            #[pin]
-            sleep: Sleep,
-        },
-        /// Threads that sleep, one after another.
-        Threads {
-            at: Instant,
-            slept: Option<oneshot::Receiver<()>>,
-        },
-    }
-}
-
-/// The longest sleep of one thread, which can outlive a dropped timer.
-const THREAD_SLEEP: Duration = Duration::from_secs(1);
-
-impl Timer {
-    pub(crate) fn at(at: Instant) -> Self {
-        if Runtime::current().is_some()
-            && let Ok(sleep) = catch_unwind(|| sleep_until(at))
-        {
-            return Self::Runtime { sleep };
-        }
-        Self::Threads { at, slept: None }
-    }
-
-    /// Changes when the timer fires.
-    pub(crate) fn reset(self: Pin<&mut Self>, until: Instant) {
-        match self.project() {
-            TimerProjected::Runtime { sleep } if sleep.deadline() == until => {}
-            TimerProjected::Runtime { sleep } => sleep.reset(until),
-            TimerProjected::Threads { at, .. } => *at = until,
-        }
-    }
-}
-
-impl Future for Timer {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let (at, slept) = match self.project() {
-            TimerProjected::Runtime { sleep } => return sleep.poll(cx),
-            TimerProjected::Threads { at, slept } => (at, slept),
-        };
-        loop {
-            let left = at.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Poll::Ready(());
-            }
-            let sleeping = slept.get_or_insert_with(|| sleep_on_thread(left.min(THREAD_SLEEP)));
-            // The thread sends before it ends.
-            let _sent = ready!(Pin::new(sleeping).poll(cx));
-            *slept = None;
-        }
-    }
-}
-
+/// Completes after a sleep of a new thread.
 fn sleep_on_thread(duration: Duration) -> oneshot::Receiver<()> {
     let (over, slept) = oneshot::channel();
     std::thread::spawn(move || {
@@ -322,36 +263,4 @@ fn start_thread() -> std::io::Result<Handle> {
     // Detached: it ends with the process.
     drop(thread.spawn(move || runtime.block_on(std::future::pending::<()>()))?);
     Ok(handle)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::pin::pin;
-
-    use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
-
-    fn without_timers() -> tokio::runtime::Runtime {
-        let runtime = tokio::runtime::Builder::new_current_thread().build();
-        runtime.expect("a runtime")
-    }
-
-    #[test]
-    fn timer_without_runtime_fires() {
-        let start = Instant::now();
-        without_timers().block_on(async { Timer::at(start + 20 * MS).await });
-        assert!(start.elapsed() >= 20 * MS);
-    }
-
-    #[test]
-    fn timer_without_runtime_can_be_postponed() {
-        let start = Instant::now();
-        let mut timer = pin!(Timer::at(start + 5 * MS));
-        let mut cx = Context::from_waker(std::task::Waker::noop());
-        assert!(timer.as_mut().poll(&mut cx).is_pending());
-        timer.as_mut().reset(start + 40 * MS);
-        without_timers().block_on(timer);
-        assert!(start.elapsed() >= 40 * MS);
-    }
 }

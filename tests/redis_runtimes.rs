@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::poll;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::{LockManager, RedisBackend};
+use tower_lock::{Backend as _, LockKey, LockManager, RedisBackend};
 
 use support::engine::{MS, PATIENCE, eventually, manager, pttl, subscribers, within};
 use support::other_runtime::{Fate, Other, current_thread};
@@ -259,4 +259,41 @@ async fn runtime_end_leaves_no_unsent_acquire() {
     for key in ["first", "second", "unsent", "last"] {
         within(SOON, key, || pttl(&server, key) == -2).await;
     }
+}
+
+/// The command was sent in the stopped runtime, and gets no reply.
+#[test]
+fn command_awaited_elsewhere_times_out() {
+    let limit = 500 * MS;
+    thread::scope(|scope| {
+        for fate in FATES {
+            scope.spawn(move || {
+                let server = RedisServer::start();
+                let url = server.url();
+                let (send, receive) = std::sync::mpsc::channel();
+                let (sent, stopped) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+                let other = thread::spawn(move || {
+                    Other::after(fate, async move {
+                        let builder = RedisBackend::builder(url).response_timeout(limit);
+                        let backend = builder.connect().await.unwrap();
+                        let key = LockKey::new("k");
+                        assert!(backend.inspect(&key).await.unwrap().is_none());
+                        sent.0.send(()).unwrap();
+                        stopped.1.recv().unwrap();
+                        let mut inspect = Box::pin(async move { backend.inspect(&key).await });
+                        assert!(poll!(&mut inspect).is_pending());
+                        send.send(inspect).unwrap();
+                    })
+                });
+                sent.1.recv().unwrap();
+                server.stop_process();
+                stopped.0.send(()).unwrap();
+                let inspect = receive.recv().unwrap();
+                let _other = other.join().unwrap();
+                let ended = current_thread().block_on(async { timeout(SOON, inspect).await });
+                server.continue_process();
+                ended.expect("in time").unwrap_err();
+            });
+        }
+    });
 }

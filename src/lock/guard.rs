@@ -341,10 +341,6 @@ impl Held {
 
     /// Completes when the lock is lost, before its lease can expire in the backend. Never completes if the
     /// lock is released first.
-    ///
-    /// # Panics
-    ///
-    /// Panics outside a Tokio runtime with timers.
     pub fn lost(&self) -> Lost {
         Lost::new(self.grants.clone())
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::sync::oneshot;
-use tokio::time::{Sleep, sleep_until};
 
 use super::attempt::{Answer, InFlight, Inline, Replied};
 use super::claim::{Claim, Deadline};
@@ -17,6 +16,7 @@ use super::entry::{Stage, Step, enter, hold, leave_inline, pick_up};
 use super::guard::Hold;
 use super::lane::{Seen, Waiter};
 use super::timeout::next_wake;
+use crate::task::Timer;
 use crate::{Error, ErrorKind, LockKey};
 
 /// Applies the reply to the first attempt.
@@ -73,7 +73,7 @@ pub(super) struct PendingAcquire {
     key: LockKey,
     claim: Claim,
     /// Boxed because an acquire that waits for ever needs none.
-    timer: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Timer>>>,
     stage: Stage,
 }
 
@@ -120,10 +120,7 @@ impl PendingAcquire {
             Stage::Queued(_) => claim.deadline.moment(),
             Stage::Attempting(_) | Stage::Over => None,
         };
-        let timer = until.map(|until| {
-            let _entered = engine.homes.enter();
-            Box::pin(sleep_until(next_wake(until, now).into()))
-        });
+        let timer = until.map(|until| Box::pin(Timer::at(next_wake(until, now).into())));
         Self {
             engine,
             key,
@@ -237,7 +234,7 @@ impl Future for PendingAcquire {
 
 /// Completes at the deadline. Without a timer, `now` returns a moment before this call.
 fn wait_over(
-    timer: &mut Option<Pin<Box<Sleep>>>,
+    timer: &mut Option<Pin<Box<Timer>>>,
     deadline: Deadline,
     now: impl FnOnce() -> Moment,
     cx: &mut Context<'_>,
@@ -245,7 +242,7 @@ fn wait_over(
     let Some(until) = deadline.moment() else {
         return Poll::Pending;
     };
-    let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(next_wake(until, now()).into())));
+    let timer = timer.get_or_insert_with(|| Box::pin(Timer::at(next_wake(until, now()).into())));
     loop {
         ready!(timer.as_mut().poll(cx));
         let now = Moment::now();

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::election::{Election, Standing};
 use super::fault;
@@ -23,6 +23,7 @@ use super::inner::Inner;
 use super::node::Fence;
 use crate::backend::{AcquireRequest, Acquired, BackendError, Release};
 use crate::jitter::up_to;
+use crate::task::Timer;
 
 type Vote = Result<Acquired, BackendError>;
 
@@ -159,7 +160,7 @@ impl Candidacy {
             // Several processes may each hold a part of the nodes, and retry at the same moment. Random
             // pauses separate them.
             let pause = began.elapsed() * u32::try_from(inner.nodes.len()).unwrap_or(u32::MAX);
-            sleep(up_to(pause.min(inner.node_timeout))).await;
+            Timer::at(Instant::now() + up_to(pause.min(inner.node_timeout))).await;
         }
         election.defeat(Instant::now(), !settled)
     }

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::Poll;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::backend::BoxFuture;
+use crate::task::Timer;
 
 /// Commands and their replies. The caller that awaits the replies polls the commands, so an operation whose
 /// nodes all reply needs no task.
@@ -71,7 +72,7 @@ impl<T> Flight<T> {
             // A reply that has arrived is returned even if the deadline has passed.
             biased;
             answer = self.next() => answer,
-            () = sleep_until(deadline) => None,
+            () = Timer::at(deadline) => None,
         }
     }
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use futures_util::future::try_join;
 use redis::{Cmd, Value};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::backoff::backoff;
 use super::connecting::Connecting;
@@ -31,6 +31,7 @@ use super::request::{Reply, Request, Undo};
 use super::state::State;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError, check, is_demoted, unavailable};
+use crate::task::timeout;
 
 /// The time for the reply to a probe or an undo, in response timeouts. After it the link is closed, even if
 /// there is no replacement.

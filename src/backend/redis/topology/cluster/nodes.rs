@@ -27,6 +27,7 @@ use crate::backend::redis::notify::Watcher;
 use crate::backend::redis::notify::{Endpoint, Notifier, PubSub};
 use crate::backend::redis::topology::{Node, NodeSettings};
 use crate::jitter::jittered;
+use crate::task::Timer;
 
 /// The interval of refreshes while the map is suspect.
 const REFRESH: Duration = Duration::from_millis(200);
@@ -227,7 +228,7 @@ impl Cluster {
             };
             let Some(reply) = reply else { break };
             if reply.is_ok() && views.is_empty() {
-                second_opinion.set(sleep(REFRESH).boxed());
+                second_opinion.set(Timer::at(Instant::now() + REFRESH).boxed());
             }
             match reply {
                 // A node that was cut off, or has just returned, reports the past, or a part.

@@ -21,7 +21,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{Either, ready, select};
 use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::Instant;
 
 use super::checkout::Checkout;
 use crate::backend::BackendError;
@@ -30,6 +30,7 @@ use crate::backend::redis::command::{
     unexpected,
 };
 use crate::backend::redis::connection::{Connection, Undo, backoff};
+use crate::task::{timeout, timeout_at};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
