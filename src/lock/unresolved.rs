@@ -1,6 +1,6 @@
 //! The leases of unknown fate, by key: the backend may or may not hold them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +34,9 @@ pub(super) struct Unresolved {
 #[derive(Debug, Default)]
 struct State {
     keys: BTreeMap<LockKey, Unknown>,
+    /// The keys without a command in flight, in the order of their next commands. A backend that is down for long
+    /// leaves many of them.
+    waiting: BTreeSet<(Moment, LockKey)>,
     /// The commands in flight.
     commands: usize,
     running: bool,
@@ -102,10 +105,14 @@ impl Unresolved {
     pub(super) fn add(&self, key: LockKey, lease: LeaseNumber, until: Moment) -> bool {
         let start = {
             let mut state = self.state();
-            let unknown = state.keys.entry(key).or_insert_with(|| Unknown {
-                leases: Vec::new(),
-                backoff: FIRST_BACKOFF,
-                next: Next::At(Moment::FIRST),
+            let State { keys, waiting, .. } = &mut *state;
+            let unknown = keys.entry(key).or_insert_with_key(|key| {
+                waiting.insert((Moment::FIRST, key.clone()));
+                Unknown {
+                    leases: Vec::new(),
+                    backoff: FIRST_BACKOFF,
+                    next: Next::At(Moment::FIRST),
+                }
             });
             match unknown
                 .leases
@@ -134,9 +141,15 @@ impl Unresolved {
     }
 
     pub(super) fn forget_expired(&self, now: Moment) {
-        self.state().keys.retain(|_, unknown| {
+        let mut state = self.state();
+        let State { keys, waiting, .. } = &mut *state;
+        keys.retain(|key, unknown| {
             unknown.leases.retain(|lease| lease.until > now);
-            !unknown.leases.is_empty()
+            let stays = !unknown.leases.is_empty();
+            if !stays && let Next::At(at) = unknown.next {
+                waiting.remove(&(at, key.clone()));
+            }
+            stays
         });
     }
 
@@ -150,27 +163,24 @@ impl Unresolved {
         if state.commands >= IN_FLIGHT {
             return Step::Wait;
         }
+        let State { keys, waiting, .. } = &mut *state;
         let mut due = Vec::new();
-        let mut next: Option<Moment> = None;
-        for (key, unknown) in &mut state.keys {
-            match unknown.next {
-                Next::InFlight { .. } => {}
-                Next::At(at) if at <= now => {
-                    if due.len() >= BATCH {
-                        break;
-                    }
-                    unknown.next = Next::InFlight { again: false };
-                    for lease in unknown.leases.iter_mut().take(BATCH - due.len()) {
-                        lease.again = false;
-                        due.push((key.clone(), lease.number));
-                    }
-                }
-                Next::At(at) => next = Some(next.map_or(at, |next| next.min(at))),
+        while due.len() < BATCH
+            && waiting.first().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, key)) = waiting.pop_first()
+        {
+            let Some(unknown) = keys.get_mut(&key) else {
+                unreachable!("BUG: a key that waits is unresolved");
+            };
+            unknown.next = Next::InFlight { again: false };
+            for lease in unknown.leases.iter_mut().take(BATCH - due.len()) {
+                lease.again = false;
+                due.push((key.clone(), lease.number));
             }
         }
-        match next {
+        match waiting.first() {
             _ if !due.is_empty() => Step::Release(due),
-            Some(at) => Step::WaitUntil(at),
+            Some((at, _)) => Step::WaitUntil(*at),
             None => Step::Wait,
         }
     }
@@ -193,19 +203,26 @@ impl Unresolved {
         now: Moment,
     ) {
         let mut state = self.state();
-        let Some(unknown) = state.keys.get_mut(key) else {
+        let State { keys, waiting, .. } = &mut *state;
+        let Some(unknown) = keys.get_mut(key) else {
             return;
         };
+        if let Next::At(at) = unknown.next {
+            waiting.remove(&(at, key.clone()));
+        }
         unknown.leases.retain(|lease| {
             lease.until > now && (lease.again || !resolved.contains(&lease.number))
         });
         if unknown.leases.is_empty() {
-            state.keys.remove(key);
-        } else if failed && unknown.next != (Next::InFlight { again: true }) {
-            unknown.next = Next::At(now + jittered(unknown.backoff));
-            unknown.backoff = (unknown.backoff * 2).min(LAST_BACKOFF);
+            keys.remove(key);
         } else {
-            unknown.next = Next::At(now);
+            let mut at = now;
+            if failed && unknown.next != (Next::InFlight { again: true }) {
+                at = now + jittered(unknown.backoff);
+                unknown.backoff = (unknown.backoff * 2).min(LAST_BACKOFF);
+            }
+            unknown.next = Next::At(at);
+            waiting.insert((at, key.clone()));
         }
         let finished = state.keys.is_empty();
         drop(state);
@@ -216,9 +233,15 @@ impl Unresolved {
 
     /// Makes all leases due, because the backend is available again.
     pub(super) fn retry_now(&self) {
-        for unknown in self.state().keys.values_mut() {
+        let mut state = self.state();
+        let State { keys, waiting, .. } = &mut *state;
+        waiting.clear();
+        for (key, unknown) in keys {
             match &mut unknown.next {
-                Next::At(at) => *at = Moment::FIRST,
+                Next::At(at) => {
+                    *at = Moment::FIRST;
+                    waiting.insert((*at, key.clone()));
+                }
                 Next::InFlight { again } => *again = true,
             }
         }
@@ -229,6 +252,7 @@ impl Unresolved {
     pub(super) fn abandon(&self) -> Vec<(LockKey, LeaseNumber, Moment)> {
         let mut state = self.state();
         state.running = false;
+        state.waiting.clear();
         let keys = std::mem::take(&mut state.keys);
         drop(state);
         self.finished.notify_waiters();

@@ -1,6 +1,6 @@
 use std::pin::pin;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::lock::tests::{MS, SECOND, number};
@@ -200,4 +200,60 @@ fn lease_added_during_release_is_released_again() {
     assert_eq!(released(&unresolved, now + DAY), [1]);
     succeed(&unresolved, &[1], now);
     assert_eq!(unresolved.len(), 0);
+}
+
+#[test]
+fn expired_key_is_dropped_with_its_next_step() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    unresolved.add(key("b"), number(2), now + 2 * DAY);
+    unresolved.forget_expired(now + DAY);
+    assert_eq!(released(&unresolved, now + DAY), [2]);
+    unresolved.forget_expired(now + 2 * DAY);
+    assert!(matches!(unresolved.next_step(now), Step::End));
+}
+
+#[test]
+fn late_reply_moves_next_step() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    assert_eq!(released(&unresolved, now), [1]);
+    fail(&unresolved, now);
+    // The reply to a command that was sent before the task stopped.
+    fail(&unresolved, now);
+    let Step::WaitUntil(at) = unresolved.next_step(now) else {
+        panic!("a pause");
+    };
+    assert!(at.since(now) >= 90 * MS, "{:?}", at.since(now));
+    assert_eq!(released(&unresolved, at), [1]);
+    assert!(matches!(unresolved.next_step(at), Step::Wait));
+}
+
+#[test]
+fn step_of_many_keys_costs_as_much_as_of_few() {
+    /// The shortest time of some steps while each of the keys waits for its next one.
+    fn steps(keys: u64) -> Duration {
+        let now = Moment::now();
+        let unresolved = Unresolved::default();
+        for nth in 0..keys {
+            let key = LockKey::new(format!("key {nth}"));
+            unresolved.add(key, number(nth), now + DAY);
+        }
+        while let Step::Release(leases) = unresolved.next_step(now) {
+            for (key, _) in leases {
+                unresolved.replied(&key, &[], true, now);
+            }
+        }
+        let runs = (0..20).map(|_| {
+            let began = Instant::now();
+            for _ in 0..10 {
+                let step = unresolved.next_step(now);
+                assert!(matches!(step, Step::WaitUntil(_)));
+            }
+            began.elapsed()
+        });
+        runs.min().expect("some runs")
+    }
+    let (few, many) = (steps(10), steps(20_000));
+    assert!(many < 50 * few, "{few:?} and {many:?}");
 }
