@@ -122,26 +122,26 @@ impl Engine {
     /// do not share commands.
     pub(super) fn in_batches<T>(
         &self,
-        items: Vec<T>,
+        items: impl IntoIterator<Item = T>,
         size: usize,
         key: impl Fn(&T) -> &LockKey,
     ) -> Vec<Vec<T>> {
         let group = |item: &T| self.backend.group(key(item));
         let mut groups = BTreeMap::<u64, Vec<T>>::new();
+        let mut items = items.into_iter();
+        let Some(first) = items.next() else {
+            return vec![];
+        };
         // The common case allocates no map.
-        if items.len() <= 1 {
-            return if items.is_empty() {
-                vec![]
-            } else {
-                vec![items]
-            };
-        }
+        let Some(second) = items.next() else {
+            return vec![vec![first]];
+        };
         let mut batches = Vec::new();
-        for item in items {
+        for item in [first, second].into_iter().chain(items) {
             let batch = groups.entry(group(&item)).or_default();
             batch.push(item);
             if batch.len() == size {
-                batches.push(std::mem::take(batch));
+                batches.push(std::mem::replace(batch, Vec::with_capacity(size)));
             }
         }
         batches.extend(groups.into_values().filter(|batch| !batch.is_empty()));

@@ -55,7 +55,8 @@ pub(super) struct DueRenewal {
 /// The due work that a watchdog finds in one round.
 #[derive(Debug, Default)]
 pub(super) struct Round {
-    pub(super) renewals: Vec<DueRenewal>,
+    /// One list per shard, which is freed before the next list is read. A round may renew all leases.
+    pub(super) renewals: Vec<Vec<DueRenewal>>,
     pub(super) effects: Vec<(LockKey, Effects)>,
     /// The time of the next round.
     pub(super) next: Option<Moment>,
@@ -200,7 +201,10 @@ impl Lanes {
         for shard in &self.shards {
             let mut guard = lock(shard);
             let before = guard.lanes.len();
-            self.look_at_shard(&mut guard, look, &mut round);
+            let renewals = self.look_at_shard(&mut guard, look, &mut round);
+            if !renewals.is_empty() {
+                round.renewals.push(renewals);
+            }
             if let Some(first) = guard.deadlines.first(look.home) {
                 round.next = Some(round.next.map_or(first.at, |next| next.min(first.at)));
             }
@@ -211,22 +215,23 @@ impl Lanes {
         round
     }
 
-    fn look_at_shard(&self, shard: &mut Shard, look: Look, round: &mut Round) {
+    fn look_at_shard(&self, shard: &mut Shard, look: Look, round: &mut Round) -> Vec<DueRenewal> {
+        let mut renewals = Vec::new();
         // Entries that a check adds belong to the next round.
         for _ in 0..shard.deadlines.len(look.home) {
             let Some(entry) = shard.deadlines.first(look.home) else {
-                return;
+                break;
             };
             let Entry { at, hash } = entry;
             if at > look.now {
                 // A renewal that is due soon joins the renewals of this round.
                 let mut lanes = shard.lanes.iter_hash(hash);
-                let joins = !round.renewals.is_empty()
+                let joins = !(round.renewals.is_empty() && renewals.is_empty())
                     && lanes.any(|slot| {
                         slot.lane.is_scheduled(look.home, at) && slot.lane.renews_early(look.now)
                     });
                 if !joins {
-                    return;
+                    break;
                 }
             }
             shard.deadlines.pop(look.home);
@@ -239,7 +244,7 @@ impl Lanes {
                 let mut effects = Effects::default();
                 if let Some((lease, ttl)) = slot.lane.look(look, &mut effects) {
                     let key = slot.key.clone();
-                    round.renewals.push(DueRenewal { key, lease, ttl });
+                    renewals.push(DueRenewal { key, lease, ttl });
                 }
                 if slot.lane.is_idle() {
                     idle = true;
@@ -256,6 +261,7 @@ impl Lanes {
                 lane.remove();
             }
         }
+        renewals
     }
 
     /// Returns the runtimes in which lanes have background work.

@@ -201,14 +201,10 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
         now,
         response_timeout: engine.response_timeout,
     });
-    let renewals = renewals.into_iter().map(|due| {
-        let DueRenewal { key, lease, ttl } = due;
-        Renewal::new(key, engine.lease_id(lease), ttl)
-    });
     // No renewal may be sent after a release, so the lanes of these renewals delay their release until
     // the reply.
     let turns = Arc::new(Semaphore::new(IN_FLIGHT));
-    for batch in engine.in_batches(renewals.collect(), BATCH, |renewal| &renewal.key) {
+    for batch in engine.in_batches(renewals.into_iter().flatten(), BATCH, |due| &due.key) {
         let renewal = renew(Arc::clone(engine), home.id, batch, Arc::clone(&turns));
         home.runtime.spawn(renewal);
     }
@@ -221,11 +217,17 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
 async fn renew(
     engine: Arc<Engine>,
     home: RuntimeId,
-    mut batch: Vec<Renewal>,
+    batch: Vec<DueRenewal>,
     turns: Arc<Semaphore>,
 ) {
     // The semaphore is never closed, so this cannot fail.
     let _turn = turns.acquire().await;
+    // After the wait, in which a due renewal takes less memory than the renewal.
+    let renewals = batch.into_iter().map(|due| {
+        let DueRenewal { key, lease, ttl } = due;
+        Renewal::new(key, engine.lease_id(lease), ttl)
+    });
+    let mut batch: Vec<_> = renewals.collect();
     // Locks may have been released or lost during the wait, and must not be renewed.
     let now = Moment::now();
     batch.retain(|renewal| {

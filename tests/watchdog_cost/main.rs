@@ -58,3 +58,28 @@ async fn held_locks_do_not_slow_short_leases() {
         "{per_cent:.2?} % of a core without and with"
     );
 }
+
+/// All leases are due in one round, as after an outage of the backend.
+#[test]
+fn renewal_of_all_locks_needs_little_memory() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().start_paused(true).build().unwrap();
+    let locks = LockManager::in_memory();
+    let mut guards = Vec::with_capacity(HELD);
+    runtime.block_on(async {
+        for n in 0..HELD {
+            guards.push(locks.acquire(format!("held{n}")).await.unwrap());
+        }
+    });
+    // A renewal is due 10 s after the one before.
+    for _ in 0..3 {
+        let renewal = allocation_counter::measure(|| {
+            runtime.block_on(async { sleep(Duration::from_secs(10)).await });
+        });
+        let kept = renewal.bytes_current / i64::try_from(HELD).unwrap();
+        let most = renewal.bytes_max / HELD as u64;
+        // The heaps of the index have room for two entries per lock.
+        assert!(kept <= 32 && most <= 100, "{kept} and {most} bytes a lock");
+    }
+    assert!(guards.iter().all(|guard| guard.is_held()));
+}
