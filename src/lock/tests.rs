@@ -19,8 +19,8 @@ use super::lane::{self, Waiter};
 use super::lease::LeaseNumber;
 use super::seats::Seats;
 use crate::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, HintSender,
-    Hints, Holder, LeaseId, Memory, Release, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
+    ForceReleased, HintSender, Hints, Holder, LeaseId, Memory, Release, Released, Renewal, Renewed,
 };
 use crate::task::RuntimeId;
 use crate::{Error, LockKey, Owner};
@@ -182,6 +182,10 @@ pub(super) struct Slow {
     pub(super) release_takes: Duration,
     /// Whether each attempt fails.
     pub(super) is_down: bool,
+    /// Whether waiters enter the queue of the store.
+    pub(super) has_queue: bool,
+    /// Whether no subscription takes effect.
+    pub(super) is_silent: bool,
     /// The senders of the recoveries, one per manager.
     pub(super) recoveries: Arc<Mutex<Vec<HintSender>>>,
 }
@@ -197,6 +201,22 @@ impl Backend for Slow {
         self.memory.try_acquire(request).await
     }
 
+    async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
+        if self.has_queue {
+            self.attempts.fetch_add(1, Ordering::SeqCst);
+            return self.memory.contend(request).await;
+        }
+        let request = AcquireRequest::new(request.key.clone(), request.lease, request.ttl);
+        Ok(self.try_acquire(&request).await?.into())
+    }
+
+    async fn leave(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
+        match self.has_queue {
+            true => self.memory.leave(leases).await,
+            false => self.release(leases).await,
+        }
+    }
+
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
         self.memory.renew(renewals).await
     }
@@ -207,7 +227,10 @@ impl Backend for Slow {
     }
 
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
-        self.memory.watch(key, manager)
+        match self.is_silent {
+            true => Hints::channel().1,
+            false => self.memory.watch(key, manager),
+        }
     }
 
     fn recoveries(&self) -> Hints {

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::LockManager;
-use crate::backend::Memory;
+use crate::backend::{BackendErrorKind, Memory};
 use crate::lock::lease::valid_until;
 use crate::lock::options::Options;
 use crate::lock::tests::{MS, RENEWED, SECOND, Slow};
@@ -177,4 +177,89 @@ async fn waiter_yields_after_handoffs_to_other_processes() {
     let ((granted_at, _guard), released_at) = tokio::join!(next, release);
     let took = granted_at.since(released_at);
     assert!(!took.is_zero() && took <= 2 * POLITE, "{took:?}");
+}
+
+/// Returns the number of attempts for a waiter in the last `last` of its wait of 500 ms, which is too short
+/// for a refresh. Another process holds the key.
+async fn attempts_before_deadline(backend: Slow, last: Duration) -> usize {
+    const WAIT: Duration = Duration::from_millis(500);
+    let attempts = Arc::clone(&backend.attempts);
+    let [one, other] = [backend.clone(), backend].map(|backend| {
+        let locks = LockManager::builder(backend).build();
+        locks.expect("defaults")
+    });
+    let _guard = one.acquire("k").await.expect("free");
+    let waiter = other.acquire("k").wait(WAIT).into_future();
+    let before = async {
+        sleep(WAIT.saturating_sub(last)).await;
+        attempts.load(Ordering::SeqCst)
+    };
+    let (outcome, before) = tokio::join!(waiter, before);
+    assert!(outcome.expect_err("held").is_busy());
+    attempts.load(Ordering::SeqCst) - before
+}
+
+#[tokio::test(start_paused = true)]
+async fn notified_waiter_makes_no_last_attempt() {
+    let backend = Slow {
+        has_queue: true,
+        ..Slow::default()
+    };
+    assert_eq!(attempts_before_deadline(backend, 2 * LAST_ATTEMPT).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn queued_waiter_without_subscription_polls() {
+    let backend = Slow {
+        has_queue: true,
+        is_silent: true,
+        ..Slow::default()
+    };
+    let attempts = attempts_before_deadline(backend, 4 * POLL).await;
+    assert!((3..=6).contains(&attempts), "{attempts} attempts");
+}
+
+#[tokio::test]
+async fn failed_attempt_without_effect_keeps_place() {
+    let engine = Arc::new(Engine::new(
+        Arc::new(Slow::default()),
+        Options::default(),
+        None,
+    ));
+    let home = engine.current_home().expect("a runtime");
+    let wakeup = Wakeup::default();
+    let mut acquire_loop = AcquireLoop::new(&engine, &LockKey::new("k"), home, wakeup);
+    let lease = engine.new_lease_id();
+    let mut place_after = |outcome| {
+        let now = Moment::now();
+        let replied = Replied {
+            lease,
+            terms: RENEWED,
+            sent_at: now,
+            now,
+            outcome,
+        };
+        let place = acquire_loop.place_after(LeaseNumber::of(lease), &replied);
+        (place, acquire_loop.queued)
+    };
+    let waiting = Contended::waiting(SECOND, 3);
+    assert_eq!(
+        place_after(Ok(waiting)),
+        (Place::In(LeaseNumber::of(lease)), Some(3))
+    );
+    let kind = BackendErrorKind::Unavailable;
+    let refused = Err(BackendError::refused(kind, "down"));
+    assert_eq!(place_after(refused), (Place::Unchanged, Some(3)));
+    let unknown = Err(BackendError::unknown("no reply"));
+    assert_eq!(place_after(unknown), (Place::Out, None));
+    // Its end is no part of this test.
+    acquire_loop.over = true;
+}
+
+#[test]
+fn short_queue_attempts_at_once() {
+    assert_eq!(spread(AT_ONCE), Duration::ZERO);
+    let spreads = (0..100).map(|_| spread(1000));
+    let longest = spreads.max().expect("some draws");
+    assert!(longest > 100 * MS && longest < SECOND, "{longest:?}");
 }

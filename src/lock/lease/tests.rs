@@ -322,3 +322,15 @@ fn lease_without_fresh_counters_has_its_own_tokens() {
     lease.retire();
     assert!(!lease.has_tokens());
 }
+
+#[test]
+fn turn_counts_holder_and_waiters() {
+    let (mut lease, now) = lease(RENEWED);
+    lease.extension_answered(TTL, now, &Ok(Extended::wanted(1)), 2, now);
+    let later = now + SHORTEST_TURN;
+    for _ in 0..2 {
+        assert!(lease.may_pass_to(RENEWED, later));
+        lease.hand_on();
+    }
+    assert!(!lease.may_pass_to(RENEWED, later));
+}

@@ -8,9 +8,10 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::*;
-use crate::backend::BackendError;
+use crate::backend::{BackendError, Memory};
 use crate::lock::clock::Span;
 use crate::lock::lease::Lease;
+use crate::lock::options::Options;
 use crate::lock::tests::{self, MS, RENEWED, SECOND, Slow, TOKENS, claim, here, key, number};
 use crate::{ErrorKind, LockManager};
 
@@ -170,4 +171,14 @@ fn release_of_ended_runtime_needs_no_waiter() {
         locks.shutdown(2 * SECOND).await
     });
     assert!(left.is_idle(), "{left:?}");
+}
+
+#[tokio::test]
+async fn release_runs_in_runtime_of_its_caller() {
+    let engine = |backend| Arc::new(Engine::new(backend, Options::default(), None));
+    let remote = engine(Arc::new(Slow::default()));
+    assert_eq!(remote.release_home(), remote.current_home().ok());
+    assert!(remote.release_home().is_some());
+    let local = engine(Arc::new(Memory::new()));
+    assert_eq!(local.release_home(), None);
 }
