@@ -50,12 +50,16 @@ pub enum Contended {
     #[non_exhaustive]
     Waiting {
         /// The time after which an attempt can succeed without a hint: the remaining TTL of the holder,
-        /// or the rest of a turn of clients outside the queue. At most the poll interval, 100 ms, if the
-        /// request listens but the `watch` is interrupted.
+        /// or the rest of a turn of clients outside the queue.
         ttl: Duration,
         /// The number of live waiters in the queue, this one included. `None` if this lease is not in
         /// the queue: the store has none, or no room for another waiter.
         queued: Option<u32>,
+        /// The longest time until the next attempt of a waiter in the queue that no notification reaches, also if
+        /// the request listens and the `watch` is interrupted. A store can pass over such a waiter until then.
+        /// `None` for a waiter that listens, and from a store that passes over none: the engine then attempts
+        /// after 100 ms.
+        poll_after: Option<Duration>,
     },
 }
 
@@ -71,7 +75,23 @@ impl Contended {
     #[must_use]
     pub fn waiting(ttl: Duration, queued: impl Into<Option<u32>>) -> Self {
         let queued = queued.into();
-        Self::Waiting { ttl, queued }
+        let poll_after = None;
+        Self::Waiting {
+            ttl,
+            queued,
+            poll_after,
+        }
+    }
+
+    /// Creates the outcome of a waiter in a queue of `queued` waiters that no notification reaches, and whose next
+    /// attempt is due within `poll_after`.
+    #[must_use]
+    pub fn polling(ttl: Duration, queued: u32, poll_after: impl Into<Option<Duration>>) -> Self {
+        Self::Waiting {
+            ttl,
+            queued: Some(queued),
+            poll_after: poll_after.into(),
+        }
     }
 }
 

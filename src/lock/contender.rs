@@ -35,8 +35,11 @@ const BACKSTOP: Duration = Duration::from_secs(1);
 /// The time after which a process refreshes its place in the queue of the backend.
 const REFRESH: Duration = Duration::from_millis(900);
 
-/// The time after which a process without a subscription does so.
+/// The longest time between two attempts of a process in a queue that no notification reaches.
 const POLL: Duration = Duration::from_millis(100);
+
+/// The part of a wait without progress after which such a process attempts again.
+const POLL_PART: u32 = 10;
 
 /// The number of processes in a queue that attempt at once after a hint that no transfer caused.
 const AT_ONCE: u32 = 8;
@@ -70,6 +73,8 @@ pub(super) struct AcquireLoop {
     listens: bool,
     /// The number of processes in the queue of the backend, if this one is in it.
     queued: Option<u32>,
+    /// When to poll according to the backend, and since when that is unchanged.
+    poll_after: Option<(Duration, Moment)>,
     /// The number of hints left to other processes.
     yields_to: u32,
     backoff: Duration,
@@ -93,6 +98,7 @@ impl AcquireLoop {
             hints: None,
             listens: false,
             queued: None,
+            poll_after: None,
             yields_to: 0,
             backoff: FIRST_BACKOFF,
             over: false,
@@ -198,9 +204,13 @@ impl AcquireLoop {
         match &replied.outcome {
             Ok(Contended::Waiting {
                 queued: Some(queued),
+                poll_after,
                 ..
             }) => {
                 self.queued = Some(*queued);
+                let before = self.poll_after.filter(|(it, _)| Some(*it) == *poll_after);
+                let first = || poll_after.map(|it| (it, replied.now));
+                self.poll_after = before.or_else(first);
                 Place::In(lease)
             }
             Err(error) if !error.may_have_taken_effect() => Place::Unchanged,
@@ -332,10 +342,13 @@ impl AcquireLoop {
             Seen::Busy(until) => {
                 self.backoff = FIRST_BACKOFF;
                 let expired = *until + Duration::from_millis(1);
-                let refresh = match self.queued {
-                    Some(_) if !self.listens => POLL,
-                    Some(_) => REFRESH,
-                    None => BACKSTOP,
+                let refresh = match (self.queued, self.poll_after) {
+                    (None, _) => BACKSTOP,
+                    (Some(_), Some((after, since))) => {
+                        after.max(now.since(since) / POLL_PART).min(POLL)
+                    }
+                    (Some(_), None) if !self.listens => POLL,
+                    (Some(_), None) => REFRESH,
                 };
                 expired.min(now + jittered(refresh))
             }

@@ -6,10 +6,12 @@ pub(crate) fn transferred() {
     metrics::counter!("tower_lock_transfers_total").increment(1);
 }
 
-/// Reports waiters that a release passed over because their processes have ended or hang.
+/// Reports waiters that were passed over because their processes have ended or hang.
 pub(crate) fn passed_over(waiters: u64) {
     #[cfg(feature = "metrics")]
-    metrics::counter!("tower_lock_passed_over_total").increment(waiters);
+    if waiters > 0 {
+        metrics::counter!("tower_lock_passed_over_total").increment(waiters);
+    }
     #[cfg(not(feature = "metrics"))]
     let _unused_without_features = waiters;
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod model;
+mod pollers;
 mod rules;
 mod scripts;
 mod server;

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 pub(crate) const CONFIRM: i64 = 1500;
 pub(crate) const POLLED: i64 = 300;
-const ALIVE: i64 = 3000;
+pub(crate) const ALIVE: i64 = 3000;
+pub(crate) const STEP: i64 = 3;
+const POLL: i64 = 100;
 const TURN: i64 = 10;
 const PAUSE: i64 = 500;
 
@@ -46,10 +48,14 @@ pub(crate) enum Body {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
-    Granted,
+    /// How many waiters were passed over.
+    Granted(i64),
     /// The time since the transfer, if the body can have the TTL of one.
     Again(Option<i64>),
-    Waiting(i64, i64),
+    /// The time until an attempt can succeed, the length of the queue, the time until the next poll, and how many
+    /// waiters were passed over.
+    Waiting(i64, i64, i64, i64),
+    Held(i64, i64),
     /// The process polls outside the queue.
     Outside(i64),
     /// The reply to a release, a leave or a forced release.
@@ -84,6 +90,12 @@ pub(crate) struct Model {
 
 pub(crate) fn manager_of(lease: &str) -> &str {
     lease.split(':').next().unwrap()
+}
+
+/// Returns the time until the next attempt of a waiter that polls, with so many places before its own.
+fn pace(ahead: usize) -> i64 {
+    let ahead = i64::try_from(ahead).unwrap();
+    POLL.min(STEP * (ahead + 1))
 }
 
 enum Served {
@@ -194,12 +206,16 @@ impl Model {
         }
     }
 
-    /// Returns `None` if the queue is of another type, and `false` without memory.
-    fn wait(&mut self, lease: &str, listens: bool) -> Option<bool> {
+    /// Returns the time until the next poll. `None` if the queue is of another type, or without memory.
+    fn wait(&mut self, lease: &str, listens: bool) -> Option<i64> {
         if self.foreign_queue {
             return None;
         }
-        let until = self.now + ALIVE;
+        let is_it = |place: &Place| matches!(place, Place::Lease { lease: it, .. } if it == lease);
+        let places = &self.queue.places;
+        let ahead = places.iter().position(is_it).unwrap_or(places.len());
+        let poll_after = if listens { 0 } else { pace(ahead) };
+        let until = self.now + ALIVE + poll_after;
         let known = self.queue.places.iter_mut().find_map(|place| match place {
             Place::Lease {
                 lease: it,
@@ -219,16 +235,18 @@ impl Model {
                 until,
             });
         } else {
-            return Some(false);
+            return None;
         }
         self.queue.expires = Some(self.now + 2 * ALIVE);
-        Some(true)
+        Some(poll_after)
     }
 
     /// Serves the first waiter of the free body. `own` is served without a transfer.
     fn serve(&mut self, own: Option<&str>) -> Served {
         let others = self.strangers();
-        for place in self.queue.places.clone().into_iter().take(32) {
+        let mut asleep = None;
+        let places = self.queue.places.clone();
+        for (ahead, place) in places.into_iter().take(32).enumerate() {
             let (lease, listens, until) = match place {
                 Place::Others => {
                     self.dirty = true;
@@ -259,17 +277,24 @@ impl Model {
                 } else if self.counted != Counted::Nothing {
                     continue;
                 }
+            } else if until - ALIVE > self.now + pace(ahead) {
+                asleep.get_or_insert(lease);
+                continue;
             }
-            if others {
-                self.offer();
-            }
-            self.forget(&lease);
-            let until = self.now + self.confirmed_within(listens);
-            let holder = lease.clone();
-            self.body = Body::Held { holder, until };
-            return Served::To(lease);
+            return self.give(lease, listens, others);
         }
-        Served::Nobody
+        asleep.map_or(Served::Nobody, |lease| self.give(lease, false, others))
+    }
+
+    fn give(&mut self, lease: String, listens: bool, others: bool) -> Served {
+        if others {
+            self.offer();
+        }
+        self.forget(&lease);
+        let until = self.now + self.confirmed_within(listens);
+        let holder = lease.clone();
+        self.body = Body::Held { holder, until };
+        Served::To(lease)
     }
 
     fn confirmed_within(&self, listens: bool) -> i64 {
@@ -309,11 +334,12 @@ impl Model {
             return Reply::Error;
         }
         let again = self.holds(lease);
+        self.passed_over = 0;
         if !again {
             let mut left = self.left();
-            let mut queued = None;
+            let (mut queued, mut entered) = (None, false);
             if left == -2 && self.queue_exists() && !self.foreign_queue {
-                queued = self.wait(lease, listens);
+                (queued, entered) = (self.wait(lease, listens), true);
                 match self.queue.turn.filter(|turn| *turn > self.now) {
                     Some(turn) => left = turn - self.now,
                     None => match self.serve(Some(lease)) {
@@ -327,10 +353,12 @@ impl Model {
                 }
             }
             if left != -2 {
-                let queued = queued.or_else(|| self.wait(lease, listens));
+                if !entered {
+                    queued = self.wait(lease, listens);
+                }
                 return match queued {
-                    Some(true) => Reply::Waiting(left, self.live()),
-                    _ => Reply::Outside(left),
+                    Some(poll) => Reply::Waiting(left, self.live(), poll, self.passed_over),
+                    None => Reply::Outside(left),
                 };
             }
         }
@@ -346,7 +374,7 @@ impl Model {
         if again {
             Reply::Again((idle >= 0).then_some(idle))
         } else {
-            Reply::Granted
+            Reply::Granted(self.passed_over)
         }
     }
 
@@ -367,7 +395,7 @@ impl Model {
         if again {
             Reply::Again(None)
         } else {
-            Reply::Granted
+            Reply::Granted(0)
         }
     }
 
@@ -375,8 +403,8 @@ impl Model {
         match self.body {
             Body::Free => Reply::Number(-2),
             Body::Foreign => Reply::Error,
-            Body::Held { .. } if self.foreign_queue => Reply::Waiting(self.left(), 0),
-            Body::Held { .. } => Reply::Waiting(self.left(), self.live()),
+            Body::Held { .. } if self.foreign_queue => Reply::Held(self.left(), 0),
+            Body::Held { .. } => Reply::Held(self.left(), self.live()),
         }
     }
 
@@ -444,7 +472,7 @@ impl Model {
             self.body = Body::Free;
             let to = self.free(false);
             let queued = next.and_then(|(next, listens)| self.wait(next, listens));
-            return Reply::Passed(others, to, i64::from(queued == Some(true)));
+            return Reply::Passed(others, to, i64::from(queued.is_some()));
         }
         let counts = self.may_grow();
         if let Body::Held { until, .. } = &mut self.body {

@@ -125,16 +125,19 @@ impl Call {
         let numbers: Vec<_> = numbers.collect();
         match (self, &numbers[..]) {
             (Self::Inspect, []) => (Reply::Number(-2), 0),
-            (Self::Inspect, [left, queued, ..]) => (Reply::Waiting(*left, *queued), 0),
+            (Self::Inspect, [left, queued, ..]) => (Reply::Held(*left, *queued), 0),
             (Self::Contend { .. } | Self::Acquire { .. }, [number, idle @ ..]) if *number < -2 => {
-                let granted = if is_list {
-                    Reply::Again(idle.first().copied())
-                } else {
-                    Reply::Granted
+                let granted = match idle {
+                    [0, passed_over] => Reply::Granted(*passed_over),
+                    _ if is_list => Reply::Again(idle.first().copied()),
+                    _ => Reply::Granted(0),
                 };
                 (granted, -2 - number)
             }
-            (Self::Contend { .. }, [left, queued]) => (Reply::Waiting(*left, *queued), 0),
+            (Self::Contend { .. }, [left, queued, poll_after, passed_over]) => {
+                let reply = Reply::Waiting(*left, *queued, *poll_after, *passed_over);
+                (reply, 0)
+            }
             (Self::Contend { .. } | Self::Acquire { .. }, [-1]) => (Reply::Error, 0),
             (Self::Contend { .. } | Self::Acquire { .. }, [left]) => (Reply::Outside(*left), 0),
             (Self::Pass { .. }, [others, to, queued]) => (Reply::Passed(*others, *to, *queued), 0),

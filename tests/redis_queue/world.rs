@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use fastrand::Rng;
 use redis::{Connection, Value};
 
-use crate::model::{Body, Counted, Model, Place, Queue, Reply, manager_of};
+use crate::model::{ALIVE, Body, Counted, Model, Place, Queue, Reply, STEP, manager_of};
 use crate::scripts::{BODY, CHANNEL, Call, QUEUE};
 use crate::server::FrozenServer;
 
 const MANAGERS: u64 = 6;
 const TTL: i64 = 30_000;
 /// Across every deadline, on both sides of it.
-const PAUSES: [i64; 15] = [
-    0, 1, 9, 10, 11, 100, 299, 300, 301, 499, 500, 1500, 1501, 3000, 6001,
+const PAUSES: [i64; 17] = [
+    0, 1, 3, 6, 9, 10, 11, 100, 299, 300, 301, 499, 500, 1500, 1501, 3000, 6001,
 ];
 
 pub(crate) struct World {
@@ -97,6 +97,11 @@ impl World {
         let mut deadlines = vec![queue.turn, queue.due, queue.expires];
         deadlines.extend(queue.places.iter().map(|place| match place {
             Place::Lease { until, .. } => Some(*until),
+            Place::Others => None,
+        }));
+        // A waiter that polls is passed over until about its next attempt.
+        deadlines.extend(queue.places.iter().map(|place| match place {
+            Place::Lease { until, .. } => Some(*until - ALIVE - STEP),
             Place::Others => None,
         }));
         if let Body::Held { until, .. } = &self.model.body {
@@ -198,7 +203,7 @@ impl World {
             // A kept lease has eight.
             self.counter = counter + if reply == Reply::Kept { 7 } else { 0 };
         }
-        self.granted += usize::from(matches!(reply, Reply::Granted | Reply::Again(_)));
+        self.granted += usize::from(matches!(reply, Reply::Granted(_) | Reply::Again(_)));
         self.transferred += self.model.woken.len();
         self.receive();
     }

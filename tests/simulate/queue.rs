@@ -13,6 +13,16 @@ pub const POLLED: Time = 300 * MS;
 /// How long a place lasts without a refresh.
 const ALIVE: Time = 3_000 * MS;
 
+/// When a waiter without messages attempts again: after this for each place up to its own.
+const STEP: Time = 3 * MS;
+
+/// The longest time between two of its attempts.
+const POLL: Time = 100 * MS;
+
+fn pace(ahead: usize) -> Time {
+    POLL.min(STEP * (Time::try_from(ahead).unwrap() + 1))
+}
+
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     pub lease: LeaseId,
@@ -25,9 +35,18 @@ pub struct Place {
 pub struct Queue(Vec<Place>);
 
 impl Queue {
-    /// Enters the queue at its end, or refreshes a place. `clock` is the time of the store.
-    pub fn enter(&mut self, lease: LeaseId, manager: usize, listens: bool, clock: Time) {
-        let until = clock + ALIVE;
+    /// Enters the queue at its end, or refreshes a place. `clock` is the time of the store. Returns the time until
+    /// the next attempt of a waiter without messages.
+    pub fn enter(
+        &mut self,
+        lease: LeaseId,
+        manager: usize,
+        listens: bool,
+        clock: Time,
+    ) -> Option<Time> {
+        let known = self.0.iter().position(|place| place.lease == lease);
+        let poll_after = (!listens).then(|| pace(known.unwrap_or(self.0.len())));
+        let until = clock + ALIVE + poll_after.unwrap_or(0);
         if let Some(place) = self.0.iter_mut().find(|place| place.lease == lease) {
             (place.listens, place.until) = (listens, until);
         } else {
@@ -38,16 +57,28 @@ impl Queue {
                 until,
             });
         }
+        poll_after
     }
 
     pub fn leave(&mut self, lease: LeaseId) {
         self.0.retain(|place| place.lease != lease);
     }
 
-    /// Returns the first place that is alive and can be reached. An unreachable one keeps its place.
+    /// Returns the first place that is alive and can be reached. An unreachable one keeps its place, and so does a
+    /// sleeping one unless all others sleep.
     pub fn first(&mut self, clock: Time, reaches: impl Fn(&Place) -> bool) -> Option<Place> {
         self.0.retain(|place| place.until > clock);
-        self.0.iter().find(|place| reaches(place)).copied()
+        let sleeps = |(ahead, place): (usize, &Place)| {
+            !place.listens && place.until - ALIVE > clock + pace(ahead)
+        };
+        let mut reached = self
+            .0
+            .iter()
+            .enumerate()
+            .filter(|(_, place)| reaches(place));
+        let asleep = reached.clone().next();
+        let first = reached.find(|it| !sleeps(*it)).or(asleep);
+        first.map(|(_, place)| *place)
     }
 
     pub fn live(&self, clock: Time) -> impl Iterator<Item = &Place> {

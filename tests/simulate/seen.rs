@@ -35,6 +35,16 @@ pub struct Seen {
     pub attempts: BTreeMap<(usize, usize), VecDeque<Time>>,
     /// What may bring about an attempt.
     pub causes: BTreeMap<(usize, usize), VecDeque<Time>>,
+    pub polled: BTreeMap<(usize, usize), Polled>,
+}
+
+/// The places from which a waiter without messages attempts.
+#[derive(Default)]
+pub struct Polled {
+    /// The time between its attempts.
+    after: Time,
+    /// When it came to each place.
+    pub since: VecDeque<Time>,
 }
 
 pub struct Guard {
@@ -114,6 +124,7 @@ impl Seen {
             unowned: BTreeMap::new(),
             attempts: BTreeMap::new(),
             causes: BTreeMap::new(),
+            polled: BTreeMap::new(),
         }
     }
 
@@ -132,6 +143,14 @@ impl Seen {
             .entry((manager, key))
             .or_default()
             .push_back(now);
+    }
+
+    pub fn polled(&mut self, manager: usize, key: usize, after: Time, now: Time) {
+        let polled = self.polled.entry((manager, key)).or_default();
+        if polled.after != after {
+            polled.after = after;
+            polled.since.push_back(now);
+        }
     }
 
     /// Nothing of this process counts any more.

@@ -21,6 +21,7 @@ pub enum Outcome {
     Waiting {
         ttl: Time,
         queued: u32,
+        poll_after: Option<Time>,
     },
     /// Released, and the first waiter of the queue holds the key.
     Transferred,
@@ -241,11 +242,11 @@ impl Store {
         live.map(|place| (place.lease, place.manager)).collect()
     }
 
-    fn enter(&mut self, item: &Item, lease: LeaseId, now: Time) {
+    fn enter(&mut self, item: &Item, lease: LeaseId, now: Time) -> Option<Time> {
         let clock = self.clock(now);
         let manager = self.manager_of(lease);
         let queue = self.queues.entry(item.key).or_default();
-        queue.enter(lease, manager, item.listens, clock);
+        queue.enter(lease, manager, item.listens, clock)
     }
 
     fn manager_of(&self, lease: LeaseId) -> usize {
@@ -262,8 +263,9 @@ impl Store {
         let key = item.key;
         let holder = self.holder(key, now);
         let mut is_first = holder.is_some_and(|(holder, _)| holder == lease);
+        let mut poll_after = None;
         if !is_first {
-            self.enter(item, lease, now);
+            poll_after = self.enter(item, lease, now);
             if holder.is_none() {
                 is_first = self.transfer(key, Some(lease), now);
             }
@@ -278,7 +280,11 @@ impl Store {
         }
         let ttl = self.holder(key, now).map_or(0, |(_, ttl)| ttl);
         let queued = self.waiting(key, now);
-        Outcome::Waiting { ttl, queued }
+        Outcome::Waiting {
+            ttl,
+            queued,
+            poll_after,
+        }
     }
 
     /// Ends the lease of a key and serves the first waiter.

@@ -127,7 +127,11 @@ impl Backend for Wire {
         };
         Ok(match self.one(Command::Contend, item).await? {
             Outcome::Granted { counter } => Contended::granted(counter),
-            Outcome::Waiting { ttl, queued } => Contended::waiting(duration(ttl), queued),
+            Outcome::Waiting {
+                ttl,
+                queued,
+                poll_after,
+            } => Contended::polling(duration(ttl), queued, poll_after.map(duration)),
             other => unexpected(other),
         })
     }

@@ -320,6 +320,13 @@ impl World {
             }
             let outcome = (self.store.lock().unwrap()).execute(call.command, item, call.sent, now);
             reply.push(Ok(outcome));
+            if let Outcome::Waiting {
+                poll_after: Some(after),
+                ..
+            } = outcome
+            {
+                (self.seen.lock().unwrap()).polled(call.manager, item.key, after, now);
+            }
             let freed = matches!(outcome, Outcome::Released { .. });
             if freed {
                 let watchers = self.store.lock().unwrap().senders(item.key);

@@ -67,7 +67,9 @@ use crate::backend::{ContendRequest, Contended, Hints};
 /// - *Exclusion.* A transfer ends one lease and begins the next in one step. The transferred lease expires
 ///   unless it is confirmed.
 /// - *Order.* Waiters are served in the order in which they entered. Only a waiter that stopped refreshing, or
-///   that a notification does not reach, is passed over. An unreachable waiter keeps its place.
+///   that a notification does not reach, is passed over. An unreachable waiter keeps its place. If it does not
+///   listen, it is passed over only until its next attempt, which is due after `poll_after` of
+///   [`Contended::Waiting`].
 /// - *Head first.* A `contend` that finds the key free serves the first waiter, whichever it is.
 /// - *Own lease only.* A lease ends by its own release or leave, by its expiry, or by force.
 /// - *Repeats.* A repeated `contend` keeps its place and is counted once. A repeated `leave` or `release`

@@ -19,10 +19,6 @@ use crate::backend::{
     ReleasedOrKept, Renewal, Renewed,
 };
 
-/// The time within which a waiter attempts again after its subscription was lost: `POLLED` in `queue.lua` is the
-/// TTL of a lease that is transferred to it.
-const POLL: Duration = Duration::from_millis(100);
-
 /// Leases in Redis 6.2 or newer, shared with Redisson's `getLock`.
 ///
 /// A cheap handle: clones share the connections, which close with the last clone. Connections run on a
@@ -183,19 +179,10 @@ impl Backend for RedisBackend {
         }
         let route = inner.topology.route(key)?;
         let at = inner.calls.at(&route, key);
-        let is_lost = request.listens && !inner.is_subscribed(key);
         let mut request = request.clone();
-        request.listens &= !is_lost;
-        let mut outcome = inner.calls.contend(at, &request).await;
+        request.listens = request.listens && inner.is_subscribed(key);
+        let outcome = inner.calls.contend(at, &request).await;
         self.spread_quarantine(key, outcome.as_ref().err());
-        if let Ok(Contended::Waiting {
-            ttl,
-            queued: Some(_),
-        }) = &mut outcome
-            && is_lost
-        {
-            *ttl = POLL.min(*ttl);
-        }
         outcome
     }
 

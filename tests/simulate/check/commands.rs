@@ -9,6 +9,10 @@ use crate::world::{World, number};
 /// How many attempts a second without a cause are no storm.
 const CALM: usize = 12;
 
+/// How many attempts a second a waiter without messages makes at one place of the queue, first every 3 ms and then
+/// after each tenth of its wait.
+const POLLS: usize = 60;
+
 impl World {
     /// I8, I9, I15: before a command is sent for one key.
     pub fn check_command(&self, manager: usize, command: Command, item: &Item, now: Time) {
@@ -47,12 +51,14 @@ impl World {
                 };
                 let key = (manager, item.key);
                 let causes = recent(seen.causes.entry(key).or_default(), 3 * SECOND / 2);
+                let places = seen.polled.entry(key).or_default();
+                let places = recent(&mut places.since, 3 * SECOND / 2);
                 let attempts = seen.attempts.entry(key).or_default();
                 attempts.push_back(now);
                 let attempts = recent(attempts, SECOND);
                 // A holder in another process may have expired as often.
                 let expired = usize::try_from(SECOND / self.shortest_lease()).unwrap_or(0);
-                if attempts > CALM + expired + 4 * causes {
+                if attempts > CALM + expired + 4 * causes + POLLS * places {
                     self.violate(Invariant::Bounds, || {
                         let key = item.key;
                         format!("m{manager} made {attempts} attempts at k{key} in a second")

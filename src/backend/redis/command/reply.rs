@@ -90,9 +90,7 @@ pub(super) fn released(reply: &Value, absent: Released) -> Result<Released, Back
         Value::Int(0) => Ok(absent),
         Value::Int(released) => {
             let released = released.unsigned_abs();
-            if released >= 10 {
-                observe::passed_over(released / 10);
-            }
+            observe::passed_over(released / 10);
             match released % 10 {
                 2 => {
                     observe::transferred();
@@ -106,22 +104,39 @@ pub(super) fn released(reply: &Value, absent: Released) -> Result<Released, Back
     }
 }
 
+/// Returns the outcome of `contend`.
 pub(super) fn contended(reply: Value) -> Result<Contended, BackendError> {
-    if let Value::Array(fields) = &reply
-        && let [Value::Int(first), Value::Int(second)] = fields[..]
-    {
-        if !is_granted_again(&reply) {
-            let queued = u32::try_from(second).unwrap_or(0);
-            return Ok(Contended::waiting(remaining(first), queued));
+    let numbers: Vec<_> = match &reply {
+        Value::Array(fields) => fields.iter().map_while(number).collect(),
+        _ => Vec::new(),
+    };
+    match (&numbers[..], granted(&reply)) {
+        ([_, _, passed_over], Some(counter)) => {
+            observe::passed_over(passed_over.unsigned_abs());
+            return Ok(Contended::granted(counter));
         }
-        observe::confirmed(Duration::from_millis(second.unsigned_abs()));
+        ([left, queued, poll_after, passed_over], _) => {
+            observe::passed_over(passed_over.unsigned_abs());
+            let queued = u32::try_from(*queued).unwrap_or(0);
+            let poll_after = (*poll_after > 0).then(|| remaining(*poll_after));
+            return Ok(Contended::polling(remaining(*left), queued, poll_after));
+        }
+        ([_, idle], _) => observe::confirmed(Duration::from_millis(idle.unsigned_abs())),
+        _ => {}
     }
     acquired(reply).map(Contended::from)
 }
 
+fn number(value: &Value) -> Option<i64> {
+    match value {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    }
+}
+
 /// Returns `true` if the reply is a repeated grant, or confirms a transfer.
 pub(crate) fn is_granted_again(reply: &Value) -> bool {
-    matches!(reply, Value::Array(again) if again.first().and_then(granted).is_some())
+    matches!(reply, Value::Array(again) if again.len() < 3 && again.first().and_then(granted).is_some())
 }
 
 /// Returns the counter of a first grant.
@@ -129,6 +144,8 @@ pub(crate) fn granted(reply: &Value) -> Option<u64> {
     match reply {
         // `PTTL` returns no number below -2.
         Value::Int(granted @ ..-2) => Some(granted.abs_diff(-2)),
+        // Waiters were passed over.
+        Value::Array(first) if first.len() == 3 => first.first().and_then(granted),
         _ => None,
     }
 }

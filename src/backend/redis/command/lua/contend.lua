@@ -4,9 +4,10 @@
 -- KEYS[1] lock body, KEYS[2] queue, KEYS[3] fencing counter
 -- ARGV[1] lease id, ARGV[2] TTL in ms, ARGV[3] channel, ARGV[4] '!' for a waiter that listens, '?' for one that
 -- polls, ARGV[5] as `blind` in queue.lua, or 0
--- Reply: granted: as acquire.lua; confirmed: as a repeated grant, with the time since the transfer in ms;
--- waiting: {time in ms until the next attempt can succeed, number of processes in the queue}; waiting outside the
--- queue: that time; -1 for a key without a TTL.
+-- Reply: granted: as acquire.lua, or if waiters were passed over, {that, 0, their number}; confirmed: as a repeated
+-- grant, with the time since the transfer in ms; waiting: {time in ms until the next attempt can succeed, number of
+-- processes in the queue, time until the next attempt of a waiter that polls or 0, number of waiters that were
+-- passed over}; waiting outside the queue: the first of these; -1 for a key without a TTL.
 --
 -- With memory full, and for a user without the permissions for sorted sets, the lease stays outside the queue,
 -- and its process polls. If the queue is a key of another type, there is no queue.
@@ -44,7 +45,7 @@ if not again then
       return queued and live(queue, now)
     end)
     if fine and count then
-      return { left, count }
+      return { left, count, queued, passed_over }
     end
     return left
   end
@@ -66,5 +67,8 @@ end
 if again then
   local confirm = ARGV[4] == '!' and blind ~= '2' and CONFIRM or POLLED
   return { -2 - counter, left <= confirm and confirm - left or nil }
+end
+if passed_over > 0 then
+  return { -2 - counter, 0, passed_over }
 end
 return -2 - counter

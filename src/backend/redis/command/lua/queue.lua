@@ -3,17 +3,18 @@
 -- The queue is a sorted set with these members:
 --   <lease id>    the place of a process; its score is a ticket, one above the last ticket
 --   !<lease id>   the deadline of a waiter that listens, in ms of the server's clock
---   ?<lease id>   the deadline of a waiter that polls
+--   ?<lease id>   the deadline of a waiter that polls, counted from its next attempt
 --   ~             the place of the clients that listen outside the queue: Redisson, older versions
 --   ~!            the end of their turn
 --   ~@            the time of their next turn, where the server cannot count them
 -- Tickets are small, and deadlines are above 1e12, so all places come first. A key that is gone has the effect
 -- of an empty queue, hence every write of a new key also sets its TTL.
 --
--- CONFIRM, POLLED: the TTL of a transferred lease until its process confirms it. A process that polls asks every
--- 100 ms. ALIVE: a waiter refreshes its deadline every second. TURN: the time in which clients outside the queue
--- can acquire a free lock. PAUSE: the time between two of their turns where they cannot be counted.
-local CONFIRM, POLLED, ALIVE, TURN, PAUSE = 1500, 300, 3000, 10, 500
+-- CONFIRM, POLLED: the TTL of a transferred lease until its process confirms it. ALIVE: a waiter refreshes its
+-- deadline every second. STEP, POLL: a waiter that polls attempts after STEP for each place up to its own, at most
+-- after POLL. TURN: the time in which clients outside the queue can acquire a free lock. PAUSE: the time between
+-- two of their turns where they cannot be counted.
+local CONFIRM, POLLED, ALIVE, STEP, POLL, TURN, PAUSE = 1500, 300, 3000, 3, 100, 10, 500
 -- The number of waiters that `transfer` has forgotten because their deadlines had passed.
 local passed_over = 0
 -- '1': clients outside the queue may listen elsewhere. '2': the receivers of this crate may listen elsewhere
@@ -56,26 +57,49 @@ local function live(queue, now)
   end
   return count
 end
+-- Returns the time in ms until the next attempt of a waiter that polls, with `ahead` places before its own.
+local function pace(ahead)
+  return math.min(STEP * (ahead + 1), POLL)
+end
 local function forget(queue, lease)
   redis.call('zrem', queue, lease, '!' .. lease, '?' .. lease)
 end
--- Gives a member the last place unless it has one. Returns false if the server refuses, as with full memory.
+-- Gives a member the last place unless it has one. Returns its ticket, or false if the server refuses, as with
+-- full memory.
 local function enter(queue, member)
-  if redis.call('zscore', queue, member) then
-    return true
+  local ticket = redis.call('zscore', queue, member)
+  if ticket then
+    return ticket
   end
   local last = redis.call('zrevrangebyscore', queue, '1e12', '-inf', 'withscores', 'limit', 0, 1)[2]
-  return type(redis.pcall('zadd', queue, (last or 0) + 1, member)) ~= 'table'
+  ticket = (last or 0) + 1
+  return type(redis.pcall('zadd', queue, ticket, member)) ~= 'table' and ticket
 end
--- Enters a lease, or refreshes its deadline. `kind` is '!' or '?'. Returns false if the server refuses.
+-- Enters a lease, or refreshes its deadline. `kind` is '!' or '?'. Returns the time in ms until the next attempt of
+-- a waiter that polls, 0 for one that listens, or false if the server refuses.
 local function wait(queue, lease, kind, now)
-  if not enter(queue, lease) then
+  local ticket = enter(queue, lease)
+  if not ticket then
     return false
   end
   redis.call('pexpire', queue, 2 * ALIVE)
   redis.call('zrem', queue, (kind == '!' and '?' or '!') .. lease)
-  redis.call('zadd', queue, now + ALIVE, kind .. lease)
-  return true
+  local again = kind == '?' and pace(redis.call('zcount', queue, '-inf', '(' .. ticket)) or 0
+  redis.call('zadd', queue, now + again + ALIVE, kind .. lease)
+  return again
+end
+-- Removes a waiter from the queue, and gives it the free body. Returns the lease, or false if the server refuses.
+local function give(body, queue, lease, ttl, others)
+  if others then
+    enter(queue, '~')
+  end
+  forget(queue, lease)
+  redis.call('hset', body, lease, '1')
+  if redis.pcall('pexpire', body, ttl) == 1 then
+    return lease
+  end
+  redis.call('del', body)
+  return false
 end
 -- Gives the free body to the first waiter. Returns its lease, or '~' when the turn of the clients outside the
 -- queue began, or false without a waiter. Returns `own` without a transfer when that lease is next.
@@ -83,9 +107,15 @@ end
 -- A waiter that no message reaches keeps its place: its process may be about to subscribe again. A waiter whose
 -- deadline has passed is forgotten. A place is removed before the body is written: if that is denied, nothing is
 -- transferred. Only the first 32 places are looked at, since other clients have to wait for the script.
+--
+-- A waiter that polls keeps its place while it sleeps, since the lock would be idle until its next attempt. It
+-- sleeps if its next attempt is further away than from an attempt at its present place. So a waiter sleeps only
+-- after places before its own became free. The first one that polls is served by the first release after its next
+-- attempt, which comes within POLL. If all waiters sleep, the first one is served.
 local function transfer(body, queue, channel, now, own)
   local others = strangers(queue, channel, now)
-  for _, lease in ipairs(redis.call('zrange', queue, 0, 31)) do
+  local asleep
+  for index, lease in ipairs(redis.call('zrange', queue, 0, 31)) do
     if lease == '~' then
       redis.call('zrem', queue, '~')
       if others and begin_turn(queue, now) then
@@ -94,29 +124,24 @@ local function transfer(body, queue, channel, now, own)
     elseif lease == own then
       return own
     elseif string.find(lease, '^[!?~]') then
-      return false
+      break
     else
       local heard = redis.call('zscore', queue, '!' .. lease)
       local till = heard or redis.call('zscore', queue, '?' .. lease)
       if not till or tonumber(till) <= now then
         passed_over = passed_over + 1
         forget(queue, lease)
-      elseif not heard or wake(channel .. '%' .. string.sub(lease, 1, 36), lease) or blind == '2' then
-        if others then
-          enter(queue, '~')
+      elseif not heard then
+        if till - ALIVE <= now + pace(index - 1) then
+          return give(body, queue, lease, POLLED, others)
         end
-        forget(queue, lease)
-        redis.call('hset', body, lease, '1')
-        local ttl = heard and blind ~= '2' and CONFIRM or POLLED
-        if redis.pcall('pexpire', body, ttl) == 1 then
-          return lease
-        end
-        redis.call('del', body)
-        return false
+        asleep = asleep or lease
+      elseif wake(channel .. '%' .. string.sub(lease, 1, 36), lease) or blind == '2' then
+        return give(body, queue, lease, blind == '2' and POLLED or CONFIRM, others)
       end
     end
   end
-  return false
+  return asleep and give(body, queue, asleep, POLLED, others)
 end
 -- Serves the queue after the body was deleted. `told`: there is no queue, and the release was published.
 -- Returns 2 if the body was transferred, 3 in a turn of the clients outside the queue, otherwise 1; plus 10 for
