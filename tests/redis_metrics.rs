@@ -15,6 +15,7 @@ use support::other_runtime::current_thread;
 use support::redis_server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(30);
+const BODY: &str = "lock:k";
 const QUEUE: &str = "lock:{lock:k}%queue";
 
 /// One process waits behind an ended one, and a release transfers the lock to it.
@@ -37,12 +38,26 @@ async fn transfer(server: &RedisServer) {
     guard.release().await.unwrap();
 }
 
+/// One process waits behind an ended one, and the lock expires.
+async fn expiry(server: &RedisServer) {
+    server.cli(&["HSET", BODY, "other", "1"]);
+    server.cli(&["PEXPIRE", BODY, "300"]);
+    server.cli(&["ZADD", QUEUE, "0.5", "ended"]);
+    let locks = manager(server.url(), LEASE).await;
+    let guard = locks.acquire("k").await.unwrap();
+    guard.release().await.unwrap();
+}
+
 #[test]
 fn transfer_is_counted_and_timed() {
     let server = RedisServer::start();
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
-    metrics::with_local_recorder(&recorder, || current_thread().block_on(transfer(&server)));
+    let faults = async {
+        transfer(&server).await;
+        expiry(&server).await;
+    };
+    metrics::with_local_recorder(&recorder, || current_thread().block_on(faults));
     let mut seen = BTreeMap::new();
     for (key, _, _, value) in snapshotter.snapshot().into_vec() {
         seen.insert(key.key().name().to_owned(), value);
@@ -52,7 +67,7 @@ fn transfer_is_counted_and_timed() {
         other => panic!("{name}: {other:?}"),
     };
     assert_eq!(counted("tower_lock_transfers_total"), 1);
-    assert_eq!(counted("tower_lock_passed_over_total"), 1);
+    assert_eq!(counted("tower_lock_passed_over_total"), 2);
     let Some(DebugValue::Histogram(idle)) = seen.get("tower_lock_transfer_seconds") else {
         panic!("no confirmation");
     };
