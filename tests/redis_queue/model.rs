@@ -180,9 +180,21 @@ impl Model {
         if blind {
             self.queue.due = Some(self.now + PAUSE);
         }
-        let ttl = if blind { PAUSE } else { TURN };
-        self.queue.expires.get_or_insert(self.now + ttl);
+        self.settle();
         true
+    }
+
+    /// A queue without places expires with its marks. A key without members is deleted, with its TTL.
+    fn settle(&mut self) {
+        let ttl = match self.counted {
+            Counted::All => TURN,
+            _ => PAUSE,
+        };
+        if self.queue.is_gone() {
+            self.queue.expires = None;
+        } else if self.queue.places.is_empty() {
+            self.queue.expires = Some(self.now + ttl);
+        }
     }
 
     /// Returns the number of live processes.
@@ -197,7 +209,7 @@ impl Model {
         let is_other =
             |place: &Place| !matches!(place, Place::Lease { lease: it, .. } if it == lease);
         self.queue.places.retain(is_other);
-        self.queue.settle();
+        self.settle();
     }
 
     fn offer(&mut self) {
@@ -251,7 +263,7 @@ impl Model {
                 Place::Others => {
                     self.dirty = true;
                     self.queue.places.retain(|it| *it != Place::Others);
-                    self.queue.settle();
+                    self.settle();
                     if others && self.begin_turn() {
                         return Served::Others;
                     }
@@ -486,12 +498,5 @@ impl Queue {
     /// Returns `true` if the key does not exist.
     pub(crate) fn is_gone(&self) -> bool {
         self.places.is_empty() && self.turn.is_none() && self.due.is_none()
-    }
-
-    /// A key without members is deleted, with its TTL.
-    fn settle(&mut self) {
-        if self.is_gone() {
-            self.expires = None;
-        }
     }
 }

@@ -33,6 +33,12 @@ local function strangers(queue, channel, now)
   local all, ours = listeners(channel)
   return all > ours
 end
+-- Lets a queue without places expire with its marks.
+local function settle(queue)
+  if redis.call('zcount', queue, '-inf', '1e12') == 0 then
+    redis.call('pexpire', queue, blind and PAUSE or TURN)
+  end
+end
 -- Begins the turn of the clients outside the queue. Returns false if the server refuses.
 local function begin_turn(queue, now)
   if type(redis.pcall('zadd', queue, now + TURN, '~!')) == 'table' then
@@ -41,9 +47,7 @@ local function begin_turn(queue, now)
   if blind then
     redis.pcall('zadd', queue, now + PAUSE, '~@')
   end
-  if redis.call('pttl', queue) < 0 then
-    redis.call('pexpire', queue, blind and PAUSE or TURN)
-  end
+  settle(queue)
   return true
 end
 -- Returns the number of processes in the queue whose deadlines have not passed.
@@ -63,6 +67,7 @@ local function pace(ahead)
 end
 local function forget(queue, lease)
   redis.call('zrem', queue, lease, '!' .. lease, '?' .. lease)
+  settle(queue)
 end
 -- Gives a member the last place unless it has one. Returns its ticket, or false if the server refuses, as with
 -- full memory.
@@ -117,7 +122,7 @@ local function transfer(body, queue, channel, now, own)
   local asleep
   for index, lease in ipairs(redis.call('zrange', queue, 0, 31)) do
     if lease == '~' then
-      redis.call('zrem', queue, '~')
+      forget(queue, lease)
       if others and begin_turn(queue, now) then
         return '~'
       end
