@@ -83,9 +83,11 @@
 //! - *Turns.* While no other process waits, a lock is handed off inside this process. When one waits, Java or
 //!   Rust, the lease returns to Redis at the end of the [turn](super::order).
 //! - *Order.* Java waits outside the queue of this crate. While a Java client is subscribed, each round of the
-//!   queue includes one turn of 10 ms in which no process of the queue acquires. A Java release leaves the key
-//!   free. A Java thread that locks again without a pause can thus acquire it before any waiter, also repeatedly.
-//!   Waiters of both sides then wait until it pauses.
+//!   queue includes one turn of 10 ms in which no process of the queue acquires. The turn ends early when a waiter
+//!   finds the key held. A Java release leaves the key free. A Java thread that locks again without a pause thus
+//!   competes with the first process of the queue, and often wins. In a measurement of the scripts beside Redisson
+//!   4.7.0, one such thread with holds of some ms got 70 % of the grants beside one process, and 33 % beside four.
+//!   Without the early end it got 81 % and 45 %.
 //! - *Loss.* A guard reports its loss. A Java thread learns of it from its `unlock`, which throws.
 //!
 //! # What does not work

@@ -367,6 +367,9 @@ impl Model {
             if left != -2 {
                 if !entered {
                     queued = self.wait(lease, listens);
+                    if self.queue.turn.take().is_some() {
+                        self.settle();
+                    }
                 }
                 return match queued {
                     Some(poll) => Reply::Waiting(left, self.live(), poll, self.passed_over),

@@ -41,6 +41,10 @@ if not again then
     local fine, count = pcall(function()
       if queued == nil then
         queued = wait(queue, lease, ARGV[4], now)
+        -- The turn was taken. A client that acquires again without a pause has to compete for the next one.
+        if redis.call('zscore', queue, '~!') then
+          forget(queue, '~!')
+        end
       end
       return queued and live(queue, now)
     end)
