@@ -134,8 +134,11 @@ impl Error {
         self.kind() == ErrorKind::ShuttingDown
     }
 
-    /// How long to wait before another try makes sense, where that is known: the shorter of what
-    /// is left of the holder's lease and what the queue suggests.
+    /// Returns when a further acquire would probably succeed, where that is known: after the holder and the
+    /// waiters of this process.
+    ///
+    /// Estimated from the recent times between grants of the key. At most the holder's remaining lease plus the
+    /// waits of those in the queue.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.repr.retry_after

@@ -8,6 +8,11 @@ pub(crate) fn jittered(duration: Duration) -> Duration {
     duration.mul_f64(0.9 + 0.2 * part())
 }
 
+/// Returns `duration`, shortened randomly by up to a fifth.
+pub(crate) fn shortened(duration: Duration) -> Duration {
+    duration.mul_f64(1.0 - 0.2 * part())
+}
+
 /// Returns a random duration between zero and `duration`.
 pub(crate) fn up_to(duration: Duration) -> Duration {
     duration.mul_f64(part())

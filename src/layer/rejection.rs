@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::form::{Form, RequestInfo};
-use crate::jitter::jittered;
+use crate::jitter::shortened;
 use crate::{Error, ErrorKind};
 
 /// Why a request was answered without its handler, or instead of it.
@@ -168,7 +168,8 @@ impl LockRejection {
         let problem = Problem::of(error.kind());
         let retry_after = problem
             .temporary
-            .then(|| jittered(error.retry_after().unwrap_or(FALLBACK_RETRY_AFTER)));
+            // Shorter only: the header is rounded up.
+            .then(|| shortened(error.retry_after().unwrap_or(FALLBACK_RETRY_AFTER)));
         Self {
             error,
             status: problem.status,

@@ -59,6 +59,15 @@ impl Deadline {
         matches!(self, Self::OneAttempt(_))
     }
 
+    /// Returns `true` if an acquire still waits at `at`. A single attempt does not wait for others.
+    pub(super) fn outlasts(self, at: Moment) -> bool {
+        match self {
+            Self::OneAttempt(_) => false,
+            Self::At(until) => until > at,
+            Self::Endless => true,
+        }
+    }
+
     pub(super) fn has_passed(self, now: Moment) -> bool {
         self.moment().is_some_and(|until| until <= now)
     }

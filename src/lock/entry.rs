@@ -174,7 +174,8 @@ fn queue(
             lane.enqueue(waiter, seen, now, effects);
             Start::Queued(answer)
         }
-        Err(overloaded) => Start::Rejected(overloaded),
+        // The bound is of the manager, but a later acquire joins this queue.
+        Err(overloaded) => Start::Rejected(overloaded.with_retry_after(lane.free_in(now))),
     }
 }
 

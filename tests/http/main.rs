@@ -20,6 +20,7 @@ mod options;
 mod paths;
 #[cfg(feature = "axum")]
 mod random;
+mod retry_after;
 mod scope;
 mod scope_ends;
 #[cfg(unix)]

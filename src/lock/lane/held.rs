@@ -123,6 +123,7 @@ impl Lane {
         let Some(waiter) = self.queue.pop_first() else {
             unreachable!("BUG: the first waiter was just found");
         };
+        self.queue.pace_mut().advance(now);
         let claim = &waiter.claim;
         let mut tenure = begin(claim);
         // A group picks up its grants together, which may take longer than a lease.

@@ -77,6 +77,9 @@ impl Lane {
         effects: &mut Effects,
     ) {
         let home = waiter.claim.home;
+        if self.queue.is_empty() {
+            self.begin_queue(now);
+        }
         self.queue.insert(Box::new(waiter));
         self.contend(seen, Yielded::ToNobody, home, now, effects);
     }
@@ -135,6 +138,9 @@ impl Lane {
                 ..
             }) if Arc::ptr_eq(own, attempt) => {}
             _ => return Err(waiter),
+        }
+        if self.queue.is_empty() {
+            self.begin_queue(now);
         }
         self.queue.insert(waiter);
         let wakeup = self.inline_leaves(Some(in_flight), Seen::Nothing, home, now, due, effects);

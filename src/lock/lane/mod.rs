@@ -11,6 +11,7 @@ mod entering;
 mod held;
 mod inline;
 mod looking;
+mod pace;
 mod queue;
 mod renewing;
 mod returning;

@@ -28,6 +28,9 @@ impl Lane {
             self.queue.notify_elsewhere();
         }
         let one_attempt = waiter.claim.deadline.is_one_attempt();
+        if self.queue.is_empty() {
+            self.begin_queue(now);
+        }
         self.queue.insert(Box::new(waiter));
         match &mut self.phase {
             Phase::Idle => self.contend(seen, Yielded::ToNobody, home, now, effects),
@@ -94,9 +97,12 @@ impl Lane {
             .filter(|waiter| which(&waiter.claim))
             .map(|waiter| waiter.claim.ticket)
             .collect();
-        for ticket in tickets {
-            if let Some(waiter) = self.queue.remove(ticket) {
-                effects.reject(waiter.reply, self.why_not(now));
+        if !tickets.is_empty() {
+            let error = self.why_not(now);
+            for ticket in tickets {
+                if let Some(waiter) = self.queue.remove(ticket) {
+                    effects.reject(waiter.reply, error.clone());
+                }
             }
         }
         // A task without waiters ends.

@@ -25,8 +25,8 @@ pub(super) const LATE_RELEASE: Duration = Duration::from_millis(500);
 /// clients is shorter.
 pub(super) const YIELDING: Duration = Duration::from_millis(20);
 
-/// The assumed duration of one hold, on which `retry_after` of a queue is based.
-pub(super) const A_TURN: Duration = Duration::from_secs(1);
+/// The assumed remaining time of a hold of another process, of which a single attempt observes only the lease.
+const A_HOLD: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(in crate::lock) struct Lane {
@@ -216,29 +216,26 @@ impl Lane {
     }
 
     /// Returns the error of an acquire that stops waiting now.
-    pub(in crate::lock) fn why_not(&self, now: Moment) -> Error {
-        let (until, held_for) = match &self.phase {
-            Phase::Contending(Contending {
-                seen: Seen::Busy(until),
-                ..
-            }) => (*until, Duration::ZERO),
+    pub(in crate::lock) fn why_not(&mut self, now: Moment) -> Error {
+        match &self.phase {
             // Another acquire of this process is ahead and awaits its first reply.
             Phase::Contending(Contending {
                 driver: Driver::Inline { .. },
                 seen: Seen::Nothing,
                 ..
-            }) => (now, Duration::ZERO),
-            Phase::Contending(contending) => return contending.seen.error(now),
-            Phase::Held(tenure) => (
-                tenure.grant.valid_until(),
-                now.since(tenure.grant.granted_at()),
-            ),
-            Phase::Idle | Phase::Yielding { .. } | Phase::Returning(_) => (now, Duration::ZERO),
-        };
-        let ahead = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
-        let queue = held_for.max(A_TURN).saturating_mul(ahead.saturating_add(1));
-        let lease = until.since(now);
-        Error::new(ErrorKind::Busy).with_retry_after(lease.min(queue))
+            })
+            | Phase::Contending(Contending {
+                seen: Seen::Busy(_),
+                ..
+            })
+            | Phase::Held(_)
+            | Phase::Idle
+            | Phase::Yielding { .. }
+            | Phase::Returning(_) => {
+                Error::new(ErrorKind::Busy).with_retry_after(self.free_in(now))
+            }
+            Phase::Contending(contending) => contending.seen.error(now),
+        }
     }
 }
 
@@ -250,7 +247,7 @@ impl Seen {
             Self::Trouble(error) => Error::new(ErrorKind::Unavailable).with_source(error.clone()),
             Self::Busy(until) => {
                 let lease = until.since(now);
-                Error::new(ErrorKind::Busy).with_retry_after(lease.min(A_TURN))
+                Error::new(ErrorKind::Busy).with_retry_after(lease.min(A_HOLD))
             }
         }
     }

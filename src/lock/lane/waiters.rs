@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::pace::Pace;
 use super::state::Waiter;
 use crate::lock::claim::Ticket;
 use crate::lock::clock::Moment;
@@ -16,6 +17,7 @@ pub(super) struct Waiters(Option<Box<Crowd>>);
 #[derive(Debug, Default)]
 struct Crowd {
     waiters: Tree,
+    pace: Pace,
     /// Set while a waiter or holder is in another runtime than the lane's own.
     elsewhere: Option<Elsewhere>,
 }
@@ -46,6 +48,15 @@ impl Waiters {
 
     pub(super) fn first(&self) -> Option<&Waiter> {
         self.iter().next()
+    }
+
+    /// Returns the pace at which the queue advances. A lane without waiters so far has none.
+    pub(super) fn pace(&self) -> Option<&Pace> {
+        Some(&self.0.as_ref()?.pace)
+    }
+
+    pub(super) fn pace_mut(&mut self) -> &mut Pace {
+        &mut self.0.get_or_insert_default().pace
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Waiter> {

@@ -5,6 +5,7 @@ mod entering;
 mod held;
 mod looking;
 mod offered;
+mod pace;
 mod queued;
 mod renewing;
 mod returning;

@@ -1,0 +1,127 @@
+//! `Retry-After` under load: beside it, when a retry is served.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_lock::{LockLayer, LockManager, LockRejection, Memory};
+
+use crate::served::{path_key, post};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Clients of several processes that request one key, again at once after an answer, or when `Retry-After` says.
+#[derive(Debug, Clone, Copy)]
+struct Load {
+    processes: usize,
+    clients: usize,
+    hold: Duration,
+    wait: Duration,
+}
+
+/// One rejection: what it said, and when a retry was served.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    said: Duration,
+    served: Duration,
+}
+
+async fn client(
+    locks: LockManager,
+    load: Load,
+    start: Instant,
+    probes: Arc<Semaphore>,
+    seen: Arc<Mutex<Vec<Seen>>>,
+) {
+    let hold = load.hold;
+    let layer = LockLayer::by_path(locks.clone()).wait(load.wait);
+    let service = layer.layer(service_fn(move |_: Request<String>| async move {
+        sleep(hold).await;
+        Ok::<_, Infallible>(Response::new(String::new()))
+    }));
+    let end = 2 * SECOND + load.wait * 2 + load.hold * 10;
+    while start.elapsed() < end {
+        let response = service.clone().oneshot(post("/a")).await.unwrap();
+        if response.status() == StatusCode::OK {
+            continue;
+        }
+        let said = response.headers()["retry-after"].to_str().unwrap();
+        let said = Duration::from_secs(said.parse().unwrap());
+        let rejection: &LockRejection = response.extensions().get().unwrap();
+        assert!(rejection.error().is_busy());
+        // After the first waits, and so few at a time that the retries are not the load.
+        let probes = probes.try_acquire();
+        if start.elapsed() > load.wait + load.hold * 4 && probes.is_ok() {
+            let asked = Instant::now();
+            let retry = locks.acquire(path_key("/a")).wait_forever();
+            drop(
+                timeout(60 * SECOND, retry)
+                    .await
+                    .expect("in its turn")
+                    .unwrap(),
+            );
+            let served = asked.elapsed();
+            seen.lock().unwrap().push(Seen { said, served });
+        } else {
+            sleep(said).await;
+        }
+    }
+}
+
+async fn under(load: Load) -> Vec<Seen> {
+    let memory = Memory::new();
+    let seen = Arc::default();
+    let probes = Arc::new(Semaphore::new(1 + load.clients / 100));
+    let start = Instant::now();
+    let mut clients = JoinSet::new();
+    for _ in 0..load.processes {
+        let locks = LockManager::builder(memory.clone()).build().unwrap();
+        for _ in 0..load.clients / load.processes {
+            let (locks, probes, seen) = (locks.clone(), Arc::clone(&probes), Arc::clone(&seen));
+            clients.spawn(client(locks, load, start, probes, seen));
+        }
+    }
+    clients.join_all().await;
+    Arc::into_inner(seen).unwrap().into_inner().unwrap()
+}
+
+fn median(mut values: Vec<Duration>) -> Duration {
+    values.sort();
+    values[values.len() / 2]
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_is_close_to_when_retry_succeeds() {
+    let mut wrong = Vec::new();
+    for processes in [1, 4] {
+        for (clients, wait) in [(2, 10), (40, 100), (200, 1_000), (1_000, 5_000)] {
+            for hold in [1, 20, 100, 500] {
+                let load = Load {
+                    processes,
+                    clients,
+                    hold: Duration::from_millis(hold),
+                    wait: Duration::from_millis(wait),
+                };
+                let seen = under(load).await;
+                if seen.is_empty() {
+                    continue;
+                }
+                let said = median(seen.iter().map(|seen| seen.said).collect());
+                let served = median(seen.iter().map(|seen| seen.served).collect());
+                let is_close = said <= (2 * served).max(served + SECOND)
+                    && served <= (2 * said).max(said + SECOND);
+                let line = format!("{load:?}: said {said:?}, served {served:?}, {}", seen.len());
+                println!("{line}");
+                if !is_close {
+                    wrong.push(line);
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
