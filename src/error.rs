@@ -9,12 +9,12 @@ type Source = Arc<dyn std::error::Error + Send + Sync>;
 /// An error from acquiring or releasing a lock.
 ///
 /// A busy lock and an unavailable backend have different kinds: see [`Error::kind`] and the predicates.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Error {
     repr: Box<Repr>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 struct Repr {
     kind: ErrorKind,
     retry_after: Option<Duration>,
@@ -142,6 +142,25 @@ impl Error {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.repr.retry_after
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Repr {
+            kind,
+            retry_after,
+            source,
+        } = &*self.repr;
+        let mut error = f.debug_struct("Error");
+        error.field("kind", kind);
+        if let Some(retry_after) = retry_after {
+            error.field("retry_after", retry_after);
+        }
+        if let Some(source) = source {
+            error.field("source", source);
+        }
+        error.finish()
     }
 }
 

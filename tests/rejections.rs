@@ -66,7 +66,11 @@ impl Answer {
         );
         assert_eq!(self.header("cache-control"), Some("no-store"));
         let json = self.json();
-        assert_eq!(json["type"], format!("tag:tower-lock,2026:{problem}"));
+        let uri = json["type"].as_str().unwrap();
+        let uri: http::Uri = uri.parse().expect("an absolute URI");
+        assert_eq!(uri.host(), Some("docs.rs"));
+        // A parsed URI has no fragment.
+        assert!(json["type"].to_string().ends_with(&format!("#{problem}\"")));
         assert_eq!(json["type"], self.rejection.problem_type());
         assert_eq!(json["status"], status);
         assert!(json["title"].is_string());
@@ -361,6 +365,13 @@ async fn grpc_request_receives_trailers_only() {
                 .header("grpc-message")
                 .is_some_and(|message| !message.is_empty())
         );
+        let pushback = answer.header("grpc-retry-pushback-ms");
+        let retry_after = answer
+            .rejection
+            .retry_after()
+            .map(|it| it.as_millis().to_string());
+        assert_eq!(pushback.map(ToOwned::to_owned), retry_after);
+        assert_eq!(pushback.is_some(), ["8", "10", "14"].contains(&code));
         assert_eq!(answer.header("cache-control"), Some("no-store"));
         assert_eq!(answer.body, "");
     }
@@ -398,4 +409,16 @@ async fn concurrent_rejections_spread_retry_after() {
         );
     }
     assert!(times.len() > 10, "{times:?}");
+}
+
+#[tokio::test]
+async fn debug_of_error_has_no_wrapper() {
+    let locks = broken(BackendErrorKind::Conflict);
+    let error = locks.acquire("k").await.unwrap_err();
+    let text = format!("{error:?}");
+    assert!(
+        text.starts_with("Error { kind: KeyConflict, source: "),
+        "{text}"
+    );
+    assert!(!text.contains("Repr"), "{text}");
 }

@@ -22,7 +22,8 @@
 //! A wait that is shorter than a round trip to the backend ends as 503, because the state of the lock is unknown by
 //! then.
 //!
-//! The body is `application/problem+json` (RFC 9457), with types such as `tag:tower-lock,2026:resource-busy`. A client
+//! The body is `application/problem+json` (RFC 9457), with types such as
+//! `resource-busy`, each a section of [`problems`](crate::guide::problems). A client
 //! that accepts only text receives `text/plain`. A gRPC client receives a status in the trailers. No response contains
 //! the key.
 //!

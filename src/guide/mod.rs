@@ -20,6 +20,7 @@
 //! |---|---|
 //! | [`keys`] | choose the keys of a service |
 //! | [`http`] | lock routes, and handle the responses in a client |
+//! | [`problems`] | understand the problem types of rejected requests |
 //! | [`fencing`] | make the storage reject stale holders |
 //! | [`redis`] | configure the Redis backend |
 //! | [`redisson`] | share locks with Java services |
@@ -64,6 +65,7 @@ pub mod operations;
 #[cfg(feature = "redis")]
 pub mod order;
 pub mod porting;
+pub mod problems;
 pub mod quorum;
 #[cfg(feature = "redis")]
 pub mod redis;

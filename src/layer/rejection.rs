@@ -49,6 +49,9 @@ enum GrpcStatus {
     Unavailable = 14,
 }
 
+/// The page that explains the problem types. RFC 9457 §3.1.1 recommends an absolute URI with documentation.
+const PROBLEMS: &str = "https://docs.rs/tower-lock/latest/tower_lock/guide/problems/index.html";
+
 /// Where the engine cannot say when another try makes sense.
 const FALLBACK_RETRY_AFTER: Duration = Duration::from_secs(3);
 
@@ -228,10 +231,11 @@ impl LockRejection {
         self.status
     }
 
-    /// The `type` of the problem details: `tag:tower-lock,2026:resource-busy` and the like.
+    /// Returns the `type` of the problem details: the address of a section of
+    /// [`guide::problems`](crate::guide::problems), which ends in `#resource-busy` and the like.
     #[must_use]
     pub fn problem_type(&self) -> String {
-        format!("tag:tower-lock,2026:{}", Problem::of(self.kind()).name)
+        format!("{PROBLEMS}#{}", Problem::of(self.kind()).name)
     }
 
     /// How long the request waited for the lock; `None` where no wait would have helped.
@@ -320,6 +324,10 @@ impl LockRejection {
         if let Ok(message) = HeaderValue::try_from(message) {
             headers.insert("grpc-message", message);
         }
+        // <https://github.com/grpc/proposal/blob/master/A6-client-retries.md#pushback>
+        if let Some(retry_after) = self.retry_after {
+            headers.insert("grpc-retry-pushback-ms", whole_millis(retry_after).into());
+        }
     }
 
     /// What an invalid key lacks is known only to its error, which never holds the key.
@@ -374,6 +382,28 @@ mod tests {
     fn seconds_are_rounded_up_and_at_least_one() {
         for (millis, seconds) in [(0, 1), (1, 1), (1000, 1), (1001, 2), (29_500, 30)] {
             assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds);
+        }
+    }
+
+    #[test]
+    fn every_problem_type_has_section_in_guide() {
+        let page = include_str!("../guide/problems.rs");
+        for kind in [
+            ErrorKind::Busy,
+            ErrorKind::TooManyWaiters,
+            ErrorKind::Overloaded,
+            ErrorKind::Unavailable,
+            ErrorKind::Misconfigured,
+            ErrorKind::Lost,
+            ErrorKind::ShuttingDown,
+            ErrorKind::InvalidKey,
+            ErrorKind::InvalidOption,
+            ErrorKind::KeyConflict,
+            ErrorKind::ReentrancyLimit,
+        ] {
+            let Problem { name, status, .. } = Problem::of(kind);
+            let section = format!("//! # {name}\n//!\n//! Status {}", status.as_u16());
+            assert!(page.contains(&section), "{section}");
         }
     }
 }

@@ -1,0 +1,63 @@
+//! The problem types of rejected requests, for developers of clients and for operators.
+//!
+//! A rejection is a document of RFC 9457 whose `type` is the address of a section of this page. `title` is constant
+//! per type, `detail` is not for machines. `waited_ms` is the time that the request has waited, and `retry_after_ms`
+//! the unrounded `Retry-After`. A gRPC client receives a status instead, with the hint in `grpc-retry-pushback-ms`.
+//!
+//! # resource-busy
+//!
+//! Status 409, or 423 if the layer is set so. Another request held the resource for the whole wait. Nothing was
+//! done. Send the request again after `Retry-After`. If it happens often, the handlers are slow or many requests
+//! name the same resource.
+//!
+//! # too-many-waiters
+//!
+//! Status 429. As many requests wait for this resource as the server permits. Nothing was done. Send the request
+//! again after `Retry-After`. The limit is
+//! [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key).
+//!
+//! # lock-overload
+//!
+//! Status 503. As many requests wait for locks as this instance permits. Nothing was done. Send the request again
+//! after `Retry-After`. The limit is [`max_waiters`](crate::LockManagerBuilder::max_waiters).
+//!
+//! # lock-unavailable
+//!
+//! Status 503. The store of the locks did not reply within the wait, or refuses this server. Nothing was done. With
+//! `Retry-After`, send the request again after it. Without, an operator must first change the configuration; the log
+//! of the server names the cause.
+//!
+//! # shutting-down
+//!
+//! Status 503. This instance is stopping. Nothing was done. Send the request again; another instance serves it.
+//!
+//! # lock-lost
+//!
+//! Status 500. The lock was lost while the handler ran, so the handler was stopped. The request may be half done. Read
+//! the state of the resource before you send the request again. The lock is lost if its store forgets it, does not
+//! reply for a lease, or if the request exceeds [`max_hold`](crate::LockLayer::max_hold).
+//!
+//! # lock-key-invalid
+//!
+//! Status 400. The request does not name a resource: a header, a parameter or a part of the path is absent or
+//! malformed. `detail` states which. Nothing was done. The same request fails again.
+//!
+//! # lock-misconfigured
+//!
+//! Status 500. The server asks for a part of the request that its own routes or layers never provide. Nothing was
+//! done. The log of the server names the layer and the remedy.
+//!
+//! # lock-key-conflict
+//!
+//! Status 500. The store has something else under the name of this lock. Nothing was done. An operator must choose
+//! another prefix or remove the foreign key.
+//!
+//! # lock-reentrancy
+//!
+//! Status 500. The handler acquired the same lock too many times:
+//! [`MAX_HOLD_COUNT`](crate::MAX_HOLD_COUNT) times at once. The request may be half done.
+//!
+//! # lock-option-invalid
+//!
+//! Status 500. The handler acquired a lock with a setting out of bounds. The request may be half done. The log of
+//! the server names the setting.
