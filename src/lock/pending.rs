@@ -120,7 +120,14 @@ impl PendingAcquire {
             Stage::Queued(_) => claim.deadline.moment(),
             Stage::Attempting(_) | Stage::Over => None,
         };
-        let timer = until.map(|until| Box::pin(Timer::at(next_wake(until, now).into())));
+        let timer = until.map(|until| {
+            let at = next_wake(until, now).into();
+            // The claim was made in this poll. A runtime that was set is not the caller's.
+            Box::pin(match engine.homes.is_fixed() {
+                true => Timer::at(at),
+                false => Timer::in_current(claim.home, at),
+            })
+        });
         Self {
             engine,
             key,

@@ -55,6 +55,13 @@ impl Timer {
         }
     }
 
+    /// Creates a timer in `runtime`, which is the current one. To find out which one that is would cost more.
+    pub(crate) fn in_current(runtime: RuntimeId, at: Instant) -> Self {
+        Self {
+            source: Source::new(at, Some(runtime)),
+        }
+    }
+
     /// Changes when the timer fires.
     pub(crate) fn reset(self: Pin<&mut Self>, until: Instant) {
         match self.project().source.project() {
