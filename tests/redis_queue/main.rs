@@ -3,6 +3,7 @@
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod clock;
 mod model;
 mod pollers;
 mod rules;

@@ -156,8 +156,13 @@ impl Model {
         match self.counted {
             Counted::All => self.others > 0,
             _ if self.foreign_queue => false,
-            _ => self.queue.due.is_none_or(|at| at <= self.now),
+            _ => self.queue.due.is_none_or(|at| !self.is_ahead(at, PAUSE)),
         }
+    }
+
+    /// Returns `true` if the time of a mark that was set for `span` has not come yet.
+    fn is_ahead(&self, mark: i64, span: i64) -> bool {
+        mark > self.now && mark <= self.now + span
     }
 
     /// Returns `false` for a write that needs memory while there is none.
@@ -352,7 +357,7 @@ impl Model {
             let (mut queued, mut entered) = (None, false);
             if left == -2 && self.queue_exists() && !self.foreign_queue {
                 (queued, entered) = (self.wait(lease, listens), true);
-                match self.queue.turn.filter(|turn| *turn > self.now) {
+                match self.queue.turn.filter(|turn| self.is_ahead(*turn, TURN)) {
                     Some(turn) => left = turn - self.now,
                     None => match self.serve(Some(lease)) {
                         Served::To(first) if first != lease => left = self.left(),

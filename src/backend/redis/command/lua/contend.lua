@@ -23,8 +23,8 @@ if not again then
   if left == -2 and redis.call('exists', queue) == 1 then
     pcall(function()
       queued = wait(queue, lease, ARGV[4], now)
-      local turn = redis.call('zscore', queue, '~!')
-      if turn and tonumber(turn) > now then
+      local turn = tonumber(redis.call('zscore', queue, '~!') or 0)
+      if is_ahead(turn, now, TURN) then
         left = turn - now
         return
       end

@@ -24,11 +24,16 @@ local function clock()
   local now = redis.call('time')
   return now[1] * 1000 + math.floor(now[2] / 1000)
 end
+-- Returns true if the time of a mark has not come yet. A mark further ahead than it was ever set is from before a
+-- step back of the clock, or from a server whose clock is ahead, and would block the key until then.
+local function is_ahead(mark, now, span)
+  return mark > now and mark <= now + span
+end
 -- Returns true if clients outside the queue are due a turn.
 local function strangers(queue, channel, now)
   if blind then
     local due = redis.pcall('zscore', queue, '~@')
-    return not due or type(due) ~= 'table' and tonumber(due) <= now
+    return not due or type(due) ~= 'table' and not is_ahead(tonumber(due), now, PAUSE)
   end
   local all, ours = listeners(channel)
   return all > ours
