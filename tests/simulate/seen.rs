@@ -41,8 +41,8 @@ pub struct Seen {
 /// The places from which a waiter without messages attempts.
 #[derive(Default)]
 pub struct Polled {
-    /// The time between its attempts.
-    after: Time,
+    /// The last lease that polled, and the time between its attempts.
+    last: Option<(LeaseId, Time)>,
     /// When it came to each place.
     pub since: VecDeque<Time>,
 }
@@ -145,10 +145,9 @@ impl Seen {
             .push_back(now);
     }
 
-    pub fn polled(&mut self, manager: usize, key: usize, after: Time, now: Time) {
+    pub fn polled(&mut self, lease: LeaseId, manager: usize, key: usize, after: Time, now: Time) {
         let polled = self.polled.entry((manager, key)).or_default();
-        if polled.after != after {
-            polled.after = after;
+        if polled.last.replace((lease, after)) != Some((lease, after)) {
             polled.since.push_back(now);
         }
     }

@@ -324,8 +324,9 @@ impl World {
                 poll_after: Some(after),
                 ..
             } = outcome
+                && let Some(lease) = item.lease
             {
-                (self.seen.lock().unwrap()).polled(call.manager, item.key, after, now);
+                (self.seen.lock().unwrap()).polled(lease, call.manager, item.key, after, now);
             }
             let freed = matches!(outcome, Outcome::Released { .. });
             if freed {

@@ -27,7 +27,11 @@ impl World {
                     let holds_rest = it.keys.len() > 1 && now < it.valid_until;
                     it.keys.contains(&key) && (it.held.is_held() || holds_rest)
                 });
-                let unpolled = (seen.waiters.iter().filter(|it| !it.renewed))
+                // A renewal shows the loss, unless the runtime that renews idles.
+                let unpolled = (seen.waiters.iter())
+                    .filter(|it| {
+                        !it.renewed || self.running_since(seen, it.manager, it.runtime).is_none()
+                    })
                     .any(|it| self.may_hold_unpolled(seen, it, key, now));
                 if holds || unpolled {
                     seen.free_since.remove(&key);
