@@ -38,6 +38,7 @@ pub use keys::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, Lo
 pub use layer::LockLayer;
 pub use options::OnLost;
 pub use rejection::LockRejection;
+#[cfg(feature = "axum")]
 pub(crate) use request_locks::RequestLocks;
 pub use scope::LockScope;
 pub use scope_layer::LockScopeLayer;
