@@ -224,8 +224,24 @@ impl World {
             seen.hinted(waiter.manager, *key, now);
         }
         seen.ends_for_owner(&waiter, now);
+        self.may_release(&waiter);
         self.trace(|| format!("w{id} {}", how()));
         Some(waiter)
+    }
+
+    /// Records that the runtime of an acquire that ends may release the keys that it held during its wait.
+    fn may_release(&self, waiter: &Waiter) {
+        let mut store = self.store.lock().unwrap();
+        let holders = waiter.keys.iter().map(|key| store.holder(*key, self.now()));
+        let leases: Vec<_> = holders.flatten().map(|(lease, _)| lease).collect();
+        for lease in leases {
+            if let Some(record) = store.records.get_mut(&lease)
+                && record.manager == waiter.manager
+                && waiter.keys.len() > 1
+            {
+                record.dropped_in = Some(waiter.runtime);
+            }
+        }
     }
 
     pub fn granted(&self, waiter: &Waiter, acquire: &Acquire, guard: &LockGuard) -> u64 {

@@ -67,6 +67,8 @@ pub struct Record {
     pub broken: bool,
     /// The runtime that is to return it; `None` if that cannot be known.
     pub home: Option<usize>,
+    /// The runtime of the last acquire of several keys that ended, and may release this one.
+    pub dropped_in: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -154,6 +156,7 @@ impl Store {
             release_sent: false,
             broken: false,
             home: None,
+            dropped_in: None,
         });
         record.longest = record.longest.max(now + item.ttl);
         match command {

@@ -60,9 +60,13 @@ impl World {
                 seen.unowned.insert(key, (lease, now));
                 continue;
             }
-            let home = record.home;
-            let running = home.and_then(|home| self.running_since(seen, record.manager, home));
-            let Some(running) = running else { continue };
+            let running_since = |home| self.running_since(seen, record.manager, home);
+            let running = record.home.and_then(running_since);
+            let dropped_in = record.dropped_in.map_or(running, running_since);
+            let (Some(running), Some(dropped_in)) = (running, dropped_in) else {
+                continue;
+            };
+            let running = running.max(dropped_in);
             let since = since.max(running).max(seen.troubled[record.manager]);
             if now > since + unowned_limit {
                 let (lease, manager) = (number(lease), record.manager);
