@@ -274,7 +274,7 @@ where
 
 /// Adds the headers that the handler or a layer added to its rejection, such as cookies.
 fn with_headers_of<B, C>(added: &Response<B>, mut response: Response<C>) -> Response<C> {
-    // Those describe a body that is replaced.
+    // They describe a body that is replaced.
     const OF_BODY: [HeaderName; 3] = [CONTENT_TYPE, CONTENT_LENGTH, TRANSFER_ENCODING];
     let headers = response.headers_mut();
     let own: Vec<_> = headers.keys().chain(&OF_BODY).cloned().collect();

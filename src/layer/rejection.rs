@@ -82,7 +82,7 @@ impl Problem {
                 temporary: true,
                 grpc: GrpcStatus::ResourceExhausted,
             },
-            // The same to the client, but waiting does not help.
+            // A client sees the same status, but waiting does not help.
             ErrorKind::Misconfigured => Self {
                 detail: "locks cannot be taken",
                 temporary: false,
@@ -104,7 +104,7 @@ impl Problem {
                 temporary: true,
                 grpc: GrpcStatus::Unavailable,
             },
-            // Not 503 and no Retry-After: that invites the replay of a half-done write.
+            // 503 with Retry-After would invite replays of a partial write.
             ErrorKind::Lost => Self {
                 name: "lock-lost",
                 status: StatusCode::INTERNAL_SERVER_ERROR,

@@ -7,7 +7,7 @@ use crate::time::{MS, Time};
 /// How long a transferred lease lasts until it is confirmed.
 pub const GRANT: Time = 1_500 * MS;
 
-/// The same for a waiter without messages.
+/// How long a lease lasts that was transferred to a waiter without messages.
 pub const POLLED: Time = 300 * MS;
 
 /// How long a place lasts without a refresh.
