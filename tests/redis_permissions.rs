@@ -453,6 +453,44 @@ async fn user_without_prefix_locks_allowed_names() {
     }
 }
 
+/// The rules permit the invoices and forget their queues, which the trial at the start cannot find out.
+#[tokio::test]
+async fn lock_with_denied_queue_is_acquired_and_released() {
+    let server = RedisServer::start();
+    let names = "~order:* ~invoice:* ~self-test:* ~{fencing-token* ~{order:* ~{self-test:*";
+    allow(&server, &LOCKER.replace("~lock:*", names));
+    let mut managers = Vec::new();
+    for _ in 0..2 {
+        let backend = at(&server.url()).prefix("").connect().await.unwrap();
+        assert_eq!(backend.warnings(), <&[String]>::default());
+        managers.push(LockManager::builder(backend).build().unwrap());
+    }
+    let [locks, others] = &managers[..] else {
+        unreachable!("two managers")
+    };
+    let guard = locks.acquire("invoice:1").await.unwrap();
+    let busy = others.acquire("invoice:1").no_wait().await.unwrap_err();
+    assert_eq!(busy.kind(), ErrorKind::Busy);
+    assert!(others.inspect("invoice:1").await.unwrap().is_some());
+    let waiting = others.acquire("invoice:1").wait(PATIENCE).into_future();
+    let local = locks.acquire("invoice:1").wait(PATIENCE).into_future();
+    let ((), next, local) = tokio::join!(
+        async { guard.release().await.unwrap() },
+        async { waiting.await.unwrap().release().await },
+        async { local.await.unwrap().release().await },
+    );
+    next.unwrap();
+    local.unwrap();
+    let several = [1, 2, 3].map(|n| locks.acquire(format!("invoice:{n}")).into_future());
+    for guard in futures_util::future::join_all(several).await {
+        drop(guard.unwrap());
+    }
+    eventually("all are released", || {
+        server.cli(&["KEYS", "invoice:*"]).is_empty()
+    })
+    .await;
+}
+
 /// Without these permissions, the backend omits the owner and the memory policy warning.
 #[tokio::test]
 async fn extra_permissions_enable_owner_and_warnings() {

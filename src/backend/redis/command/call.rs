@@ -27,6 +27,9 @@ pub(crate) struct Calls {
     pub(crate) scripts: Scripts,
     /// The user lacks a permission for the queues of waiters. The self-test finds out.
     queues_denied: AtomicBool,
+    /// It was logged that a queue is denied whose lock is permitted.
+    #[cfg(feature = "tracing")]
+    denial_logged: AtomicBool,
 }
 
 /// A key and its route.
@@ -69,6 +72,8 @@ impl Calls {
             names,
             scripts,
             queues_denied: AtomicBool::new(false),
+            #[cfg(feature = "tracing")]
+            denial_logged: AtomicBool::new(false),
         }
     }
 
@@ -81,6 +86,14 @@ impl Calls {
     /// are served in their turns.
     pub(crate) fn deny_queues(&self) {
         self.queues_denied.store(true, Ordering::Relaxed);
+    }
+
+    /// Logs once that this user may use a lock and not its queue: the rules of the ACL name the two apart.
+    pub(super) fn log_denied_queue(&self) {
+        #[cfg(feature = "tracing")]
+        if !self.denial_logged.swap(true, Ordering::Relaxed) {
+            tracing::warn!("lock server denies the queue of a permitted lock");
+        }
     }
 
     pub(crate) fn at<'a>(&'a self, route: &'a Route, key: &'a LockKey) -> KeyRoute<'a> {

@@ -136,6 +136,22 @@ impl CommandError {
         }
     }
 
+    /// Returns `true` if the ACL denies one of the keys, and not a command. All versions word it like this:
+    /// `NOPERM … to access a key`.
+    pub(super) fn is_denied(&self) -> bool {
+        let Self::Refused(error) = self else {
+            return false;
+        };
+        let detail = server_error(error).and_then(|error| error.detail());
+        error.kind() == BackendErrorKind::Misconfigured
+            && detail.is_some_and(|it| it.contains(" access ") && it.contains(" key"))
+    }
+
+    /// Returns `true` if the command may succeed without the queue among its keys.
+    pub(super) fn excludes_queue(&self) -> bool {
+        matches!(self, Self::Scattered(_)) || self.is_denied()
+    }
+
     /// Returns `true` if the server rejected the command, over a connection that is still usable.
     pub(crate) fn is_rejection(&self) -> bool {
         match self {

@@ -1,7 +1,8 @@
 //! The calls that end a lease, or wait for a lock in its queue.
 //!
 //! While a slot is moving, the body of a lock and its queue may be at different nodes. Then there is no queue:
-//! a lock is acquired and released as [`scattered`](super::scattered) describes, and waiters poll.
+//! a lock is acquired and released as [`scattered`](super::scattered) describes, and waiters poll. The same applies
+//! to a queue that the ACL denies, since its rules can permit a lock and forget its queue.
 
 use redis::{Cmd, Value};
 
@@ -139,6 +140,14 @@ impl Calls {
                 }
                 acquired.map(Contended::from)
             }
+            Err(error) if error.is_denied() => {
+                let acquired = Box::pin(self.acquire_scattered(period, at, lease, ttl)).await;
+                note(at, acquired.as_ref());
+                if acquired.is_ok() {
+                    self.log_denied_queue();
+                }
+                acquired.map(Contended::from)
+            }
             Err(error) => {
                 if let CommandError::Refused(error) = &error {
                     note(at, Err(error));
@@ -184,6 +193,7 @@ impl Calls {
                 self.leave_queue_alone(at, release.lease).await?;
                 self.release_all(route, leases).await
             }
+            (Err(error), [_]) if error.is_denied() => self.release_all(route, leases).await,
             (outcomes, _) => outcomes,
         }
     }
@@ -195,9 +205,13 @@ impl Calls {
     ) -> Outcomes<Released> {
         let script = &self.scripts.release;
         match (self.end_all(script, route, leases).await, leases) {
-            (Err(CommandError::Scattered(_)), [release]) => {
+            (Err(error), [release]) if error.excludes_queue() => {
                 let command = self.ending_alone(release);
-                ended(call(script, route, (&command).into()).await?, 1)
+                let reply = call(script, route, (&command).into()).await?;
+                if error.is_denied() {
+                    self.log_denied_queue();
+                }
+                ended(reply, 1)
             }
             (outcomes, _) => outcomes,
         }
@@ -284,7 +298,7 @@ impl Calls {
         command.arg(kind(request.listens));
         command.arg(self.blind(at.route).unwrap_or(0));
         let reply = match call(script, at.route, (&command).into()).await {
-            Err(CommandError::Scattered(_)) => {
+            Err(error) if error.excludes_queue() => {
                 return Box::pin(self.release_scattered(at, request.lease, release)).await;
             }
             reply => reply?,
@@ -329,7 +343,7 @@ impl Calls {
             command
         };
         let reply = match call(script, at.route, (&with_queue(self.queue_of(at))).into()).await {
-            Err(CommandError::Scattered(_)) => {
+            Err(error) if error.excludes_queue() => {
                 call(script, at.route, (&with_queue(None)).into()).await?
             }
             reply => reply?,
@@ -367,7 +381,7 @@ impl Calls {
             command
         };
         let reply = match call(script, at.route, (&with_queue(self.queue_of(at))).into()).await {
-            Err(CommandError::Scattered(_)) => {
+            Err(error) if error.excludes_queue() => {
                 call(script, at.route, (&with_queue(None)).into()).await?
             }
             reply => reply?,
