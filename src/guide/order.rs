@@ -22,9 +22,11 @@
 //!   in between.
 //! - A process has one place in the queue, for all of its waiters. While other processes wait, its turn serves
 //!   the waiters that wait when the turn begins. After 50 ms, the turn ends with the present hold. If it has
-//!   lasted less than 2 ms, it also serves later waiters.
+//!   lasted less than 2 ms, it also serves later waiters. A waiter with a fixed
+//!   [`lease`](crate::Acquire::lease) has a turn of its own, since a fixed lease is not handed off.
 //! - A process whose first attempt finds the key held enters the queue at its next attempt. A single attempt,
-//!   [`no_wait`](crate::Acquire::no_wait), does not enter the queue.
+//!   [`no_wait`](crate::Acquire::no_wait), does not enter the queue, unless it waits for a release of its own process
+//!   that is in flight.
 //! - If every notification is lost, each waiting process attempts within 1.1 s. An attempt from the queue on a free
 //!   key serves the first process, so the key reaches the first live process within that time.
 //!
@@ -80,5 +82,6 @@
 //! - While a slot is moving to another node, its keys have no queue.
 //! - With full memory, a process cannot enter the queue, and polls about once a second. Places in the queue remain.
 //! - Without the [permissions](crate::RedisBackend#permissions) for sorted sets there is no queue. The backend
-//!   warns when it connects.
+//!   warns when it connects. A key whose queue alone is denied has no queue, and the backend warns at the first one.
+//! - A single attempt can acquire the key in the turn of the clients outside the queue.
 //! - A release looks at the first 32 places. If none of these processes is reachable, the key is free.
