@@ -33,8 +33,8 @@ use crate::backend::{
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use tower_lock::{LockManager, Memory, Quorum};
 ///
-/// // Stores in one process are for demonstration. In production, each node is a `RedisBackend` on its own
-/// machine.
+/// // Stores in one process are for demonstration. In production, each node is a `RedisBackend` on a server
+/// // of its own.
 /// let quorum = Quorum::builder()
 ///     .node(Memory::new())
 ///     .node(Memory::new())
