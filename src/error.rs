@@ -51,6 +51,15 @@ pub enum ErrorKind {
     InvalidSetup,
     /// No route of the axum router matches the request of a layer that locks by a path parameter.
     NoRoute,
+    /// The body of the request is larger than the limit of
+    /// [`read_body_first`](crate::LockLayer::read_body_first).
+    BodyTooLarge,
+    /// The body of the request was incomplete at the deadline of
+    /// [`read_body_first`](crate::LockLayer::read_body_first).
+    BodyTimeout,
+    /// The body of the request ended with an error before [`read_body_first`](crate::LockLayer::read_body_first)
+    /// had read it. The source is that error.
+    BodyFailed,
     /// An option of the acquire is out of bounds; the source is a [`ConfigError`].
     InvalidOption,
     /// The key exists in the backend and is not a lock. It is never touched.
@@ -177,6 +186,9 @@ impl fmt::Display for Error {
             ErrorKind::InvalidKey => "the lock key is invalid",
             ErrorKind::InvalidSetup => "the layer finds no key in its requests",
             ErrorKind::NoRoute => "no route matches the request",
+            ErrorKind::BodyTooLarge => "the request body is too large",
+            ErrorKind::BodyTimeout => "the request body is late",
+            ErrorKind::BodyFailed => "the request body is incomplete",
             ErrorKind::InvalidOption => "an option of the acquire is invalid",
             ErrorKind::KeyConflict => "the key belongs to something that is not a lock",
             ErrorKind::ReentrancyLimit => "the lock is held too many times by its owner",

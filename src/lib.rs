@@ -144,6 +144,7 @@
 //! | the request has no usable key | 400 | no | `lock-key-invalid` |
 //! | no route matches, under a layer that locks by a path parameter | 404 | no | `no-route` |
 //! | the program is wrong: no request to the route has a key | 500 | no | `lock-misconfigured` |
+//! | the body is too large, late or incomplete, under [`LockLayer::read_body_first`] | 413, 408 or 400 | no | `about:blank` |
 //! | the key in the backend holds something else | 500 | no | `lock-key-conflict` |
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
 //!
@@ -209,9 +210,9 @@ pub use error::{ConfigError, ConnectError, Error, ErrorKind};
 pub use extract::{HeldRejection, LockScopeRejection, Locked, LockedRejection, OwnerRejection};
 pub use key::{InvalidKey, LockKey, LockKeys};
 pub use layer::{
-    ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, KeyExtractor, LockBody, LockLayer,
-    LockRejection, LockScope, LockScopeLayer, LockScopeService, LockService, LockTarget, OnLost,
-    OnUnavailable, ResponseFuture, Unlocked,
+    BodyFirst, BodyFirstFuture, ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys,
+    KeyExtractor, LockBody, LockLayer, LockRejection, LockScope, LockScopeLayer, LockScopeService,
+    LockService, LockTarget, OnLost, OnUnavailable, ReadBody, ResponseFuture, Unlocked,
 };
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]

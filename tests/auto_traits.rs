@@ -11,11 +11,11 @@ use tower_lock::backend::{
     Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{
-    Acquire, AcquireFuture, ByExtension, ByFn, ByHeader, ByPath, ByQuery, ConfigError,
-    ConnectError, Error, ErrorKind, FencingToken, Held, InvalidKey, LockBody, LockGuard, LockInfo,
-    LockKey, LockKeys, LockLayer, LockManager, LockManagerBuilder, LockRejection, LockScope,
-    LockScopeLayer, LockScopeService, LockService, Lost, Memory, OnLost, OnUnavailable, Owner,
-    Quorum, ResponseFuture, Snapshot, Unlocked,
+    Acquire, AcquireFuture, BodyFirst, BodyFirstFuture, ByExtension, ByFn, ByHeader, ByPath,
+    ByQuery, ConfigError, ConnectError, Error, ErrorKind, FencingToken, Held, InvalidKey, LockBody,
+    LockGuard, LockInfo, LockKey, LockKeys, LockLayer, LockManager, LockManagerBuilder,
+    LockRejection, LockScope, LockScopeLayer, LockScopeService, LockService, Lost, Memory, OnLost,
+    OnUnavailable, Owner, Quorum, ReadBody, ResponseFuture, Snapshot, Unlocked,
 };
 
 /// A type that is neither `Send` nor `Sync`, for parameters that must not matter.
@@ -94,6 +94,11 @@ assert_impl_all!(LockScopeService<()>: Clone);
 assert_shared!(ByFn<fn()>, ByPath, ByHeader, ByQuery, OnLost, LockRejection);
 assert_shared!(OnUnavailable, Unlocked);
 assert_shared!(ByExtension<Local>, LockLayer<ByPath>, LockService<(), ByPath>);
+assert_shared!(
+    BodyFirst<ByPath>,
+    LockLayer<BodyFirst<ByPath>>,
+    ReadBody<String>
+);
 // Only one task reads a body. `on_reject` may return one that is not `Sync`, such as axum's.
 assert_impl_all!(LockBody<String>: Send, Unpin, std::fmt::Debug);
 assert_error!(LockRejection);
@@ -103,6 +108,8 @@ assert_impl_all!(LockRejection: Clone);
 // It holds the handler's future, which may hold any value.
 assert_impl_all!(ResponseFuture<Response, (), String>: Send, std::fmt::Debug);
 assert_not_impl_any!(ResponseFuture<Response, (), String>: Unpin);
+assert_impl_all!(BodyFirstFuture<Response, (), String>: Send, std::fmt::Debug);
+assert_not_impl_any!(BodyFirstFuture<Response, (), String>: Unpin);
 
 #[cfg(feature = "axum")]
 mod axum {

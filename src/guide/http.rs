@@ -15,6 +15,9 @@
 //! | the request has no usable key | 400 | no | `lock-key-invalid` |
 //! | no route matches, under a layer that locks by a path parameter | 404 | no | `no-route` |
 //! | the program is wrong: no request to the route has a key | 500 | no | `lock-misconfigured` |
+//! | [`read_body_first`](crate::LockLayer::read_body_first): the body is larger than its limit | 413 | no | `about:blank` |
+//! | `read_body_first`: the body is incomplete at its deadline | 408 | no | `about:blank` |
+//! | `read_body_first`: the body ends with an error | 400 | no | `about:blank` |
 //! | the key in the backend holds something else | 500 | no | `lock-key-conflict` |
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
 //! | the program set an option out of bounds | 500 | no | `lock-option-invalid` |
@@ -61,6 +64,7 @@
 //! | limit the wait | [`wait`](crate::LockLayer::wait), [`no_wait`](crate::LockLayer::no_wait) | 5 s, or the manager's |
 //! | let clients shorten the wait by `Prefer: wait=N` | [`honor_prefer_wait`](crate::LockLayer::honor_prefer_wait) | off |
 //! | limit the hold | [`max_hold`](crate::LockLayer::max_hold) | 5 min |
+//! | read the body before the lock | [`read_body_first`](crate::LockLayer::read_body_first) | the lock is acquired at the head |
 //! | lock only POST, PUT, PATCH, DELETE and other writes | [`writes_only`](crate::LockLayer::writes_only) | every request with a key |
 //! | answer 423 in place of 409 | [`status`](crate::LockLayer::status) | 409 |
 //! | replace rejections | [`on_reject`](crate::LockLayer::on_reject) | problem details |
@@ -83,6 +87,43 @@
 //!
 //! A scope keeps the locks until the response is complete, and aborts the handler if one is lost. Without a layer or a
 //! scope, the locks of `Locked` are released when the guard is dropped, and a handler whose lock is lost continues.
+//!
+//! # Clients that are not trusted
+//!
+//! A layer acquires the lock when the head of a request has arrived. A client that sends its body slowly then holds the
+//! key, and all other requests for it wait or are rejected. [`max_hold`](crate::LockLayer::max_hold) ends that after
+//! 5 min by default. [`read_body_first`](crate::LockLayer::read_body_first) acquires the lock after the body:
+//!
+//! ```
+//! # #[cfg(not(feature = "axum"))]
+//! # fn main() {}
+//! # #[cfg(feature = "axum")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
+//! use axum::{Router, body::Body, http::{Request, StatusCode}, routing::put};
+//! use tower::ServiceExt;
+//! use tower_lock::{LockLayer, LockManager};
+//!
+//! // At most 64 KiB, complete within 10 s.
+//! let layer = LockLayer::by_path(LockManager::in_memory())
+//!     .read_body_first(64 * 1024, Duration::from_secs(10));
+//! let app: Router = Router::new()
+//!     .route("/orders/{id}", put(async |order: String| order))
+//!     .route_layer(layer);
+//!
+//! let too_large = Request::put("/orders/42").body(Body::from(vec![b'x'; 64 * 1024 + 1]))?;
+//! assert_eq!(app.oneshot(too_large).await?.status(), StatusCode::PAYLOAD_TOO_LARGE);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - A client that must not write the resource goes no further than authentication outside of the layer.
+//! - A client that reads its response slowly holds the lock too. A response in memory, or
+//!   [`release_at_head`](crate::LockLayer::release_at_head), releases it at the head.
+//! - The keys of a layer come from the client. [`max_waiters`](crate::LockManagerBuilder::max_waiters) bounds the
+//!   requests that wait. A limit of concurrent requests outside of the layer bounds the memory of their bodies.
 //!
 //! # In an existing axum app
 //!
@@ -129,6 +170,7 @@
 //!
 //! | end of the request | then |
 //! |---|---|
+//! | the client disconnects while `read_body_first` reads its body | nothing: it is in no queue yet |
 //! | the client disconnects while it waits | it leaves the queue |
 //! | the client disconnects while the handler runs | the handler is dropped, then the lock is released |
 //! | the handler panics, or an outer timeout ends it | the same |
@@ -142,4 +184,5 @@
 //!
 //! - After 409, 429 or 503 with `Retry-After`: retry after that time. The request did not run.
 //! - After 500 `lock-lost`: the request may have run in part. Read the resource before you retry.
-//! - After 400 or another 500: a retry does not help.
+//! - After 408: the request did not run. Send it again, with its body at once.
+//! - After 400, 413 or another 500: a retry does not help.

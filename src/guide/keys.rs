@@ -87,7 +87,8 @@
 //!   [`acquire`](crate::LockManager::acquire) in a handler needs `.owner(held.owner())`. Without it, the acquire waits
 //!   for its own request.
 //! - **A layer locks before the body arrives.** A client that sends its body slowly holds the lock. For clients that
-//!   are not trusted, use `Locked<Json<..>>`, which reads the body first.
+//!   are not trusted, set [`read_body_first`](crate::LockLayer::read_body_first), or use `Locked<Json<..>>`, which
+//!   locks after the body.
 //! - **In doubt, lock too much.** A key that covers too much costs time. A key that covers too little loses updates.
 //!
 //! # Form and length

@@ -15,8 +15,8 @@
 //! | `tower_lock_passed_over_total` | counter of waiters whose processes ended or hang | it increases outside of deployments |
 //!
 //! The label `outcome` is `granted`, `busy`, `too_many_waiters`, `overloaded`, `unavailable`, `misconfigured`, `lost`,
-//! `shutting_down`, `invalid_key`, `invalid_setup`, `no_route`, `invalid_option`, `key_conflict` or
-//! `reentrancy_limit`. No label contains a key.
+//! `shutting_down`, `invalid_key`, `invalid_setup`, `no_route`, `body_too_large`, `body_timeout`, `body_failed`,
+//! `invalid_option`, `key_conflict` or `reentrancy_limit`. No label contains a key.
 //!
 //! The feature `tracing` reports these events:
 //!
@@ -50,6 +50,7 @@
 //! | 503 `lock-overload` | 65,536 acquires wait in this manager | as above, over all keys: [`max_waiters`](crate::LockManagerBuilder::max_waiters) |
 //! | 503 `lock-unavailable` with `Retry-After` | the server did not reply within the wait | read the `cause` in the log; check the network, the load and the failover of the server |
 //! | 503 `lock-unavailable` without `Retry-After` | the server rejects this client | check the password, the [permissions](super::redis#permissions) and the certificate |
+//! | 408 or 413 | [`read_body_first`](crate::LockLayer::read_body_first) rejected a body | raise its deadline or limit if the clients are right |
 //! | 503 `shutting-down` | this instance is ending | nothing: another instance serves the retry |
 //! | 500 `lock-lost` | the lock was lost while the handler ran | see the next section |
 //! | 500 `lock-key-conflict` | the key in Redis belongs to other data | set a [prefix](crate::backend::redis::RedisBackendBuilder::prefix) of your own |

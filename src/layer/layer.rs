@@ -10,6 +10,7 @@ use http::{Response, StatusCode};
 use http_body::Body;
 use tower::{BoxError, Layer};
 
+use super::body_first::BodyFirst;
 use super::keys::{KeyExtractor, Keyed};
 use super::options::{OnLost, Options, Wait};
 use super::rejection::LockRejection;
@@ -70,9 +71,9 @@ use crate::{ConfigError, LockManager};
 ///   `any(handler).layer(..)`.
 /// - *Authentication and validation outside of it.* A client without permission must not block other clients. CORS
 ///   goes outside as well, so that a preflight does not wait.
-/// - *Limits on slow uploads outside of it*, or buffer the body first. The lock is acquired when the head of the
-///   request has arrived. A client that sends its body slowly holds the lock, for at most
-///   [`max_hold`](Self::max_hold). [`Locked<Json<T>>`](crate::Locked) locks after the body.
+/// - *Slow clients.* The lock is acquired when the head of the request has arrived. A client that sends its body slowly
+///   holds the lock, for at most [`max_hold`](Self::max_hold). If clients are not trusted, set
+///   [`read_body_first`](Self::read_body_first), or use [`Locked<Json<T>>`](crate::Locked), which locks after the body.
 /// - *Short waits for large requests.* Over HTTP/1.1, a server notices a disconnect only when it reads on. While a
 ///   part of the body, or a further request, is unread, the request keeps its place in the queue.
 /// - *Timeouts outside of it, and longer than [`wait`](Self::wait).* A busy resource is then 409 and not 408, and a
@@ -132,6 +133,44 @@ impl<K: KeyExtractor> LockLayer<K> {
             locks,
             keys: Arc::new(Keyed::new(keys)),
             options: Options::default(),
+        }
+    }
+
+    /// Reads the body of the request before the wait for the lock begins. By default, the lock is acquired when the
+    /// head has arrived, so a client that sends its body slowly holds the lock.
+    ///
+    /// A body of more than `limit` bytes is answered with 413, at once if `Content-Length` says so. A body that is
+    /// incomplete after `deadline`, counted from the head, is answered with 408. One that ends with an error is
+    /// answered with 400. None of these requests acquires a lock. A request without a usable key is rejected before
+    /// its body is read. A request that passes without a lock streams its body.
+    ///
+    /// - The inner service receives a [`ReadBody`](crate::ReadBody) with the bytes and the trailers. Routes, handlers
+    ///   and extractors of axum accept it. For a service of one body type, put
+    ///   [`MapRequestBodyLayer`](https://docs.rs/tower-http/latest/tower_http/map_request_body/) between them.
+    /// - Each request holds up to twice `limit` in memory while it is read, and once while it waits.
+    /// - Set it on no route with streaming bodies. A gRPC call whose client sends its messages one after another
+    ///   ends at the deadline with `DEADLINE_EXCEEDED`.
+    /// - Under [`observe_only`](Self::observe_only), a body that would be rejected runs without a lock.
+    ///
+    /// # Panics
+    ///
+    /// If `deadline` is not between 10 ms and 366 days.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_lock::{LockLayer, LockManager};
+    ///
+    /// let layer = LockLayer::by_path(LockManager::in_memory())
+    ///     .read_body_first(64 * 1024, Duration::from_secs(10))
+    ///     .wait(Duration::from_secs(2));
+    /// # drop(layer);
+    /// ```
+    pub fn read_body_first(self, limit: usize, deadline: Duration) -> LockLayer<BodyFirst<K>> {
+        assert_valid(valid_lease("read_body_first", deadline));
+        LockLayer {
+            locks: self.locks,
+            keys: Arc::new(Keyed::new(BodyFirst::new(self.keys, limit, deadline))),
+            options: self.options,
         }
     }
 }

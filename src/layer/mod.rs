@@ -8,6 +8,7 @@
 //! new answer begins as an `ErrorKind`: `rejection.rs` says what each means to a client.
 
 mod body;
+mod body_first;
 mod constructors;
 mod form;
 mod future;
@@ -27,6 +28,7 @@ mod service;
 mod unlocked;
 
 pub use body::LockBody;
+pub use body_first::{BodyFirst, BodyFirstFuture, ReadBody};
 #[cfg(feature = "axum")]
 pub(crate) use form::RequestInfo;
 pub use future::ResponseFuture;

@@ -28,8 +28,9 @@ pub struct LockRejection {
 
 /// The response to one kind of error.
 struct Problem {
-    /// The end of the `type` URI.
-    name: &'static str,
+    /// The end of the `type` URI. `None` if the status says it all: the type is then `about:blank`, and the title
+    /// the phrase of the status (RFC 9457 §4.2.1).
+    name: Option<&'static str>,
     status: StatusCode,
     title: &'static str,
     detail: &'static str,
@@ -42,6 +43,7 @@ struct Problem {
 #[derive(Clone, Copy)]
 enum GrpcStatus {
     InvalidArgument = 3,
+    DeadlineExceeded = 4,
     ResourceExhausted = 8,
     Aborted = 10,
     Unimplemented = 12,
@@ -59,7 +61,7 @@ impl Problem {
     fn of(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::Busy => Self {
-                name: "resource-busy",
+                name: Some("resource-busy"),
                 status: StatusCode::CONFLICT,
                 title: "Resource busy",
                 detail: "another request is working on this resource; this is temporary",
@@ -67,7 +69,7 @@ impl Problem {
                 grpc: GrpcStatus::Aborted,
             },
             ErrorKind::TooManyWaiters => Self {
-                name: "too-many-waiters",
+                name: Some("too-many-waiters"),
                 status: StatusCode::TOO_MANY_REQUESTS,
                 title: "Too many waiters",
                 detail: "too many requests wait for this resource; this is temporary",
@@ -75,7 +77,7 @@ impl Problem {
                 grpc: GrpcStatus::ResourceExhausted,
             },
             ErrorKind::Overloaded => Self {
-                name: "lock-overload",
+                name: Some("lock-overload"),
                 status: StatusCode::SERVICE_UNAVAILABLE,
                 title: "Lock overload",
                 detail: "too many requests wait for locks; this is temporary",
@@ -89,7 +91,7 @@ impl Problem {
                 ..Self::of(ErrorKind::Unavailable)
             },
             ErrorKind::Unavailable => Self {
-                name: "lock-unavailable",
+                name: Some("lock-unavailable"),
                 status: StatusCode::SERVICE_UNAVAILABLE,
                 title: "Lock unavailable",
                 detail: "locks cannot be taken at the moment; this is temporary",
@@ -97,7 +99,7 @@ impl Problem {
                 grpc: GrpcStatus::Unavailable,
             },
             ErrorKind::ShuttingDown => Self {
-                name: "shutting-down",
+                name: Some("shutting-down"),
                 status: StatusCode::SERVICE_UNAVAILABLE,
                 title: "Shutting down",
                 detail: "this instance is shutting down; another one can serve the request",
@@ -106,7 +108,7 @@ impl Problem {
             },
             // 503 with Retry-After would invite replays of a partial write.
             ErrorKind::Lost => Self {
-                name: "lock-lost",
+                name: Some("lock-lost"),
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock lost",
                 detail: "the lock was lost while the request was served; it may be half done",
@@ -114,7 +116,7 @@ impl Problem {
                 grpc: GrpcStatus::Internal,
             },
             ErrorKind::InvalidKey => Self {
-                name: "lock-key-invalid",
+                name: Some("lock-key-invalid"),
                 status: StatusCode::BAD_REQUEST,
                 title: "Lock key invalid",
                 detail: "the request does not name a resource that can be locked",
@@ -122,7 +124,7 @@ impl Problem {
                 grpc: GrpcStatus::InvalidArgument,
             },
             ErrorKind::InvalidSetup => Self {
-                name: "lock-misconfigured",
+                name: Some("lock-misconfigured"),
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock misconfigured",
                 detail: "the server cannot determine the lock of this request; report this to its operator",
@@ -130,15 +132,39 @@ impl Problem {
                 grpc: GrpcStatus::Internal,
             },
             ErrorKind::NoRoute => Self {
-                name: "no-route",
+                name: Some("no-route"),
                 status: StatusCode::NOT_FOUND,
                 title: "Not found",
                 detail: "no route matches the path of the request",
                 temporary: false,
                 grpc: GrpcStatus::Unimplemented,
             },
+            ErrorKind::BodyTooLarge => Self {
+                name: None,
+                status: StatusCode::PAYLOAD_TOO_LARGE,
+                title: "Content Too Large",
+                detail: "the body of the request is larger than this server permits",
+                temporary: false,
+                grpc: GrpcStatus::ResourceExhausted,
+            },
+            ErrorKind::BodyTimeout => Self {
+                name: None,
+                status: StatusCode::REQUEST_TIMEOUT,
+                title: "Request Timeout",
+                detail: "the body of the request did not arrive in time",
+                temporary: false,
+                grpc: GrpcStatus::DeadlineExceeded,
+            },
+            ErrorKind::BodyFailed => Self {
+                name: None,
+                status: StatusCode::BAD_REQUEST,
+                title: "Bad Request",
+                detail: "the body of the request did not arrive completely",
+                temporary: false,
+                grpc: GrpcStatus::InvalidArgument,
+            },
             ErrorKind::KeyConflict => Self {
-                name: "lock-key-conflict",
+                name: Some("lock-key-conflict"),
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock key conflict",
                 detail: "the name of the lock belongs to something else",
@@ -146,7 +172,7 @@ impl Problem {
                 grpc: GrpcStatus::Internal,
             },
             ErrorKind::ReentrancyLimit => Self {
-                name: "lock-reentrancy",
+                name: Some("lock-reentrancy"),
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock reentrancy",
                 detail: "the request took the same lock too many times",
@@ -154,7 +180,7 @@ impl Problem {
                 grpc: GrpcStatus::Internal,
             },
             ErrorKind::InvalidOption => Self {
-                name: "lock-option-invalid",
+                name: Some("lock-option-invalid"),
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock option invalid",
                 detail: "the server asks for the lock with options that cannot be used",
@@ -232,10 +258,14 @@ impl LockRejection {
     }
 
     /// Returns the `type` of the problem details: the address of a section of
-    /// [`guide::problems`](crate::guide::problems), which ends in `#resource-busy` and the like.
+    /// [`guide::problems`](crate::guide::problems), which ends in `#resource-busy` and the like. The type is
+    /// `about:blank` for a body that [`read_body_first`](crate::LockLayer::read_body_first) rejects.
     #[must_use]
     pub fn problem_type(&self) -> String {
-        format!("{PROBLEMS}#{}", Problem::of(self.kind()).name)
+        match Problem::of(self.kind()).name {
+            Some(name) => format!("{PROBLEMS}#{name}"),
+            None => "about:blank".to_owned(),
+        }
     }
 
     /// How long the request waited for the lock; `None` where no wait would have helped.
@@ -402,6 +432,7 @@ mod tests {
             ErrorKind::ReentrancyLimit,
         ] {
             let Problem { name, status, .. } = Problem::of(kind);
+            let name = name.expect("a type of its own");
             let section = format!("//! # {name}\n//!\n//! Status {}", status.as_u16());
             assert!(page.contains(&section), "{section}");
         }

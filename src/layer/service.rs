@@ -4,8 +4,10 @@ use std::fmt;
 use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
 use tower::{BoxError, Service};
@@ -19,22 +21,22 @@ use super::rejection::LockRejection;
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
 use super::unlocked::Unlocked;
-use crate::LockManager;
+use crate::{AcquireFuture, LockKeys, LockManager, Owner};
 
 /// A service that runs the inner one under a lock; made by [`LockLayer`](crate::LockLayer).
 ///
 /// Its error is the inner service's: what goes wrong with the lock is an answer, not an error.
 pub struct LockService<S, K> {
-    inner: S,
-    lock: Arc<Lock<K>>,
+    pub(super) inner: S,
+    pub(super) lock: Arc<Lock<K>>,
 }
 
 /// How requests are locked. In one place: a service is cloned for each request, more than once, and
 /// each count of clones is memory that all cores write.
-struct Lock<K> {
-    locks: LockManager,
-    keys: Arc<Keyed<K>>,
-    options: Arc<Options>,
+pub(super) struct Lock<K> {
+    pub(super) locks: LockManager,
+    pub(super) keys: Arc<Keyed<K>>,
+    pub(super) options: Arc<Options>,
 }
 
 impl<S, K> LockService<S, K> {
@@ -70,43 +72,82 @@ where
             options,
         } = &*self.lock;
         let options = Arc::clone(options);
-        if options.exempts(request.method()) {
-            return unlocked(&mut self.inner, request, options);
-        }
         let (mut parts, body) = request.into_parts();
-        if options.skips(&parts) {
-            let request = Request::from_parts(parts, body);
-            return unlocked(&mut self.inner, request, options);
-        }
-        let mut asked = RequestInfo::in_parts(&parts);
-        let keys = match keys.extract(&mut parts) {
-            Ok(Some(keys)) => keys,
-            Ok(None) => {
-                let request = Request::from_parts(parts, body);
-                return unlocked(&mut self.inner, request, options);
-            }
-            Err(error) => {
-                if options.passing.pass(&error).is_some() {
-                    parts.extensions.insert(Unlocked::new(error));
-                    let request = Request::from_parts(parts, body);
-                    return unlocked(&mut self.inner, request, options);
-                }
-                return ResponseFuture::invalid(LockRejection::new(error, asked, None), options);
-            }
-        };
-        let owner = RequestLocks::owner(&parts.extensions, locks);
-        let owner = owner.unwrap_or_else(|| locks.new_owner());
-        let preferred = options.preferred_wait(locks, &parts.headers);
-        asked.applied_wait = preferred.and_then(|preferred| preferred.applied);
-        let wait = preferred.map(|preferred| preferred.wait);
-        let acquire = options.acquire(locks, keys, owner, wait);
-        // The request takes the service that `poll_ready` made ready along and leaves the clone:
-        // a clone may not be ready, and calling it could panic or get around its limits.
-        let clone = self.inner.clone();
-        let service = mem::replace(&mut self.inner, clone);
+        let plan = options.plan(locks, keys, &mut parts);
         let request = Request::from_parts(parts, body);
-        ResponseFuture::waiting(acquire, service, request, asked, options)
+        match plan {
+            Plan::Run => unlocked(&mut self.inner, request, options),
+            Plan::Reject(rejection) => ResponseFuture::invalid(rejection, options),
+            Plan::Acquire(attempt) => {
+                let request_info = attempt.request_info;
+                let acquire = attempt.acquire(locks, &options);
+                let service = take_ready(&mut self.inner);
+                ResponseFuture::waiting(acquire, service, request, request_info, options)
+            }
+        }
     }
+}
+
+/// What happens to a request.
+pub(super) enum Plan {
+    /// It runs without a lock of the layer.
+    Run,
+    Reject(LockRejection),
+    Acquire(Attempt),
+}
+
+/// What a request acquires.
+pub(super) struct Attempt {
+    keys: LockKeys,
+    owner: Owner,
+    preferred_wait: Option<Duration>,
+    pub(super) request_info: RequestInfo,
+}
+
+impl Attempt {
+    pub(super) fn acquire(self, locks: &LockManager, options: &Options) -> AcquireFuture {
+        options.acquire(locks, self.keys, self.owner, self.preferred_wait)
+    }
+}
+
+impl Options {
+    /// Decides by the head of a request, before its body is read.
+    pub(super) fn plan<K: KeyExtractor>(
+        &self,
+        locks: &LockManager,
+        keys: &Keyed<K>,
+        request: &mut Parts,
+    ) -> Plan {
+        if self.exempts(&request.method) || self.skips(request) {
+            return Plan::Run;
+        }
+        let mut request_info = RequestInfo::in_parts(request);
+        let keys = match keys.extract(request) {
+            Ok(Some(keys)) => keys,
+            Ok(None) => return Plan::Run,
+            Err(error) if self.passing.pass(&error).is_some() => {
+                request.extensions.insert(Unlocked::new(error));
+                return Plan::Run;
+            }
+            Err(error) => return Plan::Reject(LockRejection::new(error, request_info, None)),
+        };
+        let owner = RequestLocks::owner(&request.extensions, locks);
+        let preferred = self.preferred_wait(locks, &request.headers);
+        request_info.applied_wait = preferred.and_then(|preferred| preferred.applied);
+        Plan::Acquire(Attempt {
+            keys,
+            owner: owner.unwrap_or_else(|| locks.new_owner()),
+            preferred_wait: preferred.map(|preferred| preferred.wait),
+            request_info,
+        })
+    }
+}
+
+/// Returns the service that `poll_ready` made ready, and leaves its clone: a clone may not be ready, and calling
+/// it could panic or get around its limits.
+pub(super) fn take_ready<S: Clone>(service: &mut S) -> S {
+    let clone = service.clone();
+    mem::replace(service, clone)
 }
 
 /// Calls the inner service in a scope, without a lock of the layer's own.

@@ -6,6 +6,9 @@ mod served;
 #[path = "../support/mod.rs"]
 mod support;
 
+#[cfg(feature = "axum")]
+mod body_first;
+mod body_first_rules;
 #[cfg(feature = "test-util")]
 mod by_hand;
 mod cost;

@@ -15,9 +15,10 @@ use tower_lock::backend::{
     Renewal, Renewed,
 };
 use tower_lock::{
-    Backend as _, FromTarget, Held, InvalidKey, LockKey, LockKeys, LockLayer, LockManager,
-    LockRejection, LockScope, LockScopeLayer, LockTarget, Locked, LockedRejection, Memory, OnLost,
-    OnUnavailable, Owner, Quorum, RedisBackend, Unlocked,
+    Backend as _, BodyFirst, BodyFirstFuture, FromTarget, Held, InvalidKey, LockKey, LockKeys,
+    LockLayer, LockManager, LockRejection, LockScope, LockScopeLayer, LockTarget, Locked,
+    LockedRejection, Memory, OnLost, OnUnavailable, Owner, Quorum, ReadBody, RedisBackend,
+    Unlocked,
 };
 use uuid::Uuid;
 
@@ -184,6 +185,18 @@ async fn over_http(canary: &mut Canary, locks: &LockManager) {
     canary.closed(&LockLayer::by_path_param(locks.clone(), "key"));
     canary.closed(&OnLost::Abort);
     through!(LockScopeLayer::new());
+
+    let layer = LockLayer::by_path(locks.clone()).read_body_first(1_000, Duration::from_secs(10));
+    canary.closed::<LockLayer<BodyFirst<_>>>(&layer);
+    let (sender, bodies) = std::sync::mpsc::channel();
+    let mut service = layer.layer(service_fn(|request: Request<ReadBody<String>>| {
+        sender.send(request.into_body()).unwrap();
+        std::future::ready(Ok::<_, Infallible>(Response::new(String::new())))
+    }));
+    let reading: BodyFirstFuture<_, _, _> = service.call(request().map(|_| KEY.to_owned()));
+    canary.closed(&reading);
+    reading.await.unwrap();
+    canary.closed(&bodies.recv().unwrap());
 
     let guard = locks.acquire(KEY).await.unwrap();
     let layer = LockLayer::by_path(locks.clone()).no_wait();

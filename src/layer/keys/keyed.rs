@@ -23,6 +23,10 @@ impl<K> Keyed<K> {
             is_logged: AtomicBool::new(false),
         }
     }
+
+    pub(in crate::layer) fn extractor(&self) -> &K {
+        &self.extractor
+    }
 }
 
 impl<K: KeyExtractor> Keyed<K> {

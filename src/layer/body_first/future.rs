@@ -1,0 +1,154 @@
+//! The way of one request whose body is read before it waits for its lock.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Request, Response};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tower::{BoxError, Service};
+
+use super::body::ReadBody;
+use super::reader::Reader;
+use crate::layer::body::LockBody;
+use crate::layer::future::ResponseFuture;
+use crate::layer::options::Options;
+use crate::layer::rejection::LockRejection;
+use crate::layer::service::{Attempt, unlocked};
+use crate::layer::unlocked::Unlocked;
+use crate::{Error, ErrorKind, LockManager, observe};
+
+pin_project! {
+    /// The future of a [`LockService`](crate::LockService) that reads the body before it acquires the lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped while it reads the body, the request is in no queue yet, and nothing remains. If dropped later, as
+    /// [`ResponseFuture`].
+    pub struct BodyFirstFuture<F, S, B> {
+        #[pin]
+        state: State<F, S, B>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F, S, B> {
+        Reading {
+            // Taken when the body is complete.
+            reading: Option<Reading<S, B>>,
+        },
+        Read {
+            #[pin]
+            future: ResponseFuture<F, S, ReadBody<B>>,
+        },
+    }
+}
+
+/// A request whose body is incomplete.
+pub(super) struct Reading<S, B> {
+    pub(super) reader: Reader<B>,
+    pub(super) parts: Parts,
+    /// Ready: `poll_ready` was called on it and on no clone of it.
+    pub(super) service: S,
+    pub(super) attempt: Attempt,
+    pub(super) locks: LockManager,
+    pub(super) options: Arc<Options>,
+}
+
+impl<F, S, B> BodyFirstFuture<F, S, B> {
+    pub(super) fn reading(reading: Reading<S, B>) -> Self {
+        let reading = Some(reading);
+        Self {
+            state: State::Reading { reading },
+        }
+    }
+
+    /// The body is complete, or the request needs no lock.
+    pub(super) fn read(future: ResponseFuture<F, S, ReadBody<B>>) -> Self {
+        Self {
+            state: State::Read { future },
+        }
+    }
+}
+
+impl<S, B> Reading<S, B>
+where
+    S: Service<Request<ReadBody<B>>>,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    /// The wait begins now.
+    fn acquire(self) -> ResponseFuture<S::Future, S, ReadBody<B>> {
+        let request = Request::from_parts(self.parts, self.reader.into_complete());
+        let info = self.attempt.request_info;
+        let acquire = self.attempt.acquire(&self.locks, &self.options);
+        ResponseFuture::waiting(acquire, self.service, request, info, self.options)
+    }
+
+    fn fail(mut self, kind: ErrorKind) -> ResponseFuture<S::Future, S, ReadBody<B>> {
+        let mut error = Error::new(kind);
+        observe::acquired(Err(&error), || Duration::ZERO);
+        if self.options.passing.pass(&error).is_some() {
+            self.parts.extensions.insert(Unlocked::new(error));
+            let request = Request::from_parts(self.parts, self.reader.into_partial());
+            return unlocked(&mut self.service, request, self.options);
+        }
+        if let Some(cause) = self.reader.take_error() {
+            error = error.with_source(BodyError(cause));
+        }
+        let rejection = LockRejection::new(error, self.attempt.request_info, None);
+        ResponseFuture::invalid(rejection, self.options)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("request body failed")]
+struct BodyError(#[source] BoxError);
+
+impl<F, S, B, ResBody> Future for BodyFirstFuture<F, S, B>
+where
+    F: Future<Output = Result<Response<ResBody>, S::Error>>,
+    S: Service<Request<ReadBody<B>>, Response = Response<ResBody>, Future = F>,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+    ResBody: Body<Data = Bytes> + Unpin,
+    ResBody::Error: Into<BoxError>,
+{
+    type Output = Result<Response<LockBody<ResBody>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            let reading = match state.as_mut().project() {
+                StateProj::Read { future } => return future.poll(cx),
+                StateProj::Reading { reading } => reading,
+            };
+            let polled = reading.as_mut().map(|reading| reading.reader.poll(cx));
+            let read = ready!(polled.expect(TAKEN_ONCE));
+            let reading = reading.take().expect(TAKEN_ONCE);
+            let future = match read {
+                Ok(()) => reading.acquire(),
+                Err(kind) => reading.fail(kind),
+            };
+            state.set(State::Read { future });
+        }
+    }
+}
+
+const TAKEN_ONCE: &str = "BUG: the body is read once";
+
+impl<F, S, B> fmt::Debug for BodyFirstFuture<F, S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.state {
+            State::Reading { .. } => f.debug_struct("BodyFirstFuture").finish_non_exhaustive(),
+            State::Read { future } => fmt::Debug::fmt(future, f),
+        }
+    }
+}
