@@ -53,7 +53,7 @@ help:
 	@echo 'SERVER=name    the Redis server that the tests start (now: $(SERVER))'
 	@echo 'PROCESSES_SECONDS=n  duration of the test with several processes (default: 60)'
 	@echo
-	@echo 'cargo run --example orders   the example to copy; `--example bank` shows lost updates'
+	@echo 'cargo run --example orders   the example to copy; also `bank` (lost updates), `tonic` (gRPC), `jobs` (intervals)'
 
 # `cargo test` excludes the benchmarks and their long runs.
 test: server

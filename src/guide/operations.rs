@@ -105,7 +105,8 @@
 //!
 //! # Background jobs
 //!
-//! A job acquires its lock from the same manager. [`run`](crate::Acquire::run) drops the work if the lock is lost:
+//! A job acquires its lock from the same manager. [`run`](crate::Acquire::run) drops the work if the lock is lost.
+//! `examples/jobs.rs` runs a job at intervals, and another process continues if its process ends:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

@@ -71,10 +71,12 @@
 //!
 //! ```sh
 //! cargo run --example bank    # transfers with and without locks, over HTTP; then serves
-//! cargo run --example orders  # a lock, a database and its fence, in one file to copy
+//! cargo run --example orders  # a lock, a database and its fence; the example to copy
+//! cargo run --example tonic   # gRPC calls that lock by their metadata or message
+//! cargo run --example jobs    # a job at intervals, in one process at a time
 //! ```
 //!
-//! Both keep their locks in memory, or in Redis with `-- --locks redis://127.0.0.1:6379`. Any number of `orders`
+//! All keep their locks in memory, or in Redis with `-- --locks redis://127.0.0.1:6379`. Any number of `orders`
 //! processes can share the locks and the file of `--database`. The test program `processes` starts four of them, kills
 //! and stops them at random for longer than their leases, and finds every update in the database. With `--features
 //! tracing`, `orders` also prints the events of its locks.

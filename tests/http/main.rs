@@ -12,6 +12,8 @@ mod body_first_rules;
 #[cfg(feature = "test-util")]
 mod by_hand;
 mod cost;
+#[cfg(unix)]
+mod grpc;
 #[cfg(feature = "axum")]
 mod keys;
 #[cfg(feature = "axum")]

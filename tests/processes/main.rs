@@ -7,6 +7,7 @@
 
 mod client;
 mod history;
+mod jobs;
 mod process;
 #[path = "../support/mod.rs"]
 mod support;
