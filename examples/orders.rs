@@ -13,9 +13,10 @@
 //! lease and then continues.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // It is a program with output.
 
+mod shared;
+
 use std::error::Error;
 use std::future::IntoFuture as _;
-use std::iter::successors;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -32,13 +33,12 @@ use lexopt::prelude::*;
 use rusqlite::{Connection, OptionalExtension as _};
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio::signal::ctrl_c;
-#[cfg(unix)]
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tower_lock::{FencingToken, Held, LockLayer, LockManager};
+
+use shared::{told_to_stop, with_causes};
 
 const HELP: &str = "\
 Orders in one SQLite file, one request at a time per order, over HTTP.
@@ -285,20 +285,6 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     Ok(served??)
 }
 
-/// Completes at Ctrl-C, or at SIGTERM from a service manager.
-async fn told_to_stop() -> std::io::Result<()> {
-    #[cfg(unix)]
-    {
-        let mut terminated = signal(SignalKind::terminate())?;
-        tokio::select! {
-            interrupted = ctrl_c() => interrupted,
-            _ = terminated.recv() => Ok(()),
-        }
-    }
-    #[cfg(not(unix))]
-    ctrl_c().await
-}
-
 struct Options {
     port: u16,
     locks: String,
@@ -328,17 +314,4 @@ impl Options {
         }
         Ok(Some(options))
     }
-}
-
-/// Returns an error and its causes as one line. A repeated message is left out, because some errors are their own
-/// cause.
-fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut levels: Vec<String> = Vec::new();
-    for level in successors(Some(error), |&error| error.source()) {
-        let level = level.to_string();
-        if !levels.contains(&level) {
-            levels.push(level);
-        }
-    }
-    levels.join(": ")
 }

@@ -17,6 +17,8 @@ mod bank;
 mod options;
 mod play;
 mod routes;
+#[path = "../shared/mod.rs"]
+mod shared;
 mod table;
 
 use std::error::Error;
@@ -26,9 +28,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::signal::ctrl_c;
-#[cfg(unix)]
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -36,6 +35,7 @@ use tower_lock::LockManager;
 
 use bank::Bank;
 use options::Options;
+use shared::{told_to_stop, with_causes};
 
 /// How long requests have to finish after a signal.
 const GRACE: Duration = Duration::from_secs(10);
@@ -114,33 +114,8 @@ async fn demonstrate(address: SocketAddr, once: bool) -> Result<(), Box<dyn Erro
     Ok(())
 }
 
-/// Completes at Ctrl-C and at SIGTERM, by which service managers and containers stop a program.
-async fn told_to_stop() -> std::io::Result<()> {
-    #[cfg(unix)]
-    {
-        let mut terminated = signal(SignalKind::terminate())?;
-        tokio::select! {
-            interrupted = ctrl_c() => interrupted,
-            _ = terminated.recv() => Ok(()),
-        }
-    }
-    #[cfg(not(unix))]
-    ctrl_c().await
-}
-
 /// The program was started in a way that cannot work.
 fn refuse(message: &str) -> ExitCode {
     eprintln!("bank: {message}");
     ExitCode::from(2)
-}
-
-/// An error and what caused it, each of which says its own level only.
-fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

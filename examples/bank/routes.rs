@@ -10,9 +10,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
-use tower_lock::{Held, LockKey, LockKeys, LockLayer, LockManager, LockTarget, Locked};
+use tower_lock::{
+    Held, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer, LockTarget, Locked,
+};
 
 use crate::bank::{Account, Bank, BankError};
+
+/// How long a request waits for its locks.
+const WAIT: Duration = Duration::from_secs(2);
 
 /// The state of the handlers. `Locked` obtains the manager through `FromRef`.
 #[derive(Clone)]
@@ -35,7 +40,9 @@ impl FromRef<App> for LockManager {
 
 pub(crate) fn app(bank: Arc<Bank>, locks: LockManager) -> Router {
     // The key is ["account", <value of the path parameter>].
-    let account = LockLayer::by_path_param(locks.clone(), "account").wait(Duration::from_secs(2));
+    let account = LockLayer::by_path_param(locks.clone(), "account").wait(WAIT);
+    // Keeps the locks of `Locked` until the response is complete.
+    let scope = LockScopeLayer::new().wait(WAIT);
     Router::new()
         .route("/accounts", get(accounts))
         .route(
@@ -46,7 +53,7 @@ pub(crate) fn app(bank: Arc<Bank>, locks: LockManager) -> Router {
             "/accounts/{account}/audit",
             post(audit).route_layer(account),
         )
-        .route("/transfers", post(transfer))
+        .route("/transfers", post(transfer).route_layer(scope))
         .route("/unlocked/transfers", post(unlocked_transfer))
         .with_state(App { bank, locks })
 }
@@ -103,7 +110,7 @@ impl LockTarget for Transfer {
     }
 }
 
-/// The extractor acquires the locks after it has read the body. They are released when `guard` is dropped.
+/// The extractor acquires the locks after it has read the body. The scope releases them.
 async fn transfer(
     State(bank): State<Arc<Bank>>,
     Locked(Json(transfer), guard): Locked<Json<Transfer>>,
