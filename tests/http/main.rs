@@ -27,7 +27,6 @@ mod paths;
 mod random;
 mod retry_after;
 mod scope;
-mod scope_ends;
 #[cfg(unix)]
 mod shutdown;
 mod stacks;

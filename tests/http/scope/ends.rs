@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 use axum::routing::post;
 use bytes::Bytes;
 use futures_util::stream;
-use http::Request;
 use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -20,7 +19,7 @@ use tokio::task::yield_now;
 use tower::ServiceExt;
 use tower_lock::{LockLayer, LockManager, LockScope, LockScopeLayer, Locked};
 
-use crate::scope::{Id, LockedId};
+use super::support::{LockedId, key, request};
 use crate::served::{is_locked, until};
 
 const FRAMES: usize = 4;
@@ -67,10 +66,6 @@ fn apps(locks: &LockManager) -> Vec<Router> {
     apps.map(|app| app.with_state(locks.clone())).collect()
 }
 
-fn request() -> Request<Body> {
-    Request::post("/7").body(Body::empty()).unwrap()
-}
-
 /// Polls up to this often, with a turn of the other tasks after each poll.
 async fn after_polls<F: Future + Unpin>(future: &mut F, polls: usize) -> Option<F::Output> {
     for _ in 0..polls {
@@ -93,7 +88,7 @@ async fn request_dropped_after_any_poll_leaves_no_key() {
     for (app, router) in apps(&locks).into_iter().enumerate() {
         let mut polls = 0;
         loop {
-            let mut response = Box::pin(router.clone().oneshot(request()));
+            let mut response = Box::pin(router.clone().oneshot(request("/7")));
             let is_done = after_polls(&mut response, polls).await.is_some();
             drop(response);
             assert_free(&locks, &format!("app {app} after {polls} polls")).await;
@@ -111,8 +106,8 @@ async fn waiting_request_dropped_after_any_poll_leaves_queue() {
     let locks = LockManager::in_memory();
     for (app, router) in apps(&locks).into_iter().enumerate() {
         for polls in 0..4 {
-            let guard = locks.acquire(crate::scope::key("7")).await.unwrap();
-            let mut response = Box::pin(router.clone().oneshot(request()));
+            let guard = locks.acquire(key("7")).await.unwrap();
+            let mut response = Box::pin(router.clone().oneshot(request("/7")));
             assert!(after_polls(&mut response, polls).await.is_none());
             drop(response);
             assert_eq!(locks.snapshot().waiting, 0);
@@ -127,7 +122,7 @@ async fn body_dropped_after_any_frame_leaves_no_key() {
     let locks = LockManager::in_memory();
     for (app, router) in apps(&locks).into_iter().enumerate() {
         for frames in 0..=FRAMES {
-            let response: Response = router.clone().oneshot(request()).await.unwrap();
+            let response: Response = router.clone().oneshot(request("/7")).await.unwrap();
             let mut body = response.into_body();
             for _ in 0..frames {
                 assert!(body.frame().await.unwrap().is_ok());
@@ -198,7 +193,7 @@ async fn clients_that_hang_up_leave_no_key() {
     let app = Router::new()
         .route(
             "/{id}",
-            post(|Locked(_id, _guard): LockedPath, body: Bytes| async move {
+            post(|Locked(_id, _guard): LockedId, body: Bytes| async move {
                 assert_eq!(body, "body");
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 slow_body()
@@ -227,10 +222,8 @@ async fn clients_that_hang_up_leave_no_key() {
     let idle = tokio::time::timeout(patience, idle).await;
     assert!(idle.is_ok(), "left: {:?}", locks.snapshot());
     for id in 0..10 {
-        let key = crate::scope::key(&id.to_string());
+        let key = key(&id.to_string());
         assert!(!locks.is_locked(key).await.unwrap());
     }
     server.abort();
 }
-
-type LockedPath = Locked<Path<Id>>;

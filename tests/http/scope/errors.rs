@@ -1,0 +1,77 @@
+//! An error that a handler returns, in a scope or a layer.
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
+use http::{Request, StatusCode};
+use tower::ServiceExt;
+use tower_lock::{Error, ErrorKind, LockLayer, LockManager, LockScopeLayer};
+
+use super::support::{kind, request, status, text};
+
+#[tokio::test]
+async fn error_of_handler_is_rendered_for_client() {
+    async fn handler(State(locks): State<LockManager>) -> Result<(), Error> {
+        locks.acquire("busy").no_wait().await.map(drop)
+    }
+    let locks = LockManager::in_memory();
+    let _guard = locks.acquire("busy").await.unwrap();
+    let router = Router::new().route("/", post(handler).get(handler));
+    let bare: Router = router.clone().with_state(locks.clone());
+    let response = bare.clone().oneshot(request("/")).await.unwrap();
+    assert_eq!(response.status(), StatusCode::CONFLICT);
+    assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
+    assert_eq!(response.headers()[CACHE_CONTROL], "no-store");
+    assert_eq!(kind(&response), ErrorKind::Busy);
+
+    let scope = LockScopeLayer::new().status(StatusCode::LOCKED);
+    let layer = LockLayer::by_path(locks.clone()).status(StatusCode::LOCKED);
+    let layered: Router = router.clone().layer(layer).with_state(locks.clone());
+    for app in [router.layer(scope).with_state(locks.clone()), layered] {
+        let plain = Request::post("/").header(ACCEPT, "text/plain");
+        let plain = plain.body(Body::empty()).unwrap();
+        let response = app.clone().oneshot(plain).await.unwrap();
+        assert_eq!(response.status(), StatusCode::LOCKED);
+        assert_eq!(kind(&response), ErrorKind::Busy);
+        assert!(text(response).await.starts_with("Resource busy"));
+
+        let head = Request::head("/").body(Body::empty()).unwrap();
+        let response = app.clone().oneshot(head).await.unwrap();
+        assert_eq!(response.status(), StatusCode::LOCKED);
+        assert_eq!(text(response).await, "");
+
+        let grpc = Request::post("/").header(CONTENT_TYPE, "application/grpc");
+        let grpc = grpc.body(Body::empty()).unwrap();
+        let response = app.clone().oneshot(grpc).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()["grpc-status"], "10");
+    }
+}
+
+#[tokio::test]
+async fn error_with_headers_and_status_keeps_them() {
+    async fn with_cookie(State(locks): State<LockManager>) -> Response {
+        let busy = locks.acquire("busy").no_wait().await.unwrap_err();
+        ([("set-cookie", "a=b")], busy).into_response()
+    }
+    async fn with_status(State(locks): State<LockManager>) -> Response {
+        let busy = locks.acquire("busy").no_wait().await.unwrap_err();
+        (StatusCode::GONE, busy).into_response()
+    }
+    let locks = LockManager::in_memory();
+    let _guard = locks.acquire("busy").await.unwrap();
+    let app: Router = Router::new()
+        .route("/cookie", post(with_cookie))
+        .route("/status", post(with_status))
+        .layer(LockScopeLayer::new().status(StatusCode::LOCKED))
+        .with_state(locks.clone());
+    let response = app.clone().oneshot(request("/cookie")).await.unwrap();
+    assert_eq!(response.status(), StatusCode::LOCKED);
+    assert_eq!(response.headers()["set-cookie"], "a=b");
+    let types = response.headers().get_all(CONTENT_TYPE);
+    assert_eq!(types.iter().count(), 1);
+    assert_eq!(status(&app, "/status").await, StatusCode::GONE);
+}

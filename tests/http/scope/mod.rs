@@ -1,0 +1,10 @@
+//! The scope of a request: which locks it keeps, and until when.
+
+mod ends;
+mod errors;
+mod hold;
+mod keep;
+mod loss;
+mod nesting;
+mod settings;
+mod support;

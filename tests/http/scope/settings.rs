@@ -1,0 +1,98 @@
+//! The settings of a scope apply to `Locked` in it.
+
+use std::future::pending;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::post;
+use http::StatusCode;
+use tower::ServiceExt;
+use tower_lock::{ErrorKind, LockLayer, LockManager, LockScopeLayer};
+
+use super::support::{LockedId, key, kind, request, status, text};
+use crate::served::in_time;
+
+#[tokio::test(start_paused = true)]
+async fn max_hold_in_scope_aborts_handler() {
+    let locks = LockManager::in_memory();
+    let handler = async |_locked: LockedId| pending::<()>().await;
+    let limit = LockScopeLayer::new().max_hold(Duration::from_secs(60));
+    let app: Router = Router::new()
+        .route("/{id}", post(handler))
+        .layer(limit)
+        .with_state(locks.clone());
+    let start = tokio::time::Instant::now();
+    let response = in_time(app.oneshot(request("/7"))).await.unwrap();
+    assert_eq!(kind(&response), ErrorKind::Lost);
+    assert_eq!(start.elapsed().as_secs(), 60);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_in_scope_is_not_renewed() {
+    let locks = LockManager::in_memory();
+    let handler = async |_locked: LockedId| pending::<()>().await;
+    let app: Router = Router::new()
+        .route("/{id}", post(handler))
+        .layer(LockScopeLayer::new().lease(Duration::from_secs(10)))
+        .with_state(locks.clone());
+    let start = tokio::time::Instant::now();
+    let response = in_time(app.oneshot(request("/7"))).await.unwrap();
+    assert_eq!(kind(&response), ErrorKind::Lost);
+    assert!(start.elapsed() < Duration::from_secs(11));
+}
+
+#[tokio::test]
+async fn settings_of_innermost_scope_apply() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire(key("7")).await.unwrap();
+    let no_wait = |status| LockScopeLayer::new().no_wait().status(status);
+    let router = Router::new().route("/{id}", post(async |_locked: LockedId| ()));
+    let app: Router = router
+        .clone()
+        .layer(no_wait(StatusCode::LOCKED))
+        .layer(no_wait(StatusCode::IM_A_TEAPOT))
+        .with_state(locks.clone());
+    assert_eq!(status(&app, "/7").await, StatusCode::LOCKED);
+    // A layer is a scope, too.
+    let layer = LockLayer::by_path(locks.clone()).no_wait();
+    let app: Router = router
+        .layer(layer.status(StatusCode::LOCKED))
+        .layer(no_wait(StatusCode::IM_A_TEAPOT))
+        .with_state(locks.clone());
+    assert_eq!(status(&app, "/7").await, StatusCode::LOCKED);
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_of_scope_bounds_locked() {
+    let locks = LockManager::in_memory();
+    let _guard = locks.acquire(key("7")).await.unwrap();
+    let app: Router = Router::new()
+        .route("/{id}", post(async |_locked: LockedId| ()))
+        .layer(LockScopeLayer::new().wait(Duration::from_secs(2)))
+        .with_state(locks.clone());
+    let start = tokio::time::Instant::now();
+    assert_eq!(status(&app, "/7").await, StatusCode::CONFLICT);
+    assert_eq!(start.elapsed().as_secs(), 2);
+}
+
+#[tokio::test]
+async fn rejection_of_locked_goes_through_on_reject() {
+    let locks = LockManager::in_memory();
+    let _guard = locks.acquire(key("7")).await.unwrap();
+    let scope = LockScopeLayer::new().no_wait().on_reject(|rejection| {
+        let mut response = rejection.to_response();
+        *response.body_mut() = "later".to_owned();
+        response
+    });
+    let app: Router = Router::new()
+        .route("/{id}", post(async |_locked: LockedId| ()))
+        .layer(scope)
+        // The outer scope leaves the answer alone.
+        .layer(LockScopeLayer::new().on_reject(|_| http::Response::new(String::new())))
+        .with_state(locks.clone());
+    let response = app.oneshot(request("/7")).await.unwrap();
+    assert_eq!(response.status(), StatusCode::CONFLICT);
+    assert_eq!(kind(&response), ErrorKind::Busy);
+    assert_eq!(text(response).await, "later");
+}
