@@ -52,31 +52,3 @@ where
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use http::Request;
-
-    use super::*;
-    use crate::LockKey;
-
-    fn parts(request: http::request::Builder) -> Parts {
-        request.body(()).expect("a valid request").into_parts().0
-    }
-
-    fn one(name: &str, value: &str) -> Result<Option<LockKeys>, InvalidKey> {
-        Ok(Some(LockKey::from_parts([name, value]).into()))
-    }
-
-    #[test]
-    fn extension_supplies_its_keys() {
-        let mut request = parts(Request::get("/"));
-        let by_key = ByExtension::<LockKey>::new();
-        assert!(matches!(
-            by_key.extract(&request),
-            Err(InvalidKey::Setup { .. })
-        ));
-        request.extensions.insert(LockKey::new("tenant:7"));
-        assert_eq!(by_key.extract(&request), one("tenant", "7"));
-    }
-}

@@ -12,6 +12,8 @@ mod keyed;
 mod lock_by;
 mod path;
 mod target;
+#[cfg(test)]
+mod tests;
 
 pub use by_extension::ByExtension;
 pub use by_fn::{ByFn, IntoLockKeys};
