@@ -784,25 +784,25 @@ async fn unpolled_future_does_nothing() {
 }
 
 #[test]
-#[should_panic(expected = "`LockLayer`: invalid `lease`")]
+#[should_panic(expected = "invalid `lease`")]
 fn zero_lease_is_rejected_at_construction() {
     let _layer = LockLayer::by_path(LockManager::in_memory()).lease(Duration::ZERO);
 }
 
 #[test]
-#[should_panic(expected = "`LockLayer`: invalid `wait`")]
+#[should_panic(expected = "invalid `wait`")]
 fn endless_wait_is_rejected_at_construction() {
     let _layer = LockLayer::by_path(LockManager::in_memory()).wait(Duration::MAX);
 }
 
 #[test]
-#[should_panic(expected = "`LockLayer`: invalid `max_hold`")]
+#[should_panic(expected = "invalid `max_hold`")]
 fn zero_max_hold_is_rejected_at_construction() {
     let _layer = LockLayer::by_path(LockManager::in_memory()).max_hold(Duration::ZERO);
 }
 
 #[test]
-#[should_panic(expected = "`LockLayer`: invalid `status`")]
+#[should_panic(expected = "invalid `status`")]
 fn server_error_status_is_rejected_at_construction() {
     let _layer =
         LockLayer::by_path(LockManager::in_memory()).status(StatusCode::SERVICE_UNAVAILABLE);

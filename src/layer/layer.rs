@@ -12,12 +12,12 @@ use tower::{BoxError, Layer};
 
 use super::body_first::BodyFirst;
 use super::keys::{KeyExtractor, Keyed};
-use super::options::{OnLost, Options, Wait};
+use super::options::{OnLost, Options, Wait, assert_valid};
 use super::rejection::LockRejection;
 use super::service::LockService;
 use super::unlocked::OnUnavailable;
-use crate::lock::{valid_lease, valid_wait};
-use crate::{ConfigError, LockManager};
+use crate::LockManager;
+use crate::lock::valid_lease;
 
 /// Acquires a lock before calling the inner service, and releases it when the response is complete.
 ///
@@ -56,7 +56,7 @@ use crate::{ConfigError, LockManager};
 /// # Defaults and limits
 ///
 /// - All methods are locked, `GET` included, unless [`writes_only`](Self::writes_only) is set.
-/// - A request waits for its lock as long as the manager says, 5 s unless set. [`wait`](Self::wait) and
+/// - A request waits for its lock for the manager's wait, 5 s by default. [`wait`](Self::wait) and
 ///   [`no_wait`](Self::no_wait) change it for one layer.
 /// - A request locks at most 16 keys ([`LockKeys::MAX`](crate::LockKeys::MAX)) in one layer, all or none. More are
 ///   answered with 400.
@@ -154,7 +154,7 @@ impl<K: KeyExtractor> LockLayer<K> {
     ///
     /// # Panics
     ///
-    /// If `deadline` is not between 10 ms and 366 days.
+    /// Panics if `deadline` is not between 10 ms and 366 days.
     ///
     /// ```
     /// use std::time::Duration;
@@ -165,6 +165,7 @@ impl<K: KeyExtractor> LockLayer<K> {
     ///     .wait(Duration::from_secs(2));
     /// # drop(layer);
     /// ```
+    #[track_caller]
     pub fn read_body_first(self, limit: usize, deadline: Duration) -> LockLayer<BodyFirst<K>> {
         assert_valid(valid_lease("read_body_first", deadline));
         LockLayer {
@@ -176,19 +177,19 @@ impl<K: KeyExtractor> LockLayer<K> {
 }
 
 impl<K> LockLayer<K> {
-    /// How long a request waits for its lock before it is answered with 409. Default: what the
-    /// manager says, 5 seconds unless set. Zero is [`no_wait`](Self::no_wait).
+    /// Sets how long a request waits for its lock before it is rejected with 409. Defaults to the manager's wait, 5 s.
+    /// Zero is [`no_wait`](Self::no_wait).
     ///
     /// # Panics
     ///
-    /// If `wait` is longer than 366 days.
+    /// Panics if `wait` is longer than 366 days.
+    #[track_caller]
     pub fn wait(mut self, wait: Duration) -> Self {
-        assert_valid(valid_wait("wait", wait));
-        self.options.wait = Wait::For(wait);
+        self.options.set_wait(wait);
         self
     }
 
-    /// Exactly one try: a request for a busy resource is answered at once.
+    /// Makes each request attempt once: a request for a busy resource is rejected at once.
     pub fn no_wait(mut self) -> Self {
         self.options.wait = Wait::No;
         self
@@ -204,30 +205,30 @@ impl<K> LockLayer<K> {
         self
     }
 
-    /// A fixed lease that is not renewed: the lock is lost after it at the latest. Default: renewed
+    /// Sets a fixed lease that is not renewed, after which the lock is lost. Defaults to a lease that the watchdog renews
     /// for as long as the request takes, up to [`max_hold`](Self::max_hold).
     ///
     /// # Panics
     ///
-    /// If `lease` is not between 10 ms and 366 days.
+    /// Panics if `lease` is not between 10 ms and 366 days.
+    #[track_caller]
     pub fn lease(mut self, lease: Duration) -> Self {
-        assert_valid(valid_lease("lease", lease));
-        self.options.lease = Some(lease);
+        self.options.set_lease(lease);
         self
     }
 
-    /// The longest time that one request may hold the lock, its body included; after it the lock
-    /// is lost. Default: 5 minutes. Without effect on a layer that re-enters the lock of another.
+    /// Sets the longest hold of a request, the response body included, after which the lock is lost. Defaults to
+    /// 5 minutes. Has no effect on a layer that re-enters the lock of another.
     ///
     /// Over HTTP/2, the server does not poll a body that the client does not read. Such a body is dropped when the
     /// client reads on or disconnects. The lock is released before.
     ///
     /// # Panics
     ///
-    /// If `max_hold` is not between 10 ms and 366 days.
+    /// Panics if `max_hold` is not between 10 ms and 366 days.
+    #[track_caller]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        assert_valid(valid_lease("max_hold", max_hold));
-        self.options.max_hold = max_hold;
+        self.options.set_max_hold(max_hold);
         self
     }
 
@@ -254,19 +255,15 @@ impl<K> LockLayer<K> {
         self
     }
 
-    /// The status when the resource is busy. Default: 409 Conflict; 423 Locked is the other one in
-    /// use, by clients that know WebDAV.
+    /// Sets the status when the resource is busy. Defaults to 409 Conflict. Clients that know WebDAV expect 423 Locked.
     ///
     /// # Panics
     ///
-    /// If `status` is not a client error: a 5xx makes load balancers take an instance out of
-    /// service for one busy resource, and anything else looks like success.
+    /// Panics if `status` is not a client error (4xx). After a 5xx, load balancers take an instance out of service for
+    /// one busy resource. Any other status looks like success.
+    #[track_caller]
     pub fn status(mut self, status: StatusCode) -> Self {
-        assert!(
-            status.is_client_error(),
-            "`LockLayer`: invalid `status`: must be a client error (4xx), not {status}"
-        );
-        self.options.busy_status = status;
+        self.options.set_busy_status(status);
         self
     }
 
@@ -277,13 +274,13 @@ impl<K> LockLayer<K> {
         self
     }
 
-    /// What happens to a request whose lock is lost. Default: [`OnLost::Abort`].
+    /// Sets what happens to a request that loses its lock. Defaults to [`OnLost::Abort`].
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.options.on_lost = on_lost;
         self
     }
 
-    /// Rejects no request: for the first week in production.
+    /// Passes each request without a lock that would be rejected: for the first week in production. Off by default.
     ///
     /// The layer makes one attempt without waiting. If it fails for any reason, the request runs at once without
     /// a lock, and carries the extension [`Unlocked`](crate::Unlocked). The rejection that it would have received
@@ -323,10 +320,11 @@ impl<K> LockLayer<K> {
         self
     }
 
-    /// Replaces the answer to a request that did not get its lock, or lost it before the head.
+    /// Sets a function that creates the response to a request that did not get its lock, or lost it before the head.
+    /// Defaults to problem details.
     ///
-    /// The body may be a `String`, axum's, or any other of [`Bytes`]. The rejection is put into
-    /// the extensions of the answer in any case.
+    /// The body can be a `String`, axum's body, or any other body of [`Bytes`]. The rejection is inserted into the
+    /// extensions of the response.
     ///
     /// ```
     /// use http::{Response, StatusCode};
@@ -349,14 +347,6 @@ impl<K> LockLayer<K> {
     {
         self.options.set_on_reject(on_reject);
         self
-    }
-}
-
-/// A layer is built once, at start-up, by the program itself: a setting that no request could use
-/// must not wait for the first request.
-fn assert_valid(setting: Result<(), ConfigError>) {
-    if let Err(invalid) = setting {
-        panic!("`LockLayer`: {invalid}");
     }
 }
 

@@ -14,7 +14,8 @@ use tower::BoxError;
 use super::prefer::PreferredWait;
 use super::rejection::LockRejection;
 use super::unlocked::Passing;
-use crate::{Acquire, AcquireFuture, LockKeys, LockManager, Owner};
+use crate::lock::{valid_lease, valid_wait};
+use crate::{Acquire, AcquireFuture, ConfigError, LockKeys, LockManager, Owner};
 
 /// What happens to a request whose lock is lost while it is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,6 +75,44 @@ impl Default for Options {
             passing: Passing::default(),
             on_reject: None,
         }
+    }
+}
+
+/// A layer is built at start-up. The setters panic, because a setting that no request can use must not wait for the
+/// first one.
+impl Options {
+    #[track_caller]
+    pub(super) fn set_wait(&mut self, wait: Duration) {
+        assert_valid(valid_wait("wait", wait));
+        self.wait = Wait::For(wait);
+    }
+
+    #[track_caller]
+    pub(super) fn set_lease(&mut self, lease: Duration) {
+        assert_valid(valid_lease("lease", lease));
+        self.lease = Some(lease);
+    }
+
+    #[track_caller]
+    pub(super) fn set_max_hold(&mut self, max_hold: Duration) {
+        assert_valid(valid_lease("max_hold", max_hold));
+        self.max_hold = max_hold;
+    }
+
+    #[track_caller]
+    pub(super) fn set_busy_status(&mut self, status: StatusCode) {
+        assert!(
+            status.is_client_error(),
+            "invalid `status`: must be a client error (4xx), not {status}"
+        );
+        self.busy_status = status;
+    }
+}
+
+#[track_caller]
+pub(super) fn assert_valid(setting: Result<(), ConfigError>) {
+    if let Err(invalid) = setting {
+        panic!("{invalid}");
     }
 }
 

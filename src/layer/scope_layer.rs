@@ -10,8 +10,7 @@ use tower::{BoxError, Layer};
 
 use super::options::{OnLost, Options, Wait};
 use super::scope_service::LockScopeService;
-use crate::lock::{valid_lease, valid_wait};
-use crate::{ConfigError, LockRejection};
+use crate::LockRejection;
 
 /// Keeps the locks of [`Locked`](crate::Locked) until the response is complete, and carries their settings.
 ///
@@ -92,9 +91,9 @@ impl LockScopeLayer {
     /// # Panics
     ///
     /// Panics if `wait` is longer than 366 days.
+    #[track_caller]
     pub fn wait(mut self, wait: Duration) -> Self {
-        assert_valid(valid_wait("wait", wait));
-        self.settings.wait = Wait::For(wait);
+        self.settings.set_wait(wait);
         self
     }
 
@@ -110,9 +109,9 @@ impl LockScopeLayer {
     /// # Panics
     ///
     /// Panics if `lease` is not between 10 ms and 366 days.
+    #[track_caller]
     pub fn lease(mut self, lease: Duration) -> Self {
-        assert_valid(valid_lease("lease", lease));
-        self.settings.lease = Some(lease);
+        self.settings.set_lease(lease);
         self
     }
 
@@ -125,9 +124,9 @@ impl LockScopeLayer {
     /// # Panics
     ///
     /// Panics if `max_hold` is not between 10 ms and 366 days.
+    #[track_caller]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        assert_valid(valid_lease("max_hold", max_hold));
-        self.settings.max_hold = max_hold;
+        self.settings.set_max_hold(max_hold);
         self
     }
 
@@ -138,12 +137,9 @@ impl LockScopeLayer {
     /// # Panics
     ///
     /// Panics if `status` is not a client error (4xx).
+    #[track_caller]
     pub fn status(mut self, status: StatusCode) -> Self {
-        assert!(
-            status.is_client_error(),
-            "`LockScopeLayer`: invalid `status`: must be a client error (4xx), not {status}"
-        );
-        self.settings.busy_status = status;
+        self.settings.set_busy_status(status);
         self
     }
 
@@ -166,13 +162,6 @@ impl LockScopeLayer {
     {
         self.settings.set_on_reject(on_reject);
         self
-    }
-}
-
-/// A layer is built at start-up: a setting that no request can use must not wait for the first one.
-fn assert_valid(setting: Result<(), ConfigError>) {
-    if let Err(invalid) = setting {
-        panic!("`LockScopeLayer`: {invalid}");
     }
 }
 
