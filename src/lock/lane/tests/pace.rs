@@ -77,3 +77,67 @@ fn estimate_serves_rejections_of_a_full_queue() {
     lane.queue(3_000, RENEWED);
     assert_eq!(lane.lane.free_in(lane.now), 12 * MS * 2_996 - 10 * MS);
 }
+
+#[test]
+fn older_grants_count_half() {
+    let mut lane = TestLane::idle();
+    lane.lane.begin_queue(lane.now);
+    lane.lane
+        .queue
+        .insert(Box::new(waiter(claim(1, RENEWED)).0));
+    for hold in [[100 * MS; 16].as_slice(), &[10 * MS; 8]].concat() {
+        lane.pass(hold);
+        lane.lane.queue.pace_mut().advance(lane.now);
+    }
+    // The first 16 grants count as 8.
+    assert_eq!(lane.lane.free_in(lane.now), 55 * MS);
+}
+
+#[test]
+fn pace_includes_hold_before_first_waiter() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.pass(30 * MS);
+    lane.queue(2, RENEWED);
+    lane.pass(10 * MS);
+    granted(lane.release(&grant));
+    assert_eq!(lane.lane.free_in(lane.now), 40 * MS);
+}
+
+#[test]
+fn estimate_serves_queue_of_half_to_double_length() {
+    let (mut lane, _grant) = paced();
+    for ticket in 7..14 {
+        lane.queue(ticket, RENEWED);
+    }
+    let free_in = lane.lane.free_in(lane.now);
+    assert_eq!(free_in, 12 * MS * 9);
+    for ticket in 14..22 {
+        lane.queue(ticket, RENEWED);
+    }
+    assert_eq!(lane.lane.free_in(lane.now), free_in);
+    for ticket in 10..22 {
+        assert!(lane.lane.leave(ticket).is_some());
+    }
+    assert_eq!(lane.lane.free_in(lane.now), free_in);
+    assert!(lane.lane.leave(9).is_some());
+    assert_eq!(lane.lane.free_in(lane.now), 12 * MS * 4);
+}
+
+#[test]
+fn estimate_without_waiters_is_never_reused() {
+    let (mut lane, _grant) = TestLane::held(RENEWED);
+    lane.pass(200 * MS);
+    assert_eq!(lane.lane.free_in(lane.now), 200 * MS);
+    lane.pass(5 * MS);
+    assert_eq!(lane.lane.free_in(lane.now), 205 * MS);
+}
+
+#[test]
+fn estimate_of_other_process_ends_with_its_lease() {
+    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
+    let busy = refused(2, Seen::Busy(lane.now + 40 * MS), Place::Out);
+    let ((), effects) = lane.event(|lane, now, effects| lane.refused(&wakeup, busy, now, effects));
+    assert!(effects.is_empty());
+    // The waiter is expected to hold for 100 ms.
+    assert_eq!(lane.lane.free_in(lane.now), 140 * MS);
+}

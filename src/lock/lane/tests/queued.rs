@@ -53,12 +53,14 @@ const BEHIND: Yielded = Yielded::ToQueue { place: None };
 #[test]
 fn attempts_in_queue_share_lease() {
     let (mut lane, wakeup, _answer) = queued();
+    assert!(lane.lane.has_place());
     assert_eq!(contend_as(&mut lane, &wakeup, 4), Some(number(3)));
     // The backend rejected the command.
     assert!(refuse(&mut lane, &wakeup, 4, Place::Unchanged).is_empty());
     assert_eq!(contend_as(&mut lane, &wakeup, 5), Some(number(3)));
     // The backend had no room, or the result is unknown.
     assert!(refuse(&mut lane, &wakeup, 5, Place::Out).is_empty());
+    assert!(!lane.lane.has_place());
     assert_eq!(contend_as(&mut lane, &wakeup, 6), Some(number(6)));
 }
 
@@ -180,11 +182,12 @@ fn single_attempt_after_transfer_is_sent() {
 fn lane_is_idle_soon_after_transfer() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
+    assert!(lane.lane.is_yielding());
     let (_, at) = lane.lane.next_look().expect("a check");
     assert!(at <= lane.now + 20 * MS);
     lane.now = at;
     assert!(lane.look(here()).1.is_empty());
-    assert!(lane.lane.is_idle());
+    assert!(lane.lane.is_idle() && !lane.lane.is_yielding());
 }
 
 #[test]

@@ -258,3 +258,22 @@ fn returning_lease_that_is_gone_is_not_taken_back() {
         assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
     }
 }
+
+#[test]
+fn waiter_here_is_elsewhere_after_move() {
+    let (mut lane, _grant) = TestLane::held(RENEWED);
+    lane.queue(2, RENEWED);
+    assert!(!lane.lane.is_awaited_elsewhere());
+    lane.lane.move_to(elsewhere());
+    assert!(lane.lane.is_awaited_elsewhere());
+}
+
+#[test]
+fn release_future_in_own_runtime_is_not_elsewhere() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    let (report, _reported) = oneshot::channel();
+    lane.lane.join_group(&grant, &claim(1, RENEWED), lane.now);
+    drop(lane.enqueue(from_elsewhere(claim(2, RENEWED))));
+    returns(&mut lane.release_hold(&grant, 1, Some(report)), here());
+    assert_eq!(lane.lane.other_homes(), [elsewhere()]);
+}
