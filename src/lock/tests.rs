@@ -20,7 +20,8 @@ use super::lease::LeaseNumber;
 use super::seats::Seats;
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
-    ForceReleased, HintSender, Hints, Holder, LeaseId, Memory, Release, Released, Renewal, Renewed,
+    ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Memory, Release, Released,
+    ReleasedOrKept, Renewal, Renewed,
 };
 use crate::task::RuntimeId;
 use crate::{Error, LockKey, Owner};
@@ -186,8 +187,16 @@ pub(super) struct Slow {
     pub(super) has_queue: bool,
     /// Whether no subscription takes effect.
     pub(super) is_silent: bool,
+    /// Whether leases are kept, without fresh counters.
+    pub(super) keeps: bool,
+    /// The number of a lease whose release fails.
+    pub(super) refuses_release_of: Option<u64>,
     /// The senders of the recoveries, one per manager.
     pub(super) recoveries: Arc<Mutex<Vec<HintSender>>>,
+}
+
+fn down() -> BackendError {
+    BackendError::refused(BackendErrorKind::Unavailable, "down")
 }
 
 impl Backend for Slow {
@@ -195,8 +204,7 @@ impl Backend for Slow {
         self.attempts.fetch_add(1, Ordering::SeqCst);
         sleep(self.attempt_takes).await;
         if self.is_down {
-            let kind = BackendErrorKind::Unavailable;
-            return Err(BackendError::refused(kind, "down"));
+            return Err(down());
         }
         self.memory.try_acquire(request).await
     }
@@ -223,7 +231,22 @@ impl Backend for Slow {
 
     async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
         sleep(self.release_takes).await;
-        self.memory.release(leases).await
+        let mut outcomes = self.memory.release(leases).await;
+        for (release, outcome) in leases.iter().zip(&mut outcomes) {
+            if self.refuses_release_of == Some(release.lease.number()) {
+                *outcome = Err(down());
+            }
+        }
+        outcomes
+    }
+
+    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
+        if self.keeps {
+            return Ok(ReleasedOrKept::kept(None));
+        }
+        let release = Release::new(request.key.clone(), request.lease);
+        let released = self.memory.release(&[release]).await.remove(0)?;
+        Ok(ReleasedOrKept::passed(released, 0, false))
     }
 
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {

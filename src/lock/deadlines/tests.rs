@@ -84,3 +84,14 @@ fn cleared_index_has_no_entries() {
     deadlines.clear();
     assert_eq!(deadlines.first(here()), None);
 }
+
+#[test]
+fn compacted_index_has_room_for_as_many_entries() {
+    let (now, mut deadlines) = (Moment::now(), Deadlines::default());
+    for millis in 0..10_000 {
+        deadlines.push(here(), entry(now, millis));
+    }
+    deadlines.drop_stale(here(), 1_000, |entry| entry.hash < 1_000);
+    let room = deadlines.heap(here()).capacity();
+    assert!((2_000 + SLACK..3_000).contains(&room), "{room}");
+}

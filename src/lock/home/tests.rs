@@ -117,3 +117,12 @@ fn runtime_without_timers_is_rejected_each_time() {
     }
     assert!(homes.any().is_none());
 }
+
+#[test]
+fn check_of_timers_registers_no_runtime() {
+    let (homes, runtime) = (Homes::new(None), runtime());
+    let entered = runtime.enter();
+    assert!(homes.has_timers());
+    drop(entered);
+    assert!(matches!(current(&homes, &runtime), Current::New(_)));
+}

@@ -1,17 +1,20 @@
 //! Replies to a release.
 
+use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::backend::{BackendError, Memory};
 use crate::lock::clock::Span;
 use crate::lock::lease::Lease;
 use crate::lock::options::Options;
+use crate::lock::release_queue::ReleaseQueue;
 use crate::lock::tests::{self, MS, RENEWED, SECOND, Slow, TOKENS, claim, here, key, number};
 use crate::{ErrorKind, LockManager};
 
@@ -181,4 +184,70 @@ async fn release_runs_in_runtime_of_its_caller() {
     assert!(remote.release_home().is_some());
     let local = engine(Arc::new(Memory::new()));
     assert_eq!(local.release_home(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_kept_under_own_counter_is_handed_off() {
+    let backend = Slow {
+        keeps: true,
+        ..Slow::default()
+    };
+    let attempts = Arc::clone(&backend.attempts);
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    let guard = locks.acquire("k").await.expect("free");
+    let release = async {
+        sleep(SECOND).await;
+        drop(guard);
+    };
+    let (next, ()) = tokio::join!(locks.acquire("k"), release);
+    assert!(next.expect("released").is_held());
+    assert_eq!(attempts.load(Ordering::SeqCst), 1);
+}
+
+/// The group ended the hand-offs of its leases.
+#[tokio::test(start_paused = true)]
+async fn lease_kept_without_tokens_is_released() {
+    let backend = Slow {
+        keeps: true,
+        ..Slow::default()
+    };
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    let group = locks.acquire(["a", "b"]).await.expect("free");
+    let token = group.fencing_token();
+    let release = async {
+        sleep(MS).await;
+        drop(group);
+    };
+    let (next, ()) = tokio::join!(locks.acquire("a"), release);
+    assert!(next.expect("released").fencing_token() > token);
+}
+
+#[tokio::test(start_paused = true)]
+async fn process_has_one_place_behind_others() {
+    let memory = Memory::new();
+    let [one, other] = [memory.clone(), memory].map(|memory| {
+        let locks = LockManager::builder(memory).build();
+        locks.expect("defaults")
+    });
+    let guard = one.acquire("k").await.expect("free");
+    let (mut next, mut last) = (
+        pin!(other.acquire("k").into_future()),
+        pin!(one.acquire("k").into_future()),
+    );
+    for waiter in [&mut next, &mut last] {
+        assert!(timeout(100 * MS, waiter).await.is_err());
+    }
+    drop(guard);
+    let _next = next.await.expect("the first in the queue");
+    assert!(timeout(SECOND, last).await.is_err());
+    let held = other.inspect("k").await.expect("in memory");
+    assert_eq!(held.expect("held").queued, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn empty_queue_has_no_more() {
+    let queue = ReleaseQueue::default();
+    assert!(timeout(SECOND, queue.has_more()).await.is_err());
+    queue.push(key());
+    assert!(timeout(SECOND, queue.has_more()).await.is_ok());
 }

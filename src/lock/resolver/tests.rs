@@ -6,7 +6,7 @@ use super::*;
 use crate::backend::Memory;
 use crate::lock::clock::Span;
 use crate::lock::options::Options;
-use crate::lock::tests::{key, number};
+use crate::lock::tests::{Slow, key, number};
 
 fn runtime() -> runtime::Runtime {
     Builder::new_current_thread()
@@ -83,4 +83,28 @@ fn ended_runtime_that_was_set_keeps_no_leases() {
         engine.resolve(&key(), number(lease), ttl, home);
     }
     assert_eq!(engine.unresolved(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_lease_delays_only_its_key() {
+    let backend = Slow {
+        refuses_release_of: Some(2),
+        ..Slow::default()
+    };
+    let engine = Arc::new(Engine::new(Arc::new(backend), Options::default(), None));
+    let id = engine.current_home().expect("a runtime with timers");
+    let home = engine.homes.get(id).expect("a known runtime");
+    let now = Moment::now();
+    let other = LockKey::new("other");
+    for (key, lease) in [(&key(), 1), (&key(), 2), (&other, 3)] {
+        (home.unresolved).add(key.clone(), number(lease), now + Duration::from_secs(30));
+    }
+    let Step::Release(leases) = home.unresolved.next_step(now) else {
+        panic!("all are due");
+    };
+    home.unresolved.command_sent();
+    release(engine, Arc::clone(&home), leases).await;
+    assert_eq!(home.unresolved.len(), 1);
+    let next = home.unresolved.next_step(Moment::now());
+    assert!(matches!(next, Step::WaitUntil(_)), "{next:?}");
 }

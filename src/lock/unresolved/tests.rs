@@ -257,3 +257,14 @@ fn step_of_many_keys_costs_as_much_as_of_few() {
     let (few, many) = (steps(10), steps(20_000));
     assert!(many < 50 * few, "{few:?} and {many:?}");
 }
+
+#[test]
+fn key_beyond_full_command_goes_in_next_one() {
+    let now = Moment::now();
+    let unresolved = Unresolved::default();
+    for nth in 0..=BATCH {
+        unresolved.add(LockKey::new(format!("key {nth}")), number(1), now + DAY);
+    }
+    assert_eq!(released(&unresolved, now).len(), BATCH);
+    assert_eq!(released(&unresolved, now).len(), 1);
+}
