@@ -219,16 +219,20 @@ async fn queued_waiter_without_subscription_polls() {
     assert!((3..=6).contains(&attempts), "{attempts} attempts");
 }
 
+/// Returns an acquire loop that does not run.
+fn idle_loop() -> (Arc<Engine>, AcquireLoop) {
+    let backend = Arc::new(Slow::default());
+    let engine = Arc::new(Engine::new(backend, Options::default(), None));
+    let home = engine.current_home().expect("a runtime");
+    let mut acquire_loop = AcquireLoop::new(&engine, &LockKey::new("k"), home, Wakeup::default());
+    // Its end is no part of these tests.
+    acquire_loop.over = true;
+    (engine, acquire_loop)
+}
+
 #[tokio::test]
 async fn failed_attempt_without_effect_keeps_place() {
-    let engine = Arc::new(Engine::new(
-        Arc::new(Slow::default()),
-        Options::default(),
-        None,
-    ));
-    let home = engine.current_home().expect("a runtime");
-    let wakeup = Wakeup::default();
-    let mut acquire_loop = AcquireLoop::new(&engine, &LockKey::new("k"), home, wakeup);
+    let (engine, mut acquire_loop) = idle_loop();
     let lease = engine.new_lease_id();
     let mut place_after = |outcome| {
         let now = Moment::now();
@@ -252,8 +256,71 @@ async fn failed_attempt_without_effect_keeps_place() {
     assert_eq!(place_after(refused), (Place::Unchanged, Some(3)));
     let unknown = Err(BackendError::unknown("no reply"));
     assert_eq!(place_after(unknown), (Place::Out, None));
-    // Its end is no part of this test.
-    acquire_loop.over = true;
+}
+
+#[tokio::test]
+async fn lease_of_lost_place_is_resolved() {
+    for (own, unresolved) in [(true, 0), (false, 1)] {
+        let (engine, mut acquire_loop) = idle_loop();
+        let lease = engine.new_lease_id();
+        let sent = match own {
+            true => lease,
+            false => engine.new_lease_id(),
+        };
+        let now = Moment::now();
+        let replied = Replied {
+            lease,
+            terms: RENEWED,
+            sent_at: now,
+            now,
+            outcome: Ok(Contended::waiting(SECOND, None)),
+        };
+        let place = acquire_loop.place_after(LeaseNumber::of(sent), &replied);
+        assert_eq!((place, engine.unresolved()), (Place::Out, unresolved));
+    }
+}
+
+#[tokio::test]
+async fn time_of_next_poll_grows_without_progress() {
+    let (engine, mut acquire_loop) = idle_loop();
+    let (lease, began) = (engine.new_lease_id(), Moment::now());
+    let mut next_attempt = |poll_after, now| {
+        let outcome = Contended::polling(SECOND, 1, poll_after);
+        let replied = Replied {
+            lease,
+            terms: RENEWED,
+            sent_at: now,
+            now,
+            outcome: Ok(outcome),
+        };
+        acquire_loop.place_after(LeaseNumber::of(lease), &replied);
+        let seen = Seen::Busy(now + 10 * SECOND);
+        acquire_loop.next_attempt(&seen, now).since(now)
+    };
+    for (after, elapsed, expected) in [
+        (10 * MS, Duration::ZERO, 10 * MS),
+        (10 * MS, 500 * MS, 50 * MS),
+        (10 * MS, 5 * SECOND, POLL),
+        (20 * MS, 5 * SECOND, 20 * MS),
+    ] {
+        let pause = next_attempt(after, began + elapsed);
+        let range = expected * 9 / 10..=expected * 11 / 10;
+        assert!(range.contains(&pause), "{pause:?} for {expected:?}");
+    }
+}
+
+#[tokio::test]
+async fn listening_process_refreshes_place_rarely() {
+    let (_engine, mut acquire_loop) = idle_loop();
+    acquire_loop.queued = Some(1);
+    let now = Moment::now();
+    for (listens, expected) in [(false, POLL), (true, REFRESH)] {
+        acquire_loop.listens = listens;
+        let seen = Seen::Busy(now + 10 * SECOND);
+        let pause = acquire_loop.next_attempt(&seen, now).since(now);
+        let range = expected * 9 / 10..=expected * 11 / 10;
+        assert!(range.contains(&pause), "{pause:?} for {expected:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::{ErrorKind, LockKey, LockManager};
+use super::Heir;
+use crate::{ErrorKind, LockGuard, LockKey, LockManager};
 
 #[tokio::test(start_paused = true)]
 async fn view_of_released_lock_reports_no_hold() {
@@ -22,7 +24,9 @@ async fn view_of_released_lock_reports_no_hold() {
 async fn lost_lock_has_no_remaining_time() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire("k").await.expect("free");
+    assert!(!guard.is_lost());
     assert!(locks.force_release("k").await.expect("in memory"));
+    assert!(guard.is_lost());
     assert_eq!(guard.remaining(), Duration::ZERO);
 }
 
@@ -59,4 +63,35 @@ async fn debug_shows_key_and_hold_count() {
             "{shown}"
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn view_has_context_of_one_type() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k").await.expect("free");
+    let held = guard.held().with_context(Arc::new(7_u32));
+    assert_eq!(held.context::<u32>().as_deref(), Some(&7));
+    assert_eq!(held.context::<u64>(), None);
+    assert_eq!(guard.held().context::<u32>(), None);
+}
+
+/// Keeps the guard that it inherits.
+#[derive(Default)]
+struct Keeper(Mutex<Option<LockGuard>>);
+
+impl Heir for Keeper {
+    fn inherit(&self, guard: LockGuard, _address: usize) {
+        *self.0.lock().expect("no panic") = Some(guard);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn heir_receives_dropped_guard() {
+    let locks = LockManager::in_memory();
+    let mut guard = locks.acquire("k").await.expect("free");
+    let keeper = Arc::new(Keeper::default());
+    guard.set_heir(Some(keeper.clone()));
+    drop(guard);
+    let kept = keeper.0.lock().expect("no panic").take();
+    assert!(kept.expect("inherited").is_held());
 }
