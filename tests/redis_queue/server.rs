@@ -10,7 +10,7 @@ use redis::{Client, Connection};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use crate::support::process::program;
+use crate::support::process::{program, version};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -37,9 +37,13 @@ impl FrozenServer {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = i64::try_from(since_epoch.unwrap().as_millis()).unwrap();
         std::fs::write(&millis, now.to_ne_bytes()).unwrap();
+        // Older versions allow it, and do not know the option.
+        let debug = ["--enable-debug-command", "yes"];
+        let debug = debug.iter().filter(|_| version() >= 7);
         let process = Command::new(program())
             .args(["--port", "0", "--save", "", "--appendonly", "no"])
             .args(["--unixsocket", "socket", "--dir", "."])
+            .args(debug)
             .env("LD_PRELOAD", library)
             .env("FROZEN_MILLIS", &millis)
             .current_dir(dir.path())
@@ -58,6 +62,11 @@ impl FrozenServer {
             assert!(Instant::now() < deadline, "the server does not start");
             std::thread::sleep(Duration::from_millis(5));
         }
+        // In the background, Redis 8.2 deletes a key in its last millisecond, which commands still find. This
+        // millisecond lasts as long as the clock stands.
+        let mut active_expiry = redis::cmd("DEBUG");
+        active_expiry.arg("SET-ACTIVE-EXPIRE").arg(0);
+        active_expiry.exec(&mut server.connect()).unwrap();
         server
     }
 
@@ -84,6 +93,21 @@ impl FrozenServer {
         self.millis
             .write_all_at(&self.now.to_ne_bytes(), 0)
             .unwrap();
+        self.await_clock();
+    }
+
+    /// Waits until the server has read its clock. Valkey 9.1 reads it once per millisecond of the processor's
+    /// counter, and adds the counter's progress in between.
+    fn await_clock(&self) {
+        let mut connection = self.connect();
+        let deadline = Instant::now() + PATIENCE;
+        let mut time = || {
+            let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(&mut connection).unwrap();
+            seconds * 1_000 + micros / 1_000
+        };
+        while time() != self.now {
+            assert!(Instant::now() < deadline, "the clock of the server stands");
+        }
     }
 }
 
