@@ -9,6 +9,7 @@ mod pollers;
 mod rules;
 mod scripts;
 mod server;
+mod single;
 #[path = "../support/mod.rs"]
 mod support;
 mod world;
