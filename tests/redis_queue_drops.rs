@@ -240,6 +240,53 @@ fn dropped_queued_acquire_serves_companion() {
     every_step(true);
 }
 
+/// A late command restores the place of a process that waits no more, whose subscription lasts for a second.
+#[test]
+fn restored_place_of_idle_process_delays_briefly() {
+    const QUEUE: &str = "lock:{lock:k}%queue";
+    let world = World::new();
+    let here = world.others.block_on(manager(world.server.url(), LEASE));
+    let members = || world.server.cli(&["ZRANGE", QUEUE, "0", "-1"]);
+    // An attempt of the other waiter can serve the queue after the transfer has expired.
+    let unconfirmed = Duration::from_millis(CONFIRM.unsigned_abs()) + 1_100 * MS;
+    for (subscribed, limit) in [(true, unconfirmed + SOON), (false, SOON)] {
+        let guard = world.holder.acquire("k").into_future();
+        let guard = world.others.block_on(guard).unwrap();
+        let waits = here.acquire("k").wait(PATIENCE).into_future();
+        let waits = world.others.spawn(waits);
+        blocking("a place", || world.in_queue(&here, "k"));
+        let lease = members();
+        let lease = lease.lines().find(|it| it.starts_with(&name(&here)));
+        let lease = lease.unwrap().to_owned();
+        waits.abort();
+        blocking("no place", || !world.in_queue(&here, "k"));
+        let other = world.other_waits("k");
+        let channel = format!("redisson_lock__channel:{{lock:k}}%{}", name(&here));
+        let is_subscribed = || {
+            let count = world.server.cli(&["PUBSUB", "NUMSUB", &channel]);
+            count.ends_with('1')
+        };
+        if !subscribed {
+            blocking("the end of the subscription", || !is_subscribed());
+        }
+        let now = world.server.cli(&["TIME"]);
+        let now: i64 = now.lines().next().unwrap().parse().unwrap();
+        let deadline = ((now + 3) * 1_000).to_string();
+        let mark = format!("!{lease}");
+        world
+            .server
+            .cli(&["ZADD", QUEUE, "0", &lease, &deadline, &mark]);
+        assert_eq!(is_subscribed(), subscribed);
+        let released = world.release(guard);
+        let granted = world.others.block_on(other).unwrap();
+        let waited = granted.saturating_duration_since(released);
+        assert!(waited < limit, "{subscribed}: {waited:?}");
+        let managers = [&here, &world.other, &world.holder];
+        let left = nothing_is_left(&world.server, &managers, 8 * SECOND, subscribed);
+        world.others.block_on(left);
+    }
+}
+
 /// A waiter behind proxies, with the first place in a queue of two.
 struct Front {
     world: World,
