@@ -133,6 +133,7 @@ async fn run(mut running: Running) {
     let home = Arc::clone(&running.home);
     let alarm = &home.watchdog;
     let mut known_suspends = suspended();
+    let mut ticked = false;
     loop {
         // Held only for one round, so the manager can be dropped.
         let Some(engine) = running.engine.upgrade() else {
@@ -156,7 +157,8 @@ async fn run(mut running: Running) {
                 return;
             }
         };
-        if engine.lanes.forget_if_empty() {
+        // Only after a tick, because each of many brief locks would start and end a task otherwise.
+        if std::mem::take(&mut ticked) && engine.lanes.forget_if_empty() {
             alarm.clear();
             continue;
         }
@@ -164,7 +166,7 @@ async fn run(mut running: Running) {
         let wakes_at = wakes_at.min(now + TICK);
         tokio::select! {
             biased;
-            () = sleep_until(wakes_at.into()) => {}
+            () = sleep_until(wakes_at.into()) => ticked = true,
             () = alarm.earlier.notified() => {}
             _ = recoveries.next() => {
                 if let Some(engine) = running.engine.upgrade() {

@@ -62,6 +62,18 @@ async fn task_ends_when_no_lane_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn brief_locks_share_one_task() {
+    let (engine, home) = engine().await;
+    for _ in 0..5 {
+        drop(acquire(&engine, "a").await.expect("free"));
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+        assert!(home.watchdog.is_running());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn lock_entered_while_task_ends_is_watched() {
     let (engine, home) = engine().await;
     // A task is about to end, and has made its last check.
