@@ -15,11 +15,13 @@ use super::invalid::InvalidKey;
 /// Dot segments are rejected. Clients and proxies resolve them, and routers do not. A resolved path would be the
 /// lock of another route.
 pub(super) fn canonical(path: &str) -> Result<Cow<'_, [u8]>, InvalidKey> {
-    if has_broken_escape(path.as_bytes()) {
-        return Err(InvalidKey::undecodable("path"));
-    }
-    let mut path = Cow::from(percent_decode(path.as_bytes()));
-    if path.split(|&byte| byte == b'/').any(is_dot_segment) {
+    let mut path = match path.contains('%') {
+        true if has_broken_escape(path.as_bytes()) => return Err(InvalidKey::undecodable("path")),
+        true => Cow::from(percent_decode(path.as_bytes())),
+        false => Cow::Borrowed(path.as_bytes()),
+    };
+    // Most paths have no dot.
+    if path.contains(&b'.') && path.split(|&byte| byte == b'/').any(is_dot_segment) {
         return Err(InvalidKey::DotSegment);
     }
     let end = path.iter().rposition(|&byte| byte != b'/');
