@@ -255,7 +255,7 @@ impl Acquire {
                     let key = key.clone();
                     let engine = Arc::clone(&self.engine);
                     let pending = PendingAcquire::new(engine, key, claim, stage, now);
-                    Started::Slow(Slow::One(Box::pin(pending)))
+                    Started::Slow(Slow::One(pending))
                 }
             }
         } else {
@@ -307,7 +307,7 @@ enum State {
 }
 
 enum Slow {
-    One(Pin<Box<PendingAcquire>>),
+    One(PendingAcquire),
     Many(BoxFuture<Result<LockGuard, Error>>),
 }
 
@@ -340,7 +340,7 @@ impl Future for AcquireFuture {
         match &mut self.state {
             State::Slow { since, rest } => {
                 let outcome = match rest {
-                    Slow::One(pending) => ready!(pending.as_mut().poll(cx)).map(LockGuard::one),
+                    Slow::One(pending) => ready!(Pin::new(pending).poll(cx)).map(LockGuard::one),
                     Slow::Many(all) => ready!(all.as_mut().poll(cx)),
                 };
                 let waited = || Moment::now().since(*since);

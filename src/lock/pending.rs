@@ -14,7 +14,7 @@ use super::command::{Outcome, judge};
 use super::engine::Engine;
 use super::entry::{Stage, Step, enter, hold, leave_inline, pick_up};
 use super::guard::Hold;
-use super::lane::{Seen, Waiter};
+use super::lane::{Seen, TAKE_OVER, Waiter};
 use super::timeout::next_wake;
 use crate::task::Timer;
 use crate::{Error, ErrorKind, LockKey};
@@ -74,6 +74,9 @@ pub(super) struct PendingAcquire {
     claim: Claim,
     /// Boxed because an acquire that waits for ever needs none.
     timer: Option<Pin<Box<Timer>>>,
+    /// Set until the first poll, if that poll needs no timer: the attempt ends, or a task takes it over and
+    /// wakes this future, long before the deadline.
+    begins_untimed: bool,
     stage: Stage,
 }
 
@@ -115,11 +118,14 @@ impl PendingAcquire {
         stage: Stage,
         now: Moment,
     ) -> Self {
-        // An attempt may be over before it needs a timer.
         let until = match stage {
             Stage::Queued(_) => claim.deadline.moment(),
             Stage::Attempting(_) | Stage::Over => None,
         };
+        // Only a task in the caller's runtime runs whenever the caller does. The acquire of a further key of
+        // a group may have moved to another runtime since its claim.
+        let is_taken_over = !engine.homes.is_fixed() && !claim.grouped;
+        let begins_untimed = is_taken_over && !claim.deadline.has_passed(now + 2 * TAKE_OVER);
         let timer = until.map(|until| {
             let at = next_wake(until, now).into();
             // The claim was made in this poll. A runtime that was set is not the caller's.
@@ -133,6 +139,7 @@ impl PendingAcquire {
             key,
             claim,
             timer,
+            begins_untimed,
             stage,
         }
     }
@@ -145,6 +152,7 @@ impl Future for PendingAcquire {
         let this = self.get_mut();
         let (engine, key, claim) = (&this.engine, &this.key, &this.claim);
         let _entered = engine.homes.enter();
+        let needs_no_timer = std::mem::take(&mut this.begins_untimed);
         loop {
             let step = match &mut this.stage {
                 Stage::Attempting(inline) => {
@@ -158,6 +166,8 @@ impl Future for PendingAcquire {
                                 };
                                 drop(state);
                                 attempted(engine, key, in_flight, replied)
+                            } else if needs_no_timer {
+                                return Poll::Pending;
                             } else {
                                 let sent_at = in_flight.attempt.sent_at;
                                 drop(state);
@@ -174,8 +184,7 @@ impl Future for PendingAcquire {
                                 drop(state);
                                 let attempt = Some(in_flight.attempt);
                                 leave_inline(engine, key, claim, attempt, Seen::Nothing);
-                                let error = Error::new(ErrorKind::Unavailable);
-                                Step::Done(Err(error.with_source(NoReply)))
+                                Step::Done(Err(Seen::Nothing.error(Moment::now())))
                             }
                         }
                         Inline::TakenOver(_) => {
@@ -259,11 +268,6 @@ fn wait_over(
         timer.as_mut().reset(next_wake(until, now).into());
     }
 }
-
-/// The first command was in flight at the deadline.
-#[derive(Debug, thiserror::Error)]
-#[error("no reply from the lock backend within the wait")]
-struct NoReply;
 
 #[cfg(test)]
 mod tests;

@@ -268,3 +268,19 @@ fn loss_reaches_callers_without_timers() {
         });
     });
 }
+
+#[test]
+fn stalled_background_extends_no_wait() {
+    let background = current_thread();
+    let locks = LockManager::builder(Simulated::new(60 * SECOND));
+    let locks = built(locks.runtime(background.handle().clone()));
+    current_thread().block_on(async {
+        let (start, wait) = (Instant::now(), LEASE / 4);
+        let acquire = locks.acquire("k").wait(wait).into_future();
+        let ended = timeout(wait + 2 * LATE, acquire).await;
+        let error = ended.expect("ends after its wait").unwrap_err();
+        assert!(error.is_unavailable(), "{error:?}");
+        // The limit also polls the acquire.
+        assert!(start.elapsed() < wait + LATE);
+    });
+}

@@ -29,3 +29,4 @@ pub(super) use looking::Look;
 pub(super) use renewing::Replied;
 pub(super) use returning::{Kept, Order, ReleaseOrKeep};
 pub(super) use state::{Lane, Seen, Waiter};
+pub(super) use tenure::TAKE_OVER;

@@ -106,6 +106,11 @@ pub(in crate::lock) struct Waiter {
     pub(in crate::lock) _seat: Seat,
 }
 
+/// No command was answered until the deadline.
+#[derive(Debug, thiserror::Error)]
+#[error("no reply from the lock backend within the wait")]
+struct NoReply;
+
 /// The last reply of the backend.
 #[derive(Debug)]
 pub(in crate::lock) enum Seen {
@@ -243,7 +248,7 @@ impl Seen {
     /// Returns the error of an acquire that waits no longer.
     pub(in crate::lock) fn error(&self, now: Moment) -> Error {
         match self {
-            Self::Nothing => Error::new(ErrorKind::Unavailable),
+            Self::Nothing => Error::new(ErrorKind::Unavailable).with_source(NoReply),
             Self::Trouble(error) => Error::new(ErrorKind::Unavailable).with_source(error.clone()),
             Self::Busy(until) => {
                 let lease = until.since(now);
