@@ -18,7 +18,9 @@ use http::StatusCode;
 use http::request::Parts;
 
 use self::locking::Locking;
-use crate::layer::{FromTarget, Guarded, LockBy, LockRejection, LockTarget, RequestInfo};
+use crate::layer::{
+    FromTarget, Guarded, LockBy, LockRejection, LockTarget, RequestInfo, RequestLocks,
+};
 use crate::{Error, Held, LockKeys, LockManager, LockScope, Owner};
 
 /// An extractor that locks what the extractor inside found: the value, and the guard.
@@ -302,7 +304,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Owner {
     type Rejection = OwnerRejection;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        parts.extensions.get().copied().ok_or(OwnerRejection(()))
+        RequestLocks::last_owner(&parts.extensions).ok_or(OwnerRejection(()))
     }
 }
 
@@ -311,7 +313,7 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Owner {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
-        Ok(parts.extensions.get().copied())
+        Ok(RequestLocks::last_owner(&parts.extensions))
     }
 }
 

@@ -38,7 +38,6 @@ async fn show_held(request: Request<String>) -> Result<Response<String>, Infalli
     let text = match request.extensions().get::<Held>() {
         Some(held) => {
             assert!(held.is_held());
-            assert_eq!(request.extensions().get(), Some(&held.owner()));
             let keys: Vec<_> = held.keys().map(LockKey::as_str).collect();
             keys.join(" ")
         }
@@ -57,7 +56,7 @@ where
 }
 
 #[tokio::test]
-async fn inner_service_sees_lock_and_owner() {
+async fn inner_service_sees_lock() {
     let locks = LockManager::in_memory();
     let service = LockLayer::by_path(locks.clone()).layer(service_fn(show_held));
     let response = service.oneshot(post("/a")).await.unwrap();

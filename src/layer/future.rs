@@ -179,7 +179,6 @@ where
                     let (mut service, mut request) = call.expect(TAKEN_ONCE);
                     let watch = Watch::open(this.options);
                     let extensions = request.extensions_mut();
-                    RequestLocks::set_owner(extensions, guard.owner());
                     RequestLocks::set_held(extensions, guard.held(), watch.scope());
                     let guard = Some(guard);
                     let future = service.call(request);

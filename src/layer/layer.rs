@@ -91,8 +91,9 @@ use crate::lock::valid_lease;
 ///
 /// # Reentrancy
 ///
-/// The first layer, or [`Locked`](crate::Locked), puts the [`Owner`](crate::Owner) of the request
-/// into its extensions; everything further in re-enters with it. Two layers with one key are one
+/// A request has one owner per manager, that of the first layer or [`Locked`](crate::Locked).
+/// Everything further in re-enters with it, and [`Held::owner`](crate::Held::owner) returns it. If a
+/// middleware inserts an [`Owner`](crate::Owner) into the extensions, the layer uses that one. Two layers with one key are one
 /// lock, held twice. Of two layers with different keys, the handler sees the inner one's
 /// [`Held`](crate::Held). They take their locks one after the other: if other requests take the
 /// same two in another order, both wait for each other until their wait is over, so give both keys

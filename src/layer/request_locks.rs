@@ -2,12 +2,11 @@
 //!
 //! | extension | holds | inserted by |
 //! |---|---|---|
-//! | [`Owner`] | the owner that was used last | a layer that locks, `Locked` |
-//! | [`Held`] | the lock of the innermost layer that locks, with its scope | a layer that locks |
-//! | [`RequestLocks`] | owners of other managers, the scope of a layer that does not lock | as needed |
+//! | [`Held`] | the lock of the innermost layer that locks | a layer that locks |
+//! | [`RequestLocks`] | the owners of the request and its innermost scope | a layer, `Locked` |
+//! | [`Owner`] | the owner with which the request re-enters a lock of the program | the program |
 //!
-//! Most requests have one manager and one layer that locks, so the third extension is rare. Each extension is
-//! an allocation.
+//! Each extension is an allocation.
 
 use http::Extensions;
 use smallvec::SmallVec;
@@ -17,50 +16,53 @@ use crate::{Held, LockManager, Owner};
 
 #[derive(Clone, Default)]
 pub(crate) struct RequestLocks {
-    /// One per manager other than that of the extension `Owner`.
-    others: SmallVec<[Owner; 1]>,
-    /// `None` if a layer that locks is further in.
+    /// One per manager. The one that was used last is the last one.
+    owners: SmallVec<[Owner; 1]>,
     scope: Option<LockScope>,
 }
 
 impl RequestLocks {
     /// Returns the owner of this request with `locks`, or `None` if the request has none yet.
     pub(crate) fn owner(extensions: &Extensions, locks: &LockManager) -> Option<Owner> {
-        let last = extensions.get::<Owner>()?;
-        if locks.has_created(*last) {
-            return Some(*last);
-        }
-        let others = &extensions.get::<Self>()?.others;
-        let mut others = others.iter().copied();
-        others.find(|owner| locks.has_created(*owner))
+        let of_program = extensions.get::<Owner>();
+        let owners = extensions.get::<Self>().map(|it| &it.owners);
+        let owners = of_program.into_iter().chain(owners.into_iter().flatten());
+        owners.copied().find(|owner| locks.has_created(*owner))
+    }
+
+    /// Returns the owner that was used last.
+    #[cfg(feature = "axum")]
+    pub(crate) fn last_owner(extensions: &Extensions) -> Option<Owner> {
+        let own = extensions.get::<Self>().and_then(|it| it.owners.last());
+        own.or_else(|| extensions.get()).copied()
     }
 
     /// Makes this the owner that was used last.
+    #[cfg(feature = "axum")]
     pub(crate) fn set_owner(extensions: &mut Extensions, owner: Owner) {
-        let last = extensions.insert(owner);
-        if let Some(last) = last.filter(|last| *last != owner) {
-            let others = &mut extensions.get_or_insert_default::<Self>().others;
-            others.retain(|other| *other != owner);
-            others.push(last);
-        }
+        extensions.get_or_insert_default::<Self>().use_owner(owner);
     }
 
     /// Returns the innermost scope of the request.
     pub(crate) fn scope(extensions: &Extensions) -> Option<LockScope> {
-        let scope = extensions.get::<Self>().and_then(|it| it.scope.clone());
-        scope.or_else(|| LockScope::of_held(extensions.get::<Held>()?))
+        extensions.get::<Self>()?.scope.clone()
     }
 
-    /// Makes this the innermost scope, of a layer that does not lock.
+    /// Makes this the innermost scope.
     pub(super) fn set_scope(extensions: &mut Extensions, scope: LockScope) {
         extensions.get_or_insert_default::<Self>().scope = Some(scope);
     }
 
-    /// Makes this the innermost scope, of a layer that locks.
+    /// Adds the lock of a layer, and makes its scope the innermost one.
     pub(super) fn set_held(extensions: &mut Extensions, held: Held, scope: LockScope) {
-        if let Some(outer) = extensions.get_mut::<Self>() {
-            outer.scope = None;
-        }
-        extensions.insert(scope.pass_with(held));
+        let locks = extensions.get_or_insert_default::<Self>();
+        locks.use_owner(held.owner());
+        locks.scope = Some(scope);
+        extensions.insert(held);
+    }
+
+    fn use_owner(&mut self, owner: Owner) {
+        self.owners.retain(|other| *other != owner);
+        self.owners.push(owner);
     }
 }

@@ -144,17 +144,6 @@ impl LockScope {
         RequestLocks::scope(extensions)
     }
 
-    /// Returns the scope of a layer that holds a lock for the request.
-    pub(super) fn of_held(held: &Held) -> Option<Self> {
-        let shared = held.context()?;
-        Some(Self { shared })
-    }
-
-    /// Makes this the scope of a layer that holds a lock for the request.
-    pub(super) fn pass_with(self, held: Held) -> Held {
-        held.with_context(self.shared)
-    }
-
     /// Keeps the lock until the response is complete. If the lock is lost before, the handler is aborted as
     /// [`on_lost`](crate::LockScopeLayer::on_lost) defines.
     ///

@@ -40,6 +40,8 @@ impl Held {
         assert!(!keys.as_slice().is_empty(), "a view has at least one key");
         let grant = |key| Grant::new(key, &claim, token, now + Span::FOREVER, now);
         let grants: Vec<_> = keys.as_slice().iter().cloned().map(grant).collect();
-        Self::new(Grants::Many(grants.into()))
+        Self {
+            grants: Grants::Many(grants.into()),
+        }
     }
 }

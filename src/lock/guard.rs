@@ -1,6 +1,5 @@
 //! The guard of a held lock, and a read-only view of it.
 
-use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
@@ -33,7 +32,8 @@ pub(super) struct Hold {
     engine: Option<Arc<Engine>>,
     id: HoldId,
     held: Held,
-    heir: Option<Arc<dyn Heir>>,
+    /// Boxed because it is rare and every guard has a place for it.
+    heir: Option<Box<Arc<dyn Heir>>>,
 }
 
 impl Hold {
@@ -41,7 +41,9 @@ impl Hold {
         Self {
             engine: Some(engine),
             id,
-            held: Held::new(Grants::One(grant)),
+            held: Held {
+                grants: Grants::One(grant),
+            },
             heir: None,
         }
     }
@@ -57,7 +59,9 @@ impl Hold {
         Self {
             engine,
             id,
-            held: Held::new(Grants::Many(grants.into())),
+            held: Held {
+                grants: Grants::Many(grants.into()),
+            },
             heir: None,
         }
     }
@@ -197,7 +201,7 @@ impl LockGuard {
     /// Sets the heir of the hold, which receives this guard if it is dropped. An explicit
     /// [`release`](Self::release) still releases the lock.
     pub(crate) fn set_heir(&mut self, heir: Option<Arc<dyn Heir>>) {
-        self.hold.heir = heir;
+        self.hold.heir = heir.map(Box::new);
     }
 
     /// Returns a read-only view of the lock, which cannot release it.
@@ -245,27 +249,10 @@ impl fmt::Debug for LockGuard {
 /// `false` and [`hold_count`](Held::hold_count) returns 0.
 #[derive(Clone)]
 pub struct Held {
-    grants: Grants,
-    /// What the layer passes on with the view.
-    context: Option<Arc<dyn Any + Send + Sync>>,
+    pub(super) grants: Grants,
 }
 
 impl Held {
-    pub(super) fn new(grants: Grants) -> Self {
-        let context = None;
-        Self { grants, context }
-    }
-
-    pub(crate) fn with_context(mut self, context: Arc<dyn Any + Send + Sync>) -> Self {
-        self.context = Some(context);
-        self
-    }
-
-    /// Returns the context if it has this type.
-    pub(crate) fn context<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        Arc::clone(self.context.as_ref()?).downcast().ok()
-    }
-
     /// Returns the key, or the first of several keys in their sorted order.
     #[must_use]
     pub fn key(&self) -> &LockKey {

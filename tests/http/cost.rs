@@ -58,7 +58,7 @@ async fn acquire(locks: &LockManager, times: u64) {
     }
 }
 
-/// An acquire allocates its grant. The layer adds the two extensions that the handler sees, `Held` and `Owner`.
+/// An acquire allocates its grant. The layer adds two extensions: `Held`, and the owner with the scope.
 #[tokio::test]
 async fn layer_allocates_two_extensions() {
     let locks = LockManager::in_memory();

@@ -65,16 +65,6 @@ async fn debug_shows_key_and_hold_count() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn view_has_context_of_one_type() {
-    let locks = LockManager::in_memory();
-    let guard = locks.acquire("k").await.expect("free");
-    let held = guard.held().with_context(Arc::new(7_u32));
-    assert_eq!(held.context::<u32>().as_deref(), Some(&7));
-    assert_eq!(held.context::<u64>(), None);
-    assert_eq!(guard.held().context::<u32>(), None);
-}
-
 /// Keeps the guard that it inherits.
 #[derive(Default)]
 struct Keeper(Mutex<Option<LockGuard>>);
