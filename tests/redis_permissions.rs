@@ -9,12 +9,13 @@ use std::future::IntoFuture as _;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use tower_lock::backend::conformance;
+use tower_lock::backend::{AcquireRequest, Backend as _, LeaseId, conformance};
 use tower_lock::backend::redis::{Publish, RedisBackend, RedisBackendBuilder};
-use tower_lock::{ConnectError, ErrorKind, LockManager};
+use tower_lock::{ConnectError, ErrorKind, LockKey, LockManager};
+use uuid::Uuid;
 
 use support::cluster::Cluster;
-use support::engine::{PATIENCE, eventually};
+use support::engine::{MS, PATIENCE, eventually};
 use support::process::version;
 use support::redis_server::RedisServer;
 
@@ -45,6 +46,11 @@ const WITH_VOTES: &str = "+get +set";
 const WITH_QUARANTINE: &str = "+set +info";
 /// The additional rule for a forced release.
 const WITH_FORCE: &str = "+hgetall";
+
+/// The names of locks without a prefix. The rules permit the invoices and forget their queues, which the trial at
+/// the start cannot find out.
+const WITHOUT_QUEUES: &str =
+    "~order:* ~invoice:* ~self-test:* ~{fencing-token* ~{order:* ~{self-test:*";
 
 /// Commands that every user may run, regardless of rules.
 const EVERYBODY: [&str; 4] = ["auth", "hello", "quit", "reset"];
@@ -453,12 +459,10 @@ async fn user_without_prefix_locks_allowed_names() {
     }
 }
 
-/// The rules permit the invoices and forget their queues, which the trial at the start cannot find out.
 #[tokio::test]
 async fn lock_with_denied_queue_is_acquired_and_released() {
     let server = RedisServer::start();
-    let names = "~order:* ~invoice:* ~self-test:* ~{fencing-token* ~{order:* ~{self-test:*";
-    allow(&server, &LOCKER.replace("~lock:*", names));
+    allow(&server, &LOCKER.replace("~lock:*", WITHOUT_QUEUES));
     let mut managers = Vec::new();
     for _ in 0..2 {
         let backend = at(&server.url()).prefix("").connect().await.unwrap();
@@ -489,6 +493,37 @@ async fn lock_with_denied_queue_is_acquired_and_released() {
         server.cli(&["KEYS", "invoice:*"]).is_empty()
     })
     .await;
+}
+
+/// The server executes the acquires after their timeout, and then what undoes them.
+#[tokio::test]
+async fn late_acquire_with_denied_queue_is_undone() {
+    let server = RedisServer::start();
+    allow(&server, &LOCKER.replace("~lock:*", WITHOUT_QUEUES));
+    let builder = at(&server.url()).response_timeout(200 * MS).prefix("");
+    let backend = builder.connect().await.unwrap();
+    let connections = || {
+        let list = server.cli(&["CLIENT", "LIST"]);
+        let own = list.lines().filter(|line| line.contains("user=locker"));
+        own.map(|line| line.split(' ').next().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let (before, granted) = (connections(), server.calls("hset"));
+    let acquires = ["invoice:1", "invoice:2", "invoice:3"].map(|key| {
+        let lease = LeaseId::new(Uuid::new_v4(), 1);
+        AcquireRequest::new(LockKey::new(key), lease, 10 * PATIENCE)
+    });
+    server.stop_process();
+    let acquires = acquires.iter().map(|it| backend.try_acquire(it));
+    for outcome in futures_util::future::join_all(acquires).await {
+        assert!(outcome.unwrap_err().may_have_taken_effect());
+    }
+    server.continue_process();
+    eventually("all are undone", || {
+        server.calls("hset") >= granted + 3 && server.cli(&["KEYS", "invoice:*"]).is_empty()
+    })
+    .await;
+    assert_eq!(connections(), before);
 }
 
 /// Without these permissions, the backend omits the owner and the memory policy warning.

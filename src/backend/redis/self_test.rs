@@ -170,7 +170,7 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     // Scripts ignore a message that is denied, and send `EVAL` only to a server without the script. Both
     // permissions need a command of their own.
     let connection = at.route.connection();
-    connection.query(&calls.undo(at, lease)).await?;
+    connection.query(&calls.undo_alone(&[&release])).await?;
     for message in calls.messages(at) {
         connection.query(&message).await?;
     }

@@ -140,9 +140,12 @@ impl Calls {
         let mut command = script.evalsha(2 + more, 2 + more, size);
         command.arg(body).arg(fence).arg(quarantine);
         command.arg(Lease(lease)).arg(millis(ttl)).arg(period);
-        let release = || self.undo(at, lease);
+        let release = || {
+            let release = Release::new(at.key.clone(), lease);
+            self.undo(&self.scripts.release, at.route, &[&release])
+        };
         let undo = Undo {
-            command: &release,
+            commands: &release,
             limit: ttl,
         };
         let outcome = match at.route.acquire(&command, undo).await {
@@ -194,9 +197,12 @@ impl Calls {
         }
         command.arg(Lease(lease)).arg(millis(ttl));
         command.arg(counter).arg(confirmed).arg(period);
-        let release = || self.undo(at, lease);
+        let release = || {
+            let release = Release::new(at.key.clone(), lease);
+            self.undo(&self.scripts.release, at.route, &[&release])
+        };
         let undo = Undo {
-            command: &release,
+            commands: &release,
             limit: ttl,
         };
         let request = Request {
@@ -244,13 +250,11 @@ impl Calls {
                 .map(|it| Release::new(it.key.clone(), it.lease));
             let leases: Vec<_> = leases.collect();
             let leases: Vec<_> = leases.iter().collect();
-            scripts
-                .release
-                .eval(&self.ending(&scripts.release, route, &leases))
+            self.undo(&scripts.release, route, &leases)
         };
         let longest = acquires.iter().map(|it| it.ttl).max();
         let undo = Undo {
-            command: &release,
+            commands: &release,
             limit: longest.unwrap_or_default(),
         };
         let request = Request {

@@ -16,7 +16,7 @@ use crate::backend::redis::connection::{Reply, Undo, after};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, ForceReleased, Holder,
-    KeepRequest, LeaseId, Release, Released, ReleasedOrKept,
+    KeepRequest, Release, Released, ReleasedOrKept,
 };
 
 /// What a count of subscribers includes, as `blind` in `queue.lua`.
@@ -109,13 +109,12 @@ impl Calls {
         command.arg(Lease(lease)).arg(millis(ttl)).arg(at.channel());
         command.arg(kind(listens));
         command.arg(self.blind(at.route).unwrap_or(0)).arg(period);
-        let release = Release::new(at.key.clone(), lease);
         let leave = || {
-            let script = &self.scripts.leave;
-            script.eval(&self.ending(script, at.route, &[&release]))
+            let release = Release::new(at.key.clone(), lease);
+            self.undo(&self.scripts.leave, at.route, &[&release])
         };
         let undo = Undo {
-            command: &leave,
+            commands: &leave,
             limit: ttl,
         };
         let outcome = match at.route.acquire(&command, undo).await {
@@ -205,8 +204,8 @@ impl Calls {
     ) -> Outcomes<Released> {
         let script = &self.scripts.release;
         match (self.end_all(script, route, leases).await, leases) {
-            (Err(error), [release]) if error.excludes_queue() => {
-                let command = self.ending_alone(release);
+            (Err(error), [_]) if error.excludes_queue() => {
+                let command = self.ending_alone(leases);
                 let reply = call(script, route, (&command).into()).await?;
                 if error.is_denied() {
                     self.log_denied_queue();
@@ -229,11 +228,21 @@ impl Calls {
     }
 
     /// Returns a call of `release` or `leave`.
-    pub(super) fn ending(&self, script: &Script, route: &Route, leases: &[&Release]) -> Cmd {
+    fn ending(&self, script: &Script, route: &Route, leases: &[&Release]) -> Cmd {
+        let mut command = self.ending_with(script, leases, self.are_queues_allowed());
+        command.arg(self.blind(route));
+        command
+    }
+
+    /// Returns a release without the queues, which may be at another node.
+    fn ending_alone(&self, leases: &[&Release]) -> Cmd {
+        self.ending_with(&self.scripts.release, leases, false)
+    }
+
+    fn ending_with(&self, script: &Script, leases: &[&Release], with_queues: bool) -> Cmd {
         let names = &self.names;
-        let with_queue = self.are_queues_allowed();
         let bodies = leases.iter().map(|it| names.body(&it.key));
-        let queued = leases.iter().filter(|_| with_queue);
+        let queued = leases.iter().filter(|_| with_queues);
         let keys = bodies.chain(queued.map(|it| names.queue(&it.key)));
         let channels = leases.iter().map(|it| names.channel(&it.key).len());
         let longest = channels.max();
@@ -244,32 +253,20 @@ impl Calls {
                 .arg(Lease(release.lease))
                 .arg(names.channel(&release.key));
         }
-        command.arg(self.blind(route));
         command
     }
 
-    /// Returns a release without the queue, which may be at another node.
-    fn ending_alone(&self, release: &Release) -> Cmd {
-        let mut command = self.scripts.release.evalsha(1, 2, 256);
-        command.arg(self.names.body(&release.key));
-        command.arg(Lease(release.lease));
-        command.arg(self.names.channel(&release.key));
-        command
+    /// Returns the call of `release` or `leave` that undoes an acquire, and a release without the queues for a
+    /// server that rejects it. Both contain the source, because the server may not have the script.
+    pub(super) fn undo(&self, script: &Script, route: &Route, leases: &[&Release]) -> Vec<Cmd> {
+        let undo = script.eval(&self.ending(script, route, leases));
+        vec![undo, self.undo_alone(leases)]
     }
 
-    /// Returns the release that undoes an acquire. It contains the source, because the server may not have
-    /// the script.
-    pub(crate) fn undo(&self, at: KeyRoute<'_>, lease: LeaseId) -> Cmd {
+    /// Returns the release that undoes acquires of bodies alone.
+    pub(crate) fn undo_alone(&self, leases: &[&Release]) -> Cmd {
         let script = &self.scripts.release;
-        let release = Release::new(at.key.clone(), lease);
-        script.eval(&self.ending(script, at.route, &[&release]))
-    }
-
-    /// Returns the release that undoes an acquire of the body alone.
-    pub(super) fn undo_alone(&self, at: KeyRoute<'_>, lease: LeaseId) -> Cmd {
-        let release = Release::new(at.key.clone(), lease);
-        let alone = self.ending_alone(&release);
-        self.scripts.release.eval(&alone)
+        script.eval(&self.ending_alone(leases))
     }
 
     /// Keeps the lease unless another process waits for the key. If one does, the lease is released, or with

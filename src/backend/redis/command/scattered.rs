@@ -122,9 +122,12 @@ impl Calls {
         let script = &self.scripts.acquire_body;
         let mut command = script.evalsha(1, 2, 256);
         command.arg(at.body()).arg(Lease(lease)).arg(millis(ttl));
-        let undo = || self.undo_alone(at, lease);
+        let release = || {
+            let release = Release::new(at.key.clone(), lease);
+            vec![self.undo_alone(&[&release])]
+        };
         let undo = Undo {
-            command: &undo,
+            commands: &release,
             limit: ttl,
         };
         let reply = match at.route.acquire(&command, undo).await {

@@ -27,7 +27,7 @@ use super::dial::Connector;
 use super::link::Link;
 use super::network::Network;
 use super::outage::Outage;
-use super::request::{Reply, Request, Undo};
+use super::request::{Reply, Request, Undo, undo};
 use super::state::State;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError, check, is_demoted, unavailable};
@@ -135,6 +135,18 @@ impl Connection {
             asked: asking,
         });
         outcome.map_err(|error| error.after(resent))
+    }
+
+    /// Sends the commands of an undo, each as [`send`](Self::send).
+    pub(crate) async fn send_undo(
+        self: &Arc<Self>,
+        commands: &[Cmd],
+        asking: bool,
+    ) -> Result<(), CommandError> {
+        undo(commands, |command| async move {
+            self.send(command.into(), asking).await.map(drop)
+        })
+        .await
     }
 
     /// Sends a command that is no script, as [`send`](Self::send).
@@ -348,30 +360,30 @@ impl Connection {
     /// and not executed it yet, so the undo follows over a link that was opened after the command was sent.
     fn undo(self: &Arc<Self>, undo: Undo<'_>, link: &Arc<Link>, asking: bool) {
         let (connection, link) = (Arc::clone(self), Arc::clone(link));
-        let (command, limit) = ((undo.command)(), undo.limit);
+        let (commands, limit) = ((undo.commands)(), undo.limit);
         let until = Instant::now() + limit;
         let limit = limit.min(self.probe_limit());
         self.network().background.spawn(async move {
-            match timeout(limit, link.send(&command, asking)).await {
-                Ok(Ok(Value::ServerError(_))) => connection.discard(&link),
-                Ok(Ok(_reply)) => connection.answered(&link),
+            match timeout(limit, link.undo(&commands, asking)).await {
+                Ok(Ok(())) => connection.answered(&link),
+                Ok(Err(error)) if error.is_rejection() => connection.discard(&link),
                 Ok(Err(_)) | Err(_) => {
                     connection.discard(&link);
                     drop(link);
                     let connection = Arc::downgrade(&connection);
-                    Self::undo_again(connection, &command, asking, until).await;
+                    Self::undo_again(connection, &commands, asking, until).await;
                 }
             }
         });
     }
 
     /// Sends an undo until the server replies, or there is nothing left to undo, or the backend is dropped.
-    async fn undo_again(connection: Weak<Self>, command: &Cmd, asking: bool, until: Instant) {
+    async fn undo_again(connection: Weak<Self>, commands: &[Cmd], asking: bool, until: Instant) {
         let mut failures = 0;
         while Instant::now() < until
             && let Some(connection) = connection.upgrade()
         {
-            match connection.send(command.into(), asking).await {
+            match connection.send_undo(commands, asking).await {
                 Err(error) if !error.is_rejection() => failures += 1,
                 _ => return,
             }

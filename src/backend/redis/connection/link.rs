@@ -8,6 +8,10 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::request::undo;
+use crate::backend::BackendError;
+use crate::backend::redis::command::{CommandError, check};
+
 /// A connection from the pool. It closes when the last handle is dropped.
 pub(crate) struct Link {
     connection: MultiplexedConnection,
@@ -50,6 +54,17 @@ impl Link {
         both.cmd("ASKING").add_command(command.clone());
         let mut replies = connection.send_packed_commands(&both, 1, 1).await?;
         Ok(replies.pop().unwrap_or(Value::Nil))
+    }
+
+    /// Sends the commands of an undo.
+    pub(crate) async fn undo(&self, commands: &[Cmd], asking: bool) -> Result<(), CommandError> {
+        undo(commands, |command| async move {
+            match self.send(command, asking).await {
+                Ok(reply) => check(reply).map(drop),
+                Err(error) => Err(CommandError::Died(BackendError::unknown(error))),
+            }
+        })
+        .await
     }
 
     pub(crate) fn has_ended(&self) -> bool {

@@ -26,9 +26,29 @@ pub(crate) struct Reply {
 /// Undoes a command without a reply, which may still reach the server.
 #[derive(Clone, Copy)]
 pub(crate) struct Undo<'a> {
-    pub(crate) command: &'a (dyn Fn() -> Cmd + Send + Sync),
+    /// Returns the commands, as [`undo`] sends them.
+    pub(crate) commands: &'a (dyn Fn() -> Vec<Cmd> + Send + Sync),
     /// The time after which there is nothing left to undo.
     pub(crate) limit: Duration,
+}
+
+/// Sends the commands of an undo, each only if the server rejects the one before: one of its keys may be denied, or
+/// at another node.
+pub(super) async fn undo<'a, F>(
+    commands: &'a [Cmd],
+    send: impl Fn(&'a Cmd) -> F,
+) -> Result<(), CommandError>
+where
+    F: Future<Output = Result<(), CommandError>>,
+{
+    let mut outcome = Ok(());
+    for command in commands {
+        outcome = send(command).await;
+        if !outcome.as_ref().is_err_and(CommandError::is_rejection) {
+            break;
+        }
+    }
+    outcome
 }
 
 impl<'a> From<&'a Cmd> for Request<'a> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use deadpool_redis::Connection as Pooled;
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisError, Value};
+use redis::{Cmd, RedisError};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
@@ -52,20 +52,20 @@ impl Checkout {
         self.pooled = None;
     }
 
-    /// Sends a last command behind all that are in flight, and returns the connection to the pool after
-    /// the reply. Without a reply within `limit`, the connection is closed and the command sent over a
+    /// Sends the commands of an undo behind all that are in flight, and returns the connection to the pool after
+    /// the reply. Without a reply within `limit`, the connection is closed and the commands are sent over a
     /// new one.
-    pub(super) fn settle(self, last: Cmd, asking: bool, limit: Duration) {
+    pub(super) fn settle(self, last: Vec<Cmd>, asking: bool, limit: Duration) {
         let connection = Arc::clone(&self.connection);
         connection.network().background.spawn(async move {
-            match timeout(limit, self.link.send(&last, asking)).await {
+            match timeout(limit, self.link.undo(&last, asking)).await {
                 // A rejection settles nothing.
-                Ok(Ok(Value::ServerError(_)) | Err(_)) | Err(_) => {
+                Ok(Err(_)) | Err(_) => {
                     let connection = Arc::clone(&self.connection);
                     self.close();
-                    drop(connection.send((&last).into(), asking).await);
+                    drop(connection.send_undo(&last, asking).await);
                 }
-                Ok(Ok(_reply)) => self.put_back(),
+                Ok(Ok(())) => self.put_back(),
             }
         });
     }
@@ -92,7 +92,7 @@ impl Checkout {
     /// Returns the error of a missing reply, and undoes the acquire, which may still be granted.
     pub(super) fn silent(self, undo: Undo<'_>, asking: bool, waited: Duration) -> CommandError {
         self.connection.mark_suspect(&self.shared);
-        self.settle((undo.command)(), asking, undo.limit + waited);
+        self.settle((undo.commands)(), asking, undo.limit + waited);
         CommandError::Died(BackendError::unknown(Cause::NoReply(waited)))
     }
 }

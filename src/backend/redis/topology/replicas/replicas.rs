@@ -128,7 +128,7 @@ impl Replicas {
                     Some(_over) => checkout.put_back(),
                     None => {
                         let ping = redis::cmd("PING");
-                        checkout.settle(ping, false, response_timeout + wait_limit);
+                        checkout.settle(vec![ping], false, response_timeout + wait_limit);
                     }
                 }
                 return reply;
@@ -161,17 +161,15 @@ impl Replicas {
             checkout.put_back();
             return Err(CommandError::Died(BackendError::unknown(error)));
         }
-        let release = (undo.command)();
-        match timeout(response_timeout, link.send(&release, asking)).await {
-            Ok(Ok(Value::Int(_))) => {
+        match timeout(response_timeout, link.undo(&(undo.commands)(), asking)).await {
+            Ok(Ok(())) => {
                 checkout.put_back();
                 Err(CommandError::Refused(error))
             }
-            Ok(Ok(_rejected)) => {
+            Ok(Err(_)) => {
                 checkout.close();
                 Err(CommandError::Died(BackendError::unknown(error)))
             }
-            Ok(Err(error)) => Err(checkout.died(error)),
             Err(_elapsed) => Err(checkout.silent(undo, asking, response_timeout)),
         }
     }
