@@ -16,7 +16,7 @@ use tracing_subscriber::filter::LevelFilter;
 use uuid::Uuid;
 
 use support::cluster::Cluster;
-use support::engine::{PATIENCE, SECOND, eventually, manager};
+use support::engine::{MS, PATIENCE, SECOND, eventually, manager};
 use support::log::Log;
 use support::proxy::{Proxy, Swallow};
 use support::redis_server::RedisServer;
@@ -28,6 +28,8 @@ const UNREACHED: &str = "WARN lock store unreachable";
 const REACHED: &str = "INFO lock store reachable again";
 const REFUSED: &str = "WARN locks cannot be acquired";
 const GRANTED: &str = "INFO locks can be acquired again";
+const UNHEARD: &str = "WARN release notifications unavailable";
+const HEARD: &str = "INFO release notifications available again";
 const LEFT: &str = "INFO server removed";
 const MOVED: &str = "INFO primary changed";
 
@@ -152,6 +154,36 @@ fn forbidden_key_beside_others_is_logged_once() {
         server.cli(&["ACL", "SETUSER", "some", "~*"]);
         drop(locks.acquire("forbidden").wait(PATIENCE).await.unwrap());
         assert_eq!(log.messages(), [REFUSED, GRANTED]);
+    });
+}
+
+/// Its waiters leave before the next attempt to subscribe.
+#[test]
+fn forbidden_channel_beside_others_is_logged_once() {
+    logged(|log| async move {
+        let server = RedisServer::start();
+        let forbidden = "redisson_lock__channel:{lock:forbidden}*";
+        let rules = "ACL SETUSER some on >secret ~* +@all resetchannels \
+                     &redisson_lock__channel:{lock:self-test* &redisson_lock__channel:{lock:k*";
+        server.cli(&rules.split_ascii_whitespace().collect::<Vec<_>>());
+        let locks = manager(server.url_of("some", "secret"), LEASE).await;
+        let other = manager(server.url(), LEASE).await;
+        let held = other.acquire("forbidden").await.unwrap();
+        let permitted = other.acquire("k").await.unwrap();
+        for _ in 0..2 {
+            for key in ["forbidden", "k"] {
+                let waiting = locks.acquire(key).wait(300 * MS).await;
+                assert_eq!(waiting.unwrap_err().kind(), ErrorKind::Busy);
+            }
+            // Longer than a channel outlives its waiters, and than the backoff.
+            tokio::time::sleep(3 * SECOND).await;
+        }
+        assert_eq!(log.messages(), [UNHEARD]);
+        server.cli(&["ACL", "SETUSER", "some", &format!("&{forbidden}")]);
+        let waiting = tokio::spawn(locks.acquire("forbidden").wait(PATIENCE).into_future());
+        eventually("the end", || log.messages() == [UNHEARD, HEARD]).await;
+        drop((held, permitted));
+        drop(waiting.await.unwrap().unwrap());
     });
 }
 

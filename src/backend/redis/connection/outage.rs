@@ -56,6 +56,13 @@ impl Outage {
         }
     }
 
+    /// Ends unless a key has failed. Its outage ends as [`end_for`](Self::end_for) describes.
+    pub(crate) fn end_unless_for_key(&self) {
+        if self.failing().is_none() {
+            self.end();
+        }
+    }
+
     pub(crate) fn begin(&self, cause: &(dyn Error + 'static)) {
         if self.reported.swap(true, Ordering::Relaxed) {
             return;
@@ -77,6 +84,7 @@ impl Outage {
         if !self.reported.load(Ordering::Relaxed) || !self.reported.swap(false, Ordering::Relaxed) {
             return;
         }
+        *self.failing() = None;
         #[cfg(feature = "tracing")]
         tracing::info!(address = self.address, "{message}");
         let _unused_without_the_feature = message;

@@ -219,13 +219,12 @@ impl Task {
                 if !wanted.is_empty() {
                     if let Some(error) = self.subscribe(&messages, wanted).await? {
                         rejections.add(&error);
-                        self.shared.outage.begin(&error);
                     }
                     last_message = Instant::now();
                 }
             }
             if rejections.are_over() {
-                self.shared.outage.end();
+                self.shared.outage.end_unless_for_key();
             }
             if !self.shared.topics().is_empty() {
                 last_busy = Instant::now();
@@ -289,7 +288,8 @@ impl Task {
         let mut replies = replies.await?.into_iter();
         let mut rejection = None;
         let mut moved = false;
-        subscriptions.retain(|_| match replies.next().flatten() {
+        let outage = &self.shared.outage;
+        subscriptions.retain(|subscription| match replies.next().flatten() {
             None => true,
             // The channel becomes wanted again when the cluster has a new map.
             Some(CommandError::Elsewhere { .. }) => {
@@ -298,11 +298,20 @@ impl Task {
             }
             Some(error) => {
                 moved |= error.is_topological();
-                rejection = Some(error.into());
+                let error = BackendError::from(error);
+                // Another node may have the channel soon. A permission is missing until the channel is confirmed.
+                match error.kind() {
+                    BackendErrorKind::Unavailable => outage.begin(&error),
+                    _ => outage.begin_for(subscription.hash_code(), &error),
+                }
+                rejection = Some(error);
                 false
             }
         });
         self.shared.topics().confirm(&subscriptions);
+        for confirmed in &subscriptions {
+            outage.end_for(confirmed.hash_code());
+        }
         if moved {
             self.shared.report_moved();
         }
