@@ -9,8 +9,8 @@ use std::future::IntoFuture as _;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use tower_lock::backend::{AcquireRequest, Backend as _, LeaseId, conformance};
 use tower_lock::backend::redis::{Publish, RedisBackend, RedisBackendBuilder};
+use tower_lock::backend::{AcquireRequest, Backend as _, LeaseId, Release, Released, conformance};
 use tower_lock::{ConnectError, ErrorKind, LockKey, LockManager};
 use uuid::Uuid;
 
@@ -238,6 +238,43 @@ async fn documented_user_passes_cluster_conformance() {
     let url = cluster.url();
     keeps_the_contract(|| at(&url)).await;
     keeps_the_contract(|| with_everything(&url)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lease_with_denied_queue_leaves_moving_slot() {
+    const NAME: &str = "{user}:1";
+    let cluster = Cluster::start();
+    for node in 0..6 {
+        let rules = format!("{LOCKER} {IN_CLUSTER}");
+        let names = format!("~{NAME} ~{{*}}% ~*self-test*");
+        allow(cluster.node(node), &rules.replace("~lock:*", &names));
+    }
+    let backend = at(&cluster.url()).prefix("").connect().await.unwrap();
+    assert_eq!(backend.warnings(), <&[String]>::default());
+    let (slot, from) = (cluster.slot(NAME), cluster.node_of(NAME));
+    let to = cluster.primaries().into_iter().find(|it| *it != from);
+    let key = LockKey::new(NAME);
+    let lease = || LeaseId::new(Uuid::new_v4(), 1);
+    let leave = async |lease| {
+        let left = backend.leave(&[Release::new(key.clone(), lease)]).await;
+        left.into_iter().next().unwrap().unwrap()
+    };
+    let acquired = async || {
+        let lease = lease();
+        let acquire = AcquireRequest::new(key.clone(), lease, 10 * PATIENCE);
+        backend.try_acquire(&acquire).await.unwrap();
+        lease
+    };
+    let mut held = acquired().await;
+    cluster.begin_migration(slot, from, to.unwrap());
+    // The body is at the source, which permits the queue, and then at the target.
+    let rule = format!("~{NAME}%*");
+    cluster.cli(from, &["ACL", "SETUSER", "locker", &rule]);
+    for _ in 0..2 {
+        assert_eq!(leave(lease()).await, Released::NotHeld);
+        assert_eq!(leave(held).await, Released::Released);
+        held = acquired().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -109,6 +109,8 @@ impl Calls {
             Err(CommandError::Refused(error)) if error.kind() == BackendErrorKind::Conflict => {
                 Ok(())
             }
+            // A denied queue has no places.
+            Err(error) if error.is_denied() => Ok(()),
             reply => reply.map(drop),
         }
     }
