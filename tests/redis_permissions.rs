@@ -10,7 +10,9 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use tower_lock::backend::redis::{Publish, RedisBackend, RedisBackendBuilder};
-use tower_lock::backend::{AcquireRequest, Backend as _, LeaseId, Release, Released, conformance};
+use tower_lock::backend::{
+    AcquireRequest, Backend as _, BackendError, LeaseId, Release, Released, conformance,
+};
 use tower_lock::{ConnectError, ErrorKind, LockKey, LockManager};
 use uuid::Uuid;
 
@@ -552,12 +554,14 @@ async fn late_acquire_with_denied_queue_is_undone() {
     });
     server.stop_process();
     let acquires = acquires.iter().map(|it| backend.try_acquire(it));
-    for outcome in futures_util::future::join_all(acquires).await {
-        assert!(outcome.unwrap_err().may_have_taken_effect());
-    }
+    let outcomes = futures_util::future::join_all(acquires).await;
+    let errors = outcomes.into_iter().map(Result::unwrap_err);
+    let sent = errors.filter(BackendError::may_have_taken_effect).count() as u64;
+    // One alone and one in a call for several. The third is in that call, or is not sent.
+    assert!(sent >= 2, "{sent} of 3 sent");
     server.continue_process();
     eventually("all are undone", || {
-        server.calls("hset") >= granted + 3 && server.cli(&["KEYS", "invoice:*"]).is_empty()
+        server.calls("hset") >= granted + sent && server.cli(&["KEYS", "invoice:*"]).is_empty()
     })
     .await;
     assert_eq!(connections(), before);
