@@ -329,10 +329,7 @@ async fn quarantine_in_moving_slot_ends() {
     let counters = |node: usize| cluster.cli(node, &["KEYS", "*%"]).lines().count();
     assert_eq!((0..3).map(counters).sum::<usize>(), 16_384);
     let locks = LockManager::builder(backend).build().unwrap();
-    let error = locks.acquire(FREE).no_wait().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
-    drop(locks.acquire(FREE).wait(PATIENCE).await.unwrap());
-    assert!(start.elapsed() >= PERIOD);
+    is_paused(&locks, start, PERIOD).await;
 
     // The counter is lost, and nothing else.
     let to = to.unwrap();
@@ -341,11 +338,17 @@ async fn quarantine_in_moving_slot_ends() {
     let counter = names.lines().find(|name| name.ends_with('%')).unwrap();
     cluster.cli(to, &["ASKING"]);
     assert_eq!(cluster.cli(to, &["DEL", counter]), "1");
-    let start = Instant::now();
-    let error = locks.acquire(FREE).no_wait().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
-    drop(locks.acquire(FREE).wait(PATIENCE).await.unwrap());
-    assert!(start.elapsed() >= PERIOD - 100 * MS);
+    is_paused(&locks, Instant::now(), PERIOD - 100 * MS).await;
+}
+
+/// Expects the first grant when `period` has passed since `start`, and rejections before. On a busy machine, the
+/// period may have passed already.
+async fn is_paused(locks: &LockManager, start: Instant, period: Duration) {
+    if let Err(error) = locks.acquire(FREE).no_wait().await {
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        drop(locks.acquire(FREE).wait(PATIENCE).await.unwrap());
+    }
+    assert!(start.elapsed() >= period);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
