@@ -59,7 +59,7 @@ help:
 test: server
 	$(CARGO) test --all-features
 
-# Prints one line per version and test program. Their output goes to target/servers/log.
+# Prints one line per version and module of tests/redis. Their output goes to target/servers/log.
 test-servers: server
 	CARGO='$(CARGO)' .ci/test-servers
 
@@ -74,7 +74,7 @@ faults: server
 # `make test` takes 2 000 steps.
 queue: server
 	QUEUE_STEPS=$(STEPS) $(if $(QUEUE_SEED),QUEUE_SEED=$(QUEUE_SEED)) \
-		$(CARGO) test --all-features --test redis_queue -- random_steps --nocapture
+		$(CARGO) test --all-features --test redis -- random_steps --nocapture
 
 # `make test` runs 2 000 seeds. WITHOUT and ONLY choose classes: tests/simulate/main.rs.
 simulate:

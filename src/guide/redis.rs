@@ -38,7 +38,7 @@
 //!
 //! | tests | Redis | Valkey |
 //! |---|---|---|
-//! | all Redis test programs | 6.2.14, 7.0.15, 8.2.3 | 8.1.8, 9.1.2 |
+//! | `tests/redis` | 6.2.14, 7.0.15, 8.2.3 | 8.1.8, 9.1.2 |
 //! | faults | 6.2.14, 7.0.15 | 9.1.2 |
 //! | TLS | 7.0.15 | none: these servers were built without TLS |
 //!

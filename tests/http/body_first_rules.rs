@@ -17,8 +17,8 @@ use tower_lock::{
     LockRejection, OnUnavailable, ReadBody, Unlocked,
 };
 
-use crate::served::broken::broken;
 use crate::served::{Stream, assert_waits, in_time, path_key};
+use crate::support::broken::broken;
 
 const SECOND: Duration = Duration::from_secs(1);
 const LIMIT: usize = 5;

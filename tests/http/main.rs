@@ -1,32 +1,32 @@
 //! What an HTTP client sees of the layer and the extractors, and what a program can build with them.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../served/mod.rs"]
-mod served;
-#[path = "../support/mod.rs"]
-mod support;
-
-#[cfg(feature = "axum")]
+mod axum_traps;
+#[cfg(feature = "redis")]
 mod body_first;
 mod body_first_rules;
 #[cfg(feature = "test-util")]
 mod by_hand;
 mod cost;
-#[cfg(unix)]
+mod extract;
+#[cfg(all(unix, feature = "redis"))]
 mod grpc;
-#[cfg(feature = "axum")]
 mod keys;
-#[cfg(feature = "axum")]
+mod layer;
 mod locked_by;
-#[cfg(all(feature = "axum", feature = "metrics", feature = "tracing"))]
+#[cfg(all(feature = "metrics", feature = "tracing"))]
 mod misconfigured;
+#[cfg(all(feature = "metrics", feature = "tracing"))]
+mod observe;
 mod options;
-#[cfg(feature = "axum")]
 mod paths;
-#[cfg(feature = "axum")]
 mod random;
+mod rejections;
 mod retry_after;
 mod scope;
-#[cfg(unix)]
+mod served;
+#[cfg(all(unix, feature = "redis"))]
 mod shutdown;
 mod stacks;
+#[path = "../support/mod.rs"]
+mod support;

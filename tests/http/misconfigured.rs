@@ -1,8 +1,5 @@
 //! Mistakes of the program: 500, one event per layer, a count per request, and never the inner service.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
-
 use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
@@ -11,6 +8,9 @@ use http_body_util::BodyExt;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tower::{Layer, ServiceExt};
 use tower_lock::{ErrorKind, LockKey, LockLayer, LockManager, LockRejection};
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::support::log::Log;
 
 async fn unlocked() -> StatusCode {
     panic!("the inner service runs without its lock")
@@ -68,30 +68,10 @@ fn wrong_routers() -> [(Router, &'static str, &'static str); 6] {
     ]
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 fn logged(run: impl FnOnce()) -> String {
     let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
-        .with_writer(move || writer.clone())
-        .finish();
-    tracing::subscriber::with_default(subscriber, run);
-    let log = log.0.lock().unwrap().clone();
-    String::from_utf8(log).unwrap()
+    log.record(LevelFilter::TRACE, run);
+    log.text()
 }
 
 fn block_on<F: Future>(future: F) -> F::Output {

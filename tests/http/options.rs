@@ -12,8 +12,8 @@ use tower_lock::{
     ErrorKind, Held, KeyExtractor, LockLayer, LockManager, LockRejection, OnUnavailable, Unlocked,
 };
 
-use crate::served::broken::broken;
 use crate::served::{in_time, path_key, post};
+use crate::support::broken::broken;
 
 /// Serves a request by a handler that writes whether it holds the lock, or why not.
 async fn serve<K: KeyExtractor>(

@@ -12,15 +12,10 @@ pub(crate) fn observed<T>(work: impl Future<Output = T>) -> (T, String) {
         .build()
         .unwrap();
     let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(LevelFilter::TRACE)
-        .with_writer(move || writer.clone())
-        .finish();
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     let output = metrics::with_local_recorder(&recorder, || {
-        tracing::subscriber::with_default(subscriber, || runtime.block_on(work))
+        log.record(LevelFilter::TRACE, || runtime.block_on(work))
     });
     let mut told = log.text();
     for (key, ..) in snapshotter.snapshot().into_vec() {

@@ -1,7 +1,12 @@
 //! A log in memory.
 
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
+
+#[cfg(feature = "tracing")]
+use tracing::{Dispatch, subscriber::NoSubscriber};
+#[cfg(feature = "tracing")]
+use tracing_subscriber::filter::LevelFilter;
 
 /// The lines that a subscriber has written. Clones share them.
 #[derive(Clone, Default)]
@@ -14,6 +19,26 @@ impl Write for Log {
 
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(feature = "tracing")]
+impl Log {
+    /// Runs `work` on this thread with a subscriber that writes the events of `level` and above to this log.
+    pub(crate) fn record<T>(&self, level: LevelFilter, work: impl FnOnce() -> T) -> T {
+        // With one subscriber in the process, the thread that first reaches an event decides for all threads
+        // whether it is enabled, and that thread may have none. With two, all subscribers are asked.
+        static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
+        LazyLock::force(&ANOTHER);
+        let writer = self.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_max_level(level)
+            .without_time()
+            .with_target(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, work)
     }
 }
 

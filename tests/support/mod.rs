@@ -1,8 +1,12 @@
 //! Helpers of several tests. Each test uses some of them.
 #![allow(dead_code)]
 
+pub(crate) mod broken;
+#[cfg(feature = "redis")]
 pub(crate) mod cluster;
+#[cfg(feature = "redis")]
 pub(crate) mod endpoint;
+#[cfg(feature = "redis")]
 pub(crate) mod engine;
 pub(crate) mod errors;
 pub(crate) mod example;
@@ -10,8 +14,12 @@ pub(crate) mod log;
 pub(crate) mod other_runtime;
 pub(crate) mod patience;
 pub(crate) mod process;
+#[cfg(feature = "redis")]
 pub(crate) mod proxy;
+#[cfg(feature = "redis")]
 pub(crate) mod redis_server;
+#[cfg(feature = "redis")]
 pub(crate) mod sentinel;
 pub(crate) mod suspended_clock;
+#[cfg(feature = "redis")]
 pub(crate) mod tls;

@@ -1,0 +1,205 @@
+//! The counters and events for operators, which contain no secrets.
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::FromRequestParts;
+use axum::routing::{MethodRouter, get};
+use http::request::Parts;
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_lock::backend::BackendErrorKind;
+use tower_lock::{
+    LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer, LockTarget, Locked, OnUnavailable,
+};
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::support::broken::broken;
+use crate::support::log::Log;
+
+const KEY: &str = "canary-key";
+
+/// Runs two grants, one rejection and one loss.
+async fn locks() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire(KEY).await.unwrap();
+    locks.acquire(KEY).no_wait().await.unwrap_err();
+    drop(guard);
+    let guard = locks
+        .acquire(KEY)
+        .lease(Duration::from_secs(1))
+        .await
+        .unwrap();
+    guard.lost().await;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+fn run(work: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap()
+        .block_on(work);
+}
+
+#[test]
+fn acquires_and_losses_are_counted_by_outcome() {
+    let expected = [
+        ("tower_lock_acquires_total", "busy", 1),
+        ("tower_lock_acquires_total", "granted", 2),
+        ("tower_lock_lost_total", "", 1),
+        ("tower_lock_wait_seconds", "", 3),
+    ];
+    let expected = expected.map(|(name, label, n)| (name.to_owned(), label.to_owned(), n));
+    assert_eq!(counted(locks()), expected);
+}
+
+/// Runs `work`, and returns the name, the labels, and the value or number of samples of each metric.
+fn counted(work: impl Future<Output = ()>) -> Vec<(String, String, u64)> {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    metrics::with_local_recorder(&recorder, || logged(work));
+    let mut seen = Vec::new();
+    for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+        let labels: Vec<_> = key
+            .key()
+            .labels()
+            .map(|label| label.value().to_owned())
+            .collect();
+        let value = match value {
+            DebugValue::Counter(count) => count,
+            DebugValue::Histogram(samples) => samples.len() as u64,
+            DebugValue::Gauge(_) => panic!("no gauges"),
+        };
+        seen.push((key.key().name().to_owned(), labels.join(","), value));
+    }
+    seen.sort();
+    seen
+}
+
+/// Runs `work`, and returns its log.
+fn logged(work: impl Future<Output = ()>) -> String {
+    let log = Log::default();
+    log.record(LevelFilter::TRACE, || run(work));
+    log.text()
+}
+
+#[test]
+fn loss_is_logged_once_without_key() {
+    let log = logged(locks());
+    assert_eq!(log.matches("lock lost while held").count(), 1, "{log}");
+    assert_eq!(log.matches("outcome=\"busy\"").count(), 1, "{log}");
+    assert!(!log.contains(KEY), "{log}");
+}
+
+/// Requests through this layer, which lets them run without their lock.
+async fn unlocked(layer: LockLayer<tower_lock::ByPath>, requests: u32) {
+    let service = layer.layer(service_fn(async |_: http::Request<String>| {
+        Ok::<_, Infallible>(http::Response::new(String::new()))
+    }));
+    for _ in 0..requests {
+        let request = http::Request::post(format!("/{KEY}")).body(String::new());
+        let response = service.clone().oneshot(request.unwrap()).await.unwrap();
+        assert!(response.status().is_success());
+    }
+}
+
+fn down() -> LockLayer<tower_lock::ByPath> {
+    LockLayer::by_path(broken(BackendErrorKind::Unavailable))
+}
+
+#[test]
+fn unlocked_requests_are_counted_by_option() {
+    let passing = || down().on_unavailable(OnUnavailable::Pass);
+    for (layer, labels) in [
+        (passing(), "on_unavailable,unavailable"),
+        (down().observe_only(), "observe_only,unavailable"),
+    ] {
+        let counted = counted(unlocked(layer, 3));
+        let expected = ("tower_lock_unlocked_total".to_owned(), labels.to_owned(), 3);
+        assert!(counted.contains(&expected), "{counted:?}");
+    }
+}
+
+#[test]
+fn outage_with_unlocked_requests_is_one_warning() {
+    let log = logged(unlocked(down().on_unavailable(OnUnavailable::Pass), 3));
+    assert_eq!(log.matches("WARN").count(), 1, "{log}");
+    assert_eq!(
+        log.matches("requests run without their lock").count(),
+        1,
+        "{log}"
+    );
+    assert!(!log.contains(KEY), "{log}");
+}
+
+#[test]
+fn would_be_rejections_are_logged() {
+    let log = logged(unlocked(down().observe_only(), 3));
+    assert_eq!(log.matches("request would be rejected").count(), 3, "{log}");
+    assert!(!log.contains(KEY), "{log}");
+}
+
+struct Order;
+
+impl LockTarget for Order {
+    fn lock_keys(&self) -> LockKeys {
+        LockKey::new(KEY).into()
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Order {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(_: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self)
+    }
+}
+
+/// Requests to a route of this name, which is new for each test.
+async fn routed(name: &str, scope: Option<LockScopeLayer>, handler: MethodRouter<LockManager>) {
+    let mut app = Router::new().route(&format!("/{name}/{{id}}"), handler);
+    if let Some(scope) = scope {
+        app = app.layer(scope);
+    }
+    let app = app.with_state(LockManager::in_memory());
+    for id in 0..2 {
+        let request = http::Request::get(format!("/{name}/{id}"));
+        let request = request.body(axum::body::Body::empty()).unwrap();
+        assert!(
+            app.clone()
+                .oneshot(request)
+                .await
+                .unwrap()
+                .status()
+                .is_success()
+        );
+    }
+}
+
+#[test]
+fn unnamed_guard_of_closure_is_warned_of_once() {
+    let closure = |Locked(_order, _guard): Locked<Order>| tokio::task::yield_now();
+    let log = logged(routed("closure", None, get(closure)));
+    let warnings: Vec<_> = log.lines().filter(|line| line.contains("WARN")).collect();
+    assert_eq!(warnings.len(), 1, "{log}");
+    assert!(warnings[0].contains("/closure/{id}") && !warnings[0].contains(KEY));
+
+    let scope = Some(LockScopeLayer::new());
+    let log = logged(routed("scope", scope, get(closure)));
+    assert!(!log.contains("WARN"), "{log}");
+}
+
+#[test]
+fn guard_across_await_is_not_warned_of() {
+    async fn slowly(_locked: Locked<Order>) {
+        tokio::task::yield_now().await;
+    }
+    let named =
+        |Locked(_order, guard): Locked<Order>| async move { guard.hold_count().to_string() };
+    for (name, handler) in [("slowly", get(slowly)), ("named", get(named))] {
+        let log = logged(routed(name, None, handler));
+        assert!(!log.contains("WARN"), "{log}");
+    }
+}

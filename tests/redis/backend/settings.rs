@@ -1,0 +1,146 @@
+//! Settings, and errors of connecting.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use deadpool_redis::{Config, Runtime};
+use static_assertions::assert_impl_all;
+use tokio::time::{Instant, sleep};
+use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
+use tower_lock::backend::{AcquireRequest, Backend, BackendErrorKind};
+use tower_lock::{ConnectError, LockKey};
+
+use super::client::{TTL, lease};
+use crate::support::errors::debug_chain;
+use crate::support::redis_server::RedisServer;
+
+assert_impl_all!(RedisBackend: Clone, Send, Sync, std::fmt::Debug, Unpin);
+assert_impl_all!(RedisBackendBuilder: Send, Sync, std::fmt::Debug, Unpin);
+
+#[tokio::test]
+async fn invalid_settings_are_named() {
+    let builder = || RedisBackend::builder("redis://127.0.0.1:1");
+    let many = NonZeroUsize::new(1_000_000).unwrap();
+    for (field, builder) in [
+        ("prefix", builder().prefix("a{b}")),
+        ("prefix", builder().prefix("a\n")),
+        ("connections", builder().connections(many)),
+        ("connect_timeout", builder().connect_timeout(Duration::ZERO)),
+        ("connect_timeout", builder().connect_timeout(Duration::MAX)),
+        (
+            "response_timeout",
+            builder().response_timeout(Duration::ZERO),
+        ),
+        ("notify", builder().notify("nonsense")),
+        ("url", RedisBackend::builder("redis+sentinel://h")),
+        ("url", RedisBackend::builder("redis+cluster://h/1")),
+        (
+            "notify",
+            RedisBackend::builder("redis+cluster://h").notify("redis://h"),
+        ),
+        ("sentinel_auth", builder().sentinel_auth("", "secret")),
+        ("url", RedisBackend::builder("amqp://h")),
+        (
+            "redisson_fencing_tokens",
+            builder().redisson_fencing_tokens().quarantine(TTL),
+        ),
+    ] {
+        match builder.connect().await {
+            Err(ConnectError::Config(error)) => assert_eq!(error.field(), field),
+            other => panic!("{field}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn lazy_connect_finds_server_started_later() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let builder = || RedisBackend::builder(server.url());
+    builder().connect().await.unwrap_err();
+    let backend = builder().connect_lazy().await.unwrap();
+    let warnings = backend.warnings().concat();
+    assert!(warnings.contains("cannot be reached"), "{warnings}");
+    let key = LockKey::new("a");
+    let refused = backend
+        .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.kind(), BackendErrorKind::Unavailable);
+    server.launch_again();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while backend
+        .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
+        .await
+        .is_err()
+    {
+        assert!(Instant::now() < deadline, "still unavailable");
+        sleep(Duration::from_millis(20)).await;
+    }
+    // A wrong password still fails the lazy connect.
+    let wrong = RedisBackend::builder(server.url_of("nobody", "wrong"));
+    let error = wrong.connect_lazy().await.unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn unreachable_server_is_named_within_connect_timeout() {
+    let patience = Duration::from_millis(300);
+    // This server accepts connections and never replies.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mute = mute.local_addr().unwrap().to_string();
+    // The listener of this address is closed.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let gone = closed.local_addr().unwrap().to_string();
+    drop(closed);
+    for (url, expected) in [
+        (format!("redis://user:canary@{mute}"), mute.as_str()),
+        (format!("redis://user:canary@{gone}"), gone.as_str()),
+        (
+            "redis+unix:///no/such.sock?pass=canary".to_owned(),
+            "/no/such.sock",
+        ),
+    ] {
+        let started = Instant::now();
+        let builder = RedisBackend::builder(url).connect_timeout(patience);
+        let error = builder.connect().await.unwrap_err();
+        assert!(started.elapsed() < patience * 4, "{:?}", started.elapsed());
+        let ConnectError::Unreachable { address, .. } = &error else {
+            panic!("{}", debug_chain(&error));
+        };
+        assert_eq!(address, expected);
+        assert!(error.to_string().contains(expected));
+        assert!(!debug_chain(&error).contains("canary"));
+    }
+}
+
+#[tokio::test]
+async fn debug_and_errors_omit_passwords() {
+    let server = RedisServer::start();
+    let rules = "ACL SETUSER some reset on >canary ~* &* +@all";
+    server.cli(&rules.split(' ').collect::<Vec<_>>());
+    let url = server.url_of("some", "canary");
+    let builder = RedisBackend::builder(url.clone()).notify(url.clone());
+    let mut shown = format!("{builder:?} {builder:#?}");
+    let backend = builder.connect().await.unwrap();
+    shown += &format!("{backend:?} {backend:#?} {:?}", backend.warnings());
+    let pool = Config::from_url(url).create_pool(Some(Runtime::Tokio1));
+    let builder = RedisBackend::from_pool(pool.unwrap());
+    shown += &format!("{builder:?}");
+    shown += &format!("{:?}", builder.connect().await.unwrap());
+    let unix = format!("{}?user=some&pass=canary", server.unix_url());
+    let builder = RedisBackend::builder(unix);
+    shown += &format!("{builder:?}");
+    shown += &format!("{:?}", builder.connect().await.unwrap());
+    for url in [
+        server.url_of("some", "wrong-canary"),
+        server.url_of("canary", "canary"),
+        "redis://some:canary@127.0.0.1:1/canary".to_owned(),
+        "rediss://some:canary@127.0.0.1:1#canary".to_owned(),
+    ] {
+        let error = RedisBackend::builder(url).connect().await.unwrap_err();
+        shown += &debug_chain(&error);
+    }
+    assert!(!shown.contains("canary"), "{shown}");
+    assert!(shown.contains("127.0.0.1"), "the address is shown");
+}

@@ -1,0 +1,5 @@
+//! Commands that are sent together, rejected, or sent again.
+
+mod blast_radius;
+mod resend;
+mod together;

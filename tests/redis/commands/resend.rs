@@ -1,0 +1,195 @@
+//! A command whose reply was lost is sent again, and affects only the holder it was meant for.
+
+use std::time::Duration;
+
+use futures_util::future::join;
+use tokio::time::{sleep, timeout};
+use tower_lock::backend::redis::RedisBackend;
+use tower_lock::backend::{
+    AcquireRequest, Acquired, Backend, BackendErrorKind, ContendRequest, Contended, Extended,
+    ForceReleased, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
+};
+use tower_lock::{LockKey, LockManager};
+use uuid::Uuid;
+
+use crate::support::engine::{MS, SECOND};
+use crate::support::proxy::Proxy;
+use crate::support::redis_server::RedisServer;
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// A busy machine must not cause timeouts.
+async fn connect(url: String) -> RedisBackend {
+    let builder = RedisBackend::builder(url).response_timeout(10 * SECOND);
+    builder.connect().await.unwrap()
+}
+
+fn key() -> LockKey {
+    LockKey::new("k")
+}
+
+async fn acquire(backend: &RedisBackend) -> (LeaseId, bool) {
+    let lease = LeaseId::new(Uuid::new_v4(), 1);
+    let request = AcquireRequest::new(key(), lease, TTL);
+    let acquired = backend.try_acquire(&request).await.unwrap();
+    (lease, matches!(acquired, Acquired::Granted { .. }))
+}
+
+async fn grant(backend: &RedisBackend) -> LeaseId {
+    let (lease, granted) = acquire(backend).await;
+    assert!(granted);
+    lease
+}
+
+async fn renew(backend: &RedisBackend, lease: LeaseId) -> Renewed {
+    let renewal = Renewal::new(key(), lease, TTL);
+    backend.renew(&[renewal]).await.remove(0).unwrap()
+}
+
+async fn release(backend: &RedisBackend, lease: LeaseId) -> Released {
+    let release = Release::new(key(), lease);
+    backend.release(&[release]).await.remove(0).unwrap()
+}
+
+#[tokio::test]
+async fn resent_force_release_spares_next_holder() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let (direct, backend) = (connect(server.url()).await, connect(proxy.url()).await);
+    // The replies are longer than the step, so each of them is cut.
+    for bytes in (0..120).step_by(3) {
+        let holder = grant(&direct).await;
+        // Long enough for the next holder before the resend.
+        proxy.delay(20 * MS);
+        proxy.truncate_answers(bytes);
+        let key = key();
+        let next = async {
+            loop {
+                if let (next, true) = acquire(&direct).await {
+                    return next;
+                }
+                sleep(MS).await;
+            }
+        };
+        let (forced, next) = join(backend.force_release(&key), next).await;
+        assert_eq!(forced.unwrap(), ForceReleased::Released, "{bytes} bytes");
+        assert_eq!(renew(&direct, holder).await, Renewed::NotHeld);
+        assert_eq!(
+            renew(&direct, next).await,
+            Renewed::Renewed,
+            "{bytes} bytes"
+        );
+        assert_eq!(release(&direct, next).await, Released::Released);
+        proxy.heal();
+    }
+}
+
+#[tokio::test]
+async fn force_release_without_hgetall_is_misconfigured() {
+    let server = RedisServer::start();
+    server.cli(&[
+        "ACL", "SETUSER", "some", "reset", "on", ">secret", "~*", "&*", "+@all", "-hgetall",
+    ]);
+    let backend = connect(server.url_of("some", "secret")).await;
+    let holder = grant(&backend).await;
+    let error = backend.force_release(&key()).await.unwrap_err();
+    assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
+    assert!(!error.may_have_taken_effect());
+    assert_eq!(release(&backend, holder).await, Released::Released);
+    let forced = backend.force_release(&key()).await;
+    assert_eq!(forced.unwrap(), ForceReleased::NotHeld);
+}
+
+#[tokio::test]
+async fn resent_release_that_finds_nothing_is_done() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let backend = connect(proxy.url()).await;
+    let holder = grant(&backend).await;
+    proxy.truncate_answers(0);
+    assert_eq!(release(&backend, holder).await, Released::Released);
+    assert_eq!(server.cli(&["EXISTS", "lock:k"]), "0");
+    // The first attempt finds nothing: the lease was lost.
+    assert_eq!(release(&backend, holder).await, Released::NotHeld);
+
+    let locks = LockManager::builder(backend).build().unwrap();
+    let guard = locks.acquire("k").await.unwrap();
+    proxy.truncate_answers(0);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn resent_release_or_keep_that_released_is_done() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let (direct, backend) = (connect(server.url()).await, connect(proxy.url()).await);
+    let mut hints = direct.watch(&key(), Uuid::new_v4());
+    let confirmed = timeout(10 * SECOND, hints.next()).await;
+    confirmed.expect("the subscription is confirmed");
+    let holder = grant(&backend).await;
+    let request = KeepRequest::new(key(), holder, TTL);
+    proxy.truncate_answers(0);
+    let outcome = backend.release_or_keep(&request).await.unwrap();
+    assert!(
+        matches!(outcome, ReleasedOrKept::Released { .. }),
+        "{outcome:?}"
+    );
+    assert_eq!(server.cli(&["EXISTS", "lock:k"]), "0");
+    let outcome = backend.release_or_keep(&request).await.unwrap();
+    assert_eq!(outcome, ReleasedOrKept::NotHeld);
+}
+
+async fn contend(backend: &RedisBackend, lease: LeaseId) -> Contended {
+    let request = ContendRequest::new(key(), lease, TTL, false);
+    backend.contend(&request).await.unwrap()
+}
+
+#[tokio::test]
+async fn resent_contend_and_leave_affect_one_place() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let (direct, backend) = (connect(server.url()).await, connect(proxy.url()).await);
+    let holder = grant(&direct).await;
+    let [first, second] = [1, 2].map(|_| LeaseId::new(Uuid::new_v4(), 1));
+    for (place, lease) in [(1, first), (2, second)] {
+        proxy.truncate_answers(0);
+        match contend(&backend, lease).await {
+            Contended::Waiting { queued, .. } => assert_eq!(queued, Some(place)),
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+    proxy.truncate_answers(0);
+    // The first attempt transfers the key, and the second one finds nothing.
+    assert_eq!(release(&backend, holder).await, Released::Released);
+    proxy.truncate_answers(0);
+    let confirmed = contend(&backend, first).await;
+    assert!(
+        matches!(confirmed, Contended::Granted { .. }),
+        "{confirmed:?}"
+    );
+    assert_eq!(renew(&direct, first).await, Renewed::Renewed);
+    let leaver = [Release::new(key(), first)];
+    proxy.truncate_answers(0);
+    let left = backend.leave(&leaver).await.remove(0).unwrap();
+    assert_eq!(left, Released::Released);
+    let confirmed = contend(&direct, second).await;
+    assert!(
+        matches!(confirmed, Contended::Granted { .. }),
+        "{confirmed:?}"
+    );
+}
+
+#[tokio::test]
+async fn resent_renewal_that_finds_nothing_is_lost() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let backend = connect(proxy.url()).await;
+    let holder = grant(&backend).await;
+    server.cli(&["DEL", "lock:k"]);
+    proxy.truncate_answers(0);
+    assert_eq!(renew(&backend, holder).await, Renewed::NotHeld);
+    let request = KeepRequest::new(key(), holder, TTL);
+    proxy.truncate_answers(0);
+    let outcome = backend.extend(&request).await.unwrap();
+    assert_eq!(outcome, Extended::NotHeld);
+}

@@ -1,0 +1,4 @@
+//! The logs and metrics of the Redis backend.
+
+mod logs;
+mod metrics;

@@ -1,0 +1,35 @@
+//! A server whose clock steps back, or a promoted replica with a slower clock.
+
+use super::model::{Counted, Reply};
+use super::scripts::{CHANNEL, Call};
+use super::server::FrozenServer;
+
+const TTL: i64 = 30_000;
+
+fn lease(number: u8) -> String {
+    format!("00000000-0000-4000-8000-{number:012}:1")
+}
+
+#[test]
+fn turn_of_others_ends_when_clock_steps_back() {
+    let mut server = FrozenServer::start();
+    let mut other = server.connect();
+    let mut subscribe = redis::cmd("SUBSCRIBE");
+    subscribe.arg(CHANNEL);
+    other
+        .send_packed_command(&subscribe.get_packed_command())
+        .unwrap();
+    other.recv_response().unwrap();
+    let mut connection = server.connect();
+    let mut run = |call: Call| call.run(&mut connection, Counted::All).0;
+    let contend = |number| Call::Contend {
+        lease: lease(number),
+        ttl: TTL,
+        listens: true,
+    };
+    assert_eq!(run(contend(1)), Reply::Granted(0));
+    // Left to the client outside the queue.
+    assert_eq!(run(Call::Release(lease(1))), Reply::Number(3));
+    server.advance(-60_000);
+    assert_eq!(run(contend(2)), Reply::Granted(0));
+}

@@ -1,0 +1,209 @@
+//! Processes without messages beside processes with them: their turns, and what they cost.
+
+use std::time::Duration;
+
+use deadpool_redis::{Config, Runtime};
+use futures_util::future::join_all;
+use redis::Connection;
+use tokio::time::{Instant, sleep};
+use tower_lock::{LockManager, RedisBackend};
+
+use super::model::{Counted, Reply, manager_of};
+use super::scripts::{BODY, CHANNEL, Call};
+use super::server::FrozenServer;
+use crate::support::engine::{MS, manager};
+use crate::support::redis_server::RedisServer;
+
+const TTL: i64 = 30_000;
+
+/// A server whose clock stands, and its clients.
+struct Line {
+    server: FrozenServer,
+    connection: Connection,
+    _listeners: Vec<Connection>,
+}
+
+fn lease(number: u8) -> String {
+    format!("00000000-0000-4000-8000-{number:012}:1")
+}
+
+impl Line {
+    /// `listening` managers are subscribed.
+    fn new(listening: u8) -> Self {
+        let server = FrozenServer::start();
+        let listeners = (1..=listening).map(|number| {
+            let mut connection = server.connect();
+            let ours = [
+                "".to_owned(),
+                "%w".to_owned(),
+                format!("%{}", manager_of(&lease(number))),
+            ];
+            let mut subscribe = redis::cmd("SUBSCRIBE");
+            subscribe.arg(ours.map(|it| format!("{CHANNEL}{it}")).as_slice());
+            connection
+                .send_packed_command(&subscribe.get_packed_command())
+                .unwrap();
+            (0..3).for_each(|_| drop(connection.recv_response().unwrap()));
+            connection
+        });
+        let listeners = listeners.collect();
+        let connection = server.connect();
+        Self {
+            server,
+            connection,
+            _listeners: listeners,
+        }
+    }
+
+    fn run(&mut self, call: &Call) -> Reply {
+        call.run(&mut self.connection, Counted::All).0
+    }
+
+    fn contend(&mut self, number: u8, listens: bool) -> Reply {
+        let (lease, ttl) = (lease(number), TTL);
+        self.run(&Call::Contend {
+            lease,
+            ttl,
+            listens,
+        })
+    }
+
+    /// Returns when a waiter that polls attempts again.
+    fn poll(&mut self, number: u8) -> i64 {
+        match self.contend(number, false) {
+            Reply::Waiting(_, _, poll_after, _) => poll_after,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn listen(&mut self, number: u8) {
+        let reply = self.contend(number, true);
+        assert!(matches!(reply, Reply::Waiting(_, _, 0, _)), "{reply:?}");
+    }
+
+    /// Releases the lock of one lease, which the other then holds.
+    fn pass(&mut self, from: u8, to: u8) {
+        assert_eq!(self.run(&Call::Release(lease(from))), Reply::Number(2));
+        let confirmed = self.contend(to, to < POLLER);
+        assert!(matches!(confirmed, Reply::Again(_)), "{to}: {confirmed:?}");
+    }
+}
+
+/// It and those above poll.
+const POLLER: u8 = 8;
+
+/// The holder 1, the listener 2, the poller, and the listener 3.
+fn line() -> Line {
+    let mut line = Line::new(3);
+    assert_eq!(line.contend(1, true), Reply::Granted(0));
+    line.listen(2);
+    assert_eq!(line.poll(POLLER), 6);
+    line.listen(3);
+    line.pass(1, 2);
+    line
+}
+
+#[test]
+fn sleeping_poller_keeps_place() {
+    let mut line = line();
+    line.pass(2, 3);
+    line.listen(1);
+    // Still asleep.
+    line.server.advance(2);
+    line.pass(3, 1);
+    line.listen(2);
+    line.server.advance(1);
+    line.pass(1, POLLER);
+    line.pass(POLLER, 2);
+}
+
+#[test]
+fn poller_is_served_after_its_attempt() {
+    let mut line = line();
+    assert_eq!(line.poll(POLLER), 3);
+    line.pass(2, POLLER);
+    line.pass(POLLER, 3);
+}
+
+#[test]
+fn first_poller_is_served_if_all_sleep() {
+    let mut line = Line::new(1);
+    assert_eq!(line.contend(1, true), Reply::Granted(0));
+    for (ahead, poller) in (0..).zip(POLLER..POLLER + 40) {
+        assert_eq!(line.poll(poller), 100.min(3 * (ahead + 1)));
+    }
+    let left = Call::Leave(lease(POLLER));
+    assert_eq!(line.run(&left), Reply::Number(0));
+    line.pass(1, POLLER + 1);
+}
+
+#[test]
+fn attempt_on_expired_lock_passes_over_sleeping_poller() {
+    let mut line = line();
+    redis::cmd("DEL")
+        .arg(BODY)
+        .exec(&mut line.connection)
+        .unwrap();
+    assert_eq!(line.contend(3, true), Reply::Granted(0));
+    line.pass(3, POLLER);
+}
+
+/// A process whose pool does not name its server, so it cannot subscribe.
+async fn polling(server: &RedisServer) -> LockManager {
+    let pool = Config::from_url(server.url());
+    let pool = pool.create_pool(Some(Runtime::Tokio1)).unwrap();
+    let backend = RedisBackend::from_pool(pool).connect().await.unwrap();
+    LockManager::builder(backend).build().unwrap()
+}
+
+/// Returns the number of grants, and the longest wait.
+async fn hold_again_and_again(locks: LockManager, end: Instant) -> (u32, Duration) {
+    let mut served = (0, Duration::ZERO);
+    loop {
+        let asked = Instant::now();
+        if asked >= end {
+            return served;
+        }
+        let guard = locks.acquire("a").wait_forever().await.unwrap();
+        served = (served.0 + 1, served.1.max(asked.elapsed()));
+        sleep(5 * MS).await;
+        guard.release().await.unwrap();
+    }
+}
+
+/// Returns the number of grants of all managers, and the longest wait of one of them.
+async fn window(managers: &[LockManager], length: Duration) -> (u32, Duration) {
+    let end = Instant::now() + length;
+    let managers = managers.iter().cloned();
+    let served = join_all(managers.map(|it| hold_again_and_again(it, end))).await;
+    let longest = served.iter().map(|it| it.1).max();
+    (served.iter().map(|it| it.0).sum(), longest.unwrap())
+}
+
+/// With 100 ms between the attempts of a poller, the lock is idle for two thirds of the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pollers_among_listeners_idle_lock_rarely() {
+    const WINDOW: Duration = Duration::from_millis(400);
+    let server = RedisServer::start();
+    let lease = Duration::from_secs(30);
+    let listening = join_all((0..8).map(|_| manager(server.url(), lease))).await;
+    let mut mixed = listening[..4].to_vec();
+    mixed.extend(join_all((0..4).map(|_| polling(&server))).await);
+    let (mut without, mut with, mut longest) = (0, 0, Duration::ZERO);
+    // In turns, because the machine may be busy.
+    for _ in 0..4 {
+        without += window(&listening, WINDOW).await.0;
+        let served = window(&mixed, WINDOW).await;
+        with += served.0;
+        longest = longest.max(served.1);
+    }
+    assert!(
+        10 * with >= 6 * without,
+        "{with} grants instead of {without}"
+    );
+    let round = 8 * 4 * WINDOW / with;
+    assert!(
+        longest <= 3 * round + 200 * MS,
+        "{longest:?}, a round takes {round:?}"
+    );
+}

@@ -1,0 +1,119 @@
+//! A Redis server whose wall clock moves only when the test says so.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use redis::{Client, Connection};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use crate::support::process::{program, version};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct FrozenServer {
+    process: Child,
+    dir: TempDir,
+    millis: File,
+    now: i64,
+}
+
+impl FrozenServer {
+    pub(crate) fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (library, millis) = (dir.path().join("clock.so"), dir.path().join("millis"));
+        let source = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/redis/queue/frozen_clock.c"
+        );
+        let status = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o"])
+            .args([library.clone(), source.into()])
+            .status();
+        assert!(status.unwrap().success(), "`cc` rejects {source}");
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = i64::try_from(since_epoch.unwrap().as_millis()).unwrap();
+        std::fs::write(&millis, now.to_ne_bytes()).unwrap();
+        // Older versions allow it, and do not know the option.
+        let debug = ["--enable-debug-command", "yes"];
+        let debug = debug.iter().filter(|_| version() >= 7);
+        let process = Command::new(program())
+            .args(["--port", "0", "--save", "", "--appendonly", "no"])
+            .args(["--unixsocket", "socket", "--dir", "."])
+            .args(debug)
+            .env("LD_PRELOAD", library)
+            .env("FROZEN_MILLIS", &millis)
+            .current_dir(dir.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let millis = OpenOptions::new().write(true).open(millis).unwrap();
+        let server = Self {
+            process,
+            dir,
+            millis,
+            now,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while server.client().get_connection().is_err() {
+            assert!(Instant::now() < deadline, "the server does not start");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // In the background, Redis 8.2 deletes a key in its last millisecond, which commands still find. This
+        // millisecond lasts as long as the clock stands.
+        let mut active_expiry = redis::cmd("DEBUG");
+        active_expiry.arg("SET-ACTIVE-EXPIRE").arg(0);
+        active_expiry.exec(&mut server.connect()).unwrap();
+        server
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    fn client(&self) -> Client {
+        Client::open(format!("redis+unix://{}", self.socket().display())).unwrap()
+    }
+
+    pub(crate) fn connect(&self) -> Connection {
+        self.client().get_connection().unwrap()
+    }
+
+    /// Returns the server's time in milliseconds.
+    pub(crate) fn now(&self) -> i64 {
+        self.now
+    }
+
+    pub(crate) fn advance(&mut self, millis: i64) {
+        self.now += millis;
+        // The file keeps its length: the server has mapped it.
+        self.millis
+            .write_all_at(&self.now.to_ne_bytes(), 0)
+            .unwrap();
+        self.await_clock();
+    }
+
+    /// Waits until the server has read its clock. Valkey 9.1 reads it once per millisecond of the processor's
+    /// counter, and adds the counter's progress in between.
+    fn await_clock(&self) {
+        let mut connection = self.connect();
+        let deadline = Instant::now() + PATIENCE;
+        let mut time = || {
+            let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(&mut connection).unwrap();
+            seconds * 1_000 + micros / 1_000
+        };
+        while time() != self.now {
+            assert!(Instant::now() < deadline, "the clock of the server stands");
+        }
+    }
+}
+
+impl Drop for FrozenServer {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}

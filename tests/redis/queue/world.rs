@@ -1,0 +1,384 @@
+//! Random steps of processes, on a server and on the reference.
+
+use std::collections::HashMap;
+
+use fastrand::Rng;
+use redis::{Connection, Value};
+
+use super::model::{ALIVE, Body, Counted, Model, Place, Queue, Reply, STEP, manager_of};
+use super::scripts::{BODY, CHANNEL, Call, QUEUE};
+use super::server::FrozenServer;
+
+const MANAGERS: u64 = 6;
+const TTL: i64 = 30_000;
+/// Across every deadline, on both sides of it.
+const PAUSES: [i64; 17] = [
+    0, 1, 3, 6, 9, 10, 11, 100, 299, 300, 301, 499, 500, 1500, 1501, 3000, 6001,
+];
+
+pub(crate) struct World {
+    server: FrozenServer,
+    admin: Connection,
+    model: Model,
+    random: Rng,
+    /// The subscriptions of managers, and of clients outside the queue.
+    listeners: HashMap<String, Connection>,
+    others: Vec<Connection>,
+    /// The lease under which each manager contends.
+    leases: Vec<String>,
+    next: u64,
+    last: Option<Call>,
+    counter: i64,
+    pub(crate) granted: usize,
+    pub(crate) transferred: usize,
+}
+
+fn manager(number: u64) -> String {
+    format!("00000000-0000-4000-8000-{number:012}")
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, counted: Counted) -> Self {
+        let server = FrozenServer::start();
+        let admin = server.connect();
+        let leases = (0..MANAGERS).map(|it| format!("{}:1", manager(it)));
+        Self {
+            model: Model::new(server.now(), counted),
+            server,
+            admin,
+            random: Rng::with_seed(seed),
+            listeners: HashMap::new(),
+            others: Vec::new(),
+            leases: leases.collect(),
+            next: 2,
+            last: None,
+            counter: 0,
+            granted: 0,
+            transferred: 0,
+        }
+    }
+
+    fn command(&mut self, words: &[&str]) -> Value {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query(&mut self.admin).unwrap()
+    }
+
+    /// Takes one step. Panics if the server and the reference differ.
+    pub(crate) fn step(&mut self) {
+        // A server out of order does not stay so for long.
+        let out_of_order =
+            self.model.full || self.model.foreign_queue || self.model.body == Body::Foreign;
+        match self.random.u16(..1000) {
+            0..60 => {
+                let pause = self.draw_pause();
+                self.server.advance(pause);
+            }
+            60..100 => self.toggle_listener(),
+            100..120 => self.toggle_other(),
+            120..125 => self.toggle_memory(),
+            125..128 => self.toggle_queue_type(),
+            128..131 => self.toggle_body_type(),
+            131..150 => self.unlock_outside(),
+            150..210 if out_of_order => self.repair(),
+            _ => {
+                let repeated = self.last.take().filter(|_| self.random.u8(..5) == 0);
+                let call = repeated.unwrap_or_else(|| self.draw());
+                self.call(&call);
+                self.last = Some(call);
+            }
+        }
+        self.compare();
+    }
+
+    /// Returns the time to a deadline, or just beyond it, or any.
+    fn draw_pause(&mut self) -> i64 {
+        let queue = &self.model.queue;
+        let mut deadlines = vec![queue.turn, queue.due, queue.expires];
+        deadlines.extend(queue.places.iter().map(|place| match place {
+            Place::Lease { until, .. } => Some(*until),
+            Place::Others => None,
+        }));
+        // A waiter that polls is passed over until about its next attempt.
+        deadlines.extend(queue.places.iter().map(|place| match place {
+            Place::Lease { until, .. } => Some(*until - ALIVE - STEP),
+            Place::Others => None,
+        }));
+        if let Body::Held { until, .. } = &self.model.body {
+            deadlines.push(Some(*until).filter(|until| *until < self.model.now + TTL / 2));
+        }
+        let now = self.server.now();
+        let ahead = |at: Option<i64>| at.filter(|at| *at >= now);
+        let deadlines: Vec<_> = deadlines.into_iter().filter_map(ahead).collect();
+        if deadlines.is_empty() || self.random.bool() {
+            let longest = 1 + self.random.usize(..PAUSES.len());
+            return PAUSES[self.random.usize(..longest)];
+        }
+        let at = deadlines[self.random.usize(..deadlines.len())];
+        at - now + self.random.i64(0..2)
+    }
+
+    fn draw(&mut self) -> Call {
+        let index = self.random.usize(..self.leases.len());
+        let lease = self.leases[index].clone();
+        let holder = match &self.model.body {
+            Body::Held { holder, .. } => holder.clone(),
+            _ => lease.clone(),
+        };
+        // A waiter that says it listens may have lost its connection.
+        let listens = |world: &mut Self, lease: &str| {
+            let is_connected = world.listeners.contains_key(manager_of(lease));
+            is_connected != (world.random.u8(..12) == 0)
+        };
+        match self.random.u8(..20) {
+            0 => Call::Acquire { lease, ttl: TTL },
+            1..10 => {
+                let listens = listens(self, &lease);
+                let ttl = TTL;
+                Call::Contend {
+                    lease,
+                    ttl,
+                    listens,
+                }
+            }
+            10..14 => Call::Release(holder),
+            14 => Call::Leave(lease),
+            15 => {
+                // Left, and contends again.
+                let again = format!("{}:{}", manager_of(&lease), self.next);
+                self.next += 1;
+                self.leases[index] = again;
+                Call::Leave(lease)
+            }
+            16 => Call::Force(holder),
+            17 => Call::Inspect,
+            _ => {
+                let own = self.random.i64(-1..2);
+                let next = self.random.bool().then(|| {
+                    let listens = listens(self, &lease);
+                    (lease, listens)
+                });
+                let lease = holder;
+                let ttl = TTL;
+                Call::Pass {
+                    lease,
+                    ttl,
+                    own,
+                    next,
+                }
+            }
+        }
+    }
+
+    fn call(&mut self, call: &Call) {
+        let before = self.model.body.clone();
+        self.model.begin(self.server.now());
+        let model = &mut self.model;
+        let expected = match call {
+            Call::Acquire { lease, ttl } => model.acquire(lease, *ttl),
+            Call::Contend {
+                lease,
+                ttl,
+                listens,
+            } => model.contend(lease, *ttl, *listens),
+            Call::Release(lease) => model.release(lease),
+            Call::Leave(lease) => model.leave(lease),
+            Call::Force(lease) => model.force_release(lease),
+            Call::Pass {
+                lease,
+                ttl,
+                own,
+                next,
+            } => {
+                let next = next.as_ref();
+                let next = next.map(|(lease, listens)| (lease.as_str(), *listens));
+                model.pass(lease, *ttl, *own, next)
+            }
+            Call::Inspect => model.inspect(),
+        };
+        let (reply, counter) = call.run(&mut self.admin, self.model.counted);
+        assert_eq!(reply, expected, "{call:?} after {before:?}");
+        if counter > 0 {
+            assert!(counter > self.counter, "{counter} after {}", self.counter);
+            // A kept lease has eight.
+            self.counter = counter + if reply == Reply::Kept { 7 } else { 0 };
+        }
+        self.granted += usize::from(matches!(reply, Reply::Granted(_) | Reply::Again(_)));
+        self.transferred += self.model.woken.len();
+        self.receive();
+    }
+
+    /// Every subscriber receives its messages.
+    fn receive(&mut self) {
+        let mut subscribers: Vec<_> = self.others.iter_mut().map(|it| (None, it)).collect();
+        let listeners = self.listeners.iter_mut();
+        subscribers.extend(listeners.map(|(manager, it)| (Some(manager.clone()), it)));
+        for (manager, connection) in subscribers {
+            let mut expected = vec![("".to_owned(), "0".to_owned()); self.model.published];
+            let own = |it: &&String| Some(manager_of(it)) == manager.as_deref();
+            let woken = self.model.woken.iter().filter(own);
+            expected.extend(woken.map(|lease| (format!("%{}", manager_of(lease)), lease.clone())));
+            let received = expected.iter().map(|_| {
+                let message = connection.recv_response().unwrap();
+                let (_, channel, text): (String, String, String) =
+                    redis::from_redis_value(message).unwrap();
+                (channel.replace(CHANNEL, ""), text)
+            });
+            let mut received: Vec<_> = received.collect();
+            received.sort();
+            expected.sort();
+            assert_eq!(received, expected, "messages to {manager:?}");
+        }
+    }
+
+    fn subscribe(&self, channels: &[String]) -> Connection {
+        let mut connection = self.server.connect();
+        let mut subscribe = redis::cmd("SUBSCRIBE");
+        let subscribe = subscribe.arg(channels).get_packed_command();
+        connection.send_packed_command(&subscribe).unwrap();
+        for _ in channels {
+            connection.recv_response().unwrap();
+        }
+        connection
+    }
+
+    /// The server notices the end of a connection soon.
+    fn await_subscribers(&mut self) {
+        let expected = self.listeners.len() + self.others.len();
+        let count = |world: &mut Self| {
+            let counts = world.command(&["PUBSUB", "NUMSUB", CHANNEL]);
+            let (_, count): (String, usize) = redis::from_redis_value(counts).unwrap();
+            count
+        };
+        while count(self) != expected {
+            std::thread::yield_now();
+        }
+        self.model.others = i64::try_from(self.others.len()).unwrap();
+        self.model.listening = self.listeners.keys().cloned().collect();
+    }
+
+    fn toggle_listener(&mut self) {
+        let manager = manager(self.random.u64(..MANAGERS));
+        if self.listeners.remove(&manager).is_none() {
+            let ours = [format!("{CHANNEL}%w"), format!("{CHANNEL}%{manager}")];
+            let channels = [&ours[..], &[CHANNEL.to_owned()]].concat();
+            let connection = self.subscribe(&channels);
+            self.listeners.insert(manager, connection);
+        }
+        self.await_subscribers();
+    }
+
+    fn toggle_other(&mut self) {
+        if self.others.pop().is_none() {
+            let connection = self.subscribe(&[CHANNEL.to_owned()]);
+            self.others.push(connection);
+        }
+        self.await_subscribers();
+    }
+
+    fn repair(&mut self) {
+        if self.model.full {
+            self.toggle_memory();
+        }
+        if self.model.foreign_queue {
+            self.toggle_queue_type();
+        }
+        if self.model.body == Body::Foreign {
+            self.toggle_body_type();
+        }
+    }
+
+    fn toggle_memory(&mut self) {
+        self.model.full = !self.model.full;
+        let limit = if self.model.full { "1" } else { "0" };
+        self.command(&["CONFIG", "SET", "maxmemory", limit]);
+    }
+
+    fn toggle_queue_type(&mut self) {
+        self.model.begin(self.server.now());
+        self.model.foreign_queue = !self.model.foreign_queue && !self.model.full;
+        self.model.queue = Queue::default();
+        self.command(&["DEL", QUEUE]);
+        if self.model.foreign_queue {
+            self.command(&["SET", QUEUE, "something else"]);
+        }
+    }
+
+    fn toggle_body_type(&mut self) {
+        self.model.begin(self.server.now());
+        let foreign = self.model.body != Body::Foreign && !self.model.full;
+        self.model.body = if foreign { Body::Foreign } else { Body::Free };
+        self.command(&["DEL", BODY]);
+        if foreign {
+            self.command(&["SET", BODY, "something else"]);
+        }
+    }
+
+    /// A holder outside the queue unlocks without it.
+    fn unlock_outside(&mut self) {
+        self.model.begin(self.server.now());
+        if matches!(self.model.body, Body::Held { .. }) {
+            self.model.body = Body::Free;
+            self.model.published = 1;
+            self.command(&["DEL", BODY]);
+            self.command(&["PUBLISH", CHANNEL, "0"]);
+            self.receive();
+        }
+    }
+
+    /// Compares the keys of the server with the reference.
+    fn compare(&mut self) {
+        self.model.begin(self.server.now());
+        let (now, model) = (self.model.now, self.model.clone());
+        let ttl = |world: &mut Self, key: &str| match world.command(&["PTTL", key]) {
+            Value::Int(ttl @ 0..) => Some(now + ttl),
+            _ => None,
+        };
+        if let Body::Held { holder, until } = &model.body {
+            let fields = self.command(&["HGETALL", BODY]);
+            let fields: Vec<String> = redis::from_redis_value(fields).unwrap();
+            assert_eq!(fields, [holder.as_str(), "1"]);
+            assert_eq!(ttl(self, BODY), Some(*until));
+        } else {
+            let exists = self.command(&["EXISTS", BODY]);
+            assert_eq!(exists, Value::Int(i64::from(model.body == Body::Foreign)));
+        }
+        if model.foreign_queue {
+            return;
+        }
+        let members = self.command(&["ZRANGE", QUEUE, "0", "-1", "WITHSCORES"]);
+        let members: Vec<(String, f64)> = redis::from_redis_value(members).unwrap();
+        let scores: HashMap<_, _> = members.iter().cloned().collect();
+        #[allow(clippy::cast_possible_truncation)]
+        let score = |member: &str| scores.get(member).map(|score| *score as i64);
+        let places = members.iter().filter_map(|(member, _)| match &member[..1] {
+            "!" | "?" => None,
+            "~" => (member == "~").then_some(Place::Others),
+            _ => {
+                let heard = score(&format!("!{member}"));
+                let until = heard.or_else(|| score(&format!("?{member}")));
+                Some(Place::Lease {
+                    lease: member.clone(),
+                    listens: heard.is_some(),
+                    until: until.expect("a deadline"),
+                })
+            }
+        });
+        let queue = Queue {
+            places: places.collect(),
+            turn: score("~!"),
+            due: score("~@"),
+            expires: ttl(self, QUEUE),
+        };
+        let leases = queue
+            .places
+            .iter()
+            .filter(|it| **it != Place::Others)
+            .count();
+        let marks = ["~", "~!", "~@"]
+            .iter()
+            .filter(|it| scores.contains_key(**it));
+        assert_eq!(2 * leases + marks.count(), members.len(), "{members:?}");
+        assert_eq!(queue, model.queue);
+    }
+}

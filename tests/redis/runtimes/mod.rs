@@ -1,0 +1,4 @@
+//! Runtimes that lack a driver, stop, block or end.
+
+mod bare;
+mod stopped;

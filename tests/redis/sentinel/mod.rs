@@ -1,0 +1,4 @@
+//! Locks behind real Sentinels.
+
+mod connections;
+mod failover;
