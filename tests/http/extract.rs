@@ -1,6 +1,5 @@
 //! The axum extractors: `Locked`, `Held` and `Owner`.
 
-use crate::served::until;
 use axum::body::Body;
 use axum::extract::{Extension, Form, FromRef, Json, Path, Query};
 use axum::routing::{get, post};
@@ -14,6 +13,8 @@ use tower_lock::{
     Held, HeldRejection, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockTarget,
     Locked, LockedRejection, Owner, OwnerRejection,
 };
+
+use crate::served::until;
 
 assert_impl_all!(LockedRejection<HeldRejection>: std::error::Error, Send, Sync);
 assert_impl_all!(OwnerRejection: std::error::Error, Send, Sync);

@@ -7,7 +7,6 @@ mod body_first;
 mod body_first_rules;
 #[cfg(feature = "test-util")]
 mod by_hand;
-mod cost;
 mod extract;
 #[cfg(all(unix, feature = "redis"))]
 mod grpc;

@@ -3,8 +3,6 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use crate::served::{assert_waits, in_time, path_key, post};
-use crate::support::broken::broken;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
@@ -14,6 +12,9 @@ use tower_lock::{
     ErrorKind, KeyExtractor, LockGuard, LockLayer, LockManager, LockRejection, MAX_HOLD_COUNT,
     Memory,
 };
+
+use crate::served::{assert_waits, in_time, path_key, post};
+use crate::support::broken::broken;
 
 /// The response of a layer around a handler that must not run.
 async fn answer<K: KeyExtractor>(layer: &LockLayer<K>, request: Request<String>) -> Answer {

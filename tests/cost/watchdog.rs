@@ -1,5 +1,4 @@
 //! The cost that 100,000 held locks add to short leases, measured in its own process.
-#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

@@ -1,0 +1,170 @@
+//! CORS, panics, timeouts and limits around the lock.
+
+use std::future::pending;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::{get, post};
+use http::{Method, Request, StatusCode};
+use tokio::io::AsyncReadExt;
+use tower::limit::ConcurrencyLimitLayer;
+use tower::{ServiceBuilder, ServiceExt};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::CorsLayer;
+use tower_http::timeout::TimeoutLayer;
+use tower_lock::{LockLayer, LockManager};
+
+use super::support::{send, serve, status};
+use crate::served::{assert_waits, path_key, until};
+
+#[tokio::test]
+async fn preflight_does_not_wait_for_lock() {
+    let locks = LockManager::in_memory();
+    let _guard = locks.acquire(path_key("/a")).await.unwrap();
+    let preflight = || {
+        let request = Request::options("/a")
+            .header("origin", "https://example.org")
+            .header("access-control-request-method", "POST");
+        request.body(Body::empty()).unwrap()
+    };
+    // CORS is outside the lock.
+    let app: Router = Router::new()
+        .route("/a", post(async || ()))
+        .route_layer(LockLayer::by_path(locks.clone()).no_wait())
+        .layer(CorsLayer::permissive());
+    let response = app.oneshot(preflight()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    // The app's own OPTIONS handler is inside the lock.
+    let app: Router = Router::new()
+        .route("/a", post(async || ()).options(async || ()))
+        .route_layer(LockLayer::by_path(locks).no_wait().writes_only());
+    let response = app.clone().oneshot(preflight()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(status(&app, Method::POST, "/a").await, StatusCode::CONFLICT);
+}
+
+async fn panics() -> &'static str {
+    tokio::task::yield_now().await;
+    panic!("on purpose");
+}
+
+#[tokio::test]
+async fn panic_caught_outside_lock_releases_it() {
+    let locks = LockManager::in_memory();
+    let app: Router = Router::new()
+        .route("/", get(panics))
+        .route_layer(LockLayer::by_path(locks.clone()))
+        .layer(CatchPanicLayer::new());
+    let answered = status(&app, Method::GET, "/").await;
+    assert_eq!(answered, StatusCode::INTERNAL_SERVER_ERROR);
+    until(|| locks.snapshot().is_idle()).await;
+}
+
+#[tokio::test]
+async fn panic_caught_inside_lock_releases_it() {
+    let locks = LockManager::in_memory();
+    let layers = ServiceBuilder::new()
+        .layer(LockLayer::by_path(locks.clone()))
+        .layer(CatchPanicLayer::new());
+    let app: Router = Router::new().route("/", get(panics)).route_layer(layers);
+    let answered = status(&app, Method::GET, "/").await;
+    assert_eq!(answered, StatusCode::INTERNAL_SERVER_ERROR);
+    until(|| locks.snapshot().is_idle()).await;
+}
+
+#[tokio::test]
+async fn uncaught_panic_releases_lock() {
+    let locks = LockManager::in_memory();
+    let app = Router::new()
+        .route("/", get(panics))
+        .route_layer(LockLayer::by_path(locks.clone()));
+    let mut client = send(serve(app).await, "GET / HTTP/1.1").await;
+    let mut nothing = Vec::new();
+    drop(client.read_to_end(&mut nothing).await);
+    assert!(nothing.is_empty());
+    until(|| locks.snapshot().is_idle()).await;
+}
+
+fn timeout(millis: u64) -> TimeoutLayer {
+    let millis = Duration::from_millis(millis);
+    TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, millis)
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeout_outside_lock_ends_handler_and_releases() {
+    let locks = LockManager::in_memory();
+    let app: Router = Router::new()
+        .route("/", get(async || pending::<()>().await))
+        .route_layer(LockLayer::by_path(locks.clone()))
+        .layer(timeout(1_000));
+    assert_eq!(
+        status(&app, Method::GET, "/").await,
+        StatusCode::GATEWAY_TIMEOUT
+    );
+    until(|| locks.snapshot().is_idle()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeout_outside_lock_covers_wait() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire(path_key("/")).await.unwrap();
+    let app = |wait| -> Router {
+        Router::new()
+            .route("/", get(async || ()))
+            .route_layer(LockLayer::by_path(locks.clone()).wait(Duration::from_millis(wait)))
+            .layer(timeout(1_000))
+    };
+    // With a wait shorter than the timeout, the layer responds.
+    assert_eq!(
+        status(&app(500), Method::GET, "/").await,
+        StatusCode::CONFLICT
+    );
+    // A longer wait is cancelled and leaves the queue.
+    assert_eq!(
+        status(&app(2_000), Method::GET, "/").await,
+        StatusCode::GATEWAY_TIMEOUT
+    );
+    assert_eq!(locks.snapshot().waiting, 0);
+    drop(guard);
+    until(|| locks.snapshot().is_idle()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeout_inside_lock_covers_only_handler() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire(path_key("/")).await.unwrap();
+    let layers = ServiceBuilder::new()
+        .layer(LockLayer::by_path(locks.clone()))
+        .layer(timeout(1_000));
+    let app: Router = Router::new()
+        .route("/", get(async || pending::<()>().await))
+        .route_layer(layers);
+    let start = tokio::time::Instant::now();
+    let release = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        drop(guard);
+    };
+    let (answered, ()) = tokio::join!(status(&app, Method::GET, "/"), release);
+    assert_eq!(answered, StatusCode::GATEWAY_TIMEOUT);
+    assert_eq!(start.elapsed().as_secs(), 4);
+    until(|| locks.snapshot().is_idle()).await;
+}
+
+#[tokio::test]
+async fn ready_service_is_the_called_one() {
+    // A concurrency limit panics if it is called before it was ready.
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire(path_key("/")).await.unwrap();
+    let layers = ServiceBuilder::new()
+        .layer(LockLayer::by_path(locks.clone()))
+        .layer(ConcurrencyLimitLayer::new(2));
+    let app: Router = Router::new().route("/", get(async || ()).layer(layers));
+    let mut first = Box::pin(status(&app, Method::GET, "/"));
+    let mut second = Box::pin(status(&app, Method::GET, "/"));
+    assert_waits(&mut first).await;
+    assert_waits(&mut second).await;
+    drop(guard);
+    let answered = tokio::join!(first, second);
+    assert_eq!(answered, (StatusCode::OK, StatusCode::OK));
+}

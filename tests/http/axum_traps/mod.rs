@@ -1,0 +1,7 @@
+//! Known traps between a lock, axum and a real connection.
+
+mod connections;
+mod middleware;
+mod nesting;
+mod routes;
+mod support;

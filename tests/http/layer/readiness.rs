@@ -1,0 +1,94 @@
+//! The readiness of the inner service, and the call of the ready one.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use http::{Request, Response, StatusCode};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_lock::{LockLayer, LockManager};
+
+use super::support::show_held;
+use crate::served::{assert_waits, is_locked, path_key, post};
+
+/// A service that panics if it is called before it was ready. A clone is not ready.
+struct OnceReady {
+    ready: bool,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Clone for OnceReady {
+    fn clone(&self) -> Self {
+        Self {
+            ready: false,
+            calls: Arc::clone(&self.calls),
+        }
+    }
+}
+
+impl Service<Request<String>> for OnceReady {
+    type Response = Response<String>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Response<String>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<String>) -> Self::Future {
+        assert!(self.ready, "called a service that was not ready");
+        self.ready = false;
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        std::future::ready(Ok(Response::default()))
+    }
+}
+
+#[tokio::test]
+async fn ready_service_is_the_called_one() {
+    let locks = LockManager::in_memory();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let mut service = LockLayer::by_path(locks.clone())
+        .writes_only()
+        .layer(OnceReady {
+            ready: false,
+            calls: Arc::clone(&calls),
+        });
+    let guard = locks.acquire(path_key("/a")).await.unwrap();
+    let mut waiting = Box::pin(service.ready().await.unwrap().call(post("/a")));
+    assert_waits(&mut waiting).await;
+    // While one request waits, the next ones pass through the same service, locked and unlocked.
+    service
+        .ready()
+        .await
+        .unwrap()
+        .call(post("/b"))
+        .await
+        .unwrap();
+    let get = Request::get("/a").body(String::new()).unwrap();
+    service.ready().await.unwrap().call(get).await.unwrap();
+    drop(guard);
+    waiting.await.unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test]
+async fn unready_inner_service_makes_layer_unready() {
+    let never = tower::limit::ConcurrencyLimit::new(service_fn(show_held), 0);
+    let mut service = LockLayer::by_path(LockManager::in_memory()).layer(never);
+    let ready = poll_fn(|cx| Poll::Ready(Service::<Request<String>>::poll_ready(&mut service, cx)));
+    assert!(ready.await.is_pending());
+}
+
+#[tokio::test]
+async fn unpolled_future_does_nothing() {
+    let locks = LockManager::in_memory();
+    let mut service = LockLayer::by_path(locks.clone()).layer(service_fn(show_held));
+    let future = service.call(post("/a"));
+    assert!(!is_locked(&locks));
+    let future = pin!(future);
+    assert_eq!(future.await.unwrap().status(), StatusCode::OK);
+}

@@ -1,0 +1,186 @@
+//! The key of a request, and requests with equal and different keys.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{Method, Request, Response, StatusCode};
+use http_body::Body;
+use http_body_util::Full;
+use static_assertions::assert_impl_all;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_lock::{
+    ByHeader, InvalidKey, LockBody, LockKey, LockKeys, LockLayer, LockManager, LockRejection,
+    LockService, LockTarget, ResponseFuture,
+};
+
+use super::support::{Handler, show_held, text};
+use crate::served::{Gate, Stream, assert_waits, is_locked, post};
+
+assert_impl_all!(LockLayer<ByHeader>: Clone, Send, Sync, std::fmt::Debug);
+
+assert_impl_all!(LockService<Handler, ByHeader>: Clone, Send, Sync, std::fmt::Debug);
+
+assert_impl_all!(LockBody<Full<Bytes>>: Send, Unpin, std::fmt::Debug);
+
+assert_impl_all!(LockBody<LockBody<Stream>>: Body, Send);
+
+assert_impl_all!(ResponseFuture<BoxFuture<'static, ()>, Handler, String>: Send);
+
+assert_impl_all!(LockRejection: Clone, Send, Sync, std::error::Error);
+
+#[tokio::test]
+async fn inner_service_sees_lock() {
+    let locks = LockManager::in_memory();
+    let service = LockLayer::by_path(locks.clone()).layer(service_fn(show_held));
+    let response = service.oneshot(post("/a")).await.unwrap();
+    assert_eq!(text(response).await, "/a");
+    assert!(!is_locked(&locks));
+}
+
+#[tokio::test]
+async fn requests_with_one_key_run_in_order() {
+    let (gate, mut calls) = Gate::new();
+    let locks = LockManager::in_memory();
+    let service = LockLayer::by_path(locks.clone())
+        .layer(service_fn(move |request| gate.clone().handle(request)));
+    let request = |number: &str| {
+        let request = Request::post("/a").header("number", number);
+        Box::pin(
+            service
+                .clone()
+                .oneshot(request.body(String::new()).unwrap()),
+        )
+    };
+    let (mut first, mut second, mut third) = (request("1"), request("2"), request("3"));
+    assert_waits(&mut first).await;
+    assert_waits(&mut second).await;
+    assert_waits(&mut third).await;
+    for (mut response, number) in [(first, "1"), (second, "2"), (third, "3")] {
+        assert_waits(&mut response).await;
+        let call = calls.recv().await.unwrap();
+        assert_eq!(call.request.headers["number"], number);
+        assert!(calls.try_recv().is_err(), "two run at once");
+        call.finish();
+        assert_eq!(response.await.unwrap().status(), StatusCode::OK);
+    }
+}
+
+#[tokio::test]
+async fn requests_with_different_keys_run_concurrently() {
+    let (gate, mut calls) = Gate::new();
+    let service = LockLayer::by_path(LockManager::in_memory())
+        .layer(service_fn(move |request| gate.clone().handle(request)));
+    let mut a = Box::pin(service.clone().oneshot(post("/a")));
+    let mut b = Box::pin(service.oneshot(post("/b")));
+    assert_waits(&mut a).await;
+    assert_waits(&mut b).await;
+    assert!(calls.try_recv().is_ok());
+    assert!(calls.try_recv().is_ok());
+}
+
+#[tokio::test]
+async fn request_without_key_passes_unlocked() {
+    let service = LockLayer::new(LockManager::in_memory(), |_: &http::request::Parts| {
+        Ok(None)
+    })
+    .layer(service_fn(show_held));
+    let response = service.oneshot(post("/a")).await.unwrap();
+    assert_eq!(text(response).await, "unlocked");
+}
+
+#[tokio::test]
+async fn writes_only_passes_only_safe_methods() {
+    let locks = LockManager::in_memory();
+    let service = LockLayer::by_path(locks)
+        .writes_only()
+        .layer(service_fn(show_held));
+    for (method, expected) in [
+        (Method::GET, "unlocked"),
+        (Method::HEAD, "unlocked"),
+        (Method::OPTIONS, "unlocked"),
+        (Method::TRACE, "unlocked"),
+        (Method::POST, "/a"),
+        (Method::PUT, "/a"),
+        (Method::PATCH, "/a"),
+        (Method::DELETE, "/a"),
+    ] {
+        let mut request = post("/a");
+        *request.method_mut() = method.clone();
+        let response = service.clone().oneshot(request).await.unwrap();
+        assert_eq!(text(response).await, expected, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn each_constructor_locks_its_own_key() {
+    #[derive(Clone)]
+    struct Tenant(&'static str);
+
+    impl LockTarget for Tenant {
+        fn lock_keys(&self) -> LockKeys {
+            LockKey::from_parts(["tenant", self.0]).into()
+        }
+    }
+
+    let locks = LockManager::in_memory;
+    let inner = || service_fn(show_held);
+    let request = || {
+        let mut request = post("/a%42?account=x+y");
+        request.headers_mut().insert("x-id", "7".parse().unwrap());
+        request.extensions_mut().insert(Tenant("t"));
+        request
+    };
+    let by_path = LockLayer::by_path(locks()).layer(inner());
+    let by_header = LockLayer::by_header(locks(), "X-Id").layer(inner());
+    let by_query = LockLayer::by_query(locks(), "account").layer(inner());
+    let by_extension = LockLayer::by_extension::<Tenant>(locks()).layer(inner());
+    let by_closure = LockLayer::new(locks(), |request: &http::request::Parts| {
+        Ok(Some(LockKeys::from([request.method.as_str(), "all"])))
+    })
+    .layer(inner());
+    let answer = |response: Result<Response<_>, _>| text(response.unwrap());
+    assert_eq!(answer(by_path.oneshot(request()).await).await, "/aB");
+    assert_eq!(answer(by_header.oneshot(request()).await).await, "x-id:7");
+    assert_eq!(
+        answer(by_query.oneshot(request()).await).await,
+        "account:x y"
+    );
+    assert_eq!(
+        answer(by_extension.oneshot(request()).await).await,
+        "tenant:t"
+    );
+    assert_eq!(
+        answer(by_closure.oneshot(request()).await).await,
+        "POST all"
+    );
+}
+
+#[tokio::test]
+async fn invalid_key_does_not_reach_inner_service() {
+    let service = LockLayer::new(LockManager::in_memory(), |_: &http::request::Parts| {
+        Err(InvalidKey::Missing {
+            what: "thing".into(),
+        })
+    })
+    .layer(service_fn(|_: Request<String>| async {
+        panic!("called without a lock");
+        #[expect(unreachable_code, reason = "names the type")]
+        Ok::<Response<String>, Infallible>(Response::default())
+    }));
+    let response = service.oneshot(post("/a")).await.unwrap();
+    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn inner_service_error_passes_and_releases_lock() {
+    #[derive(Debug, PartialEq)]
+    struct Mine(u8);
+
+    let locks = LockManager::in_memory();
+    let service = LockLayer::by_path(locks.clone()).layer(service_fn(|_| async {
+        Err::<Response<String>, _>(Mine(7))
+    }));
+    assert_eq!(service.oneshot(post("/a")).await.unwrap_err(), Mine(7));
+    assert!(!is_locked(&locks));
+}
