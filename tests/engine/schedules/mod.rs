@@ -1,0 +1,6 @@
+//! Rare orders of events.
+
+mod attempts;
+mod extensions;
+mod losses;
+mod support;
