@@ -1,5 +1,8 @@
-//! Locks in a real cluster, directly and through one endpoint.
+//! Locks in a real cluster: slots, resharding, nodes that die or hang, and one endpoint in front.
 
 mod endpoint;
 mod migration;
-mod nodes;
+mod outages;
+mod resharding;
+mod slots;
+mod support;

@@ -1,4 +1,8 @@
 //! Locks behind real Sentinels.
 
 mod connections;
+mod exclusion;
 mod failover;
+mod sentinels;
+mod stale;
+mod support;

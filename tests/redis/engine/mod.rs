@@ -1,0 +1,6 @@
+//! The engine on a real server.
+
+mod commands;
+mod holds;
+mod support;
+mod tokens;
