@@ -1,5 +1,4 @@
 //! Every backend passes the conformance functions.
-// Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
 #[cfg(feature = "redis")]

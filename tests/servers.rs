@@ -1,5 +1,4 @@
 //! The servers that other tests start, and the behavior that those tests require.
-// Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
 mod support;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower_lock::{ErrorKind, LockKey, LockManager, Memory};
 
-use crate::simulated;
-use crate::support::{MS, manager};
+use crate::support::engine::{MS, manager_on};
+use crate::support::simulated;
 
 #[tokio::test(start_paused = true)]
 async fn hold_count_with_nested_guard_goes_up_and_down() {
@@ -59,7 +59,7 @@ async fn acquires_of_one_task_have_distinct_owners() {
 #[tokio::test(start_paused = true)]
 async fn acquire_of_held_key_ends_within_wait() {
     let memory = Memory::new();
-    let (here, there) = (manager(&memory), manager(&memory));
+    let (here, there) = (manager_on(&memory), manager_on(&memory));
     let _guard = here.acquire("k").await.unwrap();
     for locks in [&here, &there] {
         let start = Instant::now();

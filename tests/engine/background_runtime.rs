@@ -8,9 +8,10 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 use tower_lock::{LockManager, LockManagerBuilder, Memory};
 
-use crate::simulated::Simulated;
-use crate::stopped_runtime::{LATE, LEASE, MS, current_thread, queued};
-use crate::support::{SECOND, park_until_ready};
+use crate::stopped_runtime::{LATE, LEASE, current_thread, queued};
+use crate::support::engine::{MS, SECOND};
+use crate::support::other_runtime::park_until_ready;
+use crate::support::simulated::Simulated;
 
 /// A runtime that a thread of its own drives until this is dropped.
 struct Background {

@@ -1,15 +1,11 @@
 //! First attempts in flight count as waiters.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use tokio::time::sleep;
 use tower_lock::{Error, ErrorKind, LockManager, LockManagerBuilder, Memory};
 
-use crate::simulated::{Command, Simulated};
-
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
+use crate::support::engine::{MS, SECOND};
+use crate::support::simulated::{Command, Simulated};
 
 fn remote() -> (Simulated, LockManagerBuilder) {
     let wire = Simulated::new(MS);

@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep};
 use tower::{Service, ServiceBuilder, ServiceExt};
 use tower_lock::{Backend, LockBody, LockKey, LockLayer, LockManager};
 
-use crate::simulated::{self, Simulated};
-use crate::support::{MS, manager};
+use crate::support::engine::{MS, manager_on};
+use crate::support::simulated::{self, Simulated};
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
@@ -32,18 +32,18 @@ async fn dropped_after(polls: usize, future: impl Future) -> bool {
 }
 
 /// Two managers, as in two processes, on one store with a latency of 3 ms each way.
-struct World {
+struct Pair {
     wire: Simulated,
     here: LockManager,
     there: LockManager,
 }
 
-impl World {
+impl Pair {
     fn new() -> Self {
         let wire = Simulated::new(3 * MS);
         Self {
-            here: manager(&wire),
-            there: manager(&wire.another_wire()),
+            here: manager_on(&wire),
+            there: manager_on(&wire.another_wire()),
             wire,
         }
     }
@@ -78,7 +78,7 @@ macro_rules! for_every_number_of_polls {
         #[tokio::test(start_paused = true)]
         async fn $name() {
             for $polls in 0..200 {
-                let $world = World::new();
+                let $world = Pair::new();
                 let ready: bool = $scenario;
                 $world
                     .is_clean(&format!("{}, {} polls", stringify!($name), $polls))
@@ -208,7 +208,7 @@ fn request() -> Request<()> {
 }
 
 fn served(
-    world: &World,
+    world: &Pair,
 ) -> impl Service<Request<()>, Response = Response<LockBody<StreamBody<Frames>>>, Error = Infallible>
 + use<> {
     let keys = |_: &http::request::Parts| Ok(Some("a".into()));
@@ -262,7 +262,7 @@ for_every_number_of_polls!(dropped_shutdown_leaves_nothing, |world, polls| {
 
 #[tokio::test(start_paused = true)]
 async fn last_guard_dropped_leaves_no_task() {
-    let world = World::new();
+    let world = Pair::new();
     let tasks = || {
         tokio::runtime::Handle::current()
             .metrics()

@@ -6,14 +6,14 @@ use tokio::time::{Instant, advance, sleep, timeout};
 use tower_lock::backend::LeaseId;
 use tower_lock::{Backend, ErrorKind, LockGuard, LockKey, LockManager};
 
-use crate::simulated::{Command, Fault, Simulated};
-use crate::support::{MS, SECOND, is_free, manager};
+use crate::support::engine::{MS, SECOND, manager_on};
+use crate::support::simulated::{Command, Fault, Simulated, is_free};
 
 /// Other implementations leave the key held when the reply to an acquire is late.
 #[tokio::test(start_paused = true)]
 async fn timed_out_acquire_leaves_key_free() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     wire.fail_next(Command::Acquire, Fault::AnswerLost);
     let error = locks.acquire("k").wait(100 * MS).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -27,7 +27,7 @@ async fn timed_out_acquire_leaves_key_free() {
 #[tokio::test(start_paused = true)]
 async fn attempt_after_unknown_outcome_uses_new_lease() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     wire.fail_next(Command::Acquire, Fault::AnswerLost);
     wire.fail_next(Command::Acquire, Fault::CommandLost);
     let guard = locks.acquire("k").await.unwrap();
@@ -53,7 +53,7 @@ async fn acquire_on_unavailable_backend_ends_within_wait() {
     for fault in [Fault::Refused, Fault::CommandLost, Fault::AnswerLost] {
         let wire = Simulated::new(MS);
         wire.down(Some(fault));
-        let locks = manager(&wire);
+        let locks = manager_on(&wire);
         for wait in [SECOND, 3 * SECOND] {
             let start = Instant::now();
             let error = locks.acquire("k").wait(wait).await.unwrap_err();
@@ -82,7 +82,7 @@ async fn acquire_on_unavailable_backend_ends_within_wait() {
 async fn misconfigured_client_fails_at_once_without_retry() {
     let wire = Simulated::new(MS);
     wire.down(Some(Fault::Misconfigured));
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let first = tokio::spawn(locks.acquire("k").into_future());
     let second = tokio::spawn(locks.acquire("k").into_future());
     for waiter in [first, second] {
@@ -101,7 +101,7 @@ async fn misconfigured_client_fails_at_once_without_retry() {
 async fn lost_without_renewal_completes_at_local_deadline() {
     for fault in [Fault::Refused, Fault::CommandLost] {
         let wire = Simulated::new(MS);
-        let locks = manager(&wire);
+        let locks = manager_on(&wire);
         let sent_at = Instant::now();
         let guard = locks.acquire("k").await.unwrap();
         wire.down(Some(fault));
@@ -123,7 +123,7 @@ async fn lost_without_renewal_completes_at_local_deadline() {
 #[tokio::test(start_paused = true)]
 async fn watchdog_after_failed_renewals_keeps_locks() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let guards: Vec<_> = keys(20, &locks).await;
     for _ in 0..10 {
         wire.fail_next(Command::Renew, Fault::CommandLost);
@@ -146,7 +146,7 @@ async fn keys(count: usize, locks: &LockManager) -> Vec<LockGuard> {
 #[tokio::test(start_paused = true)]
 async fn guard_is_lost_when_renewal_returns_not_held() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let guard = locks.acquire("k").await.unwrap();
     let kept = locks.acquire("kept").await.unwrap();
     wire.memory.force_release(&LockKey::new("k")).await.unwrap();
@@ -176,7 +176,7 @@ async fn release_is_followed_by_no_renewal() {
     // A renewal takes 2 s from 10 s on: guards are dropped before, during and after it.
     for hold in [9_500, 9_999, 10_001, 10_500, 11_999, 12_500, 14_000] {
         let wire = Simulated::new(SECOND);
-        let locks = manager(&wire);
+        let locks = manager_on(&wire);
         let guard = locks.acquire("k").await.unwrap();
         sleep(hold * MS).await;
         drop(guard);
@@ -197,7 +197,7 @@ async fn release_is_followed_by_no_renewal() {
 #[tokio::test(start_paused = true)]
 async fn waiter_without_notifications_acquires_by_polling() {
     let wire = Simulated::new(MS).without_hints();
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     for delay in [0, 1, 5, 50, 999, 1000, 1001, 2500] {
         let guard = here.acquire("k").await.unwrap();
         let waiter = tokio::spawn(there.acquire("k").wait_forever().into_future());
@@ -214,7 +214,7 @@ async fn waiter_without_notifications_acquires_by_polling() {
 #[tokio::test(start_paused = true)]
 async fn notified_waiter_acquires_at_once() {
     let wire = Simulated::new(MS);
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     // Some of these delays put the release between the first attempt and the subscription.
     for delay in 0..20 {
         let guard = here.acquire("k").await.unwrap();
@@ -232,7 +232,7 @@ async fn notified_waiter_acquires_at_once() {
 async fn waiter_before_deadline_makes_last_attempt() {
     // Without notifications, the next poll would be after the deadline.
     let wire = Simulated::new(MS).without_hints();
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let guard = here.acquire("k").await.unwrap();
     let waiter = tokio::spawn(there.acquire("k").wait(500 * MS).into_future());
     sleep(400 * MS).await;
@@ -243,7 +243,7 @@ async fn waiter_before_deadline_makes_last_attempt() {
 #[tokio::test(start_paused = true)]
 async fn failed_release_is_retried_until_success() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     for fault in [Fault::Refused, Fault::CommandLost, Fault::AnswerLost] {
         let guard = locks.acquire("k").await.unwrap();
         wire.fail_next(Command::Release, fault);
@@ -265,7 +265,7 @@ async fn failed_release_is_retried_until_success() {
 #[tokio::test(start_paused = true)]
 async fn failed_release_stops_after_lease_expired() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let guard = locks.acquire("k").await.unwrap();
     wire.down(Some(Fault::Refused));
     drop(guard);
@@ -281,7 +281,7 @@ async fn failed_release_stops_after_lease_expired() {
 #[tokio::test(start_paused = true)]
 async fn failed_release_continues_for_unknown_renewal() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let guard = locks.acquire("k").await.unwrap();
     wire.fail_next(Command::Renew, Fault::AnswerLost);
     sleep(11 * SECOND).await;
@@ -300,7 +300,7 @@ async fn failed_release_continues_for_unknown_renewal() {
 #[tokio::test(start_paused = true)]
 async fn process_paused_beyond_lease_reports_loss_at_once() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let guard = locks.acquire("k").await.unwrap();
     sleep(SECOND).await;
     let renewals = wire.sent(Command::Renew);
@@ -321,7 +321,7 @@ async fn process_paused_beyond_lease_reports_loss_at_once() {
 #[tokio::test(start_paused = true)]
 async fn grant_reply_after_lease_end_is_no_grant() {
     let wire = Simulated::new(100 * MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let acquire = || locks.acquire("k").lease(150 * MS);
     let error = acquire().no_wait().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -339,7 +339,7 @@ async fn grant_reply_after_lease_end_is_no_grant() {
 #[tokio::test(start_paused = true)]
 async fn acquire_of_keys_fails_when_first_lease_expires() {
     let wire = Simulated::new(MS);
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let guard = there.acquire("b").await.unwrap();
     let both = here.acquire(["a", "b"]).lease(SECOND).wait(10 * SECOND);
     let both = tokio::spawn(both.into_future());
@@ -355,7 +355,7 @@ async fn acquire_of_keys_fails_when_first_lease_expires() {
 #[tokio::test(start_paused = true)]
 async fn waiter_paused_through_its_grant_acquires_again() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let guard = locks.acquire("k").await.unwrap();
     let mut waiter = Box::pin(locks.acquire("k").wait_forever().into_future());
     assert!(futures_util::poll!(&mut waiter).is_pending());
@@ -373,7 +373,7 @@ async fn waiter_paused_through_its_grant_acquires_again() {
 #[tokio::test(start_paused = true)]
 async fn acquire_distinguishes_busy_from_unavailable() {
     let wire = Simulated::new(MS);
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let _guard = there.acquire("k").await.unwrap();
     for (down, kind) in [
         (None, ErrorKind::Busy),

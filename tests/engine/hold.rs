@@ -5,13 +5,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower_lock::{LockManager, Memory};
 
-use crate::support::{MS, manager};
+use crate::support::engine::{MS, manager_on};
 
 /// rslock 0.10: a feature decided whether dropping a guard released the lock.
 #[tokio::test(start_paused = true)]
 async fn guard_dropped_or_in_panic_releases_lock() {
     let memory = Memory::new();
-    let (here, there) = (manager(&memory), manager(&memory));
+    let (here, there) = (manager_on(&memory), manager_on(&memory));
     drop(here.acquire("k").await.unwrap());
     there
         .acquire("k")
@@ -36,7 +36,7 @@ async fn guard_dropped_or_in_panic_releases_lock() {
 #[tokio::test(start_paused = true)]
 async fn expired_lease_admits_waiter_and_loses_guard() {
     let memory = Memory::new();
-    let (here, there) = (manager(&memory), manager(&memory));
+    let (here, there) = (manager_on(&memory), manager_on(&memory));
     for waiter in [&here, &there] {
         let start = Instant::now();
         let old = here
@@ -57,7 +57,7 @@ async fn expired_lease_admits_waiter_and_loses_guard() {
 #[tokio::test(start_paused = true)]
 async fn force_release_wakes_waiter_and_notifies_holder() {
     let memory = Memory::new();
-    let (here, there) = (manager(&memory), manager(&memory));
+    let (here, there) = (manager_on(&memory), manager_on(&memory));
     let guard = here.acquire("k").await.unwrap();
     let waiting = tokio::spawn(there.acquire("k").wait_forever().into_future());
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -92,7 +92,7 @@ async fn lost_after_release_never_completes() {
 #[tokio::test(start_paused = true)]
 async fn watchdog_in_long_hold_keeps_lock() {
     let memory = Memory::new();
-    let (here, there) = (manager(&memory), manager(&memory));
+    let (here, there) = (manager_on(&memory), manager_on(&memory));
     let guard = here.acquire("k").await.unwrap();
     for _ in 0..100 {
         tokio::time::sleep(Duration::from_secs(7)).await;
@@ -105,7 +105,7 @@ async fn watchdog_in_long_hold_keeps_lock() {
 #[tokio::test(start_paused = true)]
 async fn lock_at_max_hold_is_lost_and_released() {
     let memory = Memory::new();
-    let (here, there) = (manager(&memory), manager(&memory));
+    let (here, there) = (manager_on(&memory), manager_on(&memory));
     let start = Instant::now();
     let guard = here
         .acquire("k")
@@ -169,7 +169,7 @@ async fn run_after_loss_drops_work() {
 #[tokio::test(start_paused = true)]
 async fn shutdown_rejects_waiters_and_awaits_holders() {
     let memory = Memory::new();
-    let locks = manager(&memory);
+    let locks = manager_on(&memory);
     let guard = locks.acquire("k").await.unwrap();
     let waiter = tokio::spawn(locks.acquire("k").into_future());
     tokio::task::yield_now().await;
@@ -188,7 +188,7 @@ async fn shutdown_rejects_waiters_and_awaits_holders() {
     drop(guard);
     assert!(shutdown.await.unwrap().is_idle());
     // A shutdown that times out returns the remaining holds.
-    let locks = manager(&memory);
+    let locks = manager_on(&memory);
     let _guard = locks.acquire("k").await.unwrap();
     let left = locks.shutdown(Duration::from_secs(1)).await;
     assert_eq!((left.held, left.lanes), (1, 1));

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tower_lock::{LockManager, Memory};
 
-use crate::simulated::{Command, Simulated};
-use crate::support::{MS, SECOND, manager};
+use crate::support::engine::{MS, SECOND, manager_on};
+use crate::support::simulated::{Command, Simulated};
 
 #[tokio::test(start_paused = true)]
 async fn remote_release_to_10000_waiters_needs_few_commands() {
@@ -18,7 +18,7 @@ async fn remote_release_to_10000_waiters_needs_few_commands() {
         .max_waiters_per_key(10_000)
         .build()
         .unwrap();
-    let there = manager(&wire.another_wire());
+    let there = manager_on(&wire.another_wire());
     let guard = there.acquire("k").await.unwrap();
     let waiters: Vec<_> = (0..10_000)
         .map(|_| {
@@ -44,7 +44,7 @@ async fn remote_release_to_10000_waiters_needs_few_commands() {
 #[tokio::test(start_paused = true)]
 async fn busy_local_queue_lets_other_process_acquire() {
     let wire = Simulated::new(Duration::from_micros(200));
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let hog = |locks: LockManager| {
         tokio::spawn(async move {
             loop {
@@ -78,7 +78,7 @@ async fn processes_at_unequal_distance_share_key() {
     for process in 0..PROCESSES {
         let mut wire = wire.another_wire();
         wire.latency += u32::try_from(process).unwrap() * MS;
-        let locks = manager(&wire);
+        let locks = manager_on(&wire);
         for _ in 0..WAITERS {
             let (locks, sender) = (locks.clone(), sender.clone());
             workers.spawn(async move {
@@ -146,7 +146,7 @@ async fn renewal_of_100000_locks_loses_none() {
 #[tokio::test(start_paused = true)]
 async fn tokens_of_10000_grants_strictly_increase() {
     let wire = Simulated::new(Duration::from_micros(100));
-    let managers = [manager(&wire), manager(&wire.another_wire())];
+    let managers = [manager_on(&wire), manager_on(&wire.another_wire())];
     let (sender, mut tokens) = tokio::sync::mpsc::unbounded_channel();
     let mut tasks = Vec::new();
     for n in 0..10 {
@@ -219,7 +219,7 @@ async fn increments_of_16_managers_lose_no_update() {
     let counter = Arc::new(AtomicU64::new(0));
     let mut tasks = Vec::new();
     for _ in 0..16 {
-        let locks = manager(&memory);
+        let locks = manager_on(&memory);
         let counter = Arc::clone(&counter);
         tasks.push(tokio::spawn(async move {
             for _ in 0..100 {

@@ -10,18 +10,15 @@ mod force_release;
 mod hold;
 mod load;
 mod no_wait;
-#[path = "../support/other_runtime.rs"]
-mod other_runtime;
 mod owners;
 mod runtime_guards;
 mod runtime_waiters;
 mod runtimes;
 mod schedules;
 mod several_keys;
-#[path = "../support/simulated.rs"]
-mod simulated;
 mod stopped_runtime;
 mod stress;
+#[path = "../support/mod.rs"]
 mod support;
 mod terms;
 mod timers;

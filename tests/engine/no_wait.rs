@@ -7,18 +7,11 @@ use futures_util::poll;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{AcquireFuture, Error, ErrorKind, LockGuard, LockManager};
 
-use crate::simulated::{Command, Fault, Simulated};
+use crate::support::engine::{MS, SECOND, manager_on};
+use crate::support::simulated::{Command, Fault, Simulated};
 
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
 /// The time for a command without a reply over the simulated wire.
 const RESPONSE: Duration = Duration::from_millis(501);
-
-/// Renewals are due 10 s after the grant.
-fn manager(wire: &Simulated) -> LockManager {
-    let builder = LockManager::builder(wire.clone()).watchdog_timeout(30 * SECOND);
-    builder.build().unwrap()
-}
 
 fn hang(wire: &Simulated) {
     wire.down(Some(Fault::CommandLost));
@@ -51,7 +44,7 @@ async fn queued(locks: &LockManager) -> Pin<Box<AcquireFuture>> {
 #[tokio::test(start_paused = true)]
 async fn no_wait_on_idle_lane_ends_in_time() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     hang(&wire);
     is_unavailable_in_time(&locks).await;
 }
@@ -59,7 +52,7 @@ async fn no_wait_on_idle_lane_ends_in_time() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_held_elsewhere_ends_in_time() {
     let wire = Simulated::new(MS);
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let _held = there.acquire("k").await.unwrap();
     hang(&wire);
     is_unavailable_in_time(&here).await;
@@ -68,7 +61,7 @@ async fn no_wait_held_elsewhere_ends_in_time() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_during_release_ends_in_time() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let held = locks.acquire("k").await.unwrap();
     hang(&wire);
     drop(held);
@@ -81,7 +74,7 @@ async fn no_wait_during_release_ends_in_time() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_during_renewal_ends_in_time() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let held = locks.acquire("k").await.unwrap();
     hang(&wire);
     while wire.sent(Command::Renew) == 0 {
@@ -95,7 +88,7 @@ async fn no_wait_during_renewal_ends_in_time() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_during_release_or_keep_ends_in_time() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let held = locks.acquire("k").await.unwrap();
     let waiter = queued(&locks).await;
     sleep(200 * MS).await;
@@ -110,7 +103,7 @@ async fn no_wait_during_release_or_keep_ends_in_time() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_behind_waiter_during_keep_ends_in_time() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let held = locks.acquire("k").await.unwrap();
     let _waiter = queued(&locks).await;
     sleep(200 * MS).await;
@@ -123,7 +116,7 @@ async fn no_wait_behind_waiter_during_keep_ends_in_time() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_behind_contender_ends_in_time() {
     let wire = Simulated::new(MS);
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let _held = there.acquire("k").await.unwrap();
     let _waiter = queued(&here).await;
     hang(&wire);
@@ -137,7 +130,7 @@ async fn no_wait_behind_contender_ends_in_time() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_behind_first_attempt_ends_in_time() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     hang(&wire);
     let waiter = tokio::spawn(locks.acquire("k").into_future());
     sleep(400 * MS).await;
@@ -148,7 +141,7 @@ async fn no_wait_behind_first_attempt_ends_in_time() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_after_dropped_attempt_ends_in_time() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     hang(&wire);
     let waiter = tokio::spawn(locks.acquire("k").into_future());
     sleep(100 * MS).await;
@@ -160,7 +153,7 @@ async fn no_wait_after_dropped_attempt_ends_in_time() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_after_last_waiter_left_is_not_busy() {
     let wire = Simulated::new(MS);
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let _held = there.acquire("k").await.unwrap();
     let waiter = queued(&here).await;
     hang(&wire);
@@ -175,7 +168,7 @@ async fn no_wait_after_last_waiter_left_is_not_busy() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_after_last_waiter_left_acquires_free_key() {
     let wire = Simulated::new(MS).without_hints();
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let held = there.acquire("k").await.unwrap();
     let waiter = queued(&here).await;
     held.release().await.unwrap();
@@ -187,7 +180,7 @@ async fn no_wait_after_last_waiter_left_acquires_free_key() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_after_last_waiter_left_attempts_once() {
     let wire = Simulated::new(MS).without_hints();
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let _held = there.acquire("k").await.unwrap();
     let waiter = queued(&here).await;
     drop(waiter);
@@ -201,7 +194,7 @@ async fn no_wait_after_last_waiter_left_attempts_once() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_during_abandoned_attempt_acquires_free_key() {
     let wire = Simulated::new(20 * MS).without_hints();
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let held = there.acquire("k").await.unwrap();
     let mut waiter = Box::pin(here.acquire("k").wait_forever().into_future());
     while wire.sent(Command::Acquire) < 2 {

@@ -5,10 +5,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tower_lock::{ErrorKind, LockManager, MAX_HOLD_COUNT};
 
-use crate::simulated::Simulated;
+use crate::support::engine::{MS, SECOND};
+use crate::support::simulated::Simulated;
 
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
 /// The time for a command over the simulated wire and the timers of the engine.
 const ROUND_TRIP: Duration = Duration::from_millis(10);
 

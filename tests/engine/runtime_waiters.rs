@@ -2,15 +2,15 @@
 
 use std::thread;
 
+use futures_util::poll;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
-use futures_util::poll;
-
 use crate::stopped_runtime::{
-    LATE, LEASE, MS, Other, POLL, WAIT, current_thread, in_each_case, is_served, is_served_by,
-    polled, queued,
+    LATE, LEASE, Other, POLL, WAIT, current_thread, in_each_case, is_served, is_served_by, polled,
+    queued,
 };
+use crate::support::engine::MS;
 
 /// The holder's guard still exists, but is no longer renewed.
 #[test]

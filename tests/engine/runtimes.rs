@@ -8,9 +8,9 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{Backend, Error, LockKey, LockManager};
 
-use crate::simulated::{self, Simulated};
 use crate::stopped_runtime::{Fate, LATE, LEASE, Other, current_thread, in_each_case, polled};
-use crate::support::{MS, SECOND, manager};
+use crate::support::engine::{MS, SECOND, manager_on};
+use crate::support::simulated::{self, Simulated};
 
 #[test]
 fn guard_outliving_runtime_lets_next_one_acquire() {
@@ -41,7 +41,7 @@ fn runtime_shut_down_at_any_time_never_panics() {
             .build()
             .unwrap();
         let wire = Simulated::new(3 * MS);
-        let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+        let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
         for locks in [here, there] {
             for key in ["a", "b", "c"] {
                 for _ in 0..4 {
@@ -183,8 +183,8 @@ fn no_wait_after_runtime_end_acquires_free_key() {
             .unwrap()
     };
     let (one, two) = (rt(), rt());
-    let there = manager(&wire.another_wire());
-    let locks = manager(&wire);
+    let there = manager_on(&wire.another_wire());
+    let locks = manager_on(&wire);
     let held = two.block_on(there.acquire("k").into_future()).unwrap();
     {
         let l = locks.clone();

@@ -1,15 +1,11 @@
 //! An acquire of several keys has one longest hold and one deadline.
 
-use std::time::Duration;
-
 use futures_util::poll;
 use tokio::time::{Instant, sleep};
 use tower_lock::{LockManager, Memory};
 
-use crate::simulated::Simulated;
-
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
+use crate::support::engine::{MS, SECOND};
+use crate::support::simulated::Simulated;
 
 fn managers() -> [LockManager; 2] {
     let remote = LockManager::builder(Simulated::new(MS)).build().unwrap();

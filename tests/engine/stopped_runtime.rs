@@ -8,10 +8,10 @@ use futures_util::poll;
 use tokio::time::{Instant, sleep};
 use tower_lock::{Acquire, AcquireFuture, LockManager, LockManagerBuilder, Memory};
 
-pub(crate) use crate::other_runtime::{Fate, Other, current_thread};
-use crate::simulated::Simulated;
+use crate::support::engine::MS;
+pub(crate) use crate::support::other_runtime::{Fate, Other, current_thread};
+use crate::support::simulated::Simulated;
 
-pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
 /// The poll interval of a waiter with jitter.
 pub(crate) const POLL: Duration = Duration::from_millis(1200);

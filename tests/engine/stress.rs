@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{Backend, LockGuard, LockKey, LockManager, Memory};
 
-use crate::simulated::Simulated;
 use crate::stopped_runtime::current_thread;
-use crate::support::MS;
+use crate::support::engine::MS;
+use crate::support::simulated::Simulated;
 
 const KEYS: usize = 4;
 

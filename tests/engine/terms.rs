@@ -5,10 +5,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{Backend as _, LockGuard, LockKey, LockManager};
 
-use crate::simulated::{Fault, Simulated};
+use crate::support::engine::{MS, SECOND};
+use crate::support::simulated::{Fault, Simulated};
 
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
 /// The length of a renewed lease.
 const WATCHDOG: Duration = Duration::from_secs(3);
 

@@ -1,12 +1,12 @@
 //! An acquire in a runtime without timers returns an error.
 
 use std::error::Error as _;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tower_lock::{Error, ErrorKind, LockManager, Memory};
 
-use crate::simulated::Simulated;
-use std::time::Duration;
+use crate::support::simulated::Simulated;
 
 fn without_timers() -> Runtime {
     Builder::new_current_thread().build().unwrap()

@@ -14,8 +14,8 @@ use tower_lock::backend::{
 use tower_lock::{Backend, ErrorKind, LockKey, LockManager};
 use uuid::Uuid;
 
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
+use crate::support::engine::{MS, SECOND};
+
 const ACQUIRES: usize = 10_000;
 /// The length of the store's outage.
 const OUTAGE: Duration = Duration::from_secs(10);

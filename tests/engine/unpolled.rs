@@ -7,20 +7,15 @@ use futures_util::poll;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{Acquire, AcquireFuture, ErrorKind, LockManager, Memory};
 
-use crate::simulated::{Command, Fault, Simulated};
+use crate::support::engine::{MS, SECOND, manager_on};
+use crate::support::simulated::{Command, Fault, Simulated};
 
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
 /// The response timeout of a command.
 const RESPONSE: Duration = Duration::from_millis(500);
 /// The time after which an unpolled command continues in a task.
 const TAKE_OVER: Duration = Duration::from_millis(10);
 /// The time for a few commands over the simulated wire and the timers of the engine.
 const ROUND_TRIPS: Duration = Duration::from_millis(15);
-
-fn manager(wire: &Simulated) -> LockManager {
-    LockManager::builder(wire.clone()).build().unwrap()
-}
 
 /// Polls an acquire once, which must leave it pending.
 async fn polled_once(acquire: Acquire) -> Pin<Box<AcquireFuture>> {
@@ -31,7 +26,7 @@ async fn polled_once(acquire: Acquire) -> Pin<Box<AcquireFuture>> {
 
 #[tokio::test(start_paused = true)]
 async fn unpolled_first_attempt_frees_key_at_deadline() {
-    let locks = manager(&Simulated::new(MS));
+    let locks = manager_on(&Simulated::new(MS));
     let start = Instant::now();
     let unpolled = polled_once(locks.acquire("k").wait(SECOND)).await;
     let next = locks.acquire("k").wait(30 * SECOND).await.unwrap();
@@ -44,7 +39,7 @@ async fn unpolled_first_attempt_frees_key_at_deadline() {
 #[tokio::test(start_paused = true)]
 async fn unpolled_first_attempt_frees_key_elsewhere() {
     let wire = Simulated::new(MS);
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     // The command takes effect, but the caller does not read its reply.
     let mut unpolled = polled_once(here.acquire("k").wait(SECOND)).await;
     let start = Instant::now();
@@ -58,7 +53,7 @@ async fn unpolled_first_attempt_frees_key_elsewhere() {
 #[tokio::test(start_paused = true)]
 async fn unpolled_failed_attempt_is_taken_over() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     wire.fail_next(Command::Acquire, Fault::Refused);
     let _unpolled = polled_once(locks.acquire("k").no_wait()).await;
     let start = Instant::now();
@@ -71,7 +66,7 @@ async fn unpolled_failed_attempt_is_taken_over() {
 #[tokio::test(start_paused = true)]
 async fn unpolled_rejected_attempt_is_taken_over() {
     let wire = Simulated::new(MS);
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let held = there.acquire("k").await.unwrap();
     let _unpolled = polled_once(here.acquire("k").wait(100 * MS)).await;
     let waiter = tokio::spawn(here.acquire("k").wait(30 * SECOND).into_future());
@@ -87,7 +82,7 @@ async fn unpolled_rejected_attempt_is_taken_over() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_behind_unpolled_attempt_ends_in_time() {
     let wire = Simulated::new(MS);
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let free = polled_once(here.acquire("free").wait(30 * SECOND)).await;
     let _held = there.acquire("held").await.unwrap();
     let held = polled_once(here.acquire("held").wait(30 * SECOND)).await;
@@ -105,7 +100,7 @@ async fn no_wait_behind_unpolled_attempt_ends_in_time() {
 async fn unpolled_no_wait_blocks_one_response_time() {
     let wire = Simulated::new(MS);
     for fault in [None, Some(Fault::CommandLost), Some(Fault::AnswerLost)] {
-        let locks = manager(&wire);
+        let locks = manager_on(&wire);
         if let Some(fault) = fault {
             wire.fail_next(Command::Acquire, fault);
         }
@@ -121,7 +116,7 @@ async fn unpolled_no_wait_blocks_one_response_time() {
 
 #[tokio::test(start_paused = true)]
 async fn unclaimed_handoff_is_released_at_deadline() {
-    for locks in [LockManager::in_memory(), manager(&Simulated::new(MS))] {
+    for locks in [LockManager::in_memory(), manager_on(&Simulated::new(MS))] {
         let held = locks.acquire("k").await.unwrap();
         let start = Instant::now();
         let unpolled = polled_once(locks.acquire("k").wait(SECOND)).await;
@@ -138,7 +133,7 @@ async fn unclaimed_handoff_is_released_at_deadline() {
 #[tokio::test(start_paused = true)]
 async fn unclaimed_grant_of_task_is_released_at_deadline() {
     let wire = Simulated::new(MS);
-    let (here, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let held = there.acquire("k").await.unwrap();
     let start = Instant::now();
     let mut unpolled = polled_once(here.acquire("k").wait(SECOND)).await;
@@ -159,7 +154,7 @@ async fn unclaimed_grant_leaves_nothing_behind() {
     let memory = Memory::new();
     let wire = Simulated::new(MS);
     let in_memory = LockManager::builder(memory).build().unwrap();
-    for locks in [in_memory, manager(&wire)] {
+    for locks in [in_memory, manager_on(&wire)] {
         let held = locks.acquire("k").await.unwrap();
         let _unpolled = polled_once(locks.acquire("k").wait(SECOND)).await;
         drop(held);
@@ -171,7 +166,7 @@ async fn unclaimed_grant_leaves_nothing_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn many_unpolled_waiters_end_at_their_deadline() {
-    for locks in [LockManager::in_memory(), manager(&Simulated::new(MS))] {
+    for locks in [LockManager::in_memory(), manager_on(&Simulated::new(MS))] {
         let held = locks.acquire("k").await.unwrap();
         let start = Instant::now();
         let mut unpolled = Vec::new();
@@ -190,7 +185,7 @@ async fn many_unpolled_waiters_end_at_their_deadline() {
 /// A `select!` in a loop whose other branch needs the key itself.
 #[tokio::test(start_paused = true)]
 async fn select_branch_does_not_block_other_branch() {
-    let locks = manager(&Simulated::new(MS));
+    let locks = manager_on(&Simulated::new(MS));
     let mut acquire = Box::pin(locks.acquire("k").wait(SECOND).into_future());
     let start = Instant::now();
     tokio::select! {

@@ -2,7 +2,6 @@
 //!
 //! `cargo test --test faults [name…]` runs each fault once, or only those whose names contain one of the
 //! words. `FAULT_RUNS` sets how often each runs, and `FAULT_JOBS` how many run concurrently.
-// Helpers of tests are tests.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 mod child;

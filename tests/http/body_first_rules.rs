@@ -19,8 +19,8 @@ use tower_lock::{
 
 use crate::served::{Stream, assert_waits, in_time, path_key};
 use crate::support::broken::broken;
+use crate::support::engine::SECOND;
 
-const SECOND: Duration = Duration::from_secs(1);
 const LIMIT: usize = 5;
 const DEADLINE: Duration = Duration::from_secs(10);
 

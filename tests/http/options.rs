@@ -14,6 +14,7 @@ use tower_lock::{
 
 use crate::served::{in_time, path_key, post};
 use crate::support::broken::broken;
+use crate::support::engine::SECOND;
 
 /// Serves a request by a handler that writes whether it holds the lock, or why not.
 async fn serve<K: KeyExtractor>(
@@ -84,8 +85,6 @@ async fn preferred_wait_is_applied_and_bounded() {
     let (_, headers, _) = serve(&layer, post("/a")).await;
     assert!(!headers.contains_key("preference-applied"));
 }
-
-const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
 async fn preference_applied_is_on_replaced_rejections() {

@@ -12,8 +12,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_lock::{LockLayer, LockManager, LockRejection, Memory};
 
 use crate::served::{path_key, post};
-
-const SECOND: Duration = Duration::from_secs(1);
+use crate::support::engine::SECOND;
 
 /// Clients of several processes that request one key, again at once after an answer, or when `Retry-After` says.
 #[derive(Debug, Clone, Copy)]

@@ -2,7 +2,6 @@
 //!
 //! It is not part of `cargo test`, because it requires a JDK and Maven. Each version of Redisson meets this
 //! crate on one server, behind Sentinel and in a Cluster. A table of the results follows at the end.
-// Helpers of tests are tests.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 mod cases;

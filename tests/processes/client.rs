@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use crate::history::Write;
-use crate::process::World;
+use crate::process::Orders;
 use crate::{ORDERS, PROCESSES, millis};
 
 pub(crate) type Http = Client<HttpConnector, Empty<Bytes>>;
@@ -28,7 +28,7 @@ pub(crate) fn http() -> Http {
 
 /// Sends requests for random orders to random processes. Some requests are cancelled, so the handler runs
 /// without a client.
-pub(crate) async fn client(world: Arc<World>, mut random: Rng, over: Arc<AtomicBool>) -> Seen {
+pub(crate) async fn client(world: Arc<Orders>, mut random: Rng, over: Arc<AtomicBool>) -> Seen {
     let http = http();
     let mut seen = Seen::default();
     while !over.load(Ordering::Relaxed) {

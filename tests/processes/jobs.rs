@@ -70,13 +70,13 @@ fn assert_one_at_a_time(runs: &[Run]) {
     }
 }
 
-struct World {
+struct Jobs {
     redis: RedisServer,
     folder: tempfile::TempDir,
     lease: Duration,
 }
 
-impl World {
+impl Jobs {
     fn new(lease: Duration) -> Self {
         Self {
             redis: RedisServer::start(),
@@ -119,7 +119,7 @@ fn split(id: u32, [a, b]: [Child; 2]) -> (Child, Child) {
 
 #[tokio::test]
 async fn killed_job_continues_in_other_process() {
-    let world = World::new(2 * SECOND);
+    let world = Jobs::new(2 * SECOND);
     let file = world.file();
     let both = [world.start(), world.start()];
     let first = working(&file, 0, None).await;
@@ -137,7 +137,7 @@ async fn killed_job_continues_in_other_process() {
 #[tokio::test]
 async fn terminated_job_continues_before_its_lease() {
     // Longer than the test waits.
-    let world = World::new(10 * PATIENCE);
+    let world = Jobs::new(10 * PATIENCE);
     let file = world.file();
     let both = [world.start(), world.start()];
     let first = working(&file, 0, None).await;

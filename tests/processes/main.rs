@@ -2,7 +2,6 @@
 //! them for longer than their leases, at random moments.
 //!
 //! It runs for `PROCESSES_SECONDS` (60 by default). `PROCESSES_SEED` repeats a choice of moments.
-// Helpers of tests are tests.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 mod client;
@@ -24,7 +23,7 @@ use tokio::time::{Instant, timeout};
 
 use client::{Seen, client, http, put};
 use history::{History, keep_history};
-use process::{Faults, Process, World, trouble};
+use process::{Faults, Orders, Process, trouble};
 use support::engine::{PATIENCE, SECOND, nothing_is_left};
 use support::redis_server::RedisServer;
 
@@ -45,7 +44,7 @@ async fn updates_under_kills_and_stops_are_not_lost() {
     let redis = RedisServer::start();
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("orders.sqlite");
-    let world = Arc::new(World::new(redis.url(), database.clone()));
+    let world = Arc::new(Orders::new(redis.url(), database.clone()));
     let mut processes = Vec::new();
     for number in 0..PROCESSES {
         processes.push(Process::start(&world, number).await);

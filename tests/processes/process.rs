@@ -16,7 +16,7 @@ use crate::support::engine::PATIENCE;
 use crate::support::example::program;
 use crate::{LEASE, millis};
 
-pub(crate) struct World {
+pub(crate) struct Orders {
     program: PathBuf,
     locks: String,
     database: PathBuf,
@@ -26,7 +26,7 @@ pub(crate) struct World {
     refused: AtomicU64,
 }
 
-impl World {
+impl Orders {
     pub(crate) fn new(locks: String, database: PathBuf) -> Self {
         Self {
             program: program("orders"),
@@ -48,7 +48,7 @@ impl World {
 
 /// A process that is killed when dropped.
 pub(crate) struct Process {
-    world: Arc<World>,
+    world: Arc<Orders>,
     number: usize,
     child: Child,
     /// Reads its errors to the end.
@@ -58,7 +58,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) async fn start(world: &Arc<World>, number: usize) -> Self {
+    pub(crate) async fn start(world: &Arc<Orders>, number: usize) -> Self {
         let mut child = Command::new(&world.program)
             .args(["--port", "0", "--lease", &LEASE.as_secs().to_string()])
             .args(["--locks", &world.locks])

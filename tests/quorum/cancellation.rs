@@ -5,8 +5,9 @@ use std::pin::pin;
 use futures_util::poll;
 use tokio::time::sleep;
 
-use crate::simulated::Fault;
-use crate::world::{FAULTS, LEASE, MS, NODE_TIMEOUT, SECOND, World, fail};
+use crate::support::engine::{MS, SECOND};
+use crate::support::simulated::Fault;
+use crate::world::{FAULTS, LEASE, NODE_TIMEOUT, Nodes, fail};
 
 /// An acquire that is dropped after any number of polls leaves no lease on any node. This includes slow
 /// votes and a minority that hangs.
@@ -17,9 +18,9 @@ async fn dropped_acquire_leaves_no_key() {
             for polls in 0..200 {
                 let case = format!("{harm:?}, fresh: {fresh}, {polls} polls");
                 let world = if fresh {
-                    World::new(3)
+                    Nodes::new(3)
                 } else {
-                    World::used(3).await
+                    Nodes::used(3).await
                 };
                 let locks = world.manager();
                 fail(world.minority(), harm);
@@ -56,7 +57,7 @@ async fn tasks_and_entries_end_with_their_leases() {
         runtime.metrics().num_alive_tasks()
     };
     let before = tasks();
-    let world = World::used(5).await;
+    let world = Nodes::used(5).await;
     let locks = world.manager();
     for fault in FAULTS {
         fail(world.minority(), fault);

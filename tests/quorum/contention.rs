@@ -8,12 +8,13 @@ use tokio::time::{Instant, sleep};
 use tower_lock::backend::{AcquireRequest, Acquired, Fence, Node as _, QuorumBuilder};
 use tower_lock::{Backend, LockKey, LockManager, Quorum};
 
-use crate::simulated::{Command, Fault, Simulated};
-use crate::world::{FAULTS, LATENCY, LEASE, MS, ROUND_TRIP, SECOND, World, lease};
+use crate::support::engine::{MS, SECOND};
+use crate::support::simulated::{Command, Fault, Simulated};
+use crate::world::{FAULTS, LATENCY, LEASE, Nodes, ROUND_TRIP, lease};
 
 #[tokio::test(start_paused = true)]
 async fn busy_returns_time_until_majority_is_free() {
-    let world = World::used(5).await;
+    let world = Nodes::used(5).await;
     let key = LockKey::new("a");
     for (site, seconds) in world.sites.iter().zip([10, 20, 30, 40]) {
         let ttl = seconds * SECOND;
@@ -152,7 +153,7 @@ async fn waiter_with_hints_of_minority_is_served() {
 #[tokio::test(start_paused = true)]
 async fn managers_over_failing_minorities_exclude_others() {
     for nodes in [3, 5] {
-        let world = World::used(nodes).await;
+        let world = Nodes::used(nodes).await;
         let managers = [world.manager(), world.manager(), world.manager()];
         let held = Arc::new(AtomicBool::new(false));
         let last = Arc::new(Mutex::new(None));

@@ -6,6 +6,6 @@ mod contention;
 mod majority;
 mod minority;
 mod settings;
-#[path = "../support/simulated.rs"]
-mod simulated;
+#[path = "../support/mod.rs"]
+mod support;
 mod world;

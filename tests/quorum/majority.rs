@@ -4,14 +4,15 @@ use tokio::time::{Instant, sleep};
 use tower_lock::backend::{AcquireRequest, Acquired, Fence, Node as _, Release, Released};
 use tower_lock::{Backend, LockKey};
 
-use crate::world::{FAULTS, LEASE, MS, NODE_TIMEOUT, ROUND_TRIP, SECOND, World, fail, lease};
+use crate::support::engine::{MS, SECOND};
+use crate::world::{FAULTS, LEASE, NODE_TIMEOUT, Nodes, ROUND_TRIP, fail, lease};
 
 #[tokio::test(start_paused = true)]
 async fn acquire_without_majority_fails_soon_and_cleanly() {
     for nodes in [3, 5] {
         for fault in FAULTS {
             let case = format!("{nodes} nodes, {fault:?}");
-            let world = World::used(nodes).await;
+            let world = Nodes::used(nodes).await;
             let locks = world.manager();
             fail(world.majority(), fault);
             let start = Instant::now();
@@ -47,7 +48,7 @@ async fn acquire_without_majority_fails_soon_and_cleanly() {
 #[tokio::test(start_paused = true)]
 async fn lock_without_majority_is_lost_at_its_deadline() {
     for fault in FAULTS {
-        let world = World::used(3).await;
+        let world = Nodes::used(3).await;
         let locks = world.manager();
         let guard = locks.acquire("a").await.unwrap();
         fail(world.majority(), fault);
@@ -61,7 +62,7 @@ async fn lock_without_majority_is_lost_at_its_deadline() {
 #[tokio::test(start_paused = true)]
 async fn inspect_and_force_release_need_majority() {
     for fault in FAULTS {
-        let world = World::used(5).await;
+        let world = Nodes::used(5).await;
         let quorum = world.quorum();
         let (key, lease) = (LockKey::new("a"), lease());
         quorum
@@ -87,7 +88,7 @@ async fn inspect_and_force_release_need_majority() {
 /// A minority of votes grants no lock and blocks no other attempt.
 #[tokio::test(start_paused = true)]
 async fn lease_on_minority_holds_no_lock() {
-    let world = World::used(5).await;
+    let world = Nodes::used(5).await;
     let (key, ghost) = (LockKey::new("a"), lease());
     for site in world.minority() {
         site.vote(

@@ -6,10 +6,9 @@ use tower_lock::backend::{
 };
 use tower_lock::{Backend, LockKey, LockManager};
 
-use crate::simulated::{Command, Fault};
-use crate::world::{
-    FAULTS, LATENCY, LEASE, MS, NODE_TIMEOUT, ROUND_TRIP, SECOND, Site, World, fail, lease,
-};
+use crate::support::engine::{MS, SECOND};
+use crate::support::simulated::{Command, Fault};
+use crate::world::{FAULTS, LATENCY, LEASE, NODE_TIMEOUT, Nodes, ROUND_TRIP, Site, fail, lease};
 
 /// Grants, renewals and releases continue as fast as with all nodes. The leases of the minority are
 /// released when it is reachable again.
@@ -18,7 +17,7 @@ async fn failing_minority_delays_no_command() {
     for nodes in [3, 5] {
         for fault in FAULTS {
             let case = format!("{nodes} nodes, {fault:?}");
-            let world = World::used(nodes).await;
+            let world = Nodes::used(nodes).await;
             let (here, there) = (world.manager(), world.manager());
             fail(world.minority(), fault);
 
@@ -53,7 +52,7 @@ async fn failing_minority_delays_no_command() {
 /// A holder keeps its lock when a minority loses it. The minority does not receive it again.
 #[tokio::test(start_paused = true)]
 async fn empty_restart_of_minority_keeps_locks() {
-    let world = World::used(5).await;
+    let world = Nodes::used(5).await;
     let locks = world.manager();
     let guard = locks.acquire("a").await.unwrap();
     sleep(SECOND).await;
@@ -69,7 +68,7 @@ async fn empty_restart_of_minority_keeps_locks() {
 
 #[tokio::test(start_paused = true)]
 async fn loss_by_majority_is_reported_at_next_renewal() {
-    let world = World::used(5).await;
+    let world = Nodes::used(5).await;
     let locks = world.manager();
     let guard = locks.acquire("a").await.unwrap();
     world.majority().iter().for_each(Site::restart_empty);
@@ -82,7 +81,7 @@ async fn loss_by_majority_is_reported_at_next_renewal() {
 /// most the node timeout.
 #[tokio::test(start_paused = true)]
 async fn hung_node_delays_commands_by_at_most_node_timeout() {
-    let world = World::used(3).await;
+    let world = Nodes::used(3).await;
     let quorum = world.quorum();
     let (sound, shaky) = (LockKey::new("sound"), LockKey::new("shaky"));
     let lease = lease();
@@ -125,7 +124,7 @@ async fn hung_node_delays_commands_by_at_most_node_timeout() {
 /// The release follows a vote that is in flight at a hung node, and does not overtake it.
 #[tokio::test(start_paused = true)]
 async fn release_does_not_overtake_hung_vote() {
-    let world = World::used(3).await;
+    let world = Nodes::used(3).await;
     let locks = world.manager();
     let slow = &world.sites[2];
     slow.fail(Fault::Hung);
@@ -148,7 +147,7 @@ async fn release_does_not_overtake_hung_vote() {
 async fn node_that_missed_release_receives_it_later() {
     for fault in FAULTS {
         // The connection is so fast that it fails before the other nodes reply.
-        let world = World::with_latencies(&[MS / 2, LATENCY, LATENCY]);
+        let world = Nodes::with_latencies(&[MS / 2, LATENCY, LATENCY]);
         let locks = LockManager::builder(world.quorum());
         let locks = locks.watchdog_timeout(30 * SECOND).build().unwrap();
         let guard = locks.acquire("a").await.unwrap();
@@ -165,7 +164,7 @@ async fn node_that_missed_release_receives_it_later() {
 /// A slow node receives all grants and releases.
 #[tokio::test(start_paused = true)]
 async fn slow_node_receives_grants_and_releases() {
-    let world = World::with_latencies(&[LATENCY, LATENCY, 20 * MS]);
+    let world = Nodes::with_latencies(&[LATENCY, LATENCY, 20 * MS]);
     let (locks, quorum) = (world.manager(), world.quorum());
     let guard = locks.acquire("a").await.unwrap();
     sleep(3 * LEASE).await;
@@ -178,7 +177,7 @@ async fn slow_node_receives_grants_and_releases() {
 
 #[tokio::test]
 async fn response_timeout_is_four_node_timeouts() {
-    let world = World::new(3);
+    let world = Nodes::new(3);
     assert_eq!(world.quorum().response_timeout(), 4 * NODE_TIMEOUT);
 }
 
@@ -186,7 +185,7 @@ async fn response_timeout_is_four_node_timeouts() {
 #[tokio::test(start_paused = true)]
 async fn failed_release_of_partial_grant_is_repeated() {
     for fault in [Fault::Refused, Fault::CommandLost, Fault::AnswerLost] {
-        let world = World::used(3).await;
+        let world = Nodes::used(3).await;
         let key = LockKey::new("a");
         for site in &world.sites[1..] {
             let request = AcquireRequest::new(key.clone(), lease(), 30 * SECOND);

@@ -11,10 +11,9 @@ use tower_lock::backend::{
 use tower_lock::{Backend, LockKey, LockManager, Quorum};
 use uuid::Uuid;
 
-use crate::simulated::{Fault, Simulated};
+use crate::support::engine::{MS, SECOND};
+use crate::support::simulated::{Fault, Simulated};
 
-pub(crate) const MS: Duration = Duration::from_millis(1);
-pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// The latency of one direction to a node.
 pub(crate) const LATENCY: Duration = Duration::from_millis(3);
 pub(crate) const ROUND_TRIP: Duration = Duration::from_millis(6);
@@ -98,11 +97,11 @@ impl Node for Site {
 }
 
 /// The nodes. Each quorum over them represents a process.
-pub(crate) struct World {
+pub(crate) struct Nodes {
     pub(crate) sites: Vec<Site>,
 }
 
-impl World {
+impl Nodes {
     pub(crate) fn new(nodes: usize) -> Self {
         Self::with_latencies(&vec![LATENCY; nodes])
     }

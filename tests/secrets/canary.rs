@@ -9,8 +9,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tower_lock::backend::redis::RedisBackendBuilder;
 use tower_lock::{LockManager, RedisBackend};
 
-use crate::exports;
 use crate::support::engine::PATIENCE;
+use crate::support::exports;
 use crate::support::redis_server::RedisServer;
 
 pub(crate) const USER: &str = "wombat";

@@ -9,9 +9,9 @@ use tower_lock::{Backend as _, ConnectError, ErrorKind, LockKey, LockManager};
 use uuid::Uuid;
 
 use crate::canary::{Canary, KEY, PASSWORD, USER, admit, assert_no_login, encoded, with_login};
-use crate::exports::words;
 use crate::observed::observed;
 use crate::support::engine::{PATIENCE, SECOND, eventually, within};
+use crate::support::exports::words;
 use crate::support::redis_server::RedisServer;
 use crate::support::tls::{Authority, TlsServer};
 

@@ -2,7 +2,6 @@
 //!
 //! The values are words that no other text contains. The tests use them as passwords, keys and owners, and
 //! search all formatted values, errors, logs and metrics for them.
-// Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
 mod canary;
@@ -11,7 +10,5 @@ mod observed;
 mod responses;
 mod types;
 
-#[path = "../support/exports.rs"]
-mod exports;
 #[path = "../support/mod.rs"]
 mod support;

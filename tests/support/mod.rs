@@ -1,5 +1,5 @@
-//! Helpers of several tests. Each test uses some of them.
-#![allow(dead_code)]
+//! Helpers of several test programs.
+#![allow(dead_code, unused_imports, reason = "each program uses some of them")]
 
 pub(crate) mod broken;
 #[cfg(feature = "redis")]
@@ -10,6 +10,7 @@ pub(crate) mod endpoint;
 pub(crate) mod engine;
 pub(crate) mod errors;
 pub(crate) mod example;
+pub(crate) mod exports;
 pub(crate) mod log;
 pub(crate) mod other_runtime;
 pub(crate) mod patience;
@@ -20,6 +21,7 @@ pub(crate) mod proxy;
 pub(crate) mod redis_server;
 #[cfg(feature = "redis")]
 pub(crate) mod sentinel;
+pub(crate) mod simulated;
 pub(crate) mod suspended_clock;
 #[cfg(feature = "redis")]
 pub(crate) mod tls;

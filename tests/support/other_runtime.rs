@@ -1,9 +1,13 @@
 //! A runtime on a thread of its own that stops after its work.
 
-use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::Instant;
 
 /// The way in which a runtime stops after its work.
 #[derive(Debug, Clone, Copy)]
@@ -14,7 +18,6 @@ pub(crate) enum Fate {
     Blocks,
     Ends,
     /// A multi-thread runtime ends.
-    #[allow(dead_code, reason = "only tests of Redis use it")]
     ThreadsEnd,
 }
 
@@ -78,5 +81,28 @@ impl Drop for Other {
             let ended = thread.join();
             assert!(ended.is_ok() || thread::panicking());
         }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls a future on this thread, outside any runtime, until it is ready.
+pub(crate) fn park_until_ready<F: Future>(limit: Duration, future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let end = Instant::now() + limit;
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "pending after {limit:?}");
+        thread::park_timeout(left);
     }
 }

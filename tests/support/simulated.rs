@@ -1,6 +1,5 @@
 //! The memory backend behind a simulated connection: latency, injected faults, and a log of the
 //! commands sent. It serves tests of faults and time; a real server has its own tests.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -36,7 +35,6 @@ pub(crate) enum Fault {
     /// The server denies the client permission.
     Misconfigured,
     /// The command takes effect when the store is no longer down.
-    #[allow(dead_code, reason = "only tests of the quorum use it")]
     Hung,
 }
 
@@ -162,7 +160,6 @@ impl Simulated {
     }
 }
 
-#[allow(dead_code, reason = "only tests of the engine use these")]
 impl Simulated {
     /// Returns another process on the same store, with its own connection.
     pub(crate) fn another_wire(&self) -> Self {
@@ -226,6 +223,12 @@ impl Simulated {
         drop(in_flight);
         outcomes
     }
+}
+
+/// Returns `true` if the store has no holder of the key.
+pub(crate) async fn is_free(wire: &Simulated, key: &str) -> bool {
+    let holder = wire.memory.inspect(&LockKey::new(key)).await;
+    holder.unwrap().is_none()
 }
 
 struct InFlight(Simulated, LockKey);

@@ -1,6 +1,5 @@
 //! A process on a machine that is suspended for longer than its leases, while Redis continues.
 #![cfg(target_os = "linux")]
-// Helpers of tests are tests.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod child;

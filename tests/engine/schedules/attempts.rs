@@ -6,16 +6,16 @@ use futures_util::poll;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{ErrorKind, LockManager};
 
-use crate::simulated::{Command, Fault, Simulated};
-use crate::support::{MS, SECOND, manager};
+use crate::support::engine::{MS, SECOND, manager_on};
+use crate::support::simulated::{Command, Fault, Simulated};
 
 /// The driver queued after the shutdown had rejected the queue.
 #[tokio::test(start_paused = true)]
 async fn shutdown_rejects_acquire_with_attempt_in_flight() {
     let wire = Simulated::new(50 * MS);
-    let there = manager(&wire.another_wire());
+    let there = manager_on(&wire.another_wire());
     let _held = there.acquire("k").await.unwrap();
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let acquire = tokio::spawn(locks.acquire("k").wait_forever().into_future());
     sleep(20 * MS).await;
     let left = locks.shutdown(10 * SECOND).await;
@@ -31,7 +31,7 @@ async fn shutdown_rejects_acquire_with_attempt_in_flight() {
 #[tokio::test(start_paused = true)]
 async fn hanging_release_does_not_delay_other_keys() {
     let wire = Simulated::new(MS);
-    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (locks, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let a = locks.acquire("a").await.unwrap();
     let b = locks.acquire("b").await.unwrap();
     wire.fail_next(Command::Release, Fault::CommandLost);
@@ -49,7 +49,7 @@ async fn hanging_release_does_not_delay_other_keys() {
 #[tokio::test(start_paused = true)]
 async fn queue_after_failed_first_attempt_keeps_bound() {
     let wire = Simulated::new(10 * MS);
-    let there = manager(&wire.another_wire());
+    let there = manager_on(&wire.another_wire());
     let _held = there.acquire("k").await.unwrap();
     let locks = LockManager::builder(wire.clone())
         .max_waiters_per_key(1)
@@ -66,7 +66,7 @@ async fn queue_after_failed_first_attempt_keeps_bound() {
 #[tokio::test(start_paused = true)]
 async fn manager_dropped_leaves_no_task() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let before = tokio::runtime::Handle::current()
         .metrics()
         .num_alive_tasks();
@@ -87,7 +87,7 @@ async fn manager_dropped_leaves_no_task() {
 async fn last_attempts_of_many_waiters_make_no_storm() {
     let wire = Simulated::new(MS);
     wire.down(Some(Fault::Refused));
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     for _ in 0..400 {
         let l = locks.clone();
         tokio::spawn(async move { drop(l.acquire("k").wait(3 * SECOND).await) });
@@ -102,7 +102,7 @@ async fn last_attempts_of_many_waiters_make_no_storm() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_behind_dropped_acquire_gets_its_reply() {
     let wire = Simulated::new(10 * MS);
-    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (locks, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let held = there.acquire("busy").await.unwrap();
     for key in ["busy", "free"] {
         let mut abandoned = Box::pin(locks.acquire(key).into_future());
@@ -122,7 +122,7 @@ async fn no_wait_behind_dropped_acquire_gets_its_reply() {
 #[tokio::test(start_paused = true)]
 async fn failed_release_is_resent_when_backend_recovers() {
     let wire = Simulated::new(MS);
-    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (locks, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let guard = locks.acquire("k").await.unwrap();
     wire.down(Some(Fault::Refused));
     drop(guard);
@@ -140,7 +140,7 @@ async fn failed_release_is_resent_when_backend_recovers() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_beside_acquire_of_keys_ends_at_once() {
     let wire = Simulated::new(10 * MS);
-    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (locks, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let b = there.acquire("a").await.unwrap();
     // Its ticket is older than that of `no_wait`, but it waits for "a" first.
     let l = locks.clone();

@@ -2,14 +2,14 @@
 
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::simulated::{Command, Fault, Simulated};
-use crate::support::{MS, SECOND, manager};
+use crate::support::engine::{MS, SECOND, manager_on};
+use crate::support::simulated::{Command, Fault, Simulated};
 
 /// no_wait queued behind a waiter during `release_or_keep`, then waits for that waiter's whole hold.
 #[tokio::test(start_paused = true)]
 async fn no_wait_during_keep_ends_before_next_hold() {
     let wire = Simulated::new(10 * MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let first = locks.acquire("k").await.unwrap();
     sleep(200 * MS).await; // the hand-off budget has ended
     let l = locks.clone();
@@ -32,7 +32,7 @@ async fn no_wait_during_keep_ends_before_next_hold() {
 #[tokio::test(start_paused = true)]
 async fn busy_queue_during_extend_does_not_stall() {
     let wire = Simulated::new(10 * MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let start = Instant::now();
     let holders = (0..500).map(|_| {
         let locks = locks.clone();
@@ -56,7 +56,7 @@ async fn busy_queue_during_extend_does_not_stall() {
 #[tokio::test(start_paused = true)]
 async fn queue_on_distant_store_sends_no_extend() {
     let wire = Simulated::new(60 * MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let start = Instant::now();
     let holders = (0..20).map(|_| {
         let locks = locks.clone();
@@ -77,7 +77,7 @@ async fn queue_on_distant_store_sends_no_extend() {
 #[tokio::test(start_paused = true)]
 async fn remote_waiter_of_extended_key_acquires_in_time() {
     let wire = Simulated::new(5 * MS);
-    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (locks, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let holders = (0..2_000).map(|_| {
         let locks = locks.clone();
         tokio::spawn(async move {
@@ -101,7 +101,7 @@ async fn remote_waiter_of_extended_key_acquires_in_time() {
 #[tokio::test(start_paused = true)]
 async fn force_release_during_extend_loses_one_guard() {
     let wire = Simulated::new(10 * MS);
-    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (locks, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let holders = (0..200).map(|_| {
         let locks = locks.clone();
         tokio::spawn(async move {
@@ -130,7 +130,7 @@ async fn force_release_during_extend_loses_one_guard() {
 async fn queue_after_failed_extend_is_served() {
     for fault in [Fault::Refused, Fault::AnswerLost, Fault::CommandLost] {
         let wire = Simulated::new(10 * MS);
-        let locks = manager(&wire);
+        let locks = manager_on(&wire);
         wire.fail_next(Command::Extend, fault);
         let holders = (0..200).map(|_| {
             let locks = locks.clone();
@@ -154,7 +154,7 @@ async fn queue_after_failed_extend_is_served() {
 #[tokio::test(start_paused = true)]
 async fn no_wait_with_fixed_leases_ends_before_next_hold() {
     let wire = Simulated::new(10 * MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let first = locks.acquire("k").lease(3600 * SECOND).await.unwrap();
     let l = locks.clone();
     let second = tokio::spawn(async move {
@@ -176,7 +176,7 @@ async fn no_wait_with_fixed_leases_ends_before_next_hold() {
 #[tokio::test(start_paused = true)]
 async fn release_after_lost_keep_reply_is_not_lost() {
     let wire = Simulated::new(MS);
-    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (locks, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let guard = locks.acquire("k").await.unwrap();
     let _other = tokio::spawn(there.acquire("k").into_future());
     let _mine = tokio::spawn(locks.acquire("k").into_future());

@@ -5,14 +5,14 @@ use tokio::time::{advance, sleep, timeout};
 use tower_lock::LockManager;
 
 use super::support::quick;
-use crate::simulated::{Command, Fault, Simulated};
-use crate::support::{MS, SECOND, manager};
+use crate::support::engine::{MS, SECOND, manager_on};
+use crate::support::simulated::{Command, Fault, Simulated};
 
 /// The watchdog is requested while the only renewal for a fixed lease is in flight.
 #[tokio::test(start_paused = true)]
 async fn nested_watchdog_hold_during_renewal_is_kept() {
     let wire = Simulated::new(20 * MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let outer = locks.acquire("k").lease(2 * SECOND).await.unwrap();
     let nested = locks
         .acquire("k")
@@ -39,7 +39,7 @@ async fn nested_watchdog_hold_during_renewal_is_kept() {
 #[tokio::test(start_paused = true)]
 async fn force_release_during_hand_off_loses_next_guard() {
     let wire = Simulated::new(15 * MS);
-    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (locks, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let first = locks.acquire("k").await.unwrap();
     let second = tokio::spawn(locks.acquire("k").into_future());
     sleep(MS).await;
@@ -60,7 +60,7 @@ async fn force_release_during_hand_off_loses_next_guard() {
 #[tokio::test(start_paused = true)]
 async fn force_release_during_acquire_loses_guard() {
     let wire = Simulated::new(20 * MS);
-    let (locks, there) = (manager(&wire), manager(&wire.another_wire()));
+    let (locks, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let first = tokio::spawn(locks.acquire("k").into_future());
     sleep(5 * MS).await;
     assert!(locks.force_release("k").await.unwrap());
@@ -119,7 +119,7 @@ async fn lease_renewed_after_loss_is_released() {
 #[tokio::test(start_paused = true)]
 async fn failed_renewal_of_widened_lease_keeps_lock() {
     let wire = Simulated::new(MS);
-    let locks = manager(&wire);
+    let locks = manager_on(&wire);
     let outer = locks.acquire("k").lease(SECOND).await.unwrap();
     wire.fail_next(Command::Renew, Fault::Refused);
     let inner = locks.acquire("k").owner(outer.owner()).await.unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_lock::LockManager;
 
-use crate::simulated::Simulated;
+use crate::support::simulated::Simulated;
 
 pub(super) fn quick(wire: &Simulated, ttl: Duration) -> LockManager {
     LockManager::builder(wire.clone())

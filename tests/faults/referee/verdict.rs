@@ -10,9 +10,8 @@ use super::hold::drift;
 use super::{Hold, Log, Outage, Referee, Refusal, Violation};
 use crate::rows::Row;
 use crate::store::Topology;
+use crate::support::engine::{MS, SECOND};
 
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
 /// A waiter attempts at least once a second with a jitter of a tenth. A round trip follows.
 pub(crate) const BACKSTOP: Duration = Duration::from_millis(1_100 + 100);
 /// The time from a release to the grant of a notified waiter, on a busy machine.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 use tower_lock::LockKey;
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
@@ -66,13 +66,4 @@ pub(crate) fn connections(server: &RedisServer) -> u64 {
     let prefix = "total_connections_received:";
     let count = stats.lines().find_map(|line| line.strip_prefix(prefix));
     count.unwrap().trim().parse().unwrap()
-}
-
-/// Completes when `is_so` returns `true`.
-pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        sleep(Duration::from_millis(10)).await;
-    }
 }

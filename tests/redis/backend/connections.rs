@@ -11,9 +11,9 @@ use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{AcquireRequest, Acquired, Backend, BackendErrorKind, Released, Renewed};
 
 use super::client::{
-    MANAGER, PATIENCE, TTL, connect, connections, eventually, grant, hinted, lease, release, renew,
-    stranger,
+    MANAGER, PATIENCE, TTL, connect, connections, grant, hinted, lease, release, renew, stranger,
 };
+use crate::support::engine::eventually;
 use crate::support::errors::debug_chain;
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;

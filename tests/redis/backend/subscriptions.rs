@@ -9,9 +9,8 @@ use tower_lock::LockKey;
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{AcquireRequest, Acquired, Backend, Release, Renewed};
 
-use super::client::{
-    MANAGER, TTL, connect, eventually, grant, hinted, lease, release, renew, stranger,
-};
+use super::client::{MANAGER, TTL, connect, grant, hinted, lease, release, renew, stranger};
+use crate::support::engine::eventually;
 use crate::support::redis_server::RedisServer;
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use tower_lock::backend::redis::{Credentials, RedisBackendBuilder};
 use tower_lock::{ConnectError, ErrorKind, LockManager, RedisBackend};
 
 use crate::support::cluster::{Cluster, add_all_slots};
-use crate::support::engine::{MS, PATIENCE, SECOND, eventually, subscribers};
+use crate::support::engine::{MS, PATIENCE, SECOND, eventually, manager_on, subscribers};
 use crate::support::errors::chain;
 use crate::support::process::version;
 use crate::support::proxy::Proxy;
@@ -29,8 +29,7 @@ fn at(url: impl Into<String>) -> RedisBackendBuilder {
 }
 
 async fn manager(builder: RedisBackendBuilder) -> LockManager {
-    let backend = builder.connect().await.unwrap();
-    LockManager::builder(backend).build().unwrap()
+    manager_on(&builder.connect().await.unwrap())
 }
 
 /// A token service that counts its calls.

@@ -59,7 +59,7 @@ async fn dropped_at(until: Until, future: impl Future) -> bool {
     }
 }
 
-struct World {
+struct Pair {
     here: LockManager,
     there: LockManager,
 }
@@ -71,7 +71,7 @@ macro_rules! dropped_everywhere {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
             let server = RedisServer::start();
-            let $world = World {
+            let $world = Pair {
                 here: manager(server.url(), LONG).await,
                 there: manager(server.url(), LONG).await,
             };

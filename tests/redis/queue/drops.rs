@@ -35,7 +35,7 @@ enum Phase {
     Confirmed,
 }
 
-struct World {
+struct Rivals {
     server: RedisServer,
     /// Runs all but the acquire that is dropped.
     others: Runtime,
@@ -43,7 +43,7 @@ struct World {
     other: LockManager,
 }
 
-impl World {
+impl Rivals {
     fn new() -> Self {
         let server = RedisServer::start();
         let mut others = Builder::new_multi_thread();
@@ -145,7 +145,7 @@ async fn step(
 /// acquire of the same process waits for the key.
 async fn dropped_after(
     steps: usize,
-    world: &World,
+    world: &Rivals,
     here: &LockManager,
     guard: LockGuard,
     key: &str,
@@ -204,7 +204,7 @@ async fn dropped_after(
 }
 
 fn every_step(companion: bool) {
-    let world = World::new();
+    let world = Rivals::new();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let here = runtime.block_on(manager(world.server.url(), LEASE));
     let mut phases = BTreeSet::new();
@@ -242,7 +242,7 @@ fn dropped_queued_acquire_serves_companion() {
 #[test]
 fn restored_place_of_idle_process_delays_briefly() {
     const QUEUE: &str = "lock:{lock:k}%queue";
-    let world = World::new();
+    let world = Rivals::new();
     let here = world.others.block_on(manager(world.server.url(), LEASE));
     let members = || world.server.cli(&["ZRANGE", QUEUE, "0", "-1"]);
     // An attempt of the other waiter can serve the queue after the transfer has expired.
@@ -287,7 +287,7 @@ fn restored_place_of_idle_process_delays_briefly() {
 
 /// A waiter behind proxies, with the first place in a queue of two.
 struct Front {
-    world: World,
+    world: Rivals,
     here: LockManager,
     commands: Proxy,
     messages: Proxy,
@@ -295,7 +295,7 @@ struct Front {
 
 impl Front {
     async fn new() -> Self {
-        let world = thread::spawn(World::new).join().unwrap();
+        let world = thread::spawn(Rivals::new).join().unwrap();
         let commands = Proxy::start(world.server.port()).await;
         let messages = Proxy::start(world.server.port()).await;
         let backend = RedisBackend::builder(commands.url()).notify(messages.url());
