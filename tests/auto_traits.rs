@@ -162,7 +162,7 @@ fn every_future_is_send() {
 
 /// This test fails if a public type is missing in this file.
 #[test]
-fn every_public_type_has_an_assertion() {
+fn every_public_type_has_assertion() {
     let here: Vec<_> = exports::words(include_str!("auto_traits.rs")).collect();
     for name in exports::types() {
         assert!(here.contains(&name), "{name} has no assertion");

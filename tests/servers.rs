@@ -19,7 +19,7 @@ use support::sentinel::SentinelSet;
 const FAILOVER: Duration = Duration::from_secs(15);
 
 #[tokio::test]
-async fn sentinels_replace_killed_primary_and_readmit_it() {
+async fn sentinels_replace_and_readmit_killed_primary() {
     let mut set = SentinelSet::start();
     let first = set.primary();
     set.cli(first, &["SET", "kept", "1"]);
@@ -110,7 +110,7 @@ async fn cluster_serves_each_key_on_one_node() {
 }
 
 #[tokio::test]
-async fn cluster_replaces_killed_primary_and_readmits_it() {
+async fn cluster_replaces_and_readmits_killed_primary() {
     let mut cluster = Cluster::start();
     let (slot, first) = (cluster.slot("kept"), cluster.node_of("kept"));
     let replica = cluster.replica_of(first);
@@ -244,7 +244,7 @@ mod tls {
     }
 
     #[test]
-    fn tls_server_serves_clients_that_trust_its_ca() {
+    fn tls_server_serves_clients_trusting_its_ca() {
         let server = TlsServer::start();
         let pong = ping(&server.url(), server.authority(), None);
         assert_eq!(pong.unwrap(), "PONG");

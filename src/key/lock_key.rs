@@ -299,7 +299,7 @@ mod tests {
         }
 
         #[test]
-        fn braces_that_remain_are_one_hash_tag_for_key_and_channel(name in "[ab{}]{1,12}") {
+        fn remaining_braces_are_one_tag_for_key_and_channel(name in "[ab{}]{1,12}") {
             let key = LockKey::new(&name);
             let text = key.as_str();
             if let Some(open) = text.find('{') {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn readable_names_stay_as_they_are() {
+    fn readable_names_are_unchanged() {
         for name in ["order:42", "{user}:1", "müller & söhne", "a/b", "日本"] {
             assert_eq!(LockKey::new(name).as_str(), name);
         }
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_key_is_a_prefix_and_the_hash_of_the_whole() {
+    fn long_key_is_prefix_and_hash_of_whole() {
         let million = LockKey::new(vec![b'x'; 1_000_000]);
         assert_eq!(million.as_str().len(), LockKey::MAX_LEN);
         assert!(million.as_str().starts_with("xxxxxxxx"));

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_for_those_who_accept_only_that() {
+    fn text_is_only_for_clients_without_json() {
         for accept in [
             "text/plain",
             "text/*",

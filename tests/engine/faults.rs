@@ -144,7 +144,7 @@ async fn keys(count: usize, locks: &LockManager) -> Vec<LockGuard> {
 
 /// Redisson #4698: no notification when the lock is lost.
 #[tokio::test(start_paused = true)]
-async fn guard_is_lost_when_renewal_returns_not_held() {
+async fn renewal_of_unheld_lease_loses_guard() {
     let wire = Simulated::new(MS);
     let locks = manager_on(&wire);
     let guard = locks.acquire("k").await.unwrap();
@@ -337,7 +337,7 @@ async fn grant_reply_after_lease_end_is_no_grant() {
 
 /// etcd #11456 with several keys: the first lease expires during the wait for the last key.
 #[tokio::test(start_paused = true)]
-async fn acquire_of_keys_fails_when_first_lease_expires() {
+async fn expired_first_lease_fails_acquire_of_keys() {
     let wire = Simulated::new(MS);
     let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let guard = there.acquire("b").await.unwrap();

@@ -79,7 +79,7 @@ async fn outer_lease_past_its_end_is_lost_after_nested() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pending_lost_resolves_when_nested_guard_drops() {
+async fn nested_guard_drop_resolves_pending_lost() {
     for locks in managers() {
         let outer = locks.acquire("k").lease(SECOND).await.unwrap();
         let inner = nested(&locks, &outer).await;

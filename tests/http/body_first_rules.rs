@@ -142,7 +142,7 @@ async fn read_body_has_exact_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_begins_when_body_is_complete() {
+async fn wait_begins_after_complete_body() {
     let locks = LockManager::in_memory();
     let _guard = locks.acquire(path_key("/a")).await.unwrap();
     let layer = by_path(&locks).wait(5 * SECOND);
@@ -245,7 +245,7 @@ async fn bodies_of_requests_without_lock_stream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn observe_only_passes_bodies_as_they_come() {
+async fn observe_only_passes_bodies_unchanged() {
     let locks = LockManager::in_memory();
     let observing = || by_path(&locks).observe_only();
     let unlocked = |body: &str, kind| Seen {

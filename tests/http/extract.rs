@@ -145,7 +145,7 @@ async fn locked_after_default_wait_returns_409() {
 }
 
 #[tokio::test]
-async fn disconnect_while_locked_waits_leaves_no_trace() {
+async fn disconnect_of_waiting_locked_leaves_no_trace() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire(account("7")).await.unwrap();
     let mut waiting = app(&locks).oneshot(get_request("/path/7/8"));

@@ -157,7 +157,7 @@ async fn observe_only_does_not_abort_lost_handlers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unavailable_backend_passes_marked_requests_on_request() {
+async fn unavailable_backend_passes_requests_by_option() {
     let unavailable = LockLayer::by_path(broken(BackendErrorKind::Unavailable));
     let passing = unavailable.clone().on_unavailable(OnUnavailable::Pass);
     let (status, headers, unlocked) = serve(&passing, post("/a")).await;

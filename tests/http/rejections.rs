@@ -180,7 +180,7 @@ async fn foreign_value_at_key_is_500() {
 }
 
 #[tokio::test]
-async fn shutdown_while_queued_is_503() {
+async fn shutdown_of_queued_request_is_503() {
     let locks = LockManager::in_memory();
     let guard = hold(&locks, "/a").await;
     let layer = LockLayer::by_path(locks.clone());
@@ -288,7 +288,7 @@ async fn responses_contain_no_key_or_owner() {
 }
 
 #[tokio::test]
-async fn client_that_accepts_text_receives_text() {
+async fn client_accepting_text_receives_text() {
     let (layer, _guard) = busy().await;
     let mut request = post("/secret");
     request

@@ -45,7 +45,7 @@ async fn sigterm_under_load_leaves_no_key() {
 
 /// The lines of the documentation of `LockManager::shutdown`.
 #[tokio::test]
-async fn documented_shutdown_serves_holders_and_rejects_waiters() {
+async fn documented_shutdown_serves_holders_only() {
     let redis = RedisServer::start();
     let locks = LockManager::connect(&redis.url()).await.unwrap();
     let (entered, mut running) = tokio::sync::mpsc::unbounded_channel();

@@ -158,7 +158,7 @@ fn breaks_borders(module: &[String], path: &[String]) -> Option<&'static str> {
 }
 
 #[test]
-fn file_in_src_names_only_modules_below_it() {
+fn file_in_src_names_only_lower_modules() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let sources = read_all(&src);
     let exports = Exports::of(&sources);

@@ -44,7 +44,7 @@ async fn busy_returns_time_until_majority_is_free() {
 /// Each contender reaches other nodes first, so none has a majority at first. All are notified of every
 /// release at the same moment.
 #[tokio::test(start_paused = true)]
-async fn contenders_that_split_votes_soon_acquire() {
+async fn contenders_with_split_votes_soon_acquire() {
     for contenders in [2_usize, 3, 5, 8] {
         for round in 0..10 {
             let nodes = 5;
@@ -85,7 +85,7 @@ async fn contenders_that_split_votes_soon_acquire() {
 /// The hints of a majority wake a waiter that is closer to the nodes than the holder, not the first hint.
 /// Its only attempt succeeds.
 #[tokio::test(start_paused = true)]
-async fn waiter_attempts_when_majority_is_free() {
+async fn waiter_attempts_on_free_majority() {
     let near: Vec<_> = (0..5).map(|_| Simulated::new(MS)).collect();
     let far = near.iter().zip([5, 10, 15, 20, 25]).map(|(node, millis)| {
         let mut node = node.clone();

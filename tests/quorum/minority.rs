@@ -144,7 +144,7 @@ async fn release_does_not_overtake_hung_vote() {
 
 /// A node that was unavailable during a release receives it later.
 #[tokio::test(start_paused = true)]
-async fn node_that_missed_release_receives_it_later() {
+async fn node_without_release_receives_it_later() {
     for fault in FAULTS {
         // The connection is so fast that it fails before the other nodes reply.
         let world = Nodes::with_latencies(&[MS / 2, LATENCY, LATENCY]);

@@ -51,7 +51,7 @@ fn lease_is_live_until_its_end() {
 }
 
 #[test]
-fn waiter_that_left_is_passed_over() {
+fn left_waiter_is_passed_over() {
     let (mut state, key, now) = (State::default(), LockKey::new("k"), Instant::now());
     let ttl = Duration::from_secs(60);
     for number in 1..=2 {

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn short_suspends_count_when_they_add_up() {
+    fn short_suspends_add_up_and_count() {
         let machine = Machine::default();
         let counter = machine.counter();
         for _ in 0..3 {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn suspend_counts_while_tokio_clock_is_paused() {
+    fn suspend_counts_under_paused_tokio_clock() {
         let machine = Machine::default();
         let counter = machine.counter();
         machine.running.set(5 * SECOND);

@@ -24,7 +24,7 @@ fn span_round_trip_is_exact_or_endless() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn paused_time_moves_only_when_advanced() {
+async fn paused_time_moves_only_by_advance() {
     let start = Moment::now();
     std::thread::sleep(Duration::from_millis(5));
     assert_eq!(Moment::now(), start);

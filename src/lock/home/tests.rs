@@ -35,7 +35,7 @@ fn runtime_is_new_once() {
 }
 
 #[test]
-fn ended_runtime_is_pruned_when_another_begins() {
+fn ended_runtime_is_pruned_at_next_begin() {
     let (homes, one, idle) = (Homes::new(None), runtime(), runtime());
     current(&homes, &one);
     current(&homes, &idle);

@@ -18,7 +18,7 @@ fn unknown() -> BackendError {
 }
 
 #[test]
-fn deadline_counts_from_before_the_command() {
+fn deadline_counts_from_before_command() {
     let (lease, sent_at) = lease(RENEWED);
     let drift = TTL / 100 + 2 * MS;
     assert_eq!(lease.valid_until(), sent_at + (TTL - drift));
@@ -36,7 +36,7 @@ fn fixed_lease_has_no_renewal() {
 }
 
 #[test]
-fn renewal_joins_others_a_twentieth_early() {
+fn renewal_joins_others_one_twentieth_early() {
     let (mut lease, now) = lease(RENEWED);
     let early = now + (TTL / 3 - TTL / 20);
     assert!(!lease.renews_early(early.before(MS)) && lease.renews_early(early));
@@ -47,7 +47,7 @@ fn renewal_joins_others_a_twentieth_early() {
 }
 
 #[test]
-fn renewal_moves_deadlines_from_when_it_was_sent() {
+fn renewal_moves_deadlines_from_its_send_time() {
     let (mut lease, now) = lease(RENEWED);
     let sent_at = now + 10 * SECOND;
     lease.start_renewal(sent_at);
@@ -58,7 +58,7 @@ fn renewal_moves_deadlines_from_when_it_was_sent() {
 }
 
 #[test]
-fn lease_suspect_while_renewed_is_renewed_again() {
+fn lease_suspect_in_renewal_is_renewed_again() {
     let (mut lease, now) = lease(RENEWED);
     lease.mark_suspect(now);
     assert_eq!(lease.next_renewal(), Some(now));
@@ -73,7 +73,7 @@ fn lease_suspect_while_renewed_is_renewed_again() {
 }
 
 #[test]
-fn lease_suspect_while_extended_is_renewed() {
+fn lease_suspect_in_extension_is_renewed() {
     let (mut lease, now) = lease(RENEWED);
     let third = now + TTL / 3;
     assert_eq!(lease.start_extension(now), Some(TTL));

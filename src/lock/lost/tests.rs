@@ -80,7 +80,7 @@ fn renewal_moves_deadline_but_not_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_follows_limit_that_comes_earlier() {
+async fn lost_follows_earlier_limit() {
     let now = Moment::now();
     let grant = grant(now, now + 10 * SECOND);
     let mut lost = pin!(Lost::new(Grants::One(Arc::clone(&grant))));

@@ -55,7 +55,7 @@ fn leases_of_last_runtime_are_resolved_in_next_one() {
 }
 
 #[test]
-fn leases_without_runtime_are_dropped_when_expired() {
+fn expired_leases_without_runtime_are_dropped() {
     let backend = Arc::new(Memory::new());
     let engine = Arc::new(Engine::new(backend, Options::default(), None));
     let ends = runtime();
@@ -69,7 +69,7 @@ fn leases_without_runtime_are_dropped_when_expired() {
 }
 
 #[test]
-fn ended_runtime_that_was_set_keeps_no_leases() {
+fn ended_set_runtime_keeps_no_leases() {
     let backend = Arc::new(Memory::new());
     let ends = runtime();
     let entered = ends.enter();

@@ -86,7 +86,7 @@ fn entries(lanes: &Lanes, home: RuntimeId) -> usize {
 }
 
 #[test]
-fn lane_is_indexed_when_held_and_removed_when_idle() {
+fn held_lane_is_indexed_and_idle_lane_removed() {
     let (lanes, now) = (lanes(), Moment::now());
     let (grant, told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
     assert_eq!(told, [(here(), now + TTL / 3)]);
@@ -187,7 +187,7 @@ fn lanes_of_many_keys_use_many_shards() {
 }
 
 #[test]
-fn event_of_absent_lane_that_stays_idle_adds_none() {
+fn idle_event_of_absent_lane_adds_none() {
     let lanes = lanes();
     event(&lanes, &key(1), |_, _| ());
     assert!(lanes.is_empty());
@@ -218,7 +218,7 @@ fn short_holds_of_many_keys_leave_index_bounded() {
 }
 
 #[test]
-fn compaction_keeps_lanes_that_are_held() {
+fn compaction_keeps_held_lanes() {
     let (lanes, now) = (lanes(), Moment::now());
     for nth in 0..SHARDS {
         acquire(&lanes, &key(nth), claim(1, RENEWED), now);
@@ -291,7 +291,7 @@ fn look_pops_only_what_is_due() {
 }
 
 #[test]
-fn look_joins_renewals_that_are_due_soon() {
+fn look_joins_renewals_due_soon() {
     let (lanes, now) = (lanes(), Moment::now());
     let all = neighbors(4);
     let early = TTL / 20;
@@ -308,7 +308,7 @@ fn look_joins_renewals_that_are_due_soon() {
 }
 
 #[test]
-fn look_drops_lanes_that_become_idle() {
+fn look_drops_idle_lanes() {
     let (lanes, now) = (lanes(), Moment::now());
     let (grant, _told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
     event(&lanes, &key(1), |lane, effects| {
@@ -342,7 +342,7 @@ fn adopted_lanes_are_entered_in_other_runtime() {
 }
 
 #[test]
-fn single_renewal_is_sent_when_due() {
+fn single_renewal_is_sent_at_due_time() {
     let (lanes, now) = (lanes(), Moment::now());
     acquire(&lanes, &key(1), claim(1, RENEWED), now);
     let due = now + TTL / 3;
@@ -351,7 +351,7 @@ fn single_renewal_is_sent_when_due() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn emptied_completes_when_last_lane_leaves() {
+async fn emptied_completes_with_last_lane() {
     let (lanes, now) = (lanes(), Moment::now());
     let (grant, _told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
     let mut emptied = pin!(lanes.emptied());
@@ -361,7 +361,7 @@ async fn emptied_completes_when_last_lane_leaves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn emptied_completes_when_lanes_become_idle() {
+async fn emptied_completes_with_idle_lanes() {
     let (lanes, now) = (lanes(), Moment::now());
     acquire(&lanes, &key(1), claim(1, RENEWED), now);
     let mut emptied = pin!(lanes.emptied());

@@ -179,7 +179,7 @@ fn lease_after_end_starts_another_task() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn finished_completes_when_nothing_is_left() {
+async fn finished_completes_with_last_entry() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     let mut finished = pin!(unresolved.finished());

@@ -50,7 +50,7 @@ async fn many_locks_take_one_task() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn task_ends_when_no_lane_is_left() {
+async fn task_ends_with_last_lane() {
     let (engine, home) = engine().await;
     for _ in 0..5 {
         drop(acquire(&engine, "a").await.expect("free"));
@@ -74,7 +74,7 @@ async fn brief_locks_share_one_task() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lock_entered_while_task_ends_is_watched() {
+async fn lock_entered_at_end_of_task_is_watched() {
     let (engine, home) = engine().await;
     // A task is about to end, and has made its last check.
     assert!(home.watchdog.start());

@@ -120,7 +120,7 @@ async fn no_wait_behind_dropped_acquire_gets_its_reply() {
 /// A remote waiter acquires the key when the backend recovers: it need not wait up to 1 s for the
 /// next scheduled retry of the release.
 #[tokio::test(start_paused = true)]
-async fn failed_release_is_resent_when_backend_recovers() {
+async fn failed_release_is_resent_after_recovery() {
     let wire = Simulated::new(MS);
     let (locks, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let guard = locks.acquire("k").await.unwrap();

@@ -14,7 +14,7 @@ use super::support::{gated, read_until, request, send, serve, streaming};
 use crate::served::{assert_waits, is_locked, path_key, until};
 
 #[tokio::test]
-async fn client_disconnect_while_waiting_leaves_queue() {
+async fn client_disconnect_in_queue_leaves_it() {
     let locks = LockManager::in_memory();
     let (app, mut calls) = gated(&locks);
     let guard = locks.acquire(path_key("/gate")).await.unwrap();

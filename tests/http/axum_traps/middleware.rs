@@ -50,7 +50,7 @@ async fn panics() -> &'static str {
 }
 
 #[tokio::test]
-async fn panic_caught_outside_lock_releases_it() {
+async fn panic_caught_outside_lock_releases_lock() {
     let locks = LockManager::in_memory();
     let app: Router = Router::new()
         .route("/", get(panics))
@@ -62,7 +62,7 @@ async fn panic_caught_outside_lock_releases_it() {
 }
 
 #[tokio::test]
-async fn panic_caught_inside_lock_releases_it() {
+async fn panic_caught_inside_lock_releases_lock() {
     let locks = LockManager::in_memory();
     let layers = ServiceBuilder::new()
         .layer(LockLayer::by_path(locks.clone()))
@@ -152,7 +152,7 @@ async fn timeout_inside_lock_covers_only_handler() {
 }
 
 #[tokio::test]
-async fn ready_service_is_the_called_one() {
+async fn ready_service_is_called() {
     // A concurrency limit panics if it is called before it was ready.
     let locks = LockManager::in_memory();
     let guard = locks.acquire(path_key("/")).await.unwrap();

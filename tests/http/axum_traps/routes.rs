@@ -30,7 +30,7 @@ async fn encoded_slash_is_slash() {
 }
 
 #[tokio::test]
-async fn encoded_character_is_the_character() {
+async fn encoded_character_equals_plain_one() {
     let paths = ["/A", "/%41", "/a", "/%61"];
     assert_eq!(statuses("/A", paths).await, [409, 409, 200, 200]);
     let paths = ["/a@b:1", "/a%40b%3A1", "/a%40b:1", "/a%2540b:1"];

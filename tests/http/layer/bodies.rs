@@ -71,7 +71,7 @@ async fn failed_streaming_body_releases_lock() {
 }
 
 #[tokio::test]
-async fn body_that_fails_at_head_delivers_error() {
+async fn body_failing_at_head_delivers_error() {
     let locks = LockManager::in_memory();
     let (body, frames) = Stream::new();
     frames.fail();

@@ -16,7 +16,7 @@ use super::support::{respond, text, until_free};
 use crate::served::{Gate, Stream, assert_waits, in_time, post};
 
 #[tokio::test(start_paused = true)]
-async fn loss_during_streaming_body_ends_it_with_error() {
+async fn loss_during_streaming_body_is_body_error() {
     let locks = LockManager::in_memory();
     let (body, frames) = Stream::new();
     let layer = LockLayer::by_path(locks.clone()).max_hold(Duration::from_secs(10));

@@ -48,7 +48,7 @@ impl Service<Request<String>> for OnceReady {
 }
 
 #[tokio::test]
-async fn ready_service_is_the_called_one() {
+async fn ready_service_is_called() {
     let locks = LockManager::in_memory();
     let calls = Arc::new(AtomicUsize::new(0));
     let mut service = LockLayer::by_path(locks.clone())

@@ -10,7 +10,7 @@ use super::support::show_held;
 use crate::served::{path_key, post};
 
 #[tokio::test(start_paused = true)]
-async fn wait_setting_bounds_the_wait() {
+async fn wait_setting_bounds_wait() {
     let locks = LockManager::in_memory();
     let _guard = locks.acquire(path_key("/a")).await.unwrap();
     for (layer, millis) in [

@@ -102,7 +102,7 @@ async fn request_dropped_after_any_poll_leaves_no_key() {
 }
 
 #[tokio::test]
-async fn waiting_request_dropped_after_any_poll_leaves_queue() {
+async fn waiting_request_dropped_anywhere_leaves_queue() {
     let locks = LockManager::in_memory();
     for (app, router) in apps(&locks).into_iter().enumerate() {
         for polls in 0..4 {
@@ -186,7 +186,7 @@ async fn client(address: std::net::SocketAddr, id: usize, stage: Stage) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_hang_up_leave_no_key() {
+async fn disconnecting_clients_leave_no_key() {
     const ROUND: usize = 100;
     let locks = LockManager::in_memory();
     let scope = LockScopeLayer::new().wait(Duration::from_secs(60));

@@ -52,7 +52,7 @@ async fn error_of_handler_is_rendered_for_client() {
 }
 
 #[tokio::test]
-async fn error_with_headers_and_status_keeps_them() {
+async fn error_keeps_headers_and_status() {
     async fn with_cookie(State(locks): State<LockManager>) -> Response {
         let busy = locks.acquire("busy").no_wait().await.unwrap_err();
         ([("set-cookie", "a=b")], busy).into_response()

@@ -74,7 +74,7 @@ async fn guard_kept_by_task_wakes_request_at_loss() {
 }
 
 #[tokio::test]
-async fn locked_guard_that_is_kept_is_held_once() {
+async fn kept_locked_guard_is_held_once() {
     let locks = LockManager::in_memory();
     let (gate, open) = gate();
     let handler = async move |scope: LockScope, Locked(_, guard): LockedId| {

@@ -78,7 +78,7 @@ async fn commands_after_kill_open_one_connection() {
 }
 
 #[tokio::test]
-async fn commands_while_server_down_fail_at_once() {
+async fn commands_to_stopped_server_fail_at_once() {
     let mut server = RedisServer::start();
     let backend = connect(&server).await;
     let key = LockKey::new("a");

@@ -21,7 +21,7 @@ fn counters(cluster: &Cluster) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sharded_endpoint_keeps_the_contract() {
+async fn sharded_endpoint_passes_conformance() {
     let cluster = Cluster::start();
     let endpoint = Endpoint::start(&cluster).await;
     let connect = || {
@@ -38,7 +38,7 @@ async fn sharded_endpoint_keeps_the_contract() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sharded_endpoint_has_a_counter_per_slot() {
+async fn sharded_endpoint_has_counter_per_slot() {
     let cluster = Cluster::start();
     let endpoint = Endpoint::start(&cluster).await;
     let url = endpoint.url();

@@ -123,7 +123,7 @@ async fn free_lock_in_moving_slot_is_acquired() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slot_without_counter_grants_while_moving() {
+async fn moving_slot_without_counter_grants() {
     let cluster = Cluster::start();
     let (slot, from) = (cluster.slot(TAG), cluster.node_of(TAG));
     let to = cluster.primaries().into_iter().find(|it| *it != from);

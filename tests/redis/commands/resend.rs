@@ -101,7 +101,7 @@ async fn force_release_without_hgetall_is_misconfigured() {
 }
 
 #[tokio::test]
-async fn resent_release_that_finds_nothing_is_done() {
+async fn resent_release_without_lease_is_done() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let backend = connect(proxy.url()).await;
@@ -119,7 +119,7 @@ async fn resent_release_that_finds_nothing_is_done() {
 }
 
 #[tokio::test]
-async fn resent_release_or_keep_that_released_is_done() {
+async fn resent_release_or_keep_after_release_is_done() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let (direct, backend) = (connect(server.url()).await, connect(proxy.url()).await);
@@ -180,7 +180,7 @@ async fn resent_contend_and_leave_affect_one_place() {
 }
 
 #[tokio::test]
-async fn resent_renewal_that_finds_nothing_is_lost() {
+async fn resent_renewal_without_lease_is_lost() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let backend = connect(proxy.url()).await;

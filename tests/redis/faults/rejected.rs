@@ -184,7 +184,7 @@ async fn with_a_user() -> (RedisServer, LockManager) {
 
 /// A server rejects all commands while it loads its data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn acquire_while_server_loads_waits_for_data() {
+async fn acquire_at_loading_server_waits_for_data() {
     let mut server = RedisServer::start();
     let url = server.url();
     let (here, there) = (manager(&url, 5 * LONG).await, manager(&url, 5 * LONG).await);

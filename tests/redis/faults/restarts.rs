@@ -58,7 +58,7 @@ async fn holder_and_waiter_survive_restart_with_data() {
 /// Redisson #2801, #3121: `tryLock` exceeded its wait while Redis was down. Redisson #6026: pub/sub
 /// was not restored after a restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn acquire_while_server_down_ends_at_deadline() {
+async fn acquire_at_stopped_server_ends_at_deadline() {
     let mut server = RedisServer::start();
     let (here, there) = (
         manager(server.url(), SHORT).await,

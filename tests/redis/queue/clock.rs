@@ -11,7 +11,7 @@ fn lease(number: u8) -> String {
 }
 
 #[test]
-fn turn_of_others_ends_when_clock_steps_back() {
+fn clock_step_back_ends_turn_of_others() {
     let mut server = FrozenServer::start();
     let mut other = server.connect();
     let mut subscribe = redis::cmd("SUBSCRIBE");

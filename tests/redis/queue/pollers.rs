@@ -126,7 +126,7 @@ fn poller_is_served_after_its_attempt() {
 }
 
 #[test]
-fn first_poller_is_served_if_all_sleep() {
+fn first_of_sleeping_pollers_is_served() {
     let mut line = Line::new(1);
     assert_eq!(line.contend(1, true), Reply::Granted(0));
     for (ahead, poller) in (0..).zip(POLLER..POLLER + 40) {
@@ -138,7 +138,7 @@ fn first_poller_is_served_if_all_sleep() {
 }
 
 #[test]
-fn attempt_on_expired_lock_passes_over_sleeping_poller() {
+fn attempt_on_expired_lock_skips_sleeping_poller() {
     let mut line = line();
     redis::cmd("DEL")
         .arg(BODY)

@@ -108,7 +108,7 @@ fn outsider(server: &RedisServer) -> redis::Connection {
 }
 
 #[tokio::test]
-async fn released_key_is_never_free_while_process_waits() {
+async fn released_key_with_waiter_is_never_free() {
     let server = RedisServer::start();
     let mut processes = queue(&server, 4).await;
     let newcomer = Process::start(&server).await;
@@ -279,7 +279,7 @@ async fn foreign_queue_key_is_no_queue() {
 }
 
 #[tokio::test]
-async fn full_memory_refuses_new_waiter_and_transfers_to_old() {
+async fn full_memory_refuses_only_new_waiters() {
     let server = RedisServer::start();
     let mut processes = queue(&server, 2).await;
     let newcomer = Process::start(&server).await;

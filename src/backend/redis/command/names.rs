@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_lock_share_a_slot() {
+    fn names_of_lock_share_slot() {
         for prefix in ["lock:", ""] {
             let names = names(prefix);
             for key in ["a", "{a}:b", "order 7", "x{y}{z}", "a{"] {

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn channel_that_looks_like_managers_has_own_hints() {
+    fn channel_like_managers_has_own_hints() {
         let mut topics = Topics::default();
         let mut watch = |channel: &str| {
             let (sender, hints) = Hints::channel();

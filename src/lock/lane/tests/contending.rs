@@ -136,7 +136,7 @@ fn dropped_task_leaves_waiters_of_other_runtimes() {
 }
 
 #[test]
-fn task_ends_when_last_waiter_has_left() {
+fn task_ends_after_last_waiter() {
     let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
     assert!(lane.lane.leave(1).is_some());
     assert!(begin_attempt(&mut lane, &wakeup, 2).is_none());

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn owner_enters_again_while_others_queue() {
+fn owner_re_enters_before_queued_others() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     lane.nest(2, RENEWED);
     assert_eq!(grant.holds(), 2);
@@ -63,7 +63,7 @@ fn lost_lease_is_not_taken_back() {
 }
 
 #[test]
-fn return_report_succeeds_when_lease_is_taken_back() {
+fn taken_back_lease_is_reported_as_returned() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     let (report, _reported) = oneshot::channel();
     returns(&mut lane.release_hold(&grant, 1, Some(report)), here());

@@ -100,7 +100,7 @@ fn unpolled_attempt_is_taken_over_at_deadline() {
 }
 
 #[test]
-fn attempt_that_is_over_is_not_taken_over() {
+fn ended_attempt_is_not_taken_over() {
     // The lane holds the lease, or another attempt has begun.
     let held = TestLane::held(RENEWED).0;
     let attempting = TestLane::attempting(claim(1, RENEWED)).0;
@@ -328,7 +328,7 @@ fn check_rejecting_last_waiter_wakes_task() {
 }
 
 #[test]
-fn nested_hold_elsewhere_renews_when_overdue() {
+fn overdue_renewal_of_nested_hold_moves() {
     let (mut lane, _grant) = TestLane::held(RENEWED);
     let overdue = lane.now + (RENEWED.ttl.get() / 3 + TAKE_OVER);
     let nested = lane.enter(from_elsewhere(again(2, RENEWED)));

@@ -55,7 +55,7 @@ fn grouped_grant_not_picked_up_is_withdrawn() {
 }
 
 #[test]
-fn grant_for_other_runtime_moves_when_picked_up() {
+fn picked_up_grant_moves_to_other_runtime() {
     let (mut lane, first) = TestLane::held(RENEWED);
     let _answer = lane.enqueue(from_elsewhere(claim(2, RENEWED)));
     let effects = lane.release(&first);
@@ -189,7 +189,7 @@ fn unclaimed_grant_is_withdrawn_once() {
 }
 
 #[test]
-fn unclaimed_hold_wakes_loss_future_when_end_moves() {
+fn moved_end_of_unclaimed_hold_wakes_loss_future() {
     let (mut lane, grant) = half_forgotten();
     lane.pass(SECOND);
     // The loss future sleeps until the later end.
@@ -203,7 +203,7 @@ fn unclaimed_hold_wakes_loss_future_when_end_moves() {
 }
 
 #[test]
-fn companion_renews_while_first_runtime_blocks() {
+fn companion_of_blocked_runtime_renews() {
     let (mut lane, first) = TestLane::held(RENEWED);
     let one = claim(2, RENEWED);
     let other = Claim {

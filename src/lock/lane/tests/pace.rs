@@ -60,7 +60,7 @@ fn estimate_of_holder_ends_with_its_lease() {
 }
 
 #[test]
-fn estimate_serves_rejections_of_a_full_queue() {
+fn estimate_serves_rejections_of_full_queue() {
     let (mut lane, _grant) = paced();
     for ticket in 7..1_000 {
         lane.queue(ticket, RENEWED);

@@ -207,7 +207,7 @@ fn extension_without_waiter_or_counter_is_not_sent() {
 }
 
 #[test]
-fn extension_that_finds_no_lease_loses_grant() {
+fn extension_without_lease_loses_grant() {
     let (mut lane, grant, extension) = half_spent();
     let mut effects = lane.extended(&extension, Extended::NotHeld);
     assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant));
@@ -250,7 +250,7 @@ fn renewal_wanted_after_stuck_reply_is_sent_at_once() {
 }
 
 #[test]
-fn stuck_renewal_of_nested_hold_leaves_time_to_take_over() {
+fn stuck_renewal_of_nested_hold_is_taken_over_in_time() {
     let (mut lane, _grant) = TestLane::held(SHORT);
     let nested = Claim {
         owner: claim(1, SHORT).owner,

@@ -48,7 +48,7 @@ fn lease_released_twice_is_not_kept() {
 }
 
 #[test]
-fn release_is_reported_when_kept_lease_continues() {
+fn continued_kept_lease_is_reported_as_released() {
     let (mut lane, _reported) = keeping();
     let effects = lane.kept(1, 200);
     assert!(effects.reports[0].1.is_ok());
@@ -56,7 +56,7 @@ fn release_is_reported_when_kept_lease_continues() {
 }
 
 #[test]
-fn lease_kept_without_counter_hands_on_its_tokens() {
+fn lease_kept_without_counter_hands_off_tokens() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     lane.queue(2, RENEWED);
     lane.pass(SECOND);
@@ -69,7 +69,7 @@ fn lease_kept_without_counter_hands_on_its_tokens() {
 }
 
 #[test]
-fn lease_without_tokens_needs_a_counter() {
+fn lease_without_tokens_needs_counter() {
     let (mut lane, _reported) = keeping();
     let grant = granted(lane.kept(1, 200));
     assert_eq!(grant.token(), FencingToken::new(200, TOKENS, 0));
@@ -148,7 +148,7 @@ fn first_release_after_second_counts_as_returned() {
 }
 
 #[test]
-fn release_future_ends_when_lease_expires() {
+fn release_future_ends_with_lease() {
     let (mut lane, grant) = TestLane::held(SHORT);
     let (report, mut reported) = oneshot::channel();
     lane.now = grant.valid_until().before(MS);

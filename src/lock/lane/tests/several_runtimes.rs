@@ -243,7 +243,7 @@ fn check_from_elsewhere_is_repeated_after_pause() {
 }
 
 #[test]
-fn returning_lease_that_is_gone_is_not_taken_back() {
+fn lost_returning_lease_is_not_taken_back() {
     for sent in [false, true] {
         let (mut lane, grant) = TestLane::held(RENEWED);
         lane.lane.mark_suspect(lane.now);

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn majority_in_between_restarts_the_loss() {
+    fn majority_in_between_restarts_loss() {
         let start = Instant::now();
         let mut known = known_by(&[OLD, OLD], start);
         for (after, replies, primary) in [
