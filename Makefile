@@ -44,7 +44,7 @@ help:
 	@echo 'make simulate  the engine under simulated faults, in virtual time (SEEDS=n, FIRST=n; SEED=n: one, with its trace)'
 	@echo 'make queue     random steps of the queue in Redis against a reference (STEPS=n, QUEUE_SEED=n)'
 	@echo 'make mutants   mutants of the engine and the middleware that no test detects (SHARD=k/n, JOBS=n)'
-	@echo 'make lint      words, format, clippy and documentation, warnings are errors'
+	@echo 'make lint      words, names of tests, format, clippy and documentation, warnings are errors'
 	@echo 'make deny      licenses, sources and bans of the dependencies (installs cargo-deny)'
 	@echo 'make features  clippy with each feature alone, and without features'
 	@echo 'make bench     comparison with other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot", HERD_SECONDS=n)'
@@ -90,6 +90,7 @@ server:
 
 lint:
 	.ci/words
+	.ci/test-names
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --all-features --no-deps
