@@ -34,10 +34,11 @@ FIRST ?= 0
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-servers fuzz faults queue simulate mutants server lint features deny bench instructions interop
+.PHONY: help test test-long test-servers fuzz faults queue simulate mutants server lint features deny bench instructions interop
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
+	@echo 'make test-long  faults of servers and processes once, and processes that are killed for PROCESSES_SECONDS=n'
 	@echo 'make test-servers  the Redis tests against Redis 6.2, 7.0, 8.2, Valkey 8.1 and 9.1 (requires Python)'
 	@echo 'make faults    each fault $(RUNS) times under load, as a table (RUNS=n, ROWS="words of names"; 100 000 locks run once)'
 	@echo 'make fuzz      requests from a fuzzer against each layer, for FUZZ_SECONDS=n (requires a nightly Rust and cargo-fuzz)'
@@ -55,9 +56,14 @@ help:
 	@echo
 	@echo 'cargo run --example orders   the example to copy; also `bank` (lost updates), `tonic` (gRPC), `jobs` (intervals)'
 
-# `cargo test` excludes the benchmarks and their long runs.
+# `cargo test` excludes the benchmarks, and the programs of `make test-long`.
 test: server
-	$(CARGO) test --all-features
+	CARGO='$(CARGO)' .ci/test --all-features
+
+# They have `test = false` in Cargo.toml. The examples are programs that some tests start.
+test-long: server
+	$(CARGO) build --all-features --examples
+	CARGO='$(CARGO)' .ci/test --all-features --test faults --test processes
 
 # Prints one line per version and module of tests/redis. Their output goes to target/servers/log.
 test-servers: server
@@ -67,7 +73,7 @@ test-servers: server
 fuzz:
 	$(CARGO) +nightly fuzz run requests -- -max_total_time=$(FUZZ_SECONDS)
 
-# Prints a table of violations, overlaps, recovery times and orphaned keys. `make test` runs each fault once.
+# Prints a table of violations, overlaps, recovery times and orphaned keys. `make test-long` runs each fault once.
 faults: server
 	FAULT_RUNS=$(RUNS) $(CARGO) test --all-features --test faults -- $(ROWS)
 
@@ -93,6 +99,7 @@ lint:
 	.ci/test-names
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --all-targets --all-features -- -D warnings
+	$(CARGO) clippy --all-features --test faults --test processes --test interop_redisson -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --all-features --no-deps
 
 features:
