@@ -1,8 +1,6 @@
 //! The axum side: extractors that lock, and extractors that show what is locked.
 
 mod locking;
-#[cfg(feature = "tracing")]
-mod unscoped;
 
 use std::convert::Infallible;
 use std::error::Error as StdError;
@@ -86,8 +84,8 @@ use crate::{Error, Held, LockKeys, LockManager, LockScope, Owner};
 ///
 /// - The handler must be an `async fn`. The `async move` block of a closure captures only what it names, so
 ///   `|Locked(value, _guard): Locked<_>| async move { work(value).await }` releases the lock before the work
-///   begins. A closure has to name the guard inside: `async move { let _guard = guard; … }`. With the feature
-///   `tracing`, the first such release on a route logs a warning, if it is detected.
+///   begins. A closure has to name the guard inside: `async move { let _guard = guard; … }`. Nothing
+///   reports such a release: it looks like that of a handler that drops its guard early.
 /// - A handler whose lock is lost is not aborted: watch [`lost`](Held::lost) of the guard.
 /// - A body that still streams under the lock must contain the guard.
 ///

@@ -1,12 +1,8 @@
 //! The acquire of `Locked`, in the scope of its request.
 
-#[cfg(feature = "tracing")]
-use axum::extract::MatchedPath;
 use http::Extensions;
 use tokio::time::Instant;
 
-#[cfg(feature = "tracing")]
-use super::unscoped::Unscoped;
 use crate::layer::{LockRejection, RequestInfo, RequestLocks};
 use crate::{LockGuard, LockKeys, LockManager, LockScope, Owner};
 
@@ -15,8 +11,6 @@ pub(super) struct Locking {
     locks: LockManager,
     owner: Owner,
     scope: Option<LockScope>,
-    #[cfg(feature = "tracing")]
-    route: Option<MatchedPath>,
 }
 
 impl Locking {
@@ -30,8 +24,6 @@ impl Locking {
             locks,
             owner,
             scope,
-            #[cfg(feature = "tracing")]
-            route: Unscoped::route(extensions),
         }
     }
 
@@ -52,10 +44,7 @@ impl Locking {
         // Until here, a guard that is dropped is released.
         if let Some(scope) = &self.scope {
             scope.lend(&mut guard);
-            return Ok(guard);
         }
-        #[cfg(feature = "tracing")]
-        Unscoped::watch(&mut guard, self.route);
         Ok(guard)
     }
 }

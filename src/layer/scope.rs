@@ -190,7 +190,7 @@ impl Shared {
 }
 
 impl Heir for Shared {
-    fn inherit(&self, guard: LockGuard, _address: usize) {
+    fn inherit(&self, guard: LockGuard) {
         let mut state = self.state();
         let late = if state.is_closed {
             Some(guard)

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
-use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,9 +20,8 @@ use crate::{Error, ErrorKind, FencingToken, LockKey, Owner};
 
 /// Receives a guard that its holder drops, in place of the release.
 pub(crate) trait Heir: Send + Sync {
-    /// Takes over the hold of the guard that was dropped at `address`. Runs in a `Drop`, so it must not block,
-    /// await or panic.
-    fn inherit(&self, guard: LockGuard, address: usize);
+    /// Takes over the hold of a dropped guard. Runs in a `Drop`, so it must not block, await or panic.
+    fn inherit(&self, guard: LockGuard);
 }
 
 /// One hold of one or several keys, released exactly once by `Drop`, unless an heir takes it over.
@@ -128,7 +126,7 @@ impl Drop for Hold {
                     held: self.held.clone(),
                     heir: None,
                 };
-                heir.inherit(LockGuard { hold }, ptr::from_ref(self).addr());
+                heir.inherit(LockGuard { hold });
                 return;
             }
             let (home, now) = (engine.release_home(), Moment::now());

@@ -2,16 +2,10 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::FromRequestParts;
-use axum::routing::{MethodRouter, get};
-use http::request::Parts;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_lock::backend::BackendErrorKind;
-use tower_lock::{
-    LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer, LockTarget, Locked, OnUnavailable,
-};
+use tower_lock::{LockLayer, LockManager, OnUnavailable};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::support::broken::broken;
@@ -139,67 +133,4 @@ fn would_be_rejections_are_logged() {
     let log = logged(unlocked(down().observe_only(), 3));
     assert_eq!(log.matches("request would be rejected").count(), 3, "{log}");
     assert!(!log.contains(KEY), "{log}");
-}
-
-struct Order;
-
-impl LockTarget for Order {
-    fn lock_keys(&self) -> LockKeys {
-        LockKey::new(KEY).into()
-    }
-}
-
-impl<S: Sync> FromRequestParts<S> for Order {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(_: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self)
-    }
-}
-
-/// Requests to a route of this name, which is new for each test.
-async fn routed(name: &str, scope: Option<LockScopeLayer>, handler: MethodRouter<LockManager>) {
-    let mut app = Router::new().route(&format!("/{name}/{{id}}"), handler);
-    if let Some(scope) = scope {
-        app = app.layer(scope);
-    }
-    let app = app.with_state(LockManager::in_memory());
-    for id in 0..2 {
-        let request = http::Request::get(format!("/{name}/{id}"));
-        let request = request.body(axum::body::Body::empty()).unwrap();
-        assert!(
-            app.clone()
-                .oneshot(request)
-                .await
-                .unwrap()
-                .status()
-                .is_success()
-        );
-    }
-}
-
-#[test]
-fn unnamed_guard_of_closure_is_warned_of_once() {
-    let closure = |Locked(_order, _guard): Locked<Order>| tokio::task::yield_now();
-    let log = logged(routed("closure", None, get(closure)));
-    let warnings: Vec<_> = log.lines().filter(|line| line.contains("WARN")).collect();
-    assert_eq!(warnings.len(), 1, "{log}");
-    assert!(warnings[0].contains("/closure/{id}") && !warnings[0].contains(KEY));
-
-    let scope = Some(LockScopeLayer::new());
-    let log = logged(routed("scope", scope, get(closure)));
-    assert!(!log.contains("WARN"), "{log}");
-}
-
-#[test]
-fn guard_across_await_is_not_warned_of() {
-    async fn slowly(_locked: Locked<Order>) {
-        tokio::task::yield_now().await;
-    }
-    let named =
-        |Locked(_order, guard): Locked<Order>| async move { guard.hold_count().to_string() };
-    for (name, handler) in [("slowly", get(slowly)), ("named", get(named))] {
-        let log = logged(routed(name, None, handler));
-        assert!(!log.contains("WARN"), "{log}");
-    }
 }

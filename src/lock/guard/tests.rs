@@ -70,7 +70,7 @@ async fn debug_shows_key_and_hold_count() {
 struct Keeper(Mutex<Option<LockGuard>>);
 
 impl Heir for Keeper {
-    fn inherit(&self, guard: LockGuard, _address: usize) {
+    fn inherit(&self, guard: LockGuard) {
         *self.0.lock().expect("no panic") = Some(guard);
     }
 }
