@@ -42,6 +42,10 @@
 //! Status 400. The request does not name a resource: a header, a parameter or a part of the path is absent or
 //! malformed. `detail` states which. Nothing was done. The same request fails again.
 //!
+//! # no-route
+//!
+//! Status 404. No route of the server matches the path. Nothing was done. The same request fails again.
+//!
 //! # lock-misconfigured
 //!
 //! Status 500. The server asks for a part of the request that its own routes or layers never provide. Nothing was

@@ -427,6 +427,8 @@ mod tests {
             ErrorKind::Lost,
             ErrorKind::ShuttingDown,
             ErrorKind::InvalidKey,
+            ErrorKind::NoRoute,
+            ErrorKind::InvalidSetup,
             ErrorKind::InvalidOption,
             ErrorKind::KeyConflict,
             ErrorKind::ReentrancyLimit,
