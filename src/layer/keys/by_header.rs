@@ -4,7 +4,8 @@ use http::HeaderName;
 use http::request::Parts;
 
 use super::extractor::KeyExtractor;
-use crate::{InvalidKey, LockKey, LockKeys};
+use super::source::Source;
+use crate::{InvalidKey, LockKeys};
 
 /// The key of [`LockLayer::by_header`](crate::LockLayer::by_header).
 #[derive(Debug, Clone)]
@@ -20,16 +21,11 @@ impl ByHeader {
 
 impl KeyExtractor for ByHeader {
     fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
-        let what = || format!("header `{}`", self.name);
-        let mut values = request.headers.get_all(&self.name).iter();
-        let value = values.next().ok_or_else(|| InvalidKey::missing(what()))?;
-        if values.next().is_some() {
-            return Err(InvalidKey::ambiguous(what()));
-        }
-        if value.is_empty() {
-            return Err(InvalidKey::empty_value(what()));
-        }
-        let parts = [self.name.as_str().as_bytes(), value.as_bytes()];
-        Ok(Some(LockKey::from_parts(parts).into()))
+        let source = Source {
+            kind: "header",
+            name: self.name.as_str(),
+        };
+        let value = source.only(request.headers.get_all(&self.name).iter())?;
+        source.key(value.as_bytes())
     }
 }

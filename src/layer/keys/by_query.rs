@@ -6,7 +6,8 @@ use http::request::Parts;
 use percent_encoding::percent_decode_str;
 
 use super::extractor::KeyExtractor;
-use crate::{InvalidKey, LockKey, LockKeys};
+use super::source::Source;
+use crate::{InvalidKey, LockKeys};
 
 /// The key of [`LockLayer::by_query`](crate::LockLayer::by_query).
 #[derive(Debug, Clone)]
@@ -22,27 +23,21 @@ impl ByQuery {
 
 impl KeyExtractor for ByQuery {
     fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
-        let what = || format!("query parameter `{}`", self.name);
-        let mut values = request
-            .uri
-            .query()
-            .unwrap_or_default()
-            .split('&')
+        let source = Source {
+            kind: "query parameter",
+            name: &self.name,
+        };
+        let query = request.uri.query().unwrap_or_default();
+        let pairs = query.split('&');
+        let values = pairs
             .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
             .filter(|(name, _)| *form_decode(name) == *self.name.as_bytes())
             .map(|(_, value)| value);
-        let value = values.next().ok_or_else(|| InvalidKey::missing(what()))?;
-        if values.next().is_some() {
-            return Err(InvalidKey::ambiguous(what()));
+        let value = form_decode(source.only(values)?);
+        match std::str::from_utf8(&value) {
+            Ok(_) => source.key(&value),
+            Err(_) => Err(InvalidKey::undecodable(source.to_string())),
         }
-        let value = form_decode(value);
-        std::str::from_utf8(&value).map_err(|_| InvalidKey::undecodable(what()))?;
-        if value.is_empty() {
-            return Err(InvalidKey::empty_value(what()));
-        }
-        Ok(Some(
-            LockKey::from_parts([self.name.as_bytes(), &value]).into(),
-        ))
     }
 }
 

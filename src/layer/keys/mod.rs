@@ -11,6 +11,7 @@ mod keyed;
 #[cfg(feature = "axum")]
 mod lock_by;
 mod path;
+mod source;
 mod target;
 #[cfg(test)]
 mod tests;
