@@ -289,6 +289,11 @@ impl<K> LockLayer<K> {
     /// wait, some of these requests would be granted their lock. A handler whose lock is lost is not aborted,
     /// whatever [`on_lost`](Self::on_lost) says.
     ///
+    /// Requests also pass if the program is wrong, such as a route without the parameter of
+    /// [`by_path_param`](LockLayer::by_path_param): the layer must not break what worked before. It logs the mistake
+    /// once as an error, and counts each request. Without this setting, they are answered with 500
+    /// `lock-misconfigured`.
+    ///
     /// A request without a lock has no [`Held`](crate::Held): let the handler extract `Option<Held>`.
     pub fn observe_only(mut self) -> Self {
         self.options.passing.observe_only = true;

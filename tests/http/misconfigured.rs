@@ -129,6 +129,32 @@ fn wrong_program_is_500_logged_once_and_counted() {
     }
 }
 
+/// The layer rejects nothing, and still reports the mistake.
+#[test]
+fn observe_only_runs_wrong_program_and_logs_it_once() {
+    let layer = LockLayer::by_path_param(LockManager::in_memory(), "id").observe_only();
+    let ran = get(async || "ran").post(async || "ran");
+    let router = Router::new()
+        .route("/orders/{order}", ran)
+        .route_layer(layer);
+    let mut counts = Vec::new();
+    let log = logged(|| {
+        counts = counted(|| {
+            block_on(async {
+                for _ in 0..3 {
+                    let (status, kind, body) = send(&router, "/orders/7").await;
+                    assert_eq!((status, kind, &*body), (StatusCode::OK, None, "ran"));
+                }
+            });
+        });
+    });
+    counts.sort();
+    let count = |name: &str| (name.to_owned(), 3);
+    assert_eq!(counts, [count("invalid_setup"), count("observe_only")]);
+    assert_eq!(log.matches("lock layer misconfigured").count(), 1, "{log}");
+    assert_eq!(log.matches("request would be rejected").count(), 3, "{log}");
+}
+
 #[test]
 fn layer_around_router_is_500_with_its_remedy() {
     let locked = LockLayer::by_path_param(LockManager::in_memory(), "id")
