@@ -41,25 +41,28 @@ async fn lease_in_scope_is_not_renewed() {
     assert!(start.elapsed() < Duration::from_secs(11));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn settings_of_innermost_scope_apply() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire(key("7")).await.unwrap();
-    let no_wait = |status| LockScopeLayer::new().no_wait().status(status);
+    let inner = || LockScopeLayer::new().no_wait().status(StatusCode::LOCKED);
+    let outer = || LockScopeLayer::new().status(StatusCode::IM_A_TEAPOT);
     let router = Router::new().route("/{id}", post(async |_locked: LockedId| ()));
-    let app: Router = router
-        .clone()
-        .layer(no_wait(StatusCode::LOCKED))
-        .layer(no_wait(StatusCode::IM_A_TEAPOT))
-        .with_state(locks.clone());
-    assert_eq!(status(&app, "/7").await, StatusCode::LOCKED);
     // A layer is a scope, too.
-    let layer = LockLayer::by_path(locks.clone()).no_wait();
-    let app: Router = router
-        .layer(layer.status(StatusCode::LOCKED))
-        .layer(no_wait(StatusCode::IM_A_TEAPOT))
-        .with_state(locks.clone());
-    assert_eq!(status(&app, "/7").await, StatusCode::LOCKED);
+    let layer = LockLayer::by_path(locks.clone())
+        .no_wait()
+        .status(StatusCode::LOCKED);
+    let start = tokio::time::Instant::now();
+    for inner in [
+        router.clone().layer(inner()),
+        router.clone().layer(layer.clone()),
+        router.layer(layer.writes_only().skip(|_| true)),
+    ] {
+        let app: Router = inner.layer(outer()).with_state(locks.clone());
+        assert_eq!(status(&app, "/7").await, StatusCode::LOCKED);
+    }
+    // The outer scope would wait.
+    assert_eq!(start.elapsed(), Duration::ZERO);
     drop(guard);
 }
 
