@@ -1,4 +1,5 @@
-# The commands of a contributor. `make test` requires Rust, and installs a Redis server on Debian and Ubuntu.
+# The commands of a contributor. `make test` requires Rust, and installs a Redis server and curl on Debian
+# and Ubuntu.
 
 # The server that the tests start: a name on the PATH or a path. Valkey works as well.
 SERVER ?= redis-server
@@ -34,7 +35,7 @@ FIRST ?= 0
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-long test-servers fuzz faults queue simulate mutants server lint features deny bench instructions interop
+.PHONY: help test test-long curl test-servers fuzz faults queue simulate mutants server lint features deny bench instructions interop
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
@@ -57,7 +58,7 @@ help:
 	@echo 'cargo run --example orders   the example to copy; also `bank` (lost updates), `tonic` (gRPC), `jobs` (intervals)'
 
 # `cargo test` excludes the benchmarks, and the programs of `make test-long`.
-test: server
+test: server curl
 	CARGO='$(CARGO)' .ci/test --all-features
 
 # They have `test = false` in Cargo.toml. The examples are programs that some tests start.
@@ -93,6 +94,10 @@ mutants:
 
 server:
 	@.ci/server
+
+# The client of the table of statuses.
+curl:
+	@command -v curl >/dev/null || .ci/install curl
 
 lint:
 	.ci/words

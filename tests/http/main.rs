@@ -27,5 +27,6 @@ mod served;
 #[cfg(all(unix, feature = "redis"))]
 mod shutdown;
 mod stacks;
+mod status_table;
 #[path = "../support/mod.rs"]
 mod support;
