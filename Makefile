@@ -35,7 +35,7 @@ FIRST ?= 0
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-long curl test-servers fuzz faults queue simulate mutants server lint features deny bench instructions interop
+.PHONY: help test test-long curl test-servers fuzz faults queue simulate mutants server lint api features deny bench instructions interop
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
@@ -48,6 +48,7 @@ help:
 	@echo 'make mutants   mutants of the engine and the middleware that no test detects (SHARD=k/n, JOBS=n)'
 	@echo 'make lint      words, names of tests, format, clippy and documentation, warnings are errors'
 	@echo 'make deny      licenses, sources and bans of the dependencies (installs cargo-deny)'
+	@echo 'make api       the public API, against api.txt (STORE=1 stores; requires Rust 1.95, which rustup installs)'
 	@echo 'make features  clippy with each feature alone, and without features'
 	@echo 'make bench     comparison with other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot", HERD_SECONDS=n)'
 	@echo 'make instructions  instruction counts of the hot paths, against the stored ones (STORE=1 stores; requires valgrind)'
@@ -99,13 +100,18 @@ server:
 curl:
 	@command -v curl >/dev/null || .ci/install curl
 
+# The documentation is built with the flags of docs.rs: package.metadata.docs.rs in Cargo.toml.
 lint:
 	.ci/words
 	.ci/test-names
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --all-targets --all-features -- -D warnings
 	$(CARGO) clippy --all-features --test faults --test processes --test interop_redisson -- -D warnings
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --all-features --no-deps
+	RUSTDOC=$(CURDIR)/.ci/rustdoc RUSTDOCFLAGS='-D warnings --cfg docsrs' $(CARGO) doc --all-features --no-deps
+
+# Compares the public API with api.txt.
+api:
+	.ci/public-api
 
 features:
 	@set -e; for feature in $(FEATURES) ''; do \
