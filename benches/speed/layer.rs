@@ -58,7 +58,7 @@ pub(crate) async fn overhead(table: &mut Table) {
     }
     let added = locked_series.median() - bare_series.median();
     table.row(
-        "bare service, a request".to_owned(),
+        "the service without the layer, a request".to_owned(),
         bare_series.micros(),
         String::new(),
     );
@@ -114,7 +114,7 @@ pub(crate) fn allocations(table: &mut Table) {
             request as fn() -> Request<Body>,
         ),
         (
-            "one that has extensions already, as behind a router",
+            "a request that has extensions already, as behind a router",
             routed,
         ),
     ] {
@@ -122,7 +122,7 @@ pub(crate) fn allocations(table: &mut Table) {
         table.row(
             format!("allocations of {what}, background release included"),
             format!("{more:.2}"),
-            "more than bare".to_owned(),
+            "more than without the layer".to_owned(),
         );
     }
 }

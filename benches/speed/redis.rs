@@ -159,7 +159,7 @@ pub(crate) async fn distinct_keys(server: &RedisServer, table: &mut Table) {
             checkout_series.add(checkout(&pool, tasks, pairs / 4).await);
         }
         table.row(
-            format!("distinct keys, {tasks} in flight: bare `EVALSHA` pair, no fence"),
+            format!("distinct keys, {tasks} in flight: the pair of scripts alone, no token"),
             bare_series.per_second(),
             String::new(),
         );
@@ -172,7 +172,7 @@ pub(crate) async fn distinct_keys(server: &RedisServer, table: &mut Table) {
             format!("distinct keys, {tasks} in flight: tower-lock"),
             our_series.per_second(),
             format!(
-                "{} × bare, {} × checkout",
+                "{} × scripts alone, {} × checkout",
                 ratio(&our_series, &bare_series),
                 ratio(&our_series, &checkout_series)
             ),
@@ -233,19 +233,19 @@ pub(crate) async fn latency(server: &RedisServer, table: &mut Table) {
         dropped_p50.add(median_micros(&mut times));
     }
     table.row(
-        "p50 of one bare `EVALSHA`, 1 in flight".to_owned(),
+        "p50 of one `EVALSHA` alone, 1 in flight".to_owned(),
         bare_p50.micros(),
         format!("longest {} × the median", bare_spread.plain()),
     );
     table.row(
-        "p50 of one acquire, release awaited".to_owned(),
+        "p50 of one acquire, the release is awaited".to_owned(),
         awaited_p50.micros(),
-        format!("{} × bare", ratio(&awaited_p50, &bare_p50)),
+        format!("{} × `EVALSHA` alone", ratio(&awaited_p50, &bare_p50)),
     );
     table.row(
-        "p50 of one acquire, the last release still under way".to_owned(),
+        "p50 of one acquire, the last release is in flight".to_owned(),
         dropped_p50.micros(),
-        format!("{} × bare", ratio(&dropped_p50, &bare_p50)),
+        format!("{} × `EVALSHA` alone", ratio(&dropped_p50, &bare_p50)),
     );
 }
 
@@ -316,7 +316,7 @@ pub(crate) async fn hot_keys(server: &RedisServer, table: &mut Table) {
     let mutex = Arc::new(tokio::sync::Mutex::new(()));
     let lock_mutex = move || Arc::clone(&mutex).lock_owned();
     hot(
-        "`tokio::sync::Mutex`, what this machine can do",
+        "`tokio::sync::Mutex`, the limit of this machine",
         lock_mutex,
         table,
     )

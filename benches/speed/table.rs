@@ -23,7 +23,8 @@ impl Series {
 
     pub(crate) fn per_second(&self) -> String {
         let (min, max) = self.range();
-        format!("{:.0} /s ({min:.0}–{max:.0})", self.median())
+        let [median, min, max] = [self.median(), min, max].map(thousands);
+        format!("{median} /s ({min}–{max})")
     }
 
     pub(crate) fn micros(&self) -> String {
@@ -35,6 +36,19 @@ impl Series {
         let (min, max) = self.range();
         format!("{:.1} ({min:.1}–{max:.1})", self.median())
     }
+}
+
+/// Formats a number with separators: `150,000`.
+fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// Returns the ratio of the medians. Rounds alternate, so both saw the machine under the same conditions.

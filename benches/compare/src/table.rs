@@ -97,8 +97,8 @@ impl Table {
         self.row(scenario, team.contender.name(), figure, ratio, note);
     }
 
-    /// Adds the median and the 99th percentile of each team in microseconds, beside those of the bare
-    /// scripts.
+    /// Adds the median and the 99th percentile of each team in microseconds, beside those of the scripts
+    /// alone.
     pub(crate) fn latencies(
         &mut self,
         scenario: &str,
@@ -107,7 +107,11 @@ impl Table {
     ) {
         let is_bare = |team: &Team| team.contender == Contender::Bare;
         let bare = teams.iter().position(is_bare);
-        let to_bare = |p50| bare.map_or(String::new(), |at| ratio(p50, latencies[at].0, "bare"));
+        let to_bare = |p50| {
+            bare.map_or(String::new(), |at| {
+                ratio(p50, latencies[at].0, "scripts alone")
+            })
+        };
         for (team, (p50, p99)) in teams.iter().zip(latencies) {
             let name = team.contender.name();
             let failure = team.failure();

@@ -50,7 +50,7 @@ fn draw(teams: &[Team], all: &[Contention]) {
     let lines = lines.map(|(team, contention)| Line::new(team.contender, &contention.waits));
     plot::waits(
         &result("hot.svg"),
-        &format!("Wait for one hot key, {DRAWN} waiters in one process"),
+        &format!("Wait for one busy key, {DRAWN} waiters in one process"),
         &lines.collect::<Vec<_>>(),
     );
 }

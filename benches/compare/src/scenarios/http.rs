@@ -20,7 +20,7 @@ pub(crate) fn run(bench: &mut Bench) {
         ("axum and tower-lock on memory", "memory"),
         ("axum and tower-lock on Redis", "redis"),
         ("axum and rslock", "rslock"),
-        ("axum and bare `EVALSHA`, with the token", "bare"),
+        ("axum and the scripts alone, with the token", "bare"),
         (
             "axum and the scripts of tower-lock, called together",
             "together",

@@ -92,13 +92,13 @@ fn draw(teams: &[Team], all: &[Figures]) {
     let alone = drawn().map(|(team, figures)| Line::new(team.contender, &figures.alone));
     plot::waits(
         &result("latency.svg"),
-        "Acquire of a free lock, 1 in flight",
+        "Time to acquire a free lock, 1 in flight",
         &alone.collect::<Vec<_>>(),
     );
     let pairs = drawn().map(|(team, figures)| Line::new(team.contender, &figures.pairs[..]));
     plot::throughput(
         &result("throughput.svg"),
-        "Locks taken and given back, keys that nobody else wants",
+        "Acquire and release of free locks",
         &IN_FLIGHT,
         &pairs.collect::<Vec<_>>(),
     );
