@@ -60,7 +60,7 @@ impl LockManager {
     /// use std::time::Duration;
     /// use tower_lock::LockManager;
     ///
-    /// let url = "memory://"; // from the command line, say
+    /// let url = "memory://"; // for example, from the command line
     /// let locks = LockManager::builder_at(url).await?.wait(Duration::from_secs(1)).build()?;
     /// # Ok(())
     /// # }

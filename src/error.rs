@@ -1,4 +1,4 @@
-//! What can go wrong, each kind on its own.
+//! The errors of the crate.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,24 +27,23 @@ struct Repr {
 pub enum ErrorKind {
     /// Another owner held the lock for the whole wait, or at the single attempt.
     Busy,
-    /// As many already wait for this key as the manager allows
+    /// The manager has the maximum number of waiters for this key
     /// ([`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key)).
     TooManyWaiters,
-    /// As many already wait in this manager as it allows
+    /// The manager has the maximum number of waiters
     /// ([`max_waiters`](crate::LockManagerBuilder::max_waiters)).
     Overloaded,
-    /// The backend did not answer, or could not serve the command, until the wait was over.
+    /// The backend did not reply, or could not execute the command, within the wait.
     Unavailable,
-    /// The backend refuses this client, or this client the backend: a wrong password, a missing
-    /// permission, a certificate that is not trusted. Retrying does not help; the configuration must
-    /// change.
+    /// The backend rejects this client, or this client rejects the backend: a wrong password, a missing
+    /// permission, a certificate that is not trusted. A retry fails until the configuration changes.
     Misconfigured,
-    /// The lock was held and then lost: its lease expired, it was released by force, or it reached its
-    /// longest hold.
+    /// The lock was held and then lost: its lease expired, it was released by force, or it reached
+    /// [`max_hold`](crate::Acquire::max_hold).
     Lost,
     /// [`LockManager::shutdown`](crate::LockManager::shutdown) was called.
     ShuttingDown,
-    /// The key is empty, or there are too many; the source says which.
+    /// The key is empty, or there are too many. The source is the [`InvalidKey`](crate::InvalidKey).
     InvalidKey,
     /// The program is wrong: requests through a layer lack what its key contains. The source is
     /// [`InvalidKey::Setup`](crate::InvalidKey::Setup), and names the remedy.
@@ -105,13 +104,13 @@ impl Error {
         self
     }
 
-    /// What went wrong.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.repr.kind
     }
 
-    /// Whether others were in the way: [`Busy`](ErrorKind::Busy),
+    /// Returns `true` if other owners hold the lock or wait for it: [`Busy`](ErrorKind::Busy),
     /// [`TooManyWaiters`](ErrorKind::TooManyWaiters) or [`Overloaded`](ErrorKind::Overloaded).
     #[must_use]
     pub fn is_busy(&self) -> bool {
@@ -121,7 +120,7 @@ impl Error {
         )
     }
 
-    /// Whether the backend could not be used: [`Unavailable`](ErrorKind::Unavailable) or
+    /// Returns `true` if the backend cannot serve this client: [`Unavailable`](ErrorKind::Unavailable) or
     /// [`Misconfigured`](ErrorKind::Misconfigured).
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
@@ -131,13 +130,13 @@ impl Error {
         )
     }
 
-    /// Whether a lock that was held has been lost.
+    /// Returns `true` if the lock was held and then lost.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.kind() == ErrorKind::Lost
     }
 
-    /// Whether the manager is shutting down.
+    /// Returns `true` if the manager is shutting down.
     #[must_use]
     pub fn is_shutting_down(&self) -> bool {
         self.kind() == ErrorKind::ShuttingDown
@@ -176,22 +175,22 @@ impl fmt::Debug for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind() {
-            ErrorKind::Busy => "the lock is held by another owner",
-            ErrorKind::TooManyWaiters => "too many are waiting for this lock",
-            ErrorKind::Overloaded => "too many are waiting for locks",
-            ErrorKind::Unavailable => "the lock backend is unavailable",
-            ErrorKind::Misconfigured => "the lock backend or the runtime is misconfigured",
-            ErrorKind::Lost => "the lock was lost",
-            ErrorKind::ShuttingDown => "the lock manager is shutting down",
-            ErrorKind::InvalidKey => "the lock key is invalid",
-            ErrorKind::InvalidSetup => "the layer finds no key in its requests",
+            ErrorKind::Busy => "lock is held by another owner",
+            ErrorKind::TooManyWaiters => "too many waiters for this lock",
+            ErrorKind::Overloaded => "too many waiters for locks",
+            ErrorKind::Unavailable => "lock backend is unavailable",
+            ErrorKind::Misconfigured => "lock backend or runtime is misconfigured",
+            ErrorKind::Lost => "lock was lost",
+            ErrorKind::ShuttingDown => "lock manager is shutting down",
+            ErrorKind::InvalidKey => "lock key is invalid",
+            ErrorKind::InvalidSetup => "no request through the layer has a key",
             ErrorKind::NoRoute => "no route matches the request",
-            ErrorKind::BodyTooLarge => "the request body is too large",
-            ErrorKind::BodyTimeout => "the request body is late",
-            ErrorKind::BodyFailed => "the request body is incomplete",
-            ErrorKind::InvalidOption => "an option of the acquire is invalid",
-            ErrorKind::KeyConflict => "the key belongs to something that is not a lock",
-            ErrorKind::ReentrancyLimit => "the lock is held too many times by its owner",
+            ErrorKind::BodyTooLarge => "request body is too large",
+            ErrorKind::BodyTimeout => "request body is late",
+            ErrorKind::BodyFailed => "request body is incomplete",
+            ErrorKind::InvalidOption => "option of the acquire is invalid",
+            ErrorKind::KeyConflict => "key holds a value that is not a lock",
+            ErrorKind::ReentrancyLimit => "owner holds the lock too many times",
         })
     }
 }
@@ -205,8 +204,8 @@ impl std::error::Error for Error {
     }
 }
 
-/// For the log: an error and what caused it, each of which says its own level only. What was said
-/// before is left out: an error of Redis is its own cause.
+/// Returns an error and its causes as one line for the log. A repeated text is omitted, because an error of
+/// Redis is its own cause.
 #[cfg(any(feature = "redis", feature = "tracing"))]
 pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut levels: Vec<String> = Vec::new();
@@ -219,9 +218,7 @@ pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     levels.join(": ")
 }
 
-/// A setting that cannot be used: says which one, what was wrong with it and what is allowed.
-///
-/// Never holds a password.
+/// The error of an invalid setting. Its text names the setting, the problem and the bounds, and contains no password.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("invalid `{field}`: {problem}")]
 pub struct ConfigError {
@@ -237,39 +234,39 @@ impl ConfigError {
         }
     }
 
-    /// The name of the setting, as its builder method spells it.
+    /// Returns the name of the setting, which is that of its builder method.
     #[must_use]
     pub fn field(&self) -> &'static str {
         self.field
     }
 }
 
-/// Why [`LockManager::connect`](crate::LockManager::connect) gave no manager.
+/// The error of [`LockManager::connect`](crate::LockManager::connect).
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The URL or a setting cannot be used.
-    #[error("the lock backend cannot be set up")]
+    /// The URL or a setting is invalid.
+    #[error("invalid configuration of the lock backend")]
     Config(#[from] ConfigError),
-    /// No server replied in time at that address.
-    #[error("the lock backend at {address} cannot be reached")]
+    /// No server at this address replied within the timeout.
+    #[error("lock backend at {address} is unreachable")]
     #[non_exhaustive]
     Unreachable {
         /// Host and port, or the path of the socket; of sentinels and of a cluster, those in the URL.
         /// Never user or password.
         address: String,
-        /// What the connection said.
+        /// The error of the connection.
         source: Source,
     },
-    /// The server rejects this client for a wrong password or a missing permission. Or its certificate is
-    /// not trusted, or is for another name.
-    #[error("the lock backend at {address} refuses this client")]
+    /// The server rejects this client for a wrong password or a missing permission, or its certificate is not
+    /// trusted or has another name.
+    #[error("lock backend at {address} rejects this client")]
     #[non_exhaustive]
     Refused {
         /// Host and port, or the path of the socket; of sentinels and of a cluster, those in the URL.
         /// Never user or password.
         address: String,
-        /// What the server said.
+        /// The error from the server, or that of the handshake.
         source: Source,
     },
 }

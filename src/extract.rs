@@ -1,4 +1,4 @@
-//! The axum side: extractors that lock, and extractors that show what is locked.
+//! The axum extractors: one that locks, and those that show what is locked.
 
 mod locking;
 
@@ -21,17 +21,16 @@ use crate::layer::{
 };
 use crate::{Error, Held, LockKeys, LockManager, LockScope, Owner};
 
-/// An extractor that locks what the extractor inside found: the value, and the guard.
+/// An extractor that locks the keys of the value that the extractor inside returns. Its fields are the value and the guard.
 ///
 /// `T` is any extractor whose value is a [`LockTarget`]: `Json`, `Form`, `Query`, `Path` and
 /// `Extension` of one, or a type of your own. For a value of a type that belongs to another crate, `By` supplies
 /// the keys: see [`LockBy`]. The locks come from the router's state
-/// (`LockManager: FromRef<S>`). The request re-enters what it already holds, through a
+/// (`LockManager: FromRef<S>`). A request re-enters the locks that it holds through a
 /// [`LockLayer`](crate::LockLayer) or another `Locked`.
 ///
-/// Extractors run one after the other: a handler that needs several locks takes them in *one*
-/// `Locked` with several keys, or two requests with the same keys in another order wait for each
-/// other.
+/// A handler that needs several locks acquires them in *one* `Locked` with several keys. Extractors run one after the
+/// other, so with two of them, requests with the same keys in another order wait for each other.
 ///
 /// Put a [`LockScopeLayer`](crate::LockScopeLayer) around the route. It keeps the lock until the response is
 /// complete, aborts the handler if the lock is lost, and has the settings of `Locked`. A
@@ -147,7 +146,7 @@ use crate::{Error, Held, LockKeys, LockManager, LockScope, Owner};
 ///
 /// # Cancel safety
 ///
-/// A request that goes away while it waits leaves the queue and nothing behind.
+/// If the client disconnects while the request waits, the request leaves the queue, and nothing remains.
 #[must_use = "the lock is released as soon as the guard inside is dropped"]
 pub struct Locked<T, By = FromTarget>(pub T, pub <By as Guarded>::Guard);
 
@@ -212,13 +211,13 @@ where
     }
 }
 
-/// Why [`Locked`] gave nothing.
+/// The rejection of [`Locked`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LockedRejection<R> {
-    /// The extractor inside refused the request; nothing was locked.
+    /// The extractor inside rejected the request. Nothing was locked.
     Inner(R),
-    /// The lock could not be taken.
+    /// The lock was not acquired.
     Lock(LockRejection),
 }
 
@@ -306,7 +305,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Owner {
     }
 }
 
-/// `None` if the request took no lock before.
+/// `None` if the request has acquired no lock.
 impl<S: Send + Sync> OptionalFromRequestParts<S> for Owner {
     type Rejection = Infallible;
 
@@ -332,7 +331,7 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for LockScope {
     }
 }
 
-/// The handler requires a [`LockScope`] and the request has none. A mistake in the program: 500.
+/// The rejection of [`LockScope`]: no layer of the route opens a scope. A mistake in the program: 500.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("this request has no lock scope: add a `LockScopeLayer` to the route")]
 pub struct LockScopeRejection(());
@@ -343,7 +342,7 @@ impl IntoResponse for LockScopeRejection {
     }
 }
 
-/// The handler asks for [`Held`] and the request passed no lock. A mistake in the program: 500.
+/// The rejection of [`Held`]: the request holds no lock. A mistake in the program: 500.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
     "no lock is held for this request: put a `LockLayer` around the handler that locks this method \
@@ -351,7 +350,7 @@ impl IntoResponse for LockScopeRejection {
 )]
 pub struct HeldRejection(());
 
-/// The handler asks for its [`Owner`] and the request has none. A mistake in the program: 500.
+/// The rejection of [`Owner`]: the request has none. A mistake in the program: 500.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
     "this request has no lock owner: put a `LockLayer` around the handler that locks this method, \

@@ -19,7 +19,7 @@
 //! fn app(locks: LockManager) -> Router {
 //!     // A layer: requests to the same path, one at a time.
 //!     let by_path = LockLayer::by_path(locks.clone()).wait(Duration::from_secs(2));
-//!     // A scope: what `Locked` locks stays locked until the response is complete.
+//!     // A scope: locks of `Locked` are held until the response is complete.
 //!     let scope = LockScopeLayer::new().wait(Duration::from_secs(2));
 //!     Router::new()
 //!         .route("/orders/{id}", put(update).route_layer(by_path))
@@ -32,7 +32,7 @@
 //!     format!("written with token {}", held.fencing_token())
 //! }
 //!
-//! // An extractor: requests for the same accounts, whatever their path.
+//! // An extractor: requests for the same accounts, on any path.
 //! async fn transfer(Locked(Json(transfer), guard): Locked<Json<Transfer>>) -> String {
 //!     format!("from {} with token {}", transfer.from, guard.fencing_token())
 //! }
@@ -102,9 +102,9 @@
 //!
 //! - *Time.* An acquire ends within its wait, even while the backend is unavailable. A single attempt,
 //!   [`no_wait`](Acquire::no_wait), ends within one response timeout (500 ms by default). Queues are bounded.
-//! - *Loss.* A guard has a deadline by the clock of its process, counted from before the command was sent. At the
-//!   latest then, [`is_held`](Held::is_held) is false and [`lost`](Held::lost) resolves. The layer or scope
-//!   then drops the handler and responds with 500. If the backend's clock does not step, this is before the lease can expire there.
+//! - *Loss.* A guard has a deadline by the clock of its process, counted from before the command was sent. From then
+//!   on, [`is_held`](Held::is_held) returns `false` and [`lost`](Held::lost) has completed. The layer or scope drops
+//!   the handler and responds with 500. While the backend's clock does not step, the lease expires later than that.
 //! - *Rejection.* By default, a request never runs without its lock. If the backend is unavailable, the response is
 //!   503. If the request has no usable key, it is 400.
 //!

@@ -15,7 +15,7 @@ pub struct ContendRequest {
     pub lease: LeaseId,
     /// The duration of the lease.
     pub ttl: Duration,
-    /// Whether the process has a [`watch`](super::Backend::watch) in effect for this key and manager.
+    /// `true` if the process has a [`watch`](super::Backend::watch) in effect for this key and manager.
     ///
     /// A waiter that listens is notified when the key is transferred to it. It is passed over if the
     /// notification does not reach it. Any other waiter has a short time to detect the transfer by an

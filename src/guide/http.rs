@@ -66,7 +66,7 @@
 //! | limit the hold | [`max_hold`](crate::LockLayer::max_hold) | 5 min |
 //! | read the body before the lock | [`read_body_first`](crate::LockLayer::read_body_first) | the lock is acquired at the head |
 //! | lock only POST, PUT, PATCH, DELETE and other writes | [`writes_only`](crate::LockLayer::writes_only) | every request with a key |
-//! | answer 423 in place of 409 | [`status`](crate::LockLayer::status) | 409 |
+//! | respond with 423 in place of 409 | [`status`](crate::LockLayer::status) | 409 |
 //! | replace rejections | [`on_reject`](crate::LockLayer::on_reject) | problem details |
 //! | release before the body is complete | [`release_at_head`](crate::LockLayer::release_at_head) | when the response is complete |
 //! | let the handler finish under a lost lock | [`on_lost`](crate::LockLayer::on_lost) | drop the handler |

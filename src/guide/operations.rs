@@ -132,7 +132,7 @@
 //!
 //! - *The first week.* [`observe_only`](crate::LockLayer::observe_only) rejects nothing, and counts what it would
 //!   reject. Wait and keys can be chosen from these counts.
-//! - *Rolling update.* Old and new processes exclude each other, unless the changelog says otherwise.
+//! - *Rolling update.* Old and new processes exclude each other, unless the changelog excludes it.
 //! - *Restart Redis.* With its data and within two thirds of the watchdog timeout, no lock is lost. The page of the
 //!   [topology](super) describes the other cases.
 //! - *Change the prefix, the topology or `redisson_fencing_tokens`.* Stop all processes first: old and new processes

@@ -1,7 +1,7 @@
 //! The problem types of rejected requests, for developers of clients and for operators.
 //!
 //! A rejection is a document of RFC 9457 whose `type` is the address of a section of this page. `title` is constant
-//! per type, `detail` is not for machines. `waited_ms` is the time that the request has waited, and `retry_after_ms`
+//! per type, and `detail` is for readers. `waited_ms` is the time that the request has waited, and `retry_after_ms`
 //! the unrounded `Retry-After`. A gRPC client receives a status instead, with the hint in `grpc-retry-pushback-ms`.
 //!
 //! # resource-busy
@@ -23,7 +23,7 @@
 //!
 //! # lock-unavailable
 //!
-//! Status 503. The store of the locks did not reply within the wait, or refuses this server. Nothing was done. With
+//! Status 503. The store of the locks did not reply within the wait, or rejects this server. Nothing was done. With
 //! `Retry-After`, send the request again after it. Without, an operator must first change the configuration; the log
 //! of the server names the cause.
 //!
@@ -48,7 +48,7 @@
 //!
 //! # lock-misconfigured
 //!
-//! Status 500. The server asks for a part of the request that its own routes or layers never provide. Nothing was
+//! Status 500. The server requires a part of the request that its own routes or layers never provide. Nothing was
 //! done. The log of the server names the layer and the remedy.
 //!
 //! # lock-key-conflict

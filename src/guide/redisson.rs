@@ -53,8 +53,8 @@
 //! | a key of more than 512 bytes | the cut name, which ends in a hash |
 //! | [`LockKey::from_parts`](crate::LockKey::from_parts) | the parts joined with `:`, if no part contains `:`, a brace, `%` or a control character |
 //!
-//! A layer by the path `/orders/42` thus locks `getLock("/orders/42")`. Both sides must use the same database. A `NameMapper` in Java changes the names there. `make interop` compares
-//! the slot of each name with Redisson's.
+//! A layer by the path `/orders/42` thus locks `getLock("/orders/42")`. Both sides must use the same database. A
+//! `NameMapper` in Java changes the names there. `make interop` compares the slot of each name with Redisson's.
 //!
 //! Without a prefix, the [permissions](crate::backend::redis::RedisBackend#permissions) name the locks themselves
 //! in place of `~lock:*`. They also need `~self-test:* ~{fencing-token*`, for the trial at the connect and for the
@@ -88,7 +88,7 @@
 //!   competes with the first process of the queue, and often wins. In a measurement of the scripts beside Redisson
 //!   4.7.0, one such thread with holds of some ms got 70 % of the grants beside one process, and 33 % beside four.
 //!   Without the early end it got 81 % and 45 %.
-//! - *Loss.* A guard reports its loss. A Java thread learns of it from its `unlock`, which throws.
+//! - *Loss.* A guard reports its loss. In Java, the `unlock` of a lost lock throws.
 //!
 //! # What does not work
 //!

@@ -17,17 +17,20 @@ use super::scratch;
 
 /// The name of one lock.
 ///
-/// Built from text ([`LockKey::new`], or `From<&str>`) or, whenever a piece comes from a request,
-/// from parts ([`LockKey::from_parts`]). Each of the two encodings is injective: different inputs are
-/// different keys. Control characters, bytes that are not UTF-8, and `%` are percent-encoded; inside parts
-/// also `:`, `{` and `}`; in plain text braces stay where they form Redis hash tags
-/// (`{user}:1`) and are encoded where they do not. Everything else, spaces and letters of any
-/// script included, stays as it is, so `order:42` is `order:42` in Redis too.
+/// A key is built from text ([`LockKey::new`], or `From<&str>`), or from parts ([`LockKey::from_parts`]) if a
+/// piece of it comes from a request. In both forms, different inputs are different keys. These characters are
+/// percent-encoded:
 ///
-/// A key is at most [`LockKey::MAX_LEN`] bytes long: a longer one is cut and ends in the SHA-256
-/// of the whole. An empty key, or an empty part, makes a key that every acquire refuses with
-/// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey): a missing id must never become a lock
-/// that all requests share.
+/// - `%`, control characters, and bytes that are not UTF-8,
+/// - in parts also `:`, `{` and `}`,
+/// - in text also braces that form no Redis hash tag. The tag of `{user}:1` stays.
+///
+/// All other characters stay, spaces and letters of any script included. `order:42` is thus `order:42` in Redis.
+///
+/// A key has at most [`LockKey::MAX_LEN`] bytes. A longer key is cut and ends in the SHA-256 of the whole. An empty
+/// text or an empty part makes an invalid key, which an acquire rejects with
+/// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey). A missing id thus never becomes one lock for all
+/// requests.
 ///
 /// ```
 /// use tower_lock::LockKey;
@@ -165,11 +168,11 @@ impl LockKey {
         }
     }
 
-    /// Whether the key can be locked.
+    /// Checks that the key can be locked.
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`] if the key, or one of its parts, is empty, or the path of the key is invalid.
+    /// Returns [`InvalidKey`] if the key, or one of its parts, is empty, or the path of the key is invalid.
     pub fn validate(&self) -> Result<(), InvalidKey> {
         match &self.repr {
             Ok(_) => Ok(()),

@@ -43,11 +43,11 @@ impl LockKeys {
         Self { keys }
     }
 
-    /// Whether every key can be locked and their number is within bounds.
+    /// Checks that each key can be locked, and that their number is within bounds.
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`] naming the first thing that is wrong.
+    /// Returns the first [`InvalidKey`].
     pub fn validate(&self) -> Result<(), InvalidKey> {
         match self.as_slice() {
             [] => Err(InvalidKey::NoKeys),

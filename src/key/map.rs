@@ -1,11 +1,11 @@
-//! A map by key that takes the hash that the key carries.
+//! A map by key, with the hash that the key contains.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::lock_key::LockKey;
 
-/// A map by key, which takes the hash that the key carries.
+/// A map by key, with the hash that the key contains.
 pub(crate) type KeyMap<V> = HashMap<LockKey, V, BuildHasherDefault<Prehashed>>;
 
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! The body of an answer, and the lock for as long as it comes.
+//! The body of a response, which holds the lock until it is complete.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,11 +12,10 @@ use super::hold::{Hold, Locks};
 use super::options::{BoxedBody, OnLost};
 use crate::{Error, ErrorKind};
 
-/// The body of an answer that went through a [`LockLayer`](crate::LockLayer).
+/// The body of a response from [`LockService`](crate::LockService) or [`LockScopeService`](crate::LockScopeService).
 ///
-/// Holds the lock for as long as more of the body may come: until it ends, fails or is dropped.
-/// Under [`OnLost::Abort`] a body whose lock is lost ends with an [`Error`] of kind
-/// [`Lost`](ErrorKind::Lost).
+/// It holds the lock until it ends, fails or is dropped. Under [`OnLost::Abort`], a body whose lock is lost ends with
+/// an [`Error`] of kind [`Lost`](ErrorKind::Lost).
 pub struct LockBody<B> {
     kind: Kind<B>,
 }
@@ -35,10 +34,10 @@ enum Kind<B> {
 struct Inner<B> {
     /// `None` once it has ended, failed or lost its lock.
     body: Option<B>,
-    /// What the look at the head took from it.
+    /// The frame that the first poll returned.
     first: Option<Result<Frame<Bytes>, BoxError>>,
-    /// Boxed because `Lost` must be pinned and the body must stay `Unpin`, for the look at the
-    /// head of an outer layer. Only a body that streams has one.
+    /// Boxed because `Lost` must be pinned, and the body must stay `Unpin` for the first poll of an outer
+    /// layer. Only a body that streams has one.
     hold: Option<Pin<Box<Hold>>>,
 }
 
@@ -81,7 +80,7 @@ where
         }
     }
 
-    /// Takes the locks along if more of the body may come, or else releases them now.
+    /// Keeps the locks if more of the body may follow, or else releases them now.
     pub(super) fn keep(&mut self, locks: Locks, on_lost: OnLost) {
         if let Kind::Inner(inner) = &mut self.kind
             && !inner.has_ended()
@@ -164,7 +163,7 @@ where
         let rest = rest.unwrap_or_else(|| SizeHint::with_exact(0));
         let first = match &self.first {
             None => return rest,
-            // An exact zero would pass for a complete and empty answer.
+            // With an exact zero, the response would look empty and complete.
             Some(Err(_)) => return SizeHint::default(),
             Some(Ok(first)) => first,
         };

@@ -1,4 +1,4 @@
-//! The constructors of [`LockLayer`], one for each place that keys come from.
+//! The constructors of [`LockLayer`], one for each source of keys.
 
 use std::borrow::Cow;
 #[cfg(feature = "axum")]
@@ -22,7 +22,7 @@ impl LockLayer<ByPath> {
     /// is therefore decoded once: `a%40b` is `a@b`, and `%2F` is a slash. Slashes at its end are removed. Case is
     /// kept, and query and host are not part of the key. Inside a nested axum router, the path is the original one.
     ///
-    /// A path with a segment `.` or `..`, or with a `%` that two hexadecimal digits do not follow, is answered with
+    /// A path with a segment `.` or `..`, or with a `%` that two hexadecimal digits do not follow, is rejected with
     /// 400. Clients and proxies resolve dot segments, and routers do not.
     ///
     /// ```
@@ -61,9 +61,9 @@ impl LockLayer<ByPathParam> {
     /// parameter share locks. [`Locked`](crate::Locked) and jobs share them if they use the same two parts.
     ///
     /// A route without the parameter, or with two of this name, is a mistake of the program. So is a layer around
-    /// the `Router`, where no parameters exist yet. Each such request is answered with 500 `lock-misconfigured`,
+    /// the `Router`, where no parameters exist yet. Each such request is rejected with 500 `lock-misconfigured`,
     /// and the layer logs the mistake once, as an error. Under `Router::layer`, a request that no route matches is
-    /// answered with 404, without the inner service: a fallback must not run unlocked.
+    /// rejected with 404, without the inner service: a fallback must not run unlocked.
     ///
     /// # Panics
     ///
@@ -100,7 +100,7 @@ impl LockLayer<ByPathParams> {
     /// Creates a layer with one lock per combination of values of several parameters of the axum route.
     ///
     /// The key is `LockKey::from_parts([name, value, name, value, ..])`, in the order of `names`. Mistakes and
-    /// unmatched requests are answered as those of [`by_path_param`](Self::by_path_param).
+    /// unmatched requests are rejected as those of [`by_path_param`](Self::by_path_param).
     ///
     /// # Panics
     ///
@@ -140,7 +140,7 @@ impl LockLayer<ByPathParams> {
 impl LockLayer<ByHeader> {
     /// Creates a layer with one lock per value of a header.
     ///
-    /// The key is `LockKey::from_parts([name, value])`, with the name in lower case. A request is answered with 400
+    /// The key is `LockKey::from_parts([name, value])`, with the name in lower case. A request is rejected with 400
     /// if the header is missing, repeated or empty.
     ///
     /// # Panics
@@ -164,7 +164,7 @@ impl LockLayer<ByHeader> {
 impl LockLayer<ByQuery> {
     /// Creates a layer with one lock per value of a query parameter, decoded as a form.
     ///
-    /// The key is `LockKey::from_parts([name, value])`. A request is answered with 400 if the parameter is missing,
+    /// The key is `LockKey::from_parts([name, value])`. A request is rejected with 400 if the parameter is missing,
     /// repeated or empty, or if its value is not UTF-8.
     ///
     /// # Panics
@@ -191,7 +191,7 @@ impl LockLayer<()> {
     /// Creates a layer that locks what a value in the extensions of the request names.
     ///
     /// A layer outside of this one inserts the value, such as the tenant or the user. A request without it is a
-    /// mistake of the program: it is answered with 500 `lock-misconfigured`, and the layer logs the mistake once, as
+    /// mistake of the program: it is rejected with 500 `lock-misconfigured`, and the layer logs the mistake once, as
     /// an error.
     ///
     /// ```
@@ -219,7 +219,7 @@ impl LockLayer<()> {
     /// Creates a layer that locks what a closure reads from the head of the request.
     ///
     /// The closure returns a [`LockKey`](crate::LockKey), [`LockKeys`](crate::LockKeys), or an `Option` or `Result` of
-    /// one. `None` passes the request without a lock. [`InvalidKey`](crate::InvalidKey) is answered with 400. Values
+    /// one. `None` passes the request without a lock. [`InvalidKey`](crate::InvalidKey) is rejected with 400. Values
     /// that come from the request belong into [`LockKey::from_parts`](crate::LockKey::from_parts).
     ///
     /// ```
@@ -249,8 +249,8 @@ impl LockLayer<()> {
     /// Creates a layer with one lock per parsed value of a parameter of the axum route.
     ///
     /// All texts that `T` parses to one value are one lock, such as `7` and `07`, or the spellings of a UUID. The key
-    /// is `LockKey::from_parts([name, &value.to_string()])`. A value that does not parse is answered with 400.
-    /// Mistakes and unmatched requests are answered as those of [`by_path_param`](LockLayer::by_path_param).
+    /// is `LockKey::from_parts([name, &value.to_string()])`. A value that does not parse is rejected with 400.
+    /// Mistakes and unmatched requests are rejected as those of [`by_path_param`](LockLayer::by_path_param).
     ///
     /// # Panics
     ///

@@ -12,7 +12,7 @@ pub(crate) enum Form {
     Problem,
     /// `text/plain`, for a client that accepts only that.
     Text,
-    /// A gRPC answer of trailers only.
+    /// A gRPC response of trailers only.
     Grpc,
 }
 
@@ -20,9 +20,9 @@ pub(crate) enum Form {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestInfo {
     pub(crate) form: Form,
-    /// The answer has no body.
+    /// The response has no body.
     pub(crate) head: bool,
-    /// A successful answer turns the connection into a tunnel.
+    /// After a successful response, the connection is a tunnel.
     pub(crate) connect: bool,
     /// The seconds of the client's preferred wait that apply, for `Preference-Applied`.
     pub(crate) applied_wait: Option<u32>,
@@ -78,7 +78,7 @@ fn is_grpc(headers: &HeaderMap) -> bool {
         .is_some_and(|(_, rest)| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
-/// Whether the client takes `text/plain` and no JSON of any kind.
+/// Returns `true` if the client accepts `text/plain` and no kind of JSON.
 fn accepts_only_text(headers: &HeaderMap) -> bool {
     let mut text = false;
     let ranges = headers

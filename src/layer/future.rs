@@ -27,7 +27,7 @@ use super::unlocked::{self, Passed, Unlocked};
 use crate::{AcquireFuture, Error, ErrorKind};
 
 pin_project! {
-    /// The future of [`LockService`](crate::LockService): waits for the lock, then for the inner
+    /// The response future of [`LockService`](crate::LockService): it waits for the lock, and then for the inner
     /// service.
     ///
     /// # Cancel safety
@@ -44,19 +44,19 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, S, ReqBody> {
-        /// The request does not say what to lock.
+        /// The request has no usable key.
         Invalid { rejection: LockRejection },
         Waiting {
             acquire: AcquireFuture,
-            // `None` until it had to wait: most requests need no look at the clock.
+            // `None` until the request waits, because most requests need no reading of the clock.
             since: Option<Instant>,
-            // Taken when the lock is there; the rest is too large to be moved along. The service is
-            // ready: `poll_ready` was called on it and on no clone of it.
+            // Taken when the lock is acquired. The service is ready: `poll_ready` was called on it and not on a
+            // clone.
             call: Option<(S, Request<ReqBody>)>,
             request_info: RequestInfo,
         },
-        // The order of the fields is the order of their drops: whatever ends this request, its
-        // handler is gone before the next one gets the lock.
+        // The order of the fields is the order of their drops. However this request ends, its handler is
+        // dropped before the next request acquires the lock.
         Running {
             #[pin]
             future: F,
@@ -285,7 +285,7 @@ fn with_headers_of<B, C>(added: &Response<B>, mut response: Response<C>) -> Resp
     response
 }
 
-/// Whether what follows the head is another protocol, which may go on for days.
+/// Returns `true` if another protocol follows the head, possibly for days.
 fn is_tunnel<B>(response: &Response<B>, request_info: RequestInfo) -> bool {
     let status = response.status();
     status == StatusCode::SWITCHING_PROTOCOLS || (request_info.connect && status.is_success())

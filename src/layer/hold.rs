@@ -35,10 +35,10 @@ impl Locks {
 pin_project! {
     /// The locks of one request, and the future of their loss.
     pub(super) struct Hold {
-        // Created when the handler does not answer at once. `None` to continue under a lost lock.
+        // Created when the handler does not respond at its first poll. `None` to continue under a lost lock.
         #[pin]
         lost: Option<Lost>,
-        // Taken when the handler has answered.
+        // Taken when the handler has responded.
         locks: Option<Locks>,
         on_lost: OnLost,
     }

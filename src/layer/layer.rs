@@ -1,4 +1,4 @@
-//! What a program configures.
+//! The layer and its settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,9 +46,9 @@ use crate::lock::valid_lease;
 /// let request = || Request::put("/orders/42").body(String::new());
 /// assert_eq!(service.clone().oneshot(request()?).await?.status(), StatusCode::OK);
 ///
-/// let somebody_else = locks.acquire(LockKey::from_parts(["/orders/42"])).await?;
+/// let other_owner = locks.acquire(LockKey::from_parts(["/orders/42"])).await?;
 /// assert_eq!(service.clone().oneshot(request()?).await?.status(), StatusCode::CONFLICT);
-/// # drop(somebody_else);
+/// # drop(other_owner);
 /// # Ok(())
 /// # }
 /// ```
@@ -58,10 +58,10 @@ use crate::lock::valid_lease;
 /// - All methods are locked, `GET` included, unless [`writes_only`](Self::writes_only) is set.
 /// - A request waits for its lock for the manager's wait, 5 s by default. [`wait`](Self::wait) and
 ///   [`no_wait`](Self::no_wait) change it for one layer.
-/// - A request locks at most 16 keys ([`LockKeys::MAX`](crate::LockKeys::MAX)) in one layer, all or none. More are
-///   answered with 400.
+/// - A request locks at most 16 keys ([`LockKeys::MAX`](crate::LockKeys::MAX)) in one layer, all or none. A request
+///   with more is rejected with 400.
 /// - A request holds one key at most 64 times ([`MAX_HOLD_COUNT`](crate::MAX_HOLD_COUNT)), over all nested layers and
-///   extractors. The next acquire is answered with 500.
+///   extractors. The next acquire is rejected with 500.
 ///
 /// # Where to put it
 ///
@@ -92,12 +92,11 @@ use crate::lock::valid_lease;
 /// # Reentrancy
 ///
 /// A request has one owner per manager, that of the first layer or [`Locked`](crate::Locked).
-/// Everything further in re-enters with it, and [`Held::owner`](crate::Held::owner) returns it. If a
+/// All layers and extractors inside re-enter with it, and [`Held::owner`](crate::Held::owner) returns it. If a
 /// middleware inserts an [`Owner`](crate::Owner) into the extensions, the layer uses that one. Two layers with one key are one
 /// lock, held twice. Of two layers with different keys, the handler sees the inner one's
-/// [`Held`](crate::Held). They take their locks one after the other: if other requests take the
-/// same two in another order, both wait for each other until their wait is over, so give both keys
-/// to one layer instead.
+/// [`Held`](crate::Held). They acquire their locks one after the other. If other requests acquire the same two
+/// in another order, both wait for each other until their waits end. One layer with both keys avoids that.
 ///
 /// # Bounds of the service
 ///
@@ -140,9 +139,9 @@ impl<K: KeyExtractor> LockLayer<K> {
     /// Reads the body of the request before the wait for the lock begins. By default, the lock is acquired when the
     /// head has arrived, so a client that sends its body slowly holds the lock.
     ///
-    /// A body of more than `limit` bytes is answered with 413, at once if `Content-Length` says so. A body that is
-    /// incomplete after `deadline`, counted from the head, is answered with 408. One that ends with an error is
-    /// answered with 400. None of these requests acquires a lock. A request without a usable key is rejected before
+    /// A body of more than `limit` bytes is rejected with 413, before it is read if `Content-Length` shows it. A body
+    /// that is incomplete after `deadline`, counted from the head, is rejected with 408, and a body that ends with an
+    /// error with 400. None of these requests acquires a lock. A request without a usable key is rejected before
     /// its body is read. A request that passes without a lock streams its body.
     ///
     /// - The inner service receives a [`ReadBody`](crate::ReadBody) with the bytes and the trailers. Routes, handlers
@@ -287,7 +286,7 @@ impl<K> LockLayer<K> {
     /// a lock, and carries the extension [`Unlocked`](crate::Unlocked). The rejection that it would have received
     /// is counted as `tower_lock_unlocked_total` and logged as an event of level `INFO`. With a
     /// wait, some of these requests would be granted their lock. A handler whose lock is lost is not aborted,
-    /// whatever [`on_lost`](Self::on_lost) says.
+    /// even with [`OnLost::Abort`].
     ///
     /// Requests also pass if the program is wrong, such as a route without the parameter of
     /// [`by_path_param`](LockLayer::by_path_param): the layer must not break what worked before. It logs the mistake
@@ -304,7 +303,7 @@ impl<K> LockLayer<K> {
     /// Defaults to [`OnUnavailable::Reject`].
     ///
     /// Applies to errors of kind [`Unavailable`](crate::ErrorKind::Unavailable) only: the backend did not reply
-    /// within the wait. A refused login, a misconfigured program or a busy key is rejected in any case.
+    /// within the wait. A rejected login, a misconfigured program or a busy key is rejected in any case.
     ///
     /// **With [`OnUnavailable::Pass`], requests with the same key run concurrently during an outage.** Choose it
     /// only if the storage itself rejects conflicting writes. Each request still spends its whole wait first.

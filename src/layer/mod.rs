@@ -1,11 +1,10 @@
-//! The tower middleware: one lock per request, from the key in its head to the end of its answer.
+//! The tower middleware: one lock per request, from the key in its head to the end of its response.
 //!
-//! [`LockLayer`] is what a program configures, [`LockService`] what tower calls, [`ResponseFuture`]
-//! the way of one request: wait for the lock, run the inner service, look at the body once. A body
-//! that is still to come takes the lock along in its [`LockBody`].
+//! A program configures [`LockLayer`], and tower calls [`LockService`]. [`ResponseFuture`] waits for the lock, polls
+//! the inner service, and polls the body once. A body that is not complete then holds the lock in its [`LockBody`].
 //!
-//! A new place that keys come from is a [`KeyExtractor`] in `keys/` and a constructor of `LockLayer`. A
-//! new answer begins as an `ErrorKind`: `rejection.rs` says what each means to a client.
+//! A new source of keys is a [`KeyExtractor`] in `keys/` and a constructor of `LockLayer`. A new rejection is an
+//! `ErrorKind` with a response in `rejection.rs`.
 
 mod body;
 mod body_first;

@@ -17,17 +17,17 @@ use super::unlocked::Passing;
 use crate::lock::{valid_lease, valid_wait};
 use crate::{Acquire, AcquireFuture, ConfigError, LockKeys, LockManager, Owner};
 
-/// What happens to a request whose lock is lost while it is served.
+/// The treatment of a request whose lock is lost while it is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnLost {
-    /// The handler's future is dropped and the client gets a 500 `lock-lost`; a body that is
-    /// already under way ends with an error. No success leaves that was made under a lost lock, but
-    /// for a body without a length over HTTP/1.0, which has no way to end with an error.
+    /// Drops the future of the handler and responds with 500 `lock-lost`. A body that already streams ends with an
+    /// error. A client thus receives no success under a lost lock, except with a body without a length over
+    /// HTTP/1.0, which cannot end with an error.
     #[default]
     Abort,
-    /// The handler goes on and its answer passes. It learns of the loss from
-    /// [`Held`](crate::Held), and the storage from its fencing token.
+    /// Lets the handler finish and passes its response. The handler can watch [`Held::lost`](crate::Held::lost), and
+    /// the storage can check the fencing token.
     Continue,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Options {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Wait {
-    /// As long as the manager says.
+    /// The wait of the manager.
     Default,
     For(Duration),
     No,
@@ -117,7 +117,7 @@ pub(super) fn assert_valid(setting: Result<(), ConfigError>) {
 }
 
 impl Options {
-    /// Whether the method alone says that the request needs no lock.
+    /// Returns `true` if a request with this method needs no lock.
     pub(super) fn exempts(&self, method: &Method) -> bool {
         self.writes_only && method.is_safe()
     }

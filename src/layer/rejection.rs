@@ -1,4 +1,4 @@
-//! From an error to the answer the client gets.
+//! The response to an error.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::form::{Form, RequestInfo};
 use crate::jitter::shortened;
 use crate::{Error, ErrorKind};
 
-/// Why a request was answered without its handler, or instead of it.
+/// The reason why a request was rejected, or why its handler was stopped.
 ///
-/// Every such answer carries one in its extensions, so that an outer layer can see the reason and
-/// replace the answer; [`LockLayer::on_reject`](crate::LockLayer::on_reject) receives it.
+/// The response has it in its extensions, so that an outer layer can read the reason and replace the response.
+/// [`LockLayer::on_reject`](crate::LockLayer::on_reject) receives it.
 #[derive(Debug, Clone)]
 pub struct LockRejection {
     error: Error,
@@ -28,13 +28,13 @@ pub struct LockRejection {
 
 /// The response to one kind of error.
 struct Problem {
-    /// The end of the `type` URI. `None` if the status says it all: the type is then `about:blank`, and the title
-    /// the phrase of the status (RFC 9457 §4.2.1).
+    /// The end of the `type` URI. `None` if the status is sufficient: the type is then `about:blank`, and the title
+    /// is the phrase of the status (RFC 9457 §4.2.1).
     name: Option<&'static str>,
     status: StatusCode,
     title: &'static str,
     detail: &'static str,
-    /// Whether another try makes sense: then there is a `Retry-After`.
+    /// `true` if a retry can succeed. The response then has a `Retry-After`.
     temporary: bool,
     grpc: GrpcStatus,
 }
@@ -54,7 +54,7 @@ enum GrpcStatus {
 /// The page that explains the problem types. RFC 9457 §3.1.1 recommends an absolute URI with documentation.
 const PROBLEMS: &str = "https://docs.rs/tower-lock/latest/tower_lock/guide/problems/index.html";
 
-/// Where the engine cannot say when another try makes sense.
+/// The `Retry-After` if the engine has no estimate.
 const FALLBACK_RETRY_AFTER: Duration = Duration::from_secs(3);
 
 impl Problem {
@@ -214,7 +214,7 @@ impl LockRejection {
         self
     }
 
-    /// Returns the rejection with which a handler or an extractor answered, to be rendered again for the
+    /// Returns the rejection from a handler or an extractor, to be rendered again for the
     /// client by the innermost layer or scope. Returns `None` for a response with another status, which the
     /// handler chose.
     pub(super) fn of_handler<B>(response: &Response<B>, request_info: RequestInfo) -> Option<Self> {
@@ -227,7 +227,7 @@ impl LockRejection {
         })
     }
 
-    /// Another status for a busy resource; every other kind keeps its own.
+    /// Sets the status for a busy resource. Other kinds keep their own.
     pub(super) fn busy_status(mut self, status: StatusCode) -> Self {
         if self.kind() == ErrorKind::Busy {
             self.status = status;
@@ -239,19 +239,19 @@ impl LockRejection {
         self.request_info.applied_wait
     }
 
-    /// What went wrong, as the engine says it.
+    /// Returns the error of the acquire, or of the loss.
     #[must_use]
     pub fn error(&self) -> &Error {
         &self.error
     }
 
-    /// The kind of [`error`](Self::error).
+    /// Returns the kind of [`error`](Self::error).
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.error.kind()
     }
 
-    /// The HTTP status of the answer. A gRPC client sees 200 and a `grpc-status` instead.
+    /// Returns the HTTP status of the response. A gRPC client receives 200 and a `grpc-status` instead.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.status
@@ -268,23 +268,22 @@ impl LockRejection {
         }
     }
 
-    /// How long the request waited for the lock; `None` where no wait would have helped.
+    /// Returns the time that the request waited for the lock, or `None` if a wait could not have helped.
     #[must_use]
     pub fn waited(&self) -> Option<Duration> {
         self.waited
     }
 
-    /// When another try makes sense; `None` if it never does. Jittered once, so this is the value
-    /// the answer holds.
+    /// Returns the time after which a retry can succeed, or `None` if a retry cannot. It includes its jitter, so it is
+    /// the value in the response.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// The answer as the layer gives it: in the form this client accepts, with this rejection in
-    /// its extensions.
+    /// Returns the default response, in a form that this client accepts, with this rejection in its extensions.
     ///
-    /// A starting point for [`on_reject`](crate::LockLayer::on_reject).
+    /// [`on_reject`](crate::LockLayer::on_reject) can change it.
     #[must_use]
     pub fn to_response(&self) -> Response<String> {
         let problem = Problem::of(self.kind());
@@ -293,7 +292,7 @@ impl LockRejection {
             Form::Text => format!("{}: {}\n", problem.title, self.detail(&problem)),
             Form::Grpc => String::new(),
         };
-        // The length that the answer to a `GET` would have, RFC 9110 §8.6.
+        // The length that the response to a `GET` would have, RFC 9110 §8.6.
         let length = self.request_info.head.then_some(body.len());
         let mut response = Response::new(if self.request_info.head {
             String::new()
@@ -343,7 +342,7 @@ impl LockRejection {
         members.to_string()
     }
 
-    /// An answer without messages is one block of headers that also holds the trailers, with
+    /// A response without messages is one block of headers that also holds the trailers, with
     /// status 200: <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>.
     fn put_grpc_trailers(&self, problem: &Problem, headers: &mut HeaderMap) {
         const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');

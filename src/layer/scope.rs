@@ -74,11 +74,10 @@ use super::request_locks::RequestLocks;
 use crate::lock::Heir;
 use crate::{Held, LockGuard};
 
-/// The scope of a request, to which a handler hands guards of its own.
+/// The scope of a request, which keeps guards until the response is complete.
 ///
 /// A [`LockScopeLayer`](crate::LockScopeLayer) and every [`LockLayer`](crate::LockLayer) open a scope. With the feature
-/// `axum`, this type is an extractor: it answers 500 without a scope, and `Option<LockScope>` is `None`
-/// there.
+/// `axum`, this type is an extractor. Without a scope it rejects the request with 500, and `Option<LockScope>` is `None`.
 ///
 /// ```
 /// # #[cfg(not(feature = "axum"))]

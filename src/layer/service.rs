@@ -1,4 +1,4 @@
-//! What tower calls.
+//! The service of the layer.
 
 use std::fmt;
 use std::mem;
@@ -23,16 +23,16 @@ use super::scope::Watch;
 use super::unlocked::Unlocked;
 use crate::{AcquireFuture, LockKeys, LockManager, Owner};
 
-/// A service that runs the inner one under a lock; made by [`LockLayer`](crate::LockLayer).
+/// A service that calls the inner service under a lock. [`LockLayer`](crate::LockLayer) creates it.
 ///
-/// Its error is the inner service's: what goes wrong with the lock is an answer, not an error.
+/// Its error is that of the inner service. A lock that is not acquired or lost is a response, not an error.
 pub struct LockService<S, K> {
     pub(super) inner: S,
     pub(super) lock: Arc<Lock<K>>,
 }
 
-/// How requests are locked. In one place: a service is cloned for each request, more than once, and
-/// each count of clones is memory that all cores write.
+/// The settings of a service, behind one `Arc`: a service is cloned several times per request, and all cores write
+/// each count of clones.
 pub(super) struct Lock<K> {
     pub(super) locks: LockManager,
     pub(super) keys: Arc<Keyed<K>>,

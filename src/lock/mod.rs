@@ -46,7 +46,7 @@
 //! | contending | the last waiter leaves | idle, once the loop has woken | the loop ends, leave the place | loop |
 //! | contending | the loop is dropped with its runtime | contending, or idle | a loop in another runtime; reject waiters of the ended one; leave the place | loop |
 //! | contending | the loop does not run, a waiter in another runtime | contending | a loop there; release what the old one acquires, leave the place | loop |
-//! | contending, held | released by force, before or after the grant | | renew at once, to learn which | watchdog |
+//! | contending, held | released by force, before or after the grant | | renew at once, which shows the order | watchdog |
 //! | held | acquire by the owner, or queued acquires of the owner | | count up; at 64 reject | watchdog |
 //! | held | acquire by another owner | | queue; with `no_wait` reject | watchdog |
 //! | held | release, count above 1 | | count down; the terms of the remaining holds apply | watchdog |

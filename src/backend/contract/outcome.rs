@@ -76,12 +76,12 @@ pub enum ReleasedOrKept {
     /// Other processes may be waiting: the lease has ended.
     #[non_exhaustive]
     Released {
-        /// What became of the key. Never [`Released::NotHeld`].
+        /// The outcome for the key. Never [`Released::NotHeld`].
         released: Released,
         /// The number of other processes that wait, or 0 if it is unknown. Without a queue, this process
         /// leaves as many turns to other processes before its next one.
         watchers: u32,
-        /// Whether the [`next`](super::KeepRequest::next) lease may be in the queue. The engine then
+        /// `true` if the [`next`](super::KeepRequest::next) lease may be in the queue. The engine then
         /// contends under it, or leaves.
         queued: bool,
     },

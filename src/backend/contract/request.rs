@@ -77,7 +77,7 @@ pub struct KeepRequest {
     /// The lease that enters the queue if this one is released, or `None` if no waiter of this process is
     /// left. [`Backend::extend`](super::Backend::extend) ignores it.
     pub next: Option<LeaseId>,
-    /// Whether `next` listens, as in [`ContendRequest::listens`](crate::backend::ContendRequest::listens).
+    /// `true` if `next` listens, as in [`ContendRequest::listens`](crate::backend::ContendRequest::listens).
     pub listens: bool,
 }
 

@@ -216,7 +216,11 @@ impl RedisBackendBuilder {
         self
     }
 
-    /// Opens the connections and tries every script on a key of its own.
+    /// Opens the connections and tries the scripts of acquires, renewals and releases on a key of its own.
+    ///
+    /// Two permissions show only at the first command that needs them: those for the nodes of a
+    /// [`Quorum`](crate::Quorum), and `+hgetall` for [`inspect`](crate::LockManager::inspect) and
+    /// [`force_release`](crate::LockManager::force_release).
     ///
     /// # Errors
     ///

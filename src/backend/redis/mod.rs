@@ -15,7 +15,7 @@
 //! | `inner` | what the clones of a backend share |
 //! | `self_test` | checks of the servers before the first lock |
 //! | `command` | scripts, names, replies, errors |
-//! | `connection` | connections to a server: dialled, kept, watched, replaced |
+//! | `connection` | the connections to one server, which tasks open and replace |
 //! | `topology` | the servers, and the way to the server of each key |
 //! | `notify` | notifies waiters of releases |
 

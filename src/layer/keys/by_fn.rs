@@ -42,7 +42,7 @@ impl<F> fmt::Debug for ByFn<F> {
 /// |---|---|
 /// | [`LockKey`] or [`LockKeys`] | The request holds the keys. |
 /// | `Option` | `None` passes the request without a lock. |
-/// | `Result` with [`InvalidKey`] | `Err` is answered with 400, or with 500 for [`InvalidKey::Setup`]. |
+/// | `Result` with [`InvalidKey`] | `Err` is rejected with 400, or with 500 for [`InvalidKey::Setup`]. |
 ///
 /// ```
 /// use tower_lock::{IntoLockKeys, LockKey};

@@ -32,16 +32,16 @@ use crate::{InvalidKey, LockKeys};
     note = "pass a closure to `LockLayer::by_fn`, or use `LockLayer::by_path` or one of its siblings"
 )]
 pub trait KeyExtractor {
-    /// The keys of this request; `None` lets it pass without a lock.
+    /// Returns the keys of this request, or `None` to pass it without a lock.
     ///
     /// # Errors
     ///
-    /// Returns [`InvalidKey`] if the request has no usable key. The layer answers it with 400, with 404 for
+    /// Returns [`InvalidKey`] if the request has no usable key. The layer rejects it with 400, with 404 for
     /// [`InvalidKey::NoRoute`], and with 500 for [`InvalidKey::Setup`]. The inner service does not run.
     fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey>;
 
-    /// What the service calls. Only for [`ByPathParam`]: axum's extractors want `&mut`, and a
-    /// copy of all extensions to satisfy them costs more than the lock.
+    /// The method that the service calls. [`ByPathParam`] overrides it: axum's extractors need `&mut`, and a
+    /// copy of all extensions costs more than the lock.
     #[doc(hidden)]
     fn extract_in_place(&self, request: &mut Parts) -> Result<Option<LockKeys>, InvalidKey> {
         self.extract(request)

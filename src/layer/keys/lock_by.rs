@@ -5,7 +5,7 @@ use crate::{LockGuard, LockKeys};
 
 /// Supplies the keys of a value of a type that belongs to another crate.
 ///
-/// A [`LockTarget`] knows its own keys. A type of another crate, such as a tuple in a `Path`, cannot implement
+/// A [`LockTarget`] supplies its own keys. A type of another crate, such as a tuple in a `Path`, cannot implement
 /// it. A marker type of the program implements `LockBy` instead, and [`Locked`](crate::Locked) takes it as its
 /// second parameter.
 ///

@@ -2,11 +2,11 @@
 
 use crate::{LockKey, LockKeys};
 
-/// Something that knows which locks it takes: a command in a request's body, a tenant in its
+/// A value that supplies the keys to lock, such as a command in the body of a request, or a tenant in its
 /// extensions.
 ///
-/// For [`Locked`](crate::Locked) and [`LockLayer::by_extension`](crate::LockLayer::by_extension).
-/// Several keys are taken all or none, in an order that cannot deadlock.
+/// [`Locked`](crate::Locked) and [`LockLayer::by_extension`](crate::LockLayer::by_extension) use it. Several keys are
+/// acquired all or none, in an order that cannot deadlock.
 ///
 /// ```
 /// use tower_lock::{LockKey, LockKeys, LockTarget};
@@ -26,14 +26,14 @@ use crate::{LockKey, LockKeys};
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say which locks it takes",
+    message = "`{Self}` supplies no keys to lock",
     label = "not a `LockTarget`",
     note = "write `impl LockTarget for ...` for your own type, with `lock_keys` returning e.g. \
             `LockKey::from_parts([\"account\", &self.id]).into()`; `Json`, `Form`, `Query`, `Path` \
             and `Extension` pass it on from the type inside"
 )]
 pub trait LockTarget {
-    /// The keys to hold.
+    /// Returns the keys to lock.
     fn lock_keys(&self) -> LockKeys;
 }
 

@@ -60,7 +60,7 @@ async fn lazy_connect_finds_server_started_later() {
     builder().connect().await.unwrap_err();
     let backend = builder().connect_lazy().await.unwrap();
     let warnings = backend.warnings().concat();
-    assert!(warnings.contains("cannot be reached"), "{warnings}");
+    assert!(warnings.contains("is unreachable"), "{warnings}");
     let key = LockKey::new("a");
     let refused = backend
         .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
