@@ -19,13 +19,21 @@ const GATHER: Duration = Duration::from_millis(50);
 pub enum Hint {
     /// The key may be free.
     Released,
-    /// The store has transferred the key to a lease of this manager, which a
-    /// [`contend`](super::Backend::contend) confirms.
+    /// The store has transferred the key to a lease of this manager.
+    ///
+    /// It is a grant if its counter is larger than that of the [`TransferTerms`](super::TransferTerms) in the last
+    /// reply to a [`contend`](super::Backend::contend) under this lease. The transfer then came after that
+    /// `contend`, and the lease lasts for the TTL of these terms, counted from before the `contend` was sent.
+    /// Otherwise the transfer may have expired, and a `contend` confirms it. So a hint that is late or arrives
+    /// twice grants nothing.
     #[non_exhaustive]
     Transferred {
         /// The lease. A waiter that has left ignores it, because its [`leave`](super::Backend::leave)
         /// releases the key.
         lease: LeaseId,
+        /// The base of the fencing tokens of the grant, as in
+        /// [`Contended::Granted`](super::Contended::Granted). `None` if only a `contend` grants the lease.
+        counter: Option<u64>,
     },
 }
 
@@ -33,7 +41,15 @@ impl Hint {
     /// Creates the hint that the key was transferred to `lease`.
     #[must_use]
     pub fn transferred(lease: LeaseId) -> Self {
-        Self::Transferred { lease }
+        let counter = None;
+        Self::Transferred { lease, counter }
+    }
+
+    /// Creates the hint that the key was transferred to `lease` under a fresh `counter`, in the same step.
+    #[must_use]
+    pub fn transferred_under(lease: LeaseId, counter: u64) -> Self {
+        let counter = Some(counter);
+        Self::Transferred { lease, counter }
     }
 }
 
@@ -62,7 +78,7 @@ struct Pending {
 #[derive(Default)]
 struct PendingState {
     released: bool,
-    transferred: Option<LeaseId>,
+    transferred: Option<Hint>,
     /// The waker of the last task that polled for a hint.
     waker: Option<Waker>,
 }
@@ -74,8 +90,8 @@ impl Pending {
 
     fn poll_next(&self, context: &mut Context<'_>) -> Poll<Hint> {
         let mut state = self.state();
-        if let Some(lease) = state.transferred.take() {
-            return Poll::Ready(Hint::transferred(lease));
+        if let Some(transferred) = state.transferred.take() {
+            return Poll::Ready(transferred);
         }
         if std::mem::take(&mut state.released) {
             return Poll::Ready(Hint::Released);
@@ -91,7 +107,7 @@ impl Pending {
         let mut state = self.state();
         match hint {
             Hint::Released => state.released = true,
-            Hint::Transferred { lease } => state.transferred = Some(lease),
+            Hint::Transferred { .. } => state.transferred = Some(hint),
         }
         let waker = state.waker.take();
         // Waking runs code of the waiter's runtime, which must not run under the mutex.

@@ -22,7 +22,7 @@ pub use contract::{
 };
 pub use hints::{Hint, HintSender, Hints};
 pub use memory::Memory;
-pub use queue::{ContendRequest, Contended};
+pub use queue::{ContendRequest, Contended, TransferTerms};
 pub use quorum::{Fence, Node, Quorum, QuorumBuilder};
 
 pub(crate) use erased::{BoxFuture, ErasedBackend};

@@ -60,7 +60,31 @@ pub enum Contended {
         /// `None` for a waiter that listens, and from a store that passes over none: the engine then attempts
         /// after 100 ms.
         poll_after: Option<Duration>,
+        /// The terms under which the [`Hint::Transferred`](super::Hint::Transferred) of this lease is a grant.
+        /// `None` if only a `contend` grants the lease.
+        transfers: Option<TransferTerms>,
     },
+}
+
+/// The terms under which a [`Hint::Transferred`](super::Hint::Transferred) is a grant.
+///
+/// They are from the step in which the store executed the `contend`. So a transfer under a larger counter came
+/// later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TransferTerms {
+    /// A number that the counters of all later transfers of the key exceed, and those of earlier ones do not.
+    pub counter: u64,
+    /// The TTL of a transferred lease, from its transfer until a [`renew`](super::Backend::renew).
+    pub ttl: Duration,
+}
+
+impl TransferTerms {
+    /// Creates the terms of transfers that have counters above `counter`, and leases of `ttl`.
+    #[must_use]
+    pub fn new(counter: u64, ttl: Duration) -> Self {
+        Self { counter, ttl }
+    }
 }
 
 impl Contended {
@@ -75,11 +99,11 @@ impl Contended {
     #[must_use]
     pub fn waiting(ttl: Duration, queued: impl Into<Option<u32>>) -> Self {
         let queued = queued.into();
-        let poll_after = None;
         Self::Waiting {
             ttl,
             queued,
-            poll_after,
+            poll_after: None,
+            transfers: None,
         }
     }
 
@@ -91,7 +115,17 @@ impl Contended {
             ttl,
             queued: Some(queued),
             poll_after: poll_after.into(),
+            transfers: None,
         }
+    }
+
+    /// Sets the terms under which the hint of a transfer to the waiter is a grant. Does not change a grant.
+    #[must_use]
+    pub fn with_transfers(mut self, terms: TransferTerms) -> Self {
+        if let Self::Waiting { transfers, .. } = &mut self {
+            *transfers = Some(terms);
+        }
+        self
     }
 }
 

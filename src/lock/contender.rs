@@ -9,11 +9,13 @@
 //! runtime that idles or blocks: another task replaces it, and the lease that the replaced task
 //! acquires is released.
 
+mod pause;
+
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep_until;
+use pause::FIRST_BACKOFF;
 
 use super::attempt::{Attempt, Replied};
 use super::clock::Moment;
@@ -22,39 +24,16 @@ use super::effect::Wakeup;
 use super::engine::Engine;
 use super::lane::{Place, Refused, Seen};
 use super::lease::LeaseNumber;
+use super::promise::Promise;
 use super::timeout::by;
 use super::yielded::{PLACE, Yielded};
-use crate::backend::{BackendError, Contended, Hint, Hints};
-use crate::jitter::{jittered, up_to};
+use crate::backend::{BackendError, Contended, Hints};
+use crate::jitter::jittered;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
-/// The longest delay that a lost notification causes.
-const BACKSTOP: Duration = Duration::from_secs(1);
-
-/// The time after which a process refreshes its place in the queue of the backend.
-const REFRESH: Duration = Duration::from_millis(900);
-
-/// The longest time between two attempts of a process in a queue that no notification reaches.
-const POLL: Duration = Duration::from_millis(100);
-
-/// The part of a wait without progress after which such a process attempts again.
-const POLL_PART: u32 = 10;
-
-/// The number of processes in a queue that attempt at once after a hint that no transfer caused.
-const AT_ONCE: u32 = 8;
-
-/// The pause after a failed attempt, doubled after each further one up to [`BACKSTOP`].
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-
-/// The time between a waiter's last attempt and its deadline, for the reply to arrive.
-const LAST_ATTEMPT: Duration = Duration::from_millis(20);
-
 /// How long this process waits for other processes to acquire a key that it released for them.
 const POLITE: Duration = Duration::from_millis(5);
-
-/// How long this process waits after another one released the key, while further ones wait.
-const POLITE_AGAIN: Duration = Duration::from_millis(2);
 
 /// Contends for a key as a task, until an acquire of this process holds it or none waits for it.
 ///
@@ -73,6 +52,8 @@ pub(super) struct AcquireLoop {
     listens: bool,
     /// The number of processes in the queue of the backend, if this one is in it.
     queued: Option<u32>,
+    /// What makes the message of a transfer a grant, if this process is in that queue.
+    promise: Option<Promise>,
     /// When to poll according to the backend, and since when that is unchanged.
     poll_after: Option<(Duration, Moment)>,
     /// The number of hints left to other processes.
@@ -98,6 +79,7 @@ impl AcquireLoop {
             hints: None,
             listens: false,
             queued: None,
+            promise: None,
             poll_after: None,
             yields_to: 0,
             backoff: FIRST_BACKOFF,
@@ -208,6 +190,7 @@ impl AcquireLoop {
                 ..
             }) => {
                 self.queued = Some(*queued);
+                self.promise = Promise::of(replied);
                 let before = self.poll_after.filter(|(it, _)| Some(*it) == *poll_after);
                 let first = || poll_after.map(|it| (it, replied.now));
                 self.poll_after = before.or_else(first);
@@ -216,6 +199,7 @@ impl AcquireLoop {
             Err(error) if !error.may_have_taken_effect() => Place::Unchanged,
             outcome => {
                 self.queued = None;
+                self.promise = None;
                 // An earlier attempt under this lease entered the queue, and this one did not refresh it.
                 if matches!(outcome, Ok(Contended::Waiting { .. })) && lease != sent {
                     self.engine.resolve(&self.key, lease, PLACE, self.home);
@@ -282,93 +266,6 @@ impl AcquireLoop {
         }
         unknown
     }
-
-    /// Waits for a hint, for `again_at`, or for the last attempt of the first waiter. Returns `false` if
-    /// no waiter is left; then the lane is idle.
-    async fn pause(&mut self, mut again_at: Moment, last_attempt: bool) -> bool {
-        let asleep_since = Moment::now();
-        let hints = (self.hints).get_or_insert_with(|| self.engine.watch(&self.key));
-        loop {
-            let now = Moment::now();
-            let pause = self.engine.event(&self.key, |lane, effects| {
-                lane.pause(&self.wakeup, again_at, now, effects)
-            });
-            let Some(pause) = pause else {
-                return false;
-            };
-            if pause.at_once {
-                return true;
-            }
-            let last_moment = pause
-                .deadline
-                .map(|deadline| deadline.before(LAST_ATTEMPT))
-                .filter(|at| last_attempt && *at > asleep_since);
-            let wake_at = last_moment.map_or(again_at, |at| at.min(again_at));
-            // All three are cancel safe: hints and wakeups are kept for the next round.
-            tokio::select! {
-                biased;
-                hint = hints.next() => {
-                    let is_first = !std::mem::replace(&mut self.listens, true);
-                    self.yields_to = self.yields_to.saturating_sub(1);
-                    again_at = match hint {
-                        Hint::Transferred { lease } if pause.place == Some(LeaseNumber::of(lease)) => return true,
-                        Hint::Transferred { lease } => {
-                            self.engine.event(&self.key, |lane, effects| {
-                                lane.transferred_to(&self.wakeup, LeaseNumber::of(lease), effects);
-                            });
-                            again_at
-                        }
-                        // The hint is for another process, which may have stopped waiting.
-                        _ if self.yields_to > 0 => again_at.min(Moment::now() + jittered(POLITE_AGAIN)),
-                        _ => {
-                            let spread = self.queued.map_or(Duration::ZERO, spread);
-                            // A timer is late by up to 1 ms. Clients outside the queue attempt at once.
-                            if is_first || spread.is_zero() {
-                                return true;
-                            }
-                            again_at.min(Moment::now() + spread)
-                        }
-                    };
-                }
-                () = sleep_until(wake_at.into()) => return true,
-                () = self.wakeup.notified() => {}
-            }
-        }
-    }
-
-    /// Returns when to retry without a hint: at the expiry of the holder, or after the backstop.
-    fn next_attempt(&mut self, seen: &Seen, now: Moment) -> Moment {
-        match seen {
-            Seen::Busy(until) => {
-                self.backoff = FIRST_BACKOFF;
-                let expired = *until + Duration::from_millis(1);
-                let refresh = match (self.queued, self.poll_after) {
-                    (None, _) => BACKSTOP,
-                    (Some(_), Some((after, since))) => {
-                        after.max(now.since(since) / POLL_PART).min(POLL)
-                    }
-                    (Some(_), None) if !self.listens => POLL,
-                    (Some(_), None) => REFRESH,
-                };
-                expired.min(now + jittered(refresh))
-            }
-            Seen::Nothing | Seen::Trouble(_) => {
-                let pause = self.backoff;
-                self.backoff = (pause * 2).min(BACKSTOP);
-                now + jittered(pause)
-            }
-        }
-    }
-}
-
-/// Returns when a process in a queue of `queued` attempts after a hint that all of them receive. One attempt
-/// serves the first in the queue, so most others can wait for their turn.
-fn spread(queued: u32) -> Duration {
-    if queued <= AT_ONCE {
-        return Duration::ZERO;
-    }
-    up_to(Duration::from_millis(queued.into()))
-        .saturating_sub(Duration::from_millis(AT_ONCE.into()))
 }
 
 impl Drop for AcquireLoop {

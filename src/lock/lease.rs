@@ -11,15 +11,18 @@
 //! | in flight | not held | | |
 //! | retry due | the backoff has passed | in flight | renewal |
 //!
-//! For a fixed lease nothing is sent, and it ends at its deadline. All rows need the watchdog of the
-//! holder's runtime; an extension needs a separate task.
+//! A lease that the message of a transfer granted has the TTL of a transfer until its first renewal or
+//! extension, which is due when a third of that time has passed. For a fixed lease nothing is sent, and it ends
+//! at its deadline. All rows need the watchdog of the holder's runtime; an extension needs a separate task.
 
 mod hand_offs;
+mod transferred;
 mod upkeep;
 
 use std::time::Duration;
 
 use hand_offs::{HANDOFF_TIME, HandOffs};
+pub(super) use transferred::Transfer;
 use upkeep::Upkeep;
 
 use super::claim::Terms;
@@ -60,6 +63,8 @@ pub(super) struct Lease {
     counter: u64,
     tokens_per_counter: u32,
     wanted: Wanted,
+    /// The lease has the TTL of a transfer, which is shorter than `ttl`.
+    is_short: bool,
     /// When the hand-offs without a command end. `None` if the next holder needs a fresh counter, or the lease
     /// is lost.
     hands_off_until: Option<Moment>,
@@ -113,6 +118,7 @@ impl Lease {
             upkeep: Upkeep::Due(sent_at + terms.ttl.get() / RENEW_AT),
             counter,
             tokens_per_counter,
+            is_short: false,
             hands_off_until: Some(sent_at + HANDOFF_TIME),
             hand_offs: None,
         }
@@ -173,6 +179,7 @@ impl Lease {
         self.valid_until = self.valid_until.max(valid_until(sent_at, ttl));
         self.expires_at = self.expires_at.max(expires_at(sent_at, ttl));
         self.upkeep = Upkeep::Due(sent_at + self.ttl() / RENEW_AT);
+        self.is_short = false;
     }
 
     /// Requires renewals of `ttl` while the lease is held.
@@ -221,8 +228,8 @@ impl Lease {
     /// Returns `true` if a renewal is due, or may join a round that is sent now.
     pub(super) fn renews_early(&self, now: Moment) -> bool {
         let early = match self.upkeep {
-            Upkeep::Due(_) => self.ttl() / RENEW_EARLY,
-            Upkeep::RetryDue(_) | Upkeep::InFlight { .. } => Duration::ZERO,
+            Upkeep::Due(_) if !self.is_short => self.ttl() / RENEW_EARLY,
+            Upkeep::Due(_) | Upkeep::RetryDue(_) | Upkeep::InFlight { .. } => Duration::ZERO,
         };
         self.next_renewal().is_some_and(|due| due <= now + early)
     }

@@ -10,7 +10,7 @@
 //! | [`guard`], [`grant`], [`lost`] | what an acquire returns: the hold, the state that its views share, its loss |
 //! | [`lane`], [`lease`], [`effect`] | one key in this process: a state machine without I/O, and the effects of its events |
 //! | [`table`], [`deadlines`], [`engine`], [`dispatch`] | all lanes, the index of their deadlines, and the one place that carries out effects |
-//! | [`contender`], [`yielded`] | the acquire loop of a key that another process holds, and its turns |
+//! | [`contender`], [`yielded`], [`promise`] | the acquire loop of a key that another process holds, its turns, and the transfers that end it |
 //! | [`watchdog`], [`wake`], [`extend_ahead`] | renewals and checks of overdue work |
 //! | [`releaser`], [`release_queue`] | releases, in batches |
 //! | [`resolver`], [`unresolved`] | leases of unknown fate, released without their lanes |
@@ -40,7 +40,8 @@
 //! | contending | the loop's attempt is granted | held by the first in the queue | resolve it | watchdog |
 //! | contending | the same, but the queue is empty or its terms differ | surrendered | release | releaser |
 //! | contending | the loop's attempt is rejected | | keep the place in the backend's queue; reject `no_wait`s that came before it | loop |
-//! | contending | the key is transferred to this process, or the loop wakes | | attempt under the lease of the place | loop |
+//! | contending | the key is transferred to this process after its last attempt was sent | held by the first in the queue | resolve it, renew soon | watchdog |
+//! | contending | the key is transferred to this process, perhaps earlier, or the loop wakes | | attempt under the lease of the place | loop |
 //! | contending | the key is transferred to an earlier lease of this process | | leave that lease | |
 //! | contending | the loop's attempt can never succeed | idle | reject the queue, leave the place | |
 //! | contending | the last waiter leaves | idle, once the loop has woken | the loop ends, leave the place | loop |
@@ -90,6 +91,9 @@
 //! - This process has at most one place in the backend's queue of a key, under one lease id. It keeps the
 //!   place until the lease is granted or left. After an unknown result, the lease is released until the
 //!   backend replies or the lease must have expired, and the next attempt has another id.
+//! - A message of the backend grants a lease only if its counter shows that the transfer came after the last
+//!   attempt under this lease that was answered. The loop keeps the counter of that reply, and so does no other
+//!   loop. The lease then lasts for the TTL of a transfer, counted from before that attempt was sent.
 //! - A guard is current while the lane holds the very grant that the guard was made from. Operations of
 //!   another guard, such as a lost one, change nothing.
 //! - If a waiter is dropped while it is being resolved, its hold is released and goes to the next in the
@@ -132,6 +136,7 @@ mod lost;
 mod manager;
 mod options;
 mod pending;
+mod promise;
 mod release_queue;
 mod releaser;
 mod resolver;

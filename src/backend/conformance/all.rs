@@ -36,6 +36,7 @@ pub async fn all<B: Backend>(one: &B, other: &B) {
     holder::forced_release_frees_key_of_any_lease(one, other).await;
     queue::contend_for_free_key_is_granted(one, other).await;
     queue::release_transfers_key_to_first_waiter(one, other).await;
+    queue::transfer_under_larger_counter_is_grant(one, other).await;
     queue::repeats_change_no_place(one, other).await;
     queue::leave_removes_waiter(one, other).await;
     queue::leave_after_transfer_passes_key_on(one, other).await;

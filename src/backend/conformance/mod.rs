@@ -55,5 +55,5 @@ pub use queue::{
     contend_for_free_key_is_granted, every_kind_of_release_transfers,
     leave_after_transfer_passes_key_on, leave_removes_waiter, release_or_keep_enters_next_lease,
     release_transfers_key_to_first_waiter, repeats_change_no_place, silent_waiter_is_passed_over,
-    unconfirmed_transfer_expires,
+    transfer_under_larger_counter_is_grant, unconfirmed_transfer_expires,
 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 use uuid::Uuid;
 
 use super::support::{
@@ -11,7 +11,7 @@ use super::support::{
 use crate::LockKey;
 use crate::backend::{
     Backend, ContendRequest, Contended, Hint, Hints, KeepRequest, LeaseId, Release, Released,
-    ReleasedOrKept,
+    ReleasedOrKept, Renewal, Renewed, TransferTerms,
 };
 
 /// The time within which a waiter must refresh its place.
@@ -159,6 +159,63 @@ pub async fn release_transfers_key_to_first_waiter<B: Backend>(one: &B, other: &
     passed_on(second.release().await);
     newcomer.granted().await;
     freed(newcomer.release().await);
+}
+
+/// Checks that the hint of a transfer can be a grant: its counter is larger than that of the waiter's last attempt and
+/// smaller than that of the next grant, and the lease lasts until it is renewed. A store that promises no such hint
+/// passes.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn transfer_under_larger_counter_is_grant<B: Backend>(one: &B, other: &B) {
+    let Some((holder, mut first, second)) = queue("queue-grant", one, other).await else {
+        return;
+    };
+    while let Ok(Hint::Released) = hint_now(&mut first.hints).await {}
+    let waiting = first.contend().await;
+    passed_on(holder.release().await);
+    if let Contended::Waiting {
+        transfers: Some(TransferTerms { counter, ttl }),
+        ..
+    } = waiting
+        && let Some(granted) = transfer(&mut first).await
+    {
+        assert!(granted > counter, "{granted} after {counter}");
+        let left = inspected(other, &first.key).await.ttl;
+        assert!(left <= ttl, "{left:?} left of {ttl:?}");
+        let renewal = [Renewal::new(first.key.clone(), first.lease, LONG)];
+        let renewed = only(other.renew(&renewal).await, "renew");
+        assert_eq!(renewed, Renewed::Renewed);
+        let left = inspected(other, &first.key).await.ttl;
+        assert!(left > LONG / 2, "renewed for {LONG:?}, has {left:?} left");
+        if let Contended::Waiting {
+            transfers: Some(terms),
+            ..
+        } = second.contend().await
+        {
+            assert!(terms.counter >= granted, "an earlier transfer");
+        }
+        passed_on(first.release().await);
+        assert!(second.granted().await > granted);
+        freed(second.release().await);
+        return;
+    }
+    first.granted().await;
+    passed_on(first.release().await);
+    second.granted().await;
+    freed(second.release().await);
+}
+
+/// Returns the counter of a transfer to this waiter, or `None` if no hint with a counter arrives in time.
+async fn transfer<B: Backend>(waiter: &mut Waiter<'_, B>) -> Option<u64> {
+    let deadline = Instant::now() + Duration::from_secs(1);
+    loop {
+        match timeout_at(deadline, waiter.hints.next()).await.ok()? {
+            Hint::Transferred { lease, counter } if lease == waiter.lease => return counter,
+            _ => {}
+        }
+    }
 }
 
 /// Checks that a repeated `contend` keeps its place, and that a repeated `release` does not end a

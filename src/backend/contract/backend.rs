@@ -57,7 +57,8 @@ use crate::backend::{ContendRequest, Contended, Hints};
 /// - The process contends under one lease id, from its first attempt that may enter the queue until the lease
 ///   is granted or left.
 /// - A lease in the queue is refreshed by a `contend` at least every second, or left.
-/// - A transferred lease is confirmed by a `contend` within a second of its [`Hint::Transferred`], or left.
+/// - A transferred lease is confirmed by a `contend` within a second of its [`Hint::Transferred`], or left. If the
+///   hint is a grant, the lease is held without a `contend`, and renewed or released before it expires.
 /// - After an error that may have taken effect, the lease is left, and the next attempt has a new lease id.
 /// - After [`Released::Transferred`] and [`Released::LeftToOthers`], the next attempt of the process is a
 ///   `contend`.
@@ -66,6 +67,10 @@ use crate::backend::{ContendRequest, Contended, Hints};
 ///
 /// - *Exclusion.* A transfer ends one lease and begins the next in one step. The transferred lease expires
 ///   unless it is confirmed.
+/// - *Grants by hint.* If the reply to a `contend` has [`TransferTerms`], and a hint reports a transfer to its lease
+///   under a larger counter, then the transfer came after that `contend`. The counter is fresh, as that of any
+///   grant. The lease lasts for the TTL of the terms from the transfer on. A store can omit the terms or the
+///   counter, and the engine then confirms.
 /// - *Order.* Waiters are served in the order in which they entered. Only a waiter that stopped refreshing, or
 ///   that a notification does not reach, is passed over. An unreachable waiter keeps its place. If it does not
 ///   listen, it is passed over only until its next attempt, which is due after `poll_after` of
@@ -82,6 +87,7 @@ use crate::backend::{ContendRequest, Contended, Hints};
 ///
 /// [`LeaseId`]: super::LeaseId
 /// [`Hint::Transferred`]: crate::backend::Hint::Transferred
+/// [`TransferTerms`]: crate::backend::TransferTerms
 ///
 /// # Cancel safety
 ///

@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
+use super::pause::{AT_ONCE, LAST_ATTEMPT, POLL, REFRESH, spread};
 use super::*;
 use crate::LockManager;
 use crate::backend::{BackendErrorKind, Memory};

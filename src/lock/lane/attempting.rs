@@ -5,7 +5,7 @@ use super::tenure::{TAKE_OVER, Tenure};
 use crate::lock::claim::{Claim, Terms, Ticket};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Effects, Wakeup, Work};
-use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::lease::{Lease, LeaseNumber, Transfer};
 use crate::task::RuntimeId;
 use crate::{Error, LockKey};
 
@@ -130,6 +130,31 @@ impl Lane {
             // The waiter has left, and the terms of the next one differ.
             _ => self.surrender(lease, None, home, now, effects),
         }
+    }
+
+    /// Applies a transfer to the lease in the queue of the backend, which its message grants. Returns `false` if the
+    /// task has to confirm it: the first waiter needs a lease of another kind, or there is none.
+    pub(in crate::lock) fn granted_by_transfer(
+        &mut self,
+        key: &LockKey,
+        wakeup: &Wakeup,
+        (transfer, tokens_per_counter): (Transfer, u32),
+        home: RuntimeId,
+        now: Moment,
+        effects: &mut Effects,
+    ) -> bool {
+        let place = self.driven_by(wakeup).and_then(|it| it.place);
+        if place != Some(transfer.lease) {
+            return false;
+        }
+        let lease = self
+            .first(now, effects)
+            .and_then(|claim| Lease::transferred(transfer, tokens_per_counter, claim.terms, now));
+        let Some(lease) = lease else {
+            return false;
+        };
+        self.granted(key, wakeup, lease, home, now, effects);
+        true
     }
 
     /// Applies a rejected attempt of the task. Waiters for a single attempt are rejected, except those that came

@@ -74,7 +74,7 @@ impl Lease {
         self.is_renewed_for(terms, now)
             && (it.handed_off + 1 < it.turn || now < it.turn_until && it.has_tokens())
             && self.hands_off_until.is_some_and(|until| now < until)
-            && now + self.ttl() / RENEW_AT <= self.valid_until
+            && now + self.least_left() <= self.valid_until
     }
 
     fn hand_offs(&self) -> HandOffs {
@@ -164,7 +164,7 @@ impl Lease {
                     self.take_turns(waiting + 1, now);
                 }
                 // The lease is unchanged: the renewal is due a third after the last grant or renewal.
-                self.upkeep = if self.upkeep.is_due_again(now) {
+                self.upkeep = if self.upkeep.is_due_again(now) || self.is_short {
                     Upkeep::Due(now)
                 } else {
                     Upkeep::Due(

@@ -1,7 +1,7 @@
 //! The place of this process in the queue of the backend.
 
 use super::*;
-use crate::lock::lease::LeaseNumber;
+use crate::lock::lease::{LeaseNumber, Transfer};
 
 fn contend_as(lane: &mut TestLane, wakeup: &Wakeup, fresh: u64) -> Option<LeaseNumber> {
     let (begun, effects) = lane.event(|lane, now, effects| {
@@ -229,4 +229,50 @@ fn place_in_late_reply_is_left() {
         lane.returned(number(1), Ok(()), place, here(), now, effects);
     });
     leaves(&mut effects, 9);
+}
+
+fn transfer(lane: &mut TestLane, wakeup: &Wakeup, lease: u64) -> (bool, Effects) {
+    let transfer = Transfer {
+        lease: number(lease),
+        counter: 100,
+        since: lane.now,
+        ttl: Span::new(1500 * MS),
+    };
+    lane.event(|lane, now, effects| {
+        let transfer = (transfer, TOKENS);
+        lane.granted_by_transfer(&key(), wakeup, transfer, here(), now, effects)
+    })
+}
+
+#[test]
+fn transfer_grants_lease_of_place() {
+    let (mut lane, wakeup, _answer) = queued();
+    let (is_granted, effects) = transfer(&mut lane, &wakeup, 3);
+    assert!(is_granted);
+    let grant = granted(effects);
+    assert_eq!(grant.valid_until(), lane.now + 1483 * MS);
+    assert!(!lane.lane.has_place());
+    assert_eq!(lane.lane.lease_number(), Some(number(3)));
+    assert_eq!(lane.next_look(), lane.now + 500 * MS);
+}
+
+#[test]
+fn transfer_to_other_place_or_loop_grants_nothing() {
+    let (mut lane, wakeup, mut answer) = queued();
+    let other = Wakeup::default();
+    for (wakeup, lease) in [(&wakeup, 2), (&other, 3)] {
+        let (is_granted, effects) = transfer(&mut lane, wakeup, lease);
+        assert!(!is_granted && effects.is_empty());
+    }
+    assert!(answer.try_recv().is_err() && lane.lane.has_place());
+}
+
+#[test]
+fn transfer_to_fixed_terms_keeps_place() {
+    let (mut lane, wakeup, mut answer) = TestLane::looping(claim(1, FIXED));
+    contend_as(&mut lane, &wakeup, 3);
+    assert!(refuse(&mut lane, &wakeup, 3, Place::In(number(3))).is_empty());
+    let (is_granted, effects) = transfer(&mut lane, &wakeup, 3);
+    assert!(!is_granted && effects.is_empty());
+    assert!(answer.try_recv().is_err() && lane.lane.has_place());
 }

@@ -1,0 +1,145 @@
+//! The pauses between the attempts of an acquire loop, and the hints that end them.
+
+use std::time::Duration;
+
+use tokio::time::sleep_until;
+
+use super::AcquireLoop;
+use crate::backend::{Hint, LeaseId};
+use crate::jitter::{jittered, up_to};
+use crate::lock::clock::Moment;
+use crate::lock::lane::Seen;
+use crate::lock::lease::LeaseNumber;
+use crate::lock::promise::Promise;
+
+/// The pause after a failed attempt, doubled after each further one up to [`BACKSTOP`].
+pub(super) const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+
+/// The longest delay that a lost notification causes.
+pub(super) const BACKSTOP: Duration = Duration::from_secs(1);
+
+/// The time after which a process refreshes its place in the queue of the backend.
+pub(super) const REFRESH: Duration = Duration::from_millis(900);
+
+/// The longest time between two attempts of a process in a queue that no notification reaches.
+pub(super) const POLL: Duration = Duration::from_millis(100);
+
+/// The part of a wait without progress after which such a process attempts again.
+pub(super) const POLL_PART: u32 = 10;
+
+/// The number of processes in a queue that attempt at once after a hint that no transfer caused.
+pub(super) const AT_ONCE: u32 = 8;
+
+/// The time between a waiter's last attempt and its deadline, for the reply to arrive.
+pub(super) const LAST_ATTEMPT: Duration = Duration::from_millis(20);
+
+/// How long this process waits after another one released the key, while further ones wait.
+pub(super) const POLITE_AGAIN: Duration = Duration::from_millis(2);
+
+impl AcquireLoop {
+    /// Waits for a hint, for `again_at`, or for the last attempt of the first waiter. Returns `false` if
+    /// no attempt is needed: no waiter is left, and the lane is idle, or a transfer was granted by its hint.
+    pub(super) async fn pause(&mut self, mut again_at: Moment, last_attempt: bool) -> bool {
+        let asleep_since = Moment::now();
+        let hints = (self.hints).get_or_insert_with(|| self.engine.watch(&self.key));
+        loop {
+            let now = Moment::now();
+            let pause = self.engine.event(&self.key, |lane, effects| {
+                lane.pause(&self.wakeup, again_at, now, effects)
+            });
+            let Some(pause) = pause else {
+                return false;
+            };
+            if pause.at_once {
+                return true;
+            }
+            let last_moment = pause
+                .deadline
+                .map(|deadline| deadline.before(LAST_ATTEMPT))
+                .filter(|at| last_attempt && *at > asleep_since);
+            let wake_at = last_moment.map_or(again_at, |at| at.min(again_at));
+            // All three are cancel safe: hints and wakeups are kept for the next round.
+            tokio::select! {
+                biased;
+                hint = hints.next() => {
+                    let is_first = !std::mem::replace(&mut self.listens, true);
+                    self.yields_to = self.yields_to.saturating_sub(1);
+                    again_at = match hint {
+                        Hint::Transferred { lease, counter }
+                            if pause.place == Some(LeaseNumber::of(lease)) =>
+                        {
+                            return !self.is_granted_by(lease, counter);
+                        }
+                        Hint::Transferred { lease, .. } => {
+                            self.engine.event(&self.key, |lane, effects| {
+                                lane.transferred_to(&self.wakeup, LeaseNumber::of(lease), effects);
+                            });
+                            again_at
+                        }
+                        // The hint is for another process, which may have stopped waiting.
+                        _ if self.yields_to > 0 => again_at.min(Moment::now() + jittered(POLITE_AGAIN)),
+                        _ => {
+                            let spread = self.queued.map_or(Duration::ZERO, spread);
+                            // A timer is late by up to 1 ms. Clients outside the queue attempt at once.
+                            if is_first || spread.is_zero() {
+                                return true;
+                            }
+                            again_at.min(Moment::now() + spread)
+                        }
+                    };
+                }
+                () = sleep_until(wake_at.into()) => return true,
+                () = self.wakeup.notified() => {}
+            }
+        }
+    }
+
+    /// Applies the message of a transfer to the lease that this process waits under. Returns `false` if the transfer
+    /// has to be confirmed.
+    fn is_granted_by(&self, lease: LeaseId, counter: Option<u64>) -> bool {
+        let transfer = |it: Promise| it.transfer(LeaseNumber::of(lease), counter);
+        let Some(transfer) = self.promise.and_then(transfer) else {
+            return false;
+        };
+        let transfer = (transfer, self.engine.backend.tokens_per_counter());
+        let now = Moment::now();
+        let (key, wakeup, home) = (&self.key, &self.wakeup, self.home);
+        self.engine.event(key, |lane, effects| {
+            lane.granted_by_transfer(key, wakeup, transfer, home, now, effects)
+        })
+    }
+
+    /// Returns when to retry without a hint: at the expiry of the holder, or after the backstop.
+    pub(super) fn next_attempt(&mut self, seen: &Seen, now: Moment) -> Moment {
+        match seen {
+            Seen::Busy(until) => {
+                self.backoff = FIRST_BACKOFF;
+                let expired = *until + Duration::from_millis(1);
+                let refresh = match (self.queued, self.poll_after) {
+                    (None, _) => BACKSTOP,
+                    (Some(_), Some((after, since))) => {
+                        after.max(now.since(since) / POLL_PART).min(POLL)
+                    }
+                    (Some(_), None) if !self.listens => POLL,
+                    (Some(_), None) => REFRESH,
+                };
+                expired.min(now + jittered(refresh))
+            }
+            Seen::Nothing | Seen::Trouble(_) => {
+                let pause = self.backoff;
+                self.backoff = (pause * 2).min(BACKSTOP);
+                now + jittered(pause)
+            }
+        }
+    }
+}
+
+/// Returns when a process in a queue of `queued` attempts after a hint that all of them receive. One attempt
+/// serves the first in the queue, so most others can wait for their turn.
+pub(super) fn spread(queued: u32) -> Duration {
+    if queued <= AT_ONCE {
+        return Duration::ZERO;
+    }
+    up_to(Duration::from_millis(queued.into()))
+        .saturating_sub(Duration::from_millis(AT_ONCE.into()))
+}

@@ -1,0 +1,116 @@
+//! A lease that the message of a transfer grants.
+
+use std::time::Duration;
+
+use super::upkeep::Upkeep;
+use super::{Lease, LeaseNumber, RENEW_AT, expires_at, valid_until};
+use crate::lock::claim::Terms;
+use crate::lock::clock::{Moment, Span};
+
+/// The least remaining time of a lease that the message of a transfer grants. A renewal has this time. With less,
+/// the transfer is confirmed instead, for the full TTL.
+const LEAST_LEFT: Duration = Duration::from_millis(500);
+
+/// A transfer that came after a `contend` of the acquire loop was sent.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::lock) struct Transfer {
+    pub(in crate::lock) lease: LeaseNumber,
+    pub(in crate::lock) counter: u64,
+    /// A moment before the transfer.
+    pub(in crate::lock) since: Moment,
+    /// The TTL of the lease from the transfer on.
+    pub(in crate::lock) ttl: Span,
+}
+
+impl Lease {
+    /// Creates the lease of a transfer whose message was received at `now`. Returns `None` if the transfer has to be
+    /// confirmed: the lease is not renewed, is about to expire, or has a TTL below that of a transfer.
+    pub(in crate::lock) fn transferred(
+        transfer: Transfer,
+        tokens_per_counter: u32,
+        terms: Terms,
+        now: Moment,
+    ) -> Option<Self> {
+        let Transfer {
+            lease,
+            counter,
+            since,
+            ttl,
+        } = transfer;
+        let valid_until = valid_until(since, ttl.get());
+        if !terms.renewed || terms.ttl < ttl || valid_until < now + LEAST_LEFT {
+            return None;
+        }
+        Some(Self {
+            valid_until,
+            // The transfer came between the two moments.
+            expires_at: expires_at(now, ttl.get()),
+            upkeep: Upkeep::Due(since + ttl.get() / RENEW_AT),
+            is_short: true,
+            ..Self::new(lease, counter, tokens_per_counter, terms, now)
+        })
+    }
+
+    /// Returns the remaining time that the next holder needs, in which a renewal can be repeated.
+    pub(super) fn least_left(&self) -> Duration {
+        match self.is_short {
+            true => LEAST_LEFT / 2,
+            false => self.ttl() / RENEW_AT,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Renewed;
+    use crate::lock::tests::{FIXED, MS, RENEWED, SECOND, SHORT, TOKENS, number};
+
+    const TTL: Duration = Duration::from_millis(1500);
+
+    /// Returns the lease of a transfer to a waiter whose last attempt was sent so long ago.
+    fn transferred(terms: Terms, attempted: Duration) -> (Option<Lease>, Moment, Moment) {
+        let since = Moment::now();
+        let now = since + attempted;
+        let transfer = Transfer {
+            lease: number(1),
+            counter: 100,
+            since,
+            ttl: Span::new(TTL),
+        };
+        (Lease::transferred(transfer, TOKENS, terms, now), since, now)
+    }
+
+    #[test]
+    fn transferred_lease_counts_from_last_attempt() {
+        let (lease, since, now) = transferred(RENEWED, 400 * MS);
+        let mut lease = lease.expect("enough left");
+        assert_eq!(lease.valid_until(), since + (TTL - 17 * MS));
+        assert_eq!(lease.expires_at(), now + (TTL + 17 * MS));
+        assert_eq!(lease.next_renewal(), Some(since + TTL / 3));
+        assert!(lease.fits(RENEWED) && lease.may_pass_to(RENEWED, now));
+        assert!(!lease.renews_early(since + 499 * MS));
+        let sent_at = since + TTL / 3;
+        let ttl = RENEWED.ttl.get();
+        assert_eq!(lease.start_renewal(sent_at), Some(ttl));
+        lease.renewal_answered(ttl, sent_at, &Ok(Renewed::Renewed), sent_at);
+        assert_eq!(lease.valid_until(), valid_until(sent_at, ttl));
+        assert_eq!(lease.next_renewal(), Some(sent_at + ttl / RENEW_AT));
+    }
+
+    #[test]
+    fn transferred_lease_near_expiry_is_confirmed() {
+        let latest = TTL - 17 * MS - LEAST_LEFT;
+        let (lease, _, now) = transferred(RENEWED, latest);
+        // The renewal is overdue.
+        assert!(lease.expect("enough left").renews_early(now));
+        assert!(transferred(RENEWED, latest + MS).0.is_none());
+        assert!(transferred(RENEWED, 2 * SECOND).0.is_none());
+    }
+
+    #[test]
+    fn transferred_lease_of_other_terms_is_confirmed() {
+        assert!(transferred(FIXED, Duration::ZERO).0.is_none());
+        assert!(transferred(SHORT, Duration::ZERO).0.is_none());
+    }
+}
