@@ -303,7 +303,12 @@ impl RedisBackendBuilder {
             && self.quarantine.is_none()
             && self.min_replicas.is_none()
             && !self.redisson_tokens;
-        let scripts = Scripts::new(publish, self.quarantine, self.redisson_tokens);
+        let scripts = Scripts::new(
+            publish,
+            self.quarantine,
+            self.redisson_tokens,
+            self.min_replicas.is_some(),
+        );
         let calls = Arc::new(Calls::new(names, scripts));
         // Without a cluster, there is one node.
         let nodes = topology.nodes();

@@ -49,11 +49,12 @@ impl<'a> Line<'a> {
         else {
             return Call::Other;
         };
-        // Every command that touches a counter grants.
-        if keys.iter().any(|key| is_counter(key)) {
+        let is_release = (rest.get(1)).is_some_and(|second| second.contains("channel"));
+        // Every other command that touches a counter grants.
+        if !is_release && keys.iter().any(|key| is_counter(key)) {
             return Call::Other;
         }
-        // The arguments begin with the bodies. Their queues follow, if there are any.
+        // The arguments begin with the bodies. Their queues and a counter follow, if there are any.
         let leases = || {
             let leases = rest.chunks_exact(2).map(|pair| pair[0]);
             keys.iter().copied().zip(leases).collect()
@@ -65,7 +66,7 @@ impl<'a> Line<'a> {
             {
                 Call::Renew(leases())
             }
-            Some(channel) if channel.contains("channel") => Call::Release(leases()),
+            Some(_) if is_release => Call::Release(leases()),
             _ => Call::Other,
         }
     }

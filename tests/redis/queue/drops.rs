@@ -320,7 +320,9 @@ impl Front {
         let Self { world, here, .. } = &self;
         let guard = world.others.spawn(world.holder.acquire("k").into_future());
         let guard = guard.await.unwrap().unwrap();
-        let acquire = tokio::spawn(here.acquire("k").wait(PATIENCE).into_future());
+        // The message of a transfer does not grant a fixed lease.
+        let acquire = here.acquire("k").wait(PATIENCE).lease(LEASE);
+        let acquire = tokio::spawn(acquire.into_future());
         while !world.in_queue(here, "k") {
             sleep(MS).await;
         }

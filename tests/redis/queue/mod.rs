@@ -2,6 +2,7 @@
 
 mod clock;
 mod drops;
+mod grants;
 mod model;
 mod pollers;
 mod random;

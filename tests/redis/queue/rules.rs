@@ -78,7 +78,8 @@ impl Process {
     /// Completes when the key is transferred to this process.
     async fn transferred(&mut self) {
         let lease = self.lease;
-        let transferred = async { while self.hints.next().await != Hint::transferred(lease) {} };
+        let is_transfer = |hint| matches!(hint, Hint::Transferred { lease: to, .. } if to == lease);
+        let transferred = async { while !is_transfer(self.hints.next().await) {} };
         timeout(10 * SECOND, transferred).await.unwrap();
     }
 }

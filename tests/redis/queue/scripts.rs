@@ -2,7 +2,7 @@
 
 use redis::{Connection, RedisResult, Value};
 
-use super::model::{Counted, Reply};
+use super::model::{CONFIRM, Counted, Reply};
 
 pub(crate) const BODY: &str = "lock:a";
 pub(crate) const QUEUE: &str = "lock:{lock:a}%queue";
@@ -18,12 +18,48 @@ macro_rules! lua {
 }
 
 const ACQUIRE: &str = lua!("fence", "acquire");
-const CONTEND: &str = lua!("fence", "publish", "listeners", "queue", "contend");
-const RELEASE: &str = lua!("publish", "release", "listeners", "queue", "release_wanted");
-const LEAVE: &str = lua!("publish", "listeners", "queue", "leave");
-const PASS: &str = lua!("fence", "publish", "listeners", "queue", "release_or_keep");
-const FORCE: &str = lua!("publish", "listeners", "queue", "force_release");
-const INSPECT: &str = lua!("publish", "listeners", "queue", "inspect");
+const CONTEND: &str = lua!(
+    "fence",
+    "publish",
+    "numbered",
+    "listeners",
+    "queue",
+    "contend"
+);
+const RELEASE: &str = lua!(
+    "publish",
+    "release",
+    "fence",
+    "numbered",
+    "listeners",
+    "queue",
+    "release_wanted"
+);
+const LEAVE: &str = lua!(
+    "fence",
+    "publish",
+    "numbered",
+    "listeners",
+    "queue",
+    "leave"
+);
+const PASS: &str = lua!(
+    "fence",
+    "publish",
+    "numbered",
+    "listeners",
+    "queue",
+    "release_or_keep"
+);
+const FORCE: &str = lua!(
+    "fence",
+    "publish",
+    "numbered",
+    "listeners",
+    "queue",
+    "force_release"
+);
+const INSPECT: &str = lua!("publish", "unnumbered", "listeners", "queue", "inspect");
 
 /// All of them.
 pub(crate) const SOURCES: [&str; 7] = [ACQUIRE, CONTEND, RELEASE, LEAVE, PASS, FORCE, INSPECT];
@@ -57,7 +93,7 @@ fn kind(listens: bool) -> &'static str {
 }
 
 impl Call {
-    /// Returns the reply, and the counter of a grant.
+    /// Returns the reply, and the counter of a grant, or the number of a reply that counters of later transfers exceed.
     pub(crate) fn run(&self, connection: &mut Connection, counted: Counted) -> (Reply, i64) {
         let blind = match counted {
             Counted::All => None,
@@ -83,11 +119,15 @@ impl Call {
             Self::Release(lease) | Self::Leave(lease) => {
                 let is_release = matches!(self, Self::Release(_));
                 eval.arg(if is_release { RELEASE } else { LEAVE });
-                eval.arg(2).arg(BODY).arg(QUEUE);
+                let fence = blind.is_none().then_some(FENCE);
+                eval.arg(2 + usize::from(fence.is_some()));
+                eval.arg(BODY).arg(QUEUE).arg(fence);
                 eval.arg(lease).arg(CHANNEL).arg(blind);
             }
             Self::Force(lease) => {
-                eval.arg(FORCE).arg(2).arg(BODY).arg(QUEUE);
+                let fence = blind.is_none().then_some(FENCE);
+                eval.arg(FORCE).arg(2 + usize::from(fence.is_some()));
+                eval.arg(BODY).arg(QUEUE).arg(fence);
                 eval.arg(lease).arg(CHANNEL).arg(blind);
             }
             Self::Pass {
@@ -134,9 +174,13 @@ impl Call {
                 };
                 (granted, -2 - number)
             }
-            (Self::Contend { .. }, [left, queued, poll_after, passed_over]) => {
+            (Self::Contend { .. }, [left, queued, poll_after, passed_over, rest @ ..]) => {
                 let reply = Reply::Waiting(*left, *queued, *poll_after, *passed_over);
-                (reply, 0)
+                match rest {
+                    [] => (reply, 0),
+                    [number, CONFIRM] => (reply, *number),
+                    other => panic!("{other:?}"),
+                }
             }
             (Self::Contend { .. } | Self::Acquire { .. }, [-1]) => (Reply::Error, 0),
             (Self::Contend { .. } | Self::Acquire { .. }, [left]) => (Reply::Outside(*left), 0),

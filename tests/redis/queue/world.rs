@@ -198,17 +198,26 @@ impl World {
         };
         let (reply, counter) = call.run(&mut self.admin, self.model.counted);
         assert_eq!(reply, expected, "{call:?} after {before:?}");
-        if counter > 0 {
+        // The transfers of this call, which have counters as well.
+        self.receive();
+        if let (Reply::Waiting(..), Call::Contend { listens, .. }) = (&reply, call) {
+            // Messages cannot be grants for a waiter that polls, or where they may not arrive.
+            let numbered = *listens && self.model.counted == Counted::All;
+            assert_eq!(counter > 0, numbered, "{call:?}");
+            if numbered {
+                assert!(counter >= self.counter, "{counter} after {}", self.counter);
+                self.counter = counter;
+            }
+        } else if counter > 0 {
             assert!(counter > self.counter, "{counter} after {}", self.counter);
             // A kept lease has eight.
             self.counter = counter + if reply == Reply::Kept { 7 } else { 0 };
         }
         self.granted += usize::from(matches!(reply, Reply::Granted(_) | Reply::Again(_)));
         self.transferred += self.model.woken.len();
-        self.receive();
     }
 
-    /// Every subscriber receives its messages.
+    /// Every subscriber receives its messages. A transfer has a fresh counter, if its message can be a grant.
     fn receive(&mut self) {
         let mut subscribers: Vec<_> = self.others.iter_mut().map(|it| (None, it)).collect();
         let listeners = self.listeners.iter_mut();
@@ -218,10 +227,24 @@ impl World {
             let own = |it: &&String| Some(manager_of(it)) == manager.as_deref();
             let woken = self.model.woken.iter().filter(own);
             expected.extend(woken.map(|lease| (format!("%{}", manager_of(lease)), lease.clone())));
+            let counted = self.model.counted;
             let received = expected.iter().map(|_| {
                 let message = connection.recv_response().unwrap();
                 let (_, channel, text): (String, String, String) =
                     redis::from_redis_value(message).unwrap();
+                let text = match text.split_once(' ') {
+                    Some((lease, counter)) => {
+                        let counter: i64 = counter.parse().unwrap();
+                        assert!(counter > self.counter, "{counter} after {}", self.counter);
+                        self.counter = counter;
+                        assert_eq!(counted, Counted::All);
+                        lease.to_owned()
+                    }
+                    None => {
+                        assert!(text == "0" || counted != Counted::All, "{text}");
+                        text
+                    }
+                };
                 (channel.replace(CHANNEL, ""), text)
             });
             let mut received: Vec<_> = received.collect();

@@ -62,6 +62,13 @@ impl Calls {
         (counted != Counted::All).then_some(counted as u8)
     }
 
+    /// Returns the name of the counter for the messages of transfers, if these are grants: the messages reach the
+    /// waiters for certain, and a grant requires nothing else.
+    fn fence_of_transfers(&self, route: &Route) -> Option<Name<'_>> {
+        let are_grants = self.scripts.are_transfers_numbered && self.counted(route) == Counted::All;
+        are_grants.then(|| self.names.fence(route.slot()))
+    }
+
     /// Contends for a key in the order of its queue.
     ///
     /// # Cancel safety
@@ -229,21 +236,30 @@ impl Calls {
 
     /// Returns a call of `release` or `leave`.
     fn ending(&self, script: &Script, route: &Route, leases: &[&Release]) -> Cmd {
-        let mut command = self.ending_with(script, leases, self.are_queues_allowed());
+        let fence = self.fence_of_transfers(route);
+        let fence = self.are_queues_allowed().then_some(fence);
+        let mut command = self.ending_with(script, leases, fence);
         command.arg(self.blind(route));
         command
     }
 
     /// Returns a release without the queues, which may be at another node.
     fn ending_alone(&self, leases: &[&Release]) -> Cmd {
-        self.ending_with(&self.scripts.release, leases, false)
+        self.ending_with(&self.scripts.release, leases, None)
     }
 
-    fn ending_with(&self, script: &Script, leases: &[&Release], with_queues: bool) -> Cmd {
+    /// `with_queues` has the counter for the messages of transfers, if they carry one.
+    fn ending_with(
+        &self,
+        script: &Script,
+        leases: &[&Release],
+        with_queues: Option<Option<Name<'_>>>,
+    ) -> Cmd {
         let names = &self.names;
         let bodies = leases.iter().map(|it| names.body(&it.key));
-        let queued = leases.iter().filter(|_| with_queues);
+        let queued = leases.iter().filter(|_| with_queues.is_some());
         let keys = bodies.chain(queued.map(|it| names.queue(&it.key)));
+        let keys = keys.chain(with_queues.flatten());
         let channels = leases.iter().map(|it| names.channel(&it.key).len());
         let longest = channels.max();
         let extra = Lease::MAX_LEN + longest.unwrap_or(0);
@@ -371,8 +387,11 @@ impl Calls {
     ) -> Result<ForceReleased, BackendError> {
         let script = &self.scripts.force_release;
         let with_queue = |queue: Option<_>| {
-            let mut command = script.evalsha(1 + usize::from(queue.is_some()), 3, 512);
-            command.arg(at.body()).arg(queue);
+            let fence = self.fence_of_transfers(at.route);
+            let fence = fence.filter(|_| queue.is_some());
+            let keys = 1 + usize::from(queue.is_some()) + usize::from(fence.is_some());
+            let mut command = script.evalsha(keys, 3, 512);
+            command.arg(at.body()).arg(queue).arg(fence);
             command.arg(holder).arg(at.channel());
             command.arg(self.blind(at.route));
             command

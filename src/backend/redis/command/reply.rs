@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::error::{CommandError, no_ttl, refusal, unexpected};
-use crate::backend::{Acquired, BackendError, Contended, Holder, Released};
+use crate::backend::{Acquired, BackendError, Contended, Holder, Released, TransferTerms};
 use crate::observe;
 
 /// The reply of `acquire_all` for a granted key.
@@ -115,11 +115,18 @@ pub(super) fn contended(reply: Value) -> Result<Contended, BackendError> {
             observe::passed_over(passed_over.unsigned_abs());
             return Ok(Contended::granted(counter));
         }
-        ([left, queued, poll_after, passed_over], _) => {
+        ([left, queued, poll_after, passed_over, transfers @ ..], _) => {
             observe::passed_over(passed_over.unsigned_abs());
             let queued = u32::try_from(*queued).unwrap_or(0);
             let poll_after = (*poll_after > 0).then(|| remaining(*poll_after));
-            return Ok(Contended::polling(remaining(*left), queued, poll_after));
+            let waiting = Contended::polling(remaining(*left), queued, poll_after);
+            return Ok(match transfers {
+                [counter, ttl] => {
+                    let counter = counter.unsigned_abs();
+                    waiting.with_transfers(TransferTerms::new(counter, remaining(*ttl)))
+                }
+                _ => waiting,
+            });
         }
         ([_, idle], _) => observe::confirmed(Duration::from_millis(idle.unsigned_abs())),
         _ => {}

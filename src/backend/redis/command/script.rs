@@ -99,11 +99,19 @@ pub(crate) struct Scripts {
     pub(super) quarantine: Option<Quarantine>,
     /// The commands that publish a release.
     pub(super) publish: &'static [&'static str],
+    /// Whether the messages of transfers carry counters, and so are grants.
+    pub(super) are_transfers_numbered: bool,
 }
 
 impl Scripts {
-    /// If `of_redisson`, the fencing counters are those of Redisson's fenced locks.
-    pub(crate) fn new(publish: Publish, quarantine: Option<Duration>, of_redisson: bool) -> Self {
+    /// If `of_redisson`, the fencing counters are those of Redisson's fenced locks. If `for_replicas`, a grant counts
+    /// only when replicas have acknowledged it.
+    pub(crate) fn new(
+        publish: Publish,
+        quarantine: Option<Duration>,
+        of_redisson: bool,
+        for_replicas: bool,
+    ) -> Self {
         use Resend::{Compared, Repeatable};
         let fence = if of_redisson {
             include_str!("lua/fence_of_redisson.lua")
@@ -129,6 +137,7 @@ impl Scripts {
                 &[fence, NOTICE, GUARD, VOTE],
             ),
         };
+        let are_transfers_numbered = quarantine.is_none() && !of_redisson && !for_replicas;
         let prepare = || {
             Script::new(
                 Repeatable,
@@ -158,7 +167,19 @@ impl Scripts {
         };
         const QUEUE: &str = include_str!("lua/queue.lua");
         const CONTEND: &str = include_str!("lua/contend.lua");
-        let contend = [&[fence], guard, &[report, listeners, QUEUE, CONTEND]].concat();
+        const UNNUMBERED: &str = include_str!("lua/unnumbered.lua");
+        let numbers = match are_transfers_numbered {
+            true => include_str!("lua/numbered.lua"),
+            false => UNNUMBERED,
+        };
+        let contend = [
+            &[fence],
+            guard,
+            &[report, numbers, listeners, QUEUE, CONTEND],
+        ]
+        .concat();
+        // Without numbers, these scripts take no counter.
+        let fence_of_transfer = if are_transfers_numbered { fence } else { "" };
         Self {
             acquire: Script::new(Repeatable, acquire),
             acquire_all: Script::new(Repeatable, &[fence, include_str!("lua/acquire_all.lua")]),
@@ -177,7 +198,14 @@ impl Scripts {
             contend: Script::new(Repeatable, &contend),
             leave: Script::new(
                 Compared,
-                &[report, listeners, QUEUE, include_str!("lua/leave.lua")],
+                &[
+                    fence_of_transfer,
+                    report,
+                    numbers,
+                    listeners,
+                    QUEUE,
+                    include_str!("lua/leave.lua"),
+                ],
             ),
             queue_trial: Script::new(Repeatable, &[include_str!("lua/queue_trial.lua")]),
             release: Script::new(
@@ -185,6 +213,8 @@ impl Scripts {
                 &[
                     report,
                     include_str!("lua/release.lua"),
+                    fence_of_transfer,
+                    numbers,
                     listeners,
                     QUEUE,
                     include_str!("lua/release_wanted.lua"),
@@ -195,6 +225,7 @@ impl Scripts {
                 &[
                     fence,
                     report,
+                    numbers,
                     listeners,
                     QUEUE,
                     include_str!("lua/release_or_keep.lua"),
@@ -202,18 +233,27 @@ impl Scripts {
             ),
             inspect: Script::new(
                 Repeatable,
-                &[report, listeners, QUEUE, include_str!("lua/inspect.lua")],
+                &[
+                    report,
+                    UNNUMBERED,
+                    listeners,
+                    QUEUE,
+                    include_str!("lua/inspect.lua"),
+                ],
             ),
             force_release: Script::new(
                 Compared,
                 &[
+                    fence_of_transfer,
                     report,
+                    numbers,
                     listeners,
                     QUEUE,
                     include_str!("lua/force_release.lua"),
                 ],
             ),
             publish,
+            are_transfers_numbered,
         }
     }
 }

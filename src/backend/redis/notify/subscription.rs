@@ -71,14 +71,22 @@ pub(super) fn base_of(name: &str) -> &str {
 pub(super) fn hint_of(suffix: &str, text: &[u8]) -> Option<Hint> {
     match suffix {
         "" => Some(Hint::Released),
-        _ => lease_of(text).map(Hint::transferred),
+        _ => transfer_of(text),
     }
 }
 
-fn lease_of(text: &[u8]) -> Option<LeaseId> {
-    let (manager, number) = std::str::from_utf8(text).ok()?.split_once(':')?;
-    let manager = Uuid::try_parse(manager).ok()?;
-    Some(LeaseId::new(manager, number.parse().ok()?))
+fn transfer_of(text: &[u8]) -> Option<Hint> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (lease, counter) = match text.split_once(' ') {
+        Some((lease, counter)) => (lease, Some(counter.parse().ok()?)),
+        None => (text, None),
+    };
+    let (manager, number) = lease.split_once(':')?;
+    let lease = LeaseId::new(Uuid::try_parse(manager).ok()?, number.parse().ok()?);
+    Some(match counter {
+        Some(counter) => Hint::transferred_under(lease, counter),
+        None => Hint::transferred(lease),
+    })
 }
 
 #[cfg(test)]
@@ -114,7 +122,11 @@ mod tests {
             hint(&own, &lease.to_string()),
             Some(Hint::transferred(lease))
         );
-        for foreign in ["0", "", "a:b"] {
+        assert_eq!(
+            hint(&own, &format!("{lease} 1795560000000001")),
+            Some(Hint::transferred_under(lease, 1_795_560_000_000_001))
+        );
+        for foreign in ["0", "", "a:b", &format!("{lease} "), &format!("{lease} -1")] {
             assert_eq!(hint(&own, foreign), None);
         }
         assert_eq!(hint(&format!("{CHANNEL}%w"), "0"), None);

@@ -237,10 +237,10 @@ impl Topics {
         };
         match hint_of(&name[channel.len()..], text) {
             None => {}
-            Some(Hint::Transferred { lease, .. }) => {
+            Some(hint @ Hint::Transferred { lease, .. }) => {
                 let of_manager = |it: &&Watcher| it.manager == Some(lease.manager());
                 let watchers = topic.waiters.iter().filter(of_manager);
-                watchers.for_each(|it| it.sender.send(Hint::transferred(lease)));
+                watchers.for_each(|it| it.sender.send(hint));
             }
             Some(hint) => topic.hint(hint),
         }

@@ -7,11 +7,13 @@
 -- Reply: granted: as acquire.lua, or if waiters were passed over, {that, 0, their number}; confirmed: as a repeated
 -- grant, with the time since the transfer in ms; waiting: {time in ms until the next attempt can succeed, number of
 -- processes in the queue, time until the next attempt of a waiter that polls or 0, number of waiters that were
--- passed over}; waiting outside the queue: the first of these; -1 for a key without a TTL.
+-- passed over, then for a waiter whose messages can be grants: the number that later counters exceed, and the TTL of
+-- a transferred lease in ms}; waiting outside the queue: the first of these; -1 for a key without a TTL.
 --
 -- With memory full, and for a user without the permissions for sorted sets, the lease stays outside the queue,
 -- and its process polls. If the queue is a key of another type, there is no queue.
 blind = ARGV[5] ~= '0' and ARGV[5]
+fence = not blind and KEYS[3]
 local body, queue, lease, channel = KEYS[1], KEYS[2], ARGV[1], ARGV[3]
 local left = redis.call('pttl', body)
 local again = left ~= -2 and redis.call('hexists', body, lease) == 1
@@ -49,7 +51,7 @@ if not again then
       return queued and live(queue, now)
     end)
     if fine and count then
-      return { left, count, queued, passed_over }
+      return { left, count, queued, passed_over, fence and ARGV[4] == '!' and last_number(fence, now) or nil, CONFIRM }
     end
     return left
   end

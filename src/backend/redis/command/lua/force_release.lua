@@ -1,8 +1,8 @@
 -- Releases the lock of the holder that the caller has read, and transfers it to its first waiter or notifies
 -- the subscribers.
 --
--- KEYS[1] lock body, KEYS[2] queue, missing while a slot is moving, or if it is denied; ARGV[1] field of the holder, ARGV[2]
--- channel, ARGV[3] as `blind` in queue.lua, or nothing
+-- KEYS[1] lock body, KEYS[2] queue, missing while a slot is moving, or if it is denied, KEYS[3] as `fence` in
+-- queue.lua, or nothing; ARGV[1] field of the holder, ARGV[2] channel, ARGV[3] as `blind` in queue.lua, or nothing
 -- Reply: 1 or above released, 0 not held by this holder.
 --
 -- A repeated call finds another field or none, so it does not release the lock of the next holder.
@@ -14,5 +14,5 @@ if not KEYS[2] then
   publish_release(ARGV[2])
   return 1
 end
-blind = ARGV[3]
+blind, fence = ARGV[3], KEYS[3]
 return free(KEYS[1], KEYS[2], ARGV[2])

@@ -1,13 +1,17 @@
 -- Prepended to the scripts that count subscribers of both kinds, or that notify one of them.
 --
 -- `listeners` returns the number of subscribers of a channel, and how many of them are of this crate: these
--- subscribe to both channels, in both ways. `wake` sends a lease id to the channel of its manager, and returns
--- false if the server has no receiver for it. A process has both subscriptions or none, so one message is enough.
+-- subscribe to both channels, in both ways. `is_heard` returns false if the server has no receiver for the
+-- channel of a manager, and `wake` sends a message to it. A process has both subscriptions or none, so one
+-- message is enough.
 local function listeners(channel)
   local plain = redis.call('pubsub', 'numsub', channel, channel .. '%w')
   local sharded = redis.call('pubsub', 'shardnumsub', channel, channel .. '%w')
   return plain[2] + sharded[2], plain[4] + sharded[4]
 end
-local function wake(channel, lease)
-  return redis.pcall('spublish', channel, lease) ~= 0
+local function is_heard(channel)
+  return redis.call('pubsub', 'numsub', channel)[2] ~= 0
+end
+local function wake(channel, message)
+  redis.pcall('publish', channel, message)
 end

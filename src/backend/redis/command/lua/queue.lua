@@ -1,4 +1,4 @@
--- Prepended to the scripts that use the queue of a lock's waiters, after the messages and `listeners`.
+-- Prepended to the scripts that use the queue of a lock's waiters, after the messages, the numbers and `listeners`.
 --
 -- The queue is a sorted set with these members:
 --   <lease id>    the place of a process; its score is a ticket, one above the last ticket
@@ -10,7 +10,24 @@
 -- Tickets are small, and deadlines are above 1e12, so all places come first. A key that is gone has the effect
 -- of an empty queue, hence every write of a new key also sets its TTL.
 --
--- CONFIRM, POLLED: the TTL of a transferred lease until its process confirms it. ALIVE: a waiter refreshes its
+-- The message of a transfer is '<lease id> <counter>', or '<lease id>' without a counter. A message with a counter
+-- is a grant if the transfer came after the last `contend` of the process that was answered. The process compares
+-- the counter with this reply, which contains a number that exactly the later counters exceed. The lease then
+-- lasts for CONFIRM from the transfer on, and so from the moment before that `contend` was sent.
+--
+-- - The transfer comes before its message, so a message is sent only for a lease that holds the lock. Only its own
+--   process ends it. The task that waits under the lease does so after its wait, and it reads no message while
+--   it has a `contend` in flight, because the reply decides.
+-- - The reply to a `contend` under a lease that holds the lock is a grant. So between a transfer and a later reply
+--   that the lease waits, the transferred lease has expired. This reply contains the counter of the transfer, or a
+--   larger number. A message that is late, or arrives twice, is then only a reason to contend.
+-- - A counter never decreases while the server keeps its data, whatever its clock does. After a loss of data, the
+--   clock takes its place, as in fence.lua.
+-- - A lease that left the queue, or that another task of the process waits under, is not the one of the reply.
+-- - A step back of the clock makes the lease last longer.
+--
+-- CONFIRM, POLLED: the TTL of a transferred lease until its process confirms or renews it. Processes of several
+-- versions share a queue, so a version with a shorter CONFIRM needs another message. ALIVE: a waiter refreshes its
 -- deadline every second. STEP, POLL: a waiter that polls attempts after STEP for each place up to its own, at most
 -- after POLL. TURN: the time in which clients outside the queue can acquire a free lock. PAUSE: the time between
 -- two of their turns where they cannot be counted.
@@ -20,6 +37,8 @@ local passed_over = 0
 -- '1': clients outside the queue may listen elsewhere. '2': the receivers of this crate may listen elsewhere
 -- as well. Otherwise nil.
 local blind
+-- The key of the fencing counter, or nil if the messages of transfers carry none.
+local fence
 local function clock()
   local now = redis.call('time')
   return now[1] * 1000 + math.floor(now[2] / 1000)
@@ -99,17 +118,22 @@ local function wait(queue, lease, kind, now)
   return again
 end
 -- Removes a waiter from the queue, and gives it the free body. Returns the lease, or false if the server refuses.
-local function give(body, queue, lease, ttl, others)
+-- With a channel, then notifies the waiter. The message can be a grant, so it is the last step.
+local function give(body, queue, lease, ttl, others, channel)
   if others then
     enter(queue, '~')
   end
   forget(queue, lease)
   redis.call('hset', body, lease, '1')
-  if redis.pcall('pexpire', body, ttl) == 1 then
-    return lease
+  if redis.pcall('pexpire', body, ttl) ~= 1 then
+    redis.call('del', body)
+    return false
   end
-  redis.call('del', body)
-  return false
+  if channel then
+    local counter = fence and next_number(fence)
+    wake(channel, counter and lease .. string.format(' %.0f', counter) or lease)
+  end
+  return lease
 end
 -- Gives the free body to the first waiter. Returns its lease, or '~' when the turn of the clients outside the
 -- queue began, or false without a waiter. Returns `own` without a transfer when that lease is next.
@@ -146,8 +170,13 @@ local function transfer(body, queue, channel, now, own)
           return give(body, queue, lease, POLLED, others)
         end
         asleep = asleep or lease
-      elseif wake(channel .. '%' .. string.sub(lease, 1, 36), lease) or blind == '2' then
-        return give(body, queue, lease, blind == '2' and POLLED or CONFIRM, others)
+      else
+        local own_channel = channel .. '%' .. string.sub(lease, 1, 36)
+        if blind == '2' then
+          return give(body, queue, lease, POLLED, others, own_channel)
+        elseif is_heard(own_channel) then
+          return give(body, queue, lease, CONFIRM, others, own_channel)
+        end
       end
     end
   end

@@ -1,7 +1,7 @@
 -- Releases up to 100 leases, and transfers each lock to its first waiter or notifies the subscribers.
 --
--- KEYS[1..n] lock bodies, KEYS[n+1..2n] their queues, or bodies alone; ARGV[2i-1] lease id, ARGV[2i] channel;
--- then as `blind` in queue.lua, or nothing. Bodies alone are released as if there were no queue: it may be at
+-- KEYS[1..n] lock bodies, KEYS[n+1..2n] their queues, then as `fence` in queue.lua, or nothing; or bodies alone
+-- ARGV[2i-1] lease id, ARGV[2i] channel; then as `blind` in queue.lua, or nothing. Bodies alone are released as if there were no queue: it may be at
 -- another node while a slot is moving, or denied.
 -- Reply: 1 if all are released. Otherwise per key 0 not held, 1 released, 2 transferred, 3 left to clients outside
 -- the queue, plus 10 for each waiter that was passed over; or the error of that key. A list costs the server as
@@ -14,7 +14,7 @@
 local others, wanted = nil, nil
 local count = math.floor(#ARGV / 2)
 local alone = #KEYS == count
-local queued = not alone and redis.pcall('exists', unpack(KEYS, count + 1)) ~= 0
+local queued = not alone and redis.pcall('exists', unpack(KEYS, count + 1, 2 * count)) ~= 0
 for i = 1, count do
   local held = redis.pcall('hdel', KEYS[i], ARGV[2 * i - 1])
   if held ~= 1 then

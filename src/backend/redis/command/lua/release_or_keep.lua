@@ -16,6 +16,7 @@ if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
 blind = ARGV[9] ~= '0' and ARGV[9]
+fence = not blind and KEYS[2]
 local others, now = listeners(ARGV[3]) - ARGV[4], clock()
 if KEYS[3] and redis.call('exists', KEYS[3]) == 1 then
   local fine, queued = pcall(live, KEYS[3], now)

@@ -1,5 +1,5 @@
 -- Appended to release.lua and queue.lua: serves the queues and the clients outside of them.
-blind = ARGV[2 * count + 1]
+blind, fence = ARGV[2 * count + 1], KEYS[2 * count + 1]
 for i = 1, count do
   if wanted[i] then
     others[i] = free(KEYS[i], KEYS[count + i], ARGV[2 * i], wanted[i] == 'told')

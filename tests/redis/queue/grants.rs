@@ -1,0 +1,195 @@
+//! Transfers that their messages grant: the engine on a server.
+
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tower_lock::backend::redis::RedisBackend;
+use tower_lock::{LockGuard, LockManager};
+
+use super::model::CONFIRM;
+use super::scripts::{CHANNEL, QUEUE};
+use crate::support::engine::{
+    MS, PATIENCE, SECOND, eventually, lost_at_its_deadline, manager, nothing_is_left, pttl,
+    scripts_called, within,
+};
+use crate::support::redis_server::RedisServer;
+
+const LEASE: Duration = Duration::from_secs(30);
+const FENCE: &str = "lock:{fencing-token}%";
+
+type Waiting = JoinHandle<LockGuard>;
+
+/// Starts to wait in the queue, with an answered attempt that listens. Returns the lease of the place.
+async fn waits(server: &RedisServer, locks: &LockManager, fixed: bool) -> (Waiting, String) {
+    let acquire = locks.acquire("a").wait(PATIENCE);
+    let acquire = if fixed { acquire.lease(LEASE) } else { acquire };
+    let waiting = tokio::spawn(async move { acquire.await.unwrap() });
+    let owner = locks.new_owner().to_string();
+    let manager = format!("!{}", owner.split(':').next().unwrap());
+    let mut lease = String::new();
+    eventually("a place", || {
+        let places = server.cli(&["ZRANGE", QUEUE, "0", "-1"]);
+        let place = places.lines().find(|place| place.starts_with(&manager));
+        lease = place.map(|it| it[1..].to_owned()).unwrap_or_default();
+        !lease.is_empty() && locks.snapshot().queued == 1
+    })
+    .await;
+    // The reply that gave the place may still be that of an attempt that polls.
+    eventually("an answered attempt", || {
+        locks.snapshot().queued == 1 && calls_stopped(server)
+    })
+    .await;
+    (waiting, lease)
+}
+
+/// Returns `true` if no script was called for some time, so that every attempt has been answered.
+fn calls_stopped(server: &RedisServer) -> bool {
+    let before = scripts_called(server);
+    std::thread::sleep(20 * MS);
+    scripts_called(server) == before
+}
+
+async fn granted(waiting: Waiting) -> LockGuard {
+    timeout(PATIENCE, waiting).await.unwrap().unwrap()
+}
+
+fn publish(server: &RedisServer, lease: &str, counter: i64) {
+    let manager = lease.split(':').next().unwrap();
+    let channel = format!("{CHANNEL}%{manager}");
+    server.cli(&["PUBLISH", &channel, &format!("{lease} {counter}")]);
+}
+
+fn counter(server: &RedisServer) -> i64 {
+    server.cli(&["GET", FENCE]).parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transfer_grants_without_confirmation() {
+    let server = RedisServer::start();
+    let holder = manager(server.url(), LEASE).await;
+    let waiter = manager(server.url(), LEASE).await;
+    let guard = holder.acquire("a").await.unwrap();
+    let (waiting, _) = waits(&server, &waiter, false).await;
+    let before = scripts_called(&server);
+    let token = guard.fencing_token();
+    guard.release().await.unwrap();
+    let guard = granted(waiting).await;
+    assert_eq!(scripts_called(&server), before + 1, "the release");
+    assert!(guard.is_held() && guard.fencing_token() > token);
+    let of_counter = guard.fencing_token().get() / 256;
+    assert_eq!(of_counter, counter(&server));
+    assert!(pttl(&server, "a") <= CONFIRM);
+    // A hold within the usual time needs no renewal.
+    guard.release().await.unwrap();
+    assert_eq!(scripts_called(&server), before + 2, "both releases");
+    nothing_is_left(&server, &[&holder, &waiter], SECOND, "the end").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn granted_transfer_is_renewed() {
+    let server = RedisServer::start();
+    let holder = manager(server.url(), LEASE).await;
+    let waiter = manager(server.url(), LEASE).await;
+    let guard = holder.acquire("a").await.unwrap();
+    let (waiting, _) = waits(&server, &waiter, false).await;
+    guard.release().await.unwrap();
+    let guard = granted(waiting).await;
+    assert!(guard.remaining() < Duration::from_millis(CONFIRM.unsigned_abs()));
+    within(SECOND, "renewed", || pttl(&server, "a") > 2 * CONFIRM).await;
+    within(SECOND, "known", || guard.remaining() > LEASE / 2).await;
+    sleep(2 * SECOND).await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    nothing_is_left(&server, &[&holder, &waiter], SECOND, "the end").await;
+}
+
+/// Its remaining TTL would differ from the one that the caller requested.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transfer_to_fixed_lease_is_confirmed() {
+    let server = RedisServer::start();
+    let holder = manager(server.url(), LEASE).await;
+    let waiter = manager(server.url(), LEASE).await;
+    let guard = holder.acquire("a").await.unwrap();
+    let (waiting, _) = waits(&server, &waiter, true).await;
+    let before = scripts_called(&server);
+    guard.release().await.unwrap();
+    let guard = granted(waiting).await;
+    assert_eq!(scripts_called(&server), before + 2);
+    assert!(pttl(&server, "a") > 2 * CONFIRM);
+    guard.release().await.unwrap();
+}
+
+/// A message that is late, or arrives twice, has a counter from before the last attempt.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stale_message_does_not_grant() {
+    let server = RedisServer::start();
+    let holder = manager(server.url(), LEASE).await;
+    let waiter = manager(server.url(), LEASE).await;
+    let guard = holder.acquire("a").await.unwrap();
+    let (waiting, lease) = waits(&server, &waiter, false).await;
+    let mut other = lease.clone();
+    other.push('0');
+    let stale = counter(&server);
+    for (lease, counter) in [(&lease, stale), (&lease, stale - 1), (&other, i64::MAX)] {
+        let before = scripts_called(&server);
+        publish(&server, lease, counter);
+        // An attempt for the lease of the place, a `leave` for the other one.
+        eventually("a command", || scripts_called(&server) > before).await;
+        assert!(calls_stopped(&server) && !waiting.is_finished());
+    }
+    assert!(guard.is_held());
+    // Under a later counter, the same message is a grant. The server sends such a message only after a transfer.
+    let before = scripts_called(&server);
+    publish(&server, &lease, stale + 1_000_000_000);
+    let forged = granted(waiting).await;
+    assert!(forged.is_held() && scripts_called(&server) == before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn granted_transfer_is_lost_at_deadline() {
+    let mut server = RedisServer::start();
+    let holder = manager(server.url(), LEASE).await;
+    let waiter = manager(server.url(), LEASE).await;
+    let guard = holder.acquire("a").await.unwrap();
+    let (waiting, _) = waits(&server, &waiter, false).await;
+    let released = Instant::now();
+    guard.release().await.unwrap();
+    let guard = granted(waiting).await;
+    server.kill();
+    let held = guard.held();
+    lost_at_its_deadline(&held).await;
+    assert!(!guard.is_held());
+    let confirm = Duration::from_millis(CONFIRM.unsigned_abs());
+    assert!(released.elapsed() < confirm, "{:?}", released.elapsed());
+}
+
+/// With a quarantine, a grant requires a check by the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transfer_in_guarded_store_is_confirmed() {
+    let server = RedisServer::start();
+    let guarded = async || {
+        let backend = RedisBackend::builder(server.url()).quarantine(SECOND);
+        LockManager::builder(backend.connect().await.unwrap())
+            .build()
+            .unwrap()
+    };
+    let holder = guarded().await;
+    let waiter = guarded().await;
+    let plain = manager(server.url(), LEASE).await;
+    let guard = holder.acquire("a").wait(PATIENCE).await.unwrap();
+    let (waiting, _) = waits(&server, &waiter, false).await;
+    let before = scripts_called(&server);
+    guard.release().await.unwrap();
+    let guard = granted(waiting).await;
+    assert_eq!(scripts_called(&server), before + 2);
+    // A message with a counter does not grant either, as the reply to the last attempt has none.
+    guard.release().await.unwrap();
+    let guard = plain.acquire("a").await.unwrap();
+    let (waiting, _) = waits(&server, &waiter, false).await;
+    let before = scripts_called(&server);
+    guard.release().await.unwrap();
+    let guard = granted(waiting).await;
+    assert_eq!(scripts_called(&server), before + 2);
+    guard.release().await.unwrap();
+}
