@@ -22,6 +22,8 @@ pub enum Outcome {
         ttl: Time,
         queued: u32,
         poll_after: Option<Time>,
+        /// The number that the counters of later transfers exceed.
+        transfers: Option<u64>,
     },
     /// Released, and the first waiter of the queue holds the key.
     Transferred,
@@ -81,8 +83,10 @@ struct Live {
 pub struct Store {
     live: BTreeMap<usize, Live>,
     queues: BTreeMap<usize, Queue>,
-    /// The transfers whose messages have to be sent.
-    transfers: Vec<(usize, LeaseId)>,
+    /// The transfers whose messages have to be sent, and their counters.
+    transfers: Vec<(usize, LeaseId, Option<u64>)>,
+    /// When the last `contend` of each lease was sent that entered the queue.
+    contended: BTreeMap<LeaseId, Time>,
     watchers: BTreeMap<usize, Vec<(usize, HintSender)>>,
     recoveries: Vec<(usize, HintSender)>,
     pub records: BTreeMap<LeaseId, Record>,
@@ -283,10 +287,13 @@ impl Store {
         }
         let ttl = self.holder(key, now).map_or(0, |(_, ttl)| ttl);
         let queued = self.waiting(key, now);
+        self.contended.insert(lease, sent);
+        let last = self.counter.max(self.clock_counter(now) - 1);
         Outcome::Waiting {
             ttl,
             queued,
             poll_after,
+            transfers: item.listens.then_some(last),
         }
     }
 
@@ -327,16 +334,25 @@ impl Store {
         if let Some(record) = self.records.get_mut(&lease) {
             record.longest = record.longest.max(now + ttl);
         }
-        self.transfers.push((key, lease));
+        // Sometimes the store has no room to count.
+        let counts = first.listens && now % 5 != 0;
+        let counter = counts.then(|| self.next_counters(key, lease, 1, now));
+        // The message of this transfer is a grant, for the TTL counted from before the last attempt.
+        if counter.is_some()
+            && let Some(sent) = self.contended.get(&lease)
+        {
+            self.promise(lease, ttl, *sent, now);
+        }
+        self.transfers.push((key, lease, counter));
         false
     }
 
-    /// Returns the messages of the last transfers: the key, the lease, and its manager.
-    pub fn take_transfers(&mut self) -> Vec<(usize, LeaseId, usize)> {
+    /// Returns the messages of the last transfers: the key, the lease with its counter, and its manager.
+    pub fn take_transfers(&mut self) -> Vec<(usize, (LeaseId, Option<u64>), usize)> {
         let transfers = std::mem::take(&mut self.transfers);
         let transfers = transfers.into_iter();
         transfers
-            .map(|(key, lease)| (key, lease, self.manager_of(lease)))
+            .map(|(key, lease, counter)| (key, (lease, counter), self.manager_of(lease)))
             .collect()
     }
 

@@ -7,12 +7,13 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Extended,
     ForceReleased, Hints, Holder, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal,
-    Renewed,
+    Renewed, TransferTerms,
 };
 use tower_lock::{Backend, LockKey};
 use uuid::Uuid;
 
 use crate::plan::Command;
+use crate::queue::GRANT;
 use crate::store::{Item, Outcome};
 use crate::time::{RESPONSE_TIMEOUT, duration, time};
 use crate::world::{Failure, World};
@@ -131,7 +132,16 @@ impl Backend for Wire {
                 ttl,
                 queued,
                 poll_after,
-            } => Contended::polling(duration(ttl), queued, poll_after.map(duration)),
+                transfers,
+            } => {
+                let waiting = Contended::polling(duration(ttl), queued, poll_after.map(duration));
+                match transfers {
+                    Some(counter) => {
+                        waiting.with_transfers(TransferTerms::new(counter, duration(GRANT)))
+                    }
+                    None => waiting,
+                }
+            }
             other => unexpected(other),
         })
     }

@@ -11,6 +11,7 @@ use tower_lock::{LockManager, test_util};
 
 use crate::executor::{Alarm, Runtime};
 use crate::plan::{Command, Plan, Trouble};
+use crate::queue::GRANT;
 use crate::seen::Seen;
 use crate::store::{Item, Outcome, Store};
 use crate::time::{MS, RESPONSE_TIMEOUT, Time, duration, time};
@@ -80,7 +81,7 @@ struct Call {
 enum WireEvent {
     Effect(Call),
     Reply(oneshot::Sender<Reply>, Reply, u64),
-    Hint(usize, usize, HintSender, Option<LeaseId>),
+    Hint(usize, usize, HintSender, Option<(LeaseId, Option<u64>)>),
     Watch(usize, usize, HintSender),
 }
 
@@ -296,11 +297,15 @@ impl World {
                 // Its caller may be gone.
                 drop(sender.send(reply));
             }
-            WireEvent::Hint(key, manager, sender, lease) => {
-                let transferred = lease.map(number);
+            WireEvent::Hint(key, manager, sender, transfer) => {
+                let transferred = transfer.map(|(lease, counter)| (number(lease), counter));
                 self.trace(|| format!("m{manager} is notified of k{key} {transferred:?}"));
                 self.seen.lock().unwrap().hinted(manager, key, self.now());
-                sender.send(lease.map_or(Hint::Released, Hint::transferred));
+                sender.send(match transfer {
+                    None => Hint::Released,
+                    Some((lease, None)) => Hint::transferred(lease),
+                    Some((lease, Some(counter))) => Hint::transferred_under(lease, counter),
+                });
             }
             WireEvent::Watch(key, manager, sender) => {
                 (self.store.lock().unwrap()).watch(key, manager, sender.clone());
@@ -336,10 +341,10 @@ impl World {
                 }
             }
             let transfers = self.store.lock().unwrap().take_transfers();
-            for (key, lease, to) in transfers {
+            for (key, transfer, to) in transfers {
                 let watchers = self.store.lock().unwrap().senders(key);
                 for (manager, sender) in watchers.into_iter().filter(|(of, _)| *of == to) {
-                    self.hint(key, manager, sender, Some(lease));
+                    self.hint(key, manager, sender, Some(transfer));
                 }
             }
         }
@@ -354,14 +359,31 @@ impl World {
         }
     }
 
-    fn hint(&self, key: usize, manager: usize, sender: HintSender, lease: Option<LeaseId>) {
+    /// Sends a message, unless messages are lost. The message of a transfer may arrive late instead, or twice.
+    fn hint(
+        &self,
+        key: usize,
+        manager: usize,
+        sender: HintSender,
+        transfer: Option<(LeaseId, Option<u64>)>,
+    ) {
         let awake = self.awake();
         let mut wires = self.wires.lock().unwrap();
-        if awake >= wires.no_hints_until || wires.healthy {
-            let mut random = self.random(wires.next ^ 1 << 50);
-            let delay = random.u64(self.plan.delay.0..=self.plan.delay.1);
-            let at = awake + MS * i64::try_from(delay).unwrap();
-            wires.schedule(at, WireEvent::Hint(key, manager, sender, lease));
+        let mut random = self.random(wires.next ^ 1 << 50);
+        let delay = random.u64(self.plan.delay.0..=self.plan.delay.1);
+        let at = awake + MS * i64::try_from(delay).unwrap();
+        let arrives = awake >= wires.no_hints_until || wires.healthy;
+        let again = transfer.is_some() && random.u8(..4) == 0;
+        // Up to twice the time for which a transferred lease lasts.
+        let late = at + random.i64(0..2 * GRANT);
+        if again {
+            wires.schedule(
+                late,
+                WireEvent::Hint(key, manager, sender.clone(), transfer),
+            );
+        }
+        if arrives {
+            wires.schedule(at, WireEvent::Hint(key, manager, sender, transfer));
         }
     }
 
