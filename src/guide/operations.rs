@@ -11,7 +11,7 @@
 //! | `tower_lock_lost_total` | counter | it increases: some work ran under a lost lock |
 //! | `tower_lock_unlocked_total{option, outcome}` | counter of requests that ran without their lock, by `observe_only` or `on_unavailable` | it increases with the option `on_unavailable` |
 //! | `tower_lock_transfers_total` | counter | – |
-//! | `tower_lock_transfer_seconds` | histogram, from a transfer to its confirmation | its 99th percentile is above some round trips |
+//! | `tower_lock_transfer_seconds` | histogram, from a transfer to its confirmation by a command | its 99th percentile is above some round trips |
 //! | `tower_lock_passed_over_total` | counter of waiters whose processes ended or hang | it increases outside of deployments |
 //!
 //! The label `outcome` is `granted`, `busy`, `too_many_waiters`, `overloaded`, `unavailable`, `misconfigured`, `lost`,

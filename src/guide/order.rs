@@ -52,8 +52,25 @@
 //! | a waiter ends after the key was transferred to it | at most 1.5 s, once |
 //! | waiters hang with open connections | at most 4.5 s for all of them together |
 //!
-//! A process refreshes its place every second, and loses it after 3 s without a refresh. It confirms a transfer
-//! within 1.5 s, or the key expires and the next process is served. The 4.5 s are the sum of both times.
+//! A process refreshes its place every second, and loses it after 3 s without a refresh. It confirms or renews a
+//! transferred lease within 1.5 s, or the key expires and the next process is served. The 4.5 s are the sum of both
+//! times.
+//!
+//! # What a transfer costs
+//!
+//! The notification of a transfer is the grant: the first waiter proceeds when its process receives the message. The
+//! lease then lasts for 1.5 s, counted from before the last attempt of the process, and the watchdog renews it within
+//! 0.5 s. A shorter hold needs only its release.
+//!
+//! The process confirms the transfer by a command, which takes one more round trip, in these cases:
+//!
+//! - The waiter has a fixed [`lease`](crate::Acquire::lease), or a lease below 1.5 s.
+//! - Less than 0.5 s of the lease is left, or the message is late.
+//! - The backend has [`min_replicas`](crate::backend::redis::RedisBackendBuilder::min_replicas), a
+//!   [`quarantine`](crate::backend::redis::RedisBackendBuilder::quarantine), or
+//!   [`redisson_fencing_tokens`](crate::backend::redis::RedisBackendBuilder::redisson_fencing_tokens).
+//! - It is a cluster with plain messages, or one endpoint for several servers.
+//! - The process has no subscription.
 //!
 //! [`LockInfo::queued`](crate::LockInfo::queued) is the number of processes in the queue.
 //!

@@ -16,7 +16,7 @@ pub(crate) fn passed_over(waiters: u64) {
     let _unused_without_features = waiters;
 }
 
-/// Reports that a process confirmed the transfer of a lock, and how long the lock was idle before.
+/// Reports that a process confirmed the transfer of a lock by a command, and how long the lock was idle before.
 pub(crate) fn confirmed(idle: Duration) {
     #[cfg(feature = "metrics")]
     metrics::histogram!("tower_lock_transfer_seconds").record(idle.as_secs_f64());
