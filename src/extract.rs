@@ -1,6 +1,7 @@
 //! The axum extractors: one that locks, and those that show what is locked.
 
 mod locking;
+mod missing;
 
 use std::convert::Infallible;
 use std::error::Error as StdError;
@@ -12,10 +13,10 @@ use axum::extract::{
     Query, Request,
 };
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
 use http::request::Parts;
 
 use self::locking::Locking;
+pub use self::missing::{HeldRejection, LockScopeRejection, OwnerRejection};
 use crate::layer::{
     FromTarget, Guarded, LockBy, LockRejection, LockTarget, RequestInfo, RequestLocks,
 };
@@ -279,7 +280,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Held {
     type Rejection = HeldRejection;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        parts.extensions.get().cloned().ok_or(HeldRejection(()))
+        parts.extensions.get().cloned().ok_or(HeldRejection::new())
     }
 }
 
@@ -301,7 +302,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Owner {
     type Rejection = OwnerRejection;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        RequestLocks::last_owner(&parts.extensions).ok_or(OwnerRejection(()))
+        RequestLocks::last_owner(&parts.extensions).ok_or(OwnerRejection::new())
     }
 }
 
@@ -318,7 +319,7 @@ impl<S: Send + Sync> FromRequestParts<S> for LockScope {
     type Rejection = LockScopeRejection;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        Self::of(&parts.extensions).ok_or(LockScopeRejection(()))
+        Self::of(&parts.extensions).ok_or(LockScopeRejection::new())
     }
 }
 
@@ -328,45 +329,5 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for LockScope {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
         Ok(Self::of(&parts.extensions))
-    }
-}
-
-/// The rejection of [`LockScope`]: no layer of the route opens a scope. A mistake in the program: 500.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("this request has no lock scope: add a `LockScopeLayer` to the route")]
-pub struct LockScopeRejection(());
-
-impl IntoResponse for LockScopeRejection {
-    fn into_response(self) -> Response {
-        (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
-    }
-}
-
-/// The rejection of [`Held`]: the request holds no lock. A mistake in the program: 500.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error(
-    "no lock is held for this request: put a `LockLayer` around the handler that locks this method \
-     (not `.writes_only()` for a GET), or take `Option<Held>`, or lock in the handler with `Locked`"
-)]
-pub struct HeldRejection(());
-
-/// The rejection of [`Owner`]: the request has none. A mistake in the program: 500.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error(
-    "this request has no lock owner: put a `LockLayer` around the handler that locks this method, \
-     or a `Locked` before `Owner` in its arguments, or take `Option<Owner>`, or make one with \
-     `LockManager::new_owner`"
-)]
-pub struct OwnerRejection(());
-
-impl IntoResponse for HeldRejection {
-    fn into_response(self) -> Response {
-        (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
-    }
-}
-
-impl IntoResponse for OwnerRejection {
-    fn into_response(self) -> Response {
-        (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
     }
 }

@@ -22,7 +22,7 @@
 //!
 //! | level | message | meaning |
 //! |---|---|---|
-//! | `error` | `lock layer misconfigured`, with the field `problem` | no request to a route has a key; once per layer |
+//! | `error` | `lock layer misconfigured`, with the field `problem` | no request to a route has a key, once per layer; or a handler extracts what no layer provides, once per extractor |
 //! | `warn` | `lock lost while held` | a guard was lost: see below |
 //! | `warn` | `lock server self-test warning`, with the field `warning` | the server may evict locks, is a replica, or cannot grant locks now |
 //! | `warn` | `lock store unreachable`, with the fields `address` and `cause` | a server does not reply; once per outage |

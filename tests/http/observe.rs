@@ -2,10 +2,12 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use axum::Router;
+use axum::routing::get;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_lock::backend::BackendErrorKind;
-use tower_lock::{LockLayer, LockManager, OnUnavailable};
+use tower_lock::{Held, LockLayer, LockManager, LockScope, OnUnavailable, Owner};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::support::broken::broken;
@@ -133,4 +135,26 @@ fn would_be_rejections_are_logged() {
     let log = logged(unlocked(down().observe_only(), 3));
     assert_eq!(log.matches("request would be rejected").count(), 3, "{log}");
     assert!(!log.contains(KEY), "{log}");
+}
+
+#[test]
+fn extractors_without_layer_are_counted() {
+    let outcome = "tower_lock_acquires_total".to_owned();
+    let expected = (outcome, "invalid_setup".to_owned(), 3);
+    assert!(counted(without_layers()).contains(&expected));
+}
+
+async fn without_layers() {
+    let app: Router = Router::new()
+        .route("/held", get(async |_: Held| ()))
+        .route("/owner", get(async |_: Owner| ()))
+        .route("/scope", get(async |_: LockScope| ()));
+    for path in ["/held", "/owner", "/scope"] {
+        let request = http::Request::get(path).body(axum::body::Body::empty());
+        let response = app.clone().oneshot(request.unwrap()).await.unwrap();
+        assert_eq!(response.status(), 500);
+        assert_eq!(response.headers()["cache-control"], "no-store");
+        let media_type = &response.headers()["content-type"];
+        assert_eq!(media_type, "application/problem+json");
+    }
 }

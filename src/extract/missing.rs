@@ -1,0 +1,88 @@
+//! Rejections of handlers that extract what no layer provides: mistakes of the program.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::response::{IntoResponse, Response};
+
+use crate::{Error, ErrorKind, observe};
+
+/// The handler extracts [`LockScope`](crate::LockScope), and the request has none. Answered with 500
+/// `lock-misconfigured`; the log has this text.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("this request has no lock scope: add a `LockScopeLayer` to the route")]
+pub struct LockScopeRejection(());
+
+/// The handler extracts [`Held`](crate::Held), and no layer holds a lock. Answered with 500 `lock-misconfigured`;
+/// the log has this text.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(
+    "no lock is held for this request: put a `LockLayer` around the handler that locks this method \
+     (not `.writes_only()` for a GET), or take `Option<Held>`, or lock in the handler with `Locked`"
+)]
+pub struct HeldRejection(());
+
+/// The handler extracts its [`Owner`](crate::Owner), and the request has none. Answered with 500
+/// `lock-misconfigured`; the log has this text.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(
+    "this request has no lock owner: put a `LockLayer` around the handler that locks this method, \
+     or a `Locked` before `Owner` in its arguments, or take `Option<Owner>`, or make one with \
+     `LockManager::new_owner`"
+)]
+pub struct OwnerRejection(());
+
+impl LockScopeRejection {
+    pub(super) fn new() -> Self {
+        Self(())
+    }
+}
+
+impl HeldRejection {
+    pub(super) fn new() -> Self {
+        Self(())
+    }
+}
+
+impl OwnerRejection {
+    pub(super) fn new() -> Self {
+        Self(())
+    }
+}
+
+impl IntoResponse for LockScopeRejection {
+    fn into_response(self) -> Response {
+        static IS_LOGGED: AtomicBool = AtomicBool::new(false);
+        misconfigured("LockScope", &self, &IS_LOGGED)
+    }
+}
+
+impl IntoResponse for HeldRejection {
+    fn into_response(self) -> Response {
+        static IS_LOGGED: AtomicBool = AtomicBool::new(false);
+        misconfigured("Held", &self, &IS_LOGGED)
+    }
+}
+
+impl IntoResponse for OwnerRejection {
+    fn into_response(self) -> Response {
+        static IS_LOGGED: AtomicBool = AtomicBool::new(false);
+        misconfigured("Owner", &self, &IS_LOGGED)
+    }
+}
+
+/// Returns the response that a layer gives to a mistake of the program. Each request is counted, and the first one
+/// is logged with the remedy.
+fn misconfigured(
+    extractor: &'static str,
+    mistake: &impl fmt::Display,
+    is_logged: &AtomicBool,
+) -> Response {
+    if !is_logged.swap(true, Ordering::Relaxed) {
+        observe::misconfigured(extractor, mistake);
+    }
+    let error = Error::new(ErrorKind::InvalidSetup);
+    observe::acquired(Err(&error), || Duration::ZERO);
+    error.into_response()
+}
