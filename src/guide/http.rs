@@ -160,6 +160,9 @@
 //! # }
 //! ```
 //!
+//! The manager is needed only by the layer here. `Locked`, and handlers that call `acquire`, need it in the state:
+//! `.with_state(locks)`. [`Locked`](crate::Locked#a-state-with-other-values) shows a state with other values.
+//!
 //! The documentation of [`LockLayer`](crate::LockLayer#where-to-put-it) states where to put the layer among
 //! authentication, timeouts and limits.
 //!

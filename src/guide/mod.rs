@@ -27,7 +27,7 @@
 //! | [`operations`] | monitor, shut down and repair a service in production |
 //! | [`order`] | find out which waiter is next, and what a failed process costs |
 //! | [`runtimes`] | use several runtimes, blocking handlers or synchronous code |
-//! | [`testing`] | test a service that locks, or run the tests of this crate |
+//! | [`testing`] | test a service that locks, write a backend, or run the tests of this crate |
 //! | [`benchmarks`] | estimate the cost, and compare with other locks |
 //! | [`porting`] | replace a mutex, `SELECT … FOR UPDATE` or Redisson |
 //!

@@ -18,7 +18,10 @@
 //! `shutting_down`, `invalid_key`, `invalid_setup`, `no_route`, `body_too_large`, `body_timeout`, `body_failed`,
 //! `invalid_option`, `key_conflict` or `reentrancy_limit`. No label contains a key.
 //!
-//! The feature `tracing` reports these events:
+//! The feature `tracing` reports these events to the program's subscriber, such as `tracing_subscriber::fmt().init()`.
+//! Without the feature, [`LockLayer::on_reject`](crate::LockLayer::on_reject) can log
+//! [`LockRejection::error`](crate::LockRejection::error) and its sources, which contain the cause.
+//!
 //!
 //! | level | message | meaning |
 //! |---|---|---|
@@ -48,7 +51,7 @@
 //! | 409 `resource-busy` | another owner held the lock for the whole wait | measure how long handlers hold it; shorten them or raise the wait; use finer [keys](super::keys) |
 //! | 429 `too-many-waiters` | 1,024 acquires wait for this key | find the client that repeats its request; raise [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) only with a reason |
 //! | 503 `lock-overload` | 65,536 acquires wait in this manager | as above, over all keys: [`max_waiters`](crate::LockManagerBuilder::max_waiters) |
-//! | 503 `lock-unavailable` with `Retry-After` | the server did not reply within the wait | read the `cause` in the log; check the network, the load and the failover of the server |
+//! | 503 `lock-unavailable` with `Retry-After` | the server did not reply within the wait | read the `cause` of the event `lock store unreachable` in the log; check the network, the load and the failover of the server |
 //! | 503 `lock-unavailable` without `Retry-After` | the server rejects this client | check the password, the [permissions](super::redis#permissions) and the certificate |
 //! | 408 or 413 | [`read_body_first`](crate::LockLayer::read_body_first) rejected a body | raise its deadline or limit if the clients are right |
 //! | 503 `shutting-down` | this instance is ending | nothing: another instance serves the retry |

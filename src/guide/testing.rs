@@ -1,4 +1,4 @@
-//! Testing: for those that test a service with locks, or change this crate.
+//! Testing: for those that test a service with locks, write a backend, or change this crate.
 //!
 //! # A service under test
 //!
@@ -51,21 +51,142 @@
 //!
 //! # A backend of your own
 //!
-//! The feature `conformance` has the contract of [`Backend`](crate::Backend) as test functions. Pass two handles on one
-//! store, as two processes would have them:
+//! A store implements the six required methods of [`Backend`](crate::Backend). The defaults of the others are for a store
+//! without a queue of waiters. The feature `conformance` has the contract as test functions. They take two handles on one
+//! store, as two processes would have them. This store is a table in memory:
 //!
 //! ```
+//! # #[cfg(not(feature = "conformance"))]
+//! # fn main() {}
 //! # #[cfg(feature = "conformance")]
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() {
-//! use tower_lock::backend::{Memory, conformance};
+//! use std::collections::HashMap;
+//! use std::sync::{Arc, Mutex, MutexGuard};
+//! use std::time::Duration;
 //!
-//! let memory = Memory::new();
-//! conformance::all(&memory, &memory.clone()).await;
+//! use tokio::time::Instant;
+//! use tower_lock::backend::{
+//!     AcquireRequest, Acquired, BackendError, ForceReleased, HintSender, Hints, Holder, LeaseId,
+//!     Release, Released, Renewal, Renewed, conformance,
+//! };
+//! use tower_lock::{Backend, LockKey};
+//! use uuid::Uuid;
+//!
+//! /// Clones share one store.
+//! #[derive(Clone, Default)]
+//! struct Table(Arc<Mutex<Rows>>);
+//!
+//! #[derive(Default)]
+//! struct Rows {
+//!     counter: u64,
+//!     leases: HashMap<LockKey, (LeaseId, Instant)>,
+//!     subscribers: Vec<(LockKey, HintSender)>,
+//! }
+//!
+//! impl Rows {
+//!     /// Returns the lease that holds the key, and its remaining TTL.
+//!     fn holder(&self, key: &LockKey) -> Option<(LeaseId, Duration)> {
+//!         let (lease, end) = self.leases.get(key)?;
+//!         let ttl = end.saturating_duration_since(Instant::now());
+//!         (!ttl.is_zero()).then_some((*lease, ttl))
+//!     }
+//!
+//!     fn is_held(&self, key: &LockKey, lease: LeaseId) -> bool {
+//!         self.holder(key).is_some_and(|(holder, _)| holder == lease)
+//!     }
+//!
+//!     /// Frees the key, and notifies its subscribers.
+//!     fn free(&mut self, key: &LockKey) {
+//!         self.leases.remove(key);
+//!         self.subscribers.retain(|(watched, sender)| {
+//!             if watched == key {
+//!                 sender.hint();
+//!             }
+//!             !sender.is_closed()
+//!         });
+//!     }
+//! }
+//!
+//! impl Table {
+//!     fn rows(&self) -> MutexGuard<'_, Rows> {
+//!         self.0.lock().expect("no method panics")
+//!     }
+//! }
+//!
+//! impl Backend for Table {
+//!     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
+//!         let mut rows = self.rows();
+//!         match rows.holder(&request.key) {
+//!             Some((lease, ttl)) if lease != request.lease => Ok(Acquired::busy(ttl)),
+//!             // Free, or a repeat of the attempt that was granted.
+//!             _ => {
+//!                 rows.counter += 1;
+//!                 let end = Instant::now() + request.ttl;
+//!                 rows.leases.insert(request.key.clone(), (request.lease, end));
+//!                 Ok(Acquired::granted(rows.counter))
+//!             }
+//!         }
+//!     }
+//!
+//!     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
+//!         let mut rows = self.rows();
+//!         let renew = |renewal: &Renewal| {
+//!             if !rows.is_held(&renewal.key, renewal.lease) {
+//!                 return Ok(Renewed::NotHeld);
+//!             }
+//!             let (_, end) = rows.leases.get_mut(&renewal.key).expect("it is held");
+//!             // A renewal does not shorten a lease.
+//!             *end = (*end).max(Instant::now() + renewal.ttl);
+//!             Ok(Renewed::Renewed)
+//!         };
+//!         renewals.iter().map(renew).collect()
+//!     }
+//!
+//!     async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
+//!         let mut rows = self.rows();
+//!         let release = |release: &Release| {
+//!             if !rows.is_held(&release.key, release.lease) {
+//!                 return Ok(Released::NotHeld);
+//!             }
+//!             rows.free(&release.key);
+//!             Ok(Released::Released)
+//!         };
+//!         leases.iter().map(release).collect()
+//!     }
+//!
+//!     fn watch(&self, key: &LockKey, _manager: Uuid) -> Hints {
+//!         let (sender, hints) = Hints::channel();
+//!         // The subscription is in effect.
+//!         sender.hint();
+//!         self.rows().subscribers.push((key.clone(), sender));
+//!         hints
+//!     }
+//!
+//!     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
+//!         let holder = self.rows().holder(key);
+//!         Ok(holder.map(|(lease, ttl)| Holder::new(lease.to_string(), ttl, 1)))
+//!     }
+//!
+//!     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
+//!         let mut rows = self.rows();
+//!         if rows.holder(key).is_none() {
+//!             return Ok(ForceReleased::NotHeld);
+//!         }
+//!         rows.free(key);
+//!         Ok(ForceReleased::Released)
+//!     }
+//! }
+//!
+//! let store = Table::default();
+//! conformance::all(&store, &store.clone()).await;
 //! # }
-//! # #[cfg(not(feature = "conformance"))]
-//! # fn main() {}
 //! ```
+//!
+//! A store outside of this process writes a key as [`LockKey::as_str`](crate::LockKey::as_str), and a lease as its
+//! `to_string()`. A store that other processes share also needs a counter that survives a restart, or that begins at its clock, and
+//! errors that state whether a command [may have taken effect](crate::backend::BackendError::unknown).
+//! `LockManager::builder(store)` creates the manager.
 //!
 //! # The examples
 //!

@@ -159,7 +159,9 @@ impl LockKey {
         }
     }
 
-    /// The encoded name, as it stands in Redis after the prefix. Empty for an invalid key.
+    /// Returns the encoded name, which is empty for an invalid key. In Redis it follows the prefix.
+    ///
+    /// A key has no `Display`, because it can contain personal data that must not reach a log by accident.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match &self.repr {

@@ -86,7 +86,7 @@ impl Problem {
             },
             // A client sees the same status, but waiting does not help.
             ErrorKind::Misconfigured => Self {
-                detail: "locks cannot be taken",
+                detail: "locks cannot be acquired",
                 temporary: false,
                 ..Self::of(ErrorKind::Unavailable)
             },
@@ -94,7 +94,7 @@ impl Problem {
                 name: Some("lock-unavailable"),
                 status: StatusCode::SERVICE_UNAVAILABLE,
                 title: "Lock unavailable",
-                detail: "locks cannot be taken at the moment; this is temporary",
+                detail: "locks cannot be acquired at the moment; this is temporary",
                 temporary: true,
                 grpc: GrpcStatus::Unavailable,
             },
@@ -167,7 +167,7 @@ impl Problem {
                 name: Some("lock-key-conflict"),
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock key conflict",
-                detail: "the name of the lock belongs to something else",
+                detail: "the key of the lock holds something else",
                 temporary: false,
                 grpc: GrpcStatus::Internal,
             },
@@ -175,7 +175,7 @@ impl Problem {
                 name: Some("lock-reentrancy"),
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock reentrancy",
-                detail: "the request took the same lock too many times",
+                detail: "the request acquired the same lock too many times",
                 temporary: false,
                 grpc: GrpcStatus::Internal,
             },
@@ -183,7 +183,7 @@ impl Problem {
                 name: Some("lock-option-invalid"),
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock option invalid",
-                detail: "the server asks for the lock with options that cannot be used",
+                detail: "the server set an option of the lock that is out of bounds",
                 temporary: false,
                 grpc: GrpcStatus::Internal,
             },
@@ -192,7 +192,7 @@ impl Problem {
 }
 
 impl LockRejection {
-    /// `waited` is how long the request stood before the lock, if it did.
+    /// `waited` is the time that the request waited for the lock, if it did.
     pub(crate) fn new(error: Error, request_info: RequestInfo, waited: Option<Duration>) -> Self {
         let problem = Problem::of(error.kind());
         let retry_after = problem

@@ -161,7 +161,7 @@ async fn unreachable_backend_is_503_without_handler() {
     answer.assert_row(503, true, "lock-unavailable", ErrorKind::Unavailable);
     assert!(!answer.body.contains("on purpose"));
     // The source of the error is for the operator only.
-    let detail = "locks cannot be taken at the moment; this is temporary";
+    let detail = "locks cannot be acquired at the moment; this is temporary";
     assert_eq!(answer.json()["detail"], detail);
 }
 

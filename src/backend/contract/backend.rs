@@ -20,7 +20,8 @@ use crate::backend::{ContendRequest, Contended, Hints};
 /// command returns a definite outcome, or a [`BackendError`] that states whether the command may have
 /// taken effect. The functions in
 /// [`conformance`](https://docs.rs/tower-lock/latest/tower_lock/backend/conformance/) (feature
-/// `conformance`) are this contract in code. Run them against your own backend.
+/// `conformance`) are this contract in code. Run them against your own backend. The page
+/// [`testing`](crate::guide::testing#a-backend-of-your-own) has a complete example.
 ///
 /// The engine guarantees:
 ///
