@@ -8,7 +8,7 @@ use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Extended,
     Fence, ForceReleased, Hint, HintSender, Hints, Holder, KeepRequest, LeaseId, QuorumBuilder,
-    Release, Released, ReleasedOrKept, Renewal, Renewed,
+    Release, Released, ReleasedOrKept, Renewal, Renewed, TransferTerms,
 };
 use tower_lock::{
     Acquire, AcquireFuture, BodyFirst, BodyFirstFuture, ByExtension, ByFn, ByHeader, ByPath,
@@ -73,6 +73,7 @@ assert_shared!(
 assert_shared!(
     Acquired,
     Contended,
+    TransferTerms,
     Renewed,
     Released,
     ReleasedOrKept,
