@@ -10,7 +10,7 @@
 mod suspended;
 
 use std::num::NonZeroU64;
-use std::ops::Add;
+use std::ops::{Add, Div, Sub};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -37,12 +37,18 @@ impl Moment {
         NonZeroU64::new(nanos).map_or(Self::FIRST, Self)
     }
 
+    /// Returns the moment of this reading of tokio's clock.
+    #[inline]
+    fn counted(ticked: i64, Span(suspended): Span) -> Self {
+        Self::new(START.wrapping_add_signed(ticked.saturating_add(suspended)))
+    }
+
     /// Returns the present moment. Reads two clocks, about 20 ns each.
     #[inline]
     pub(super) fn now() -> Self {
         let clocks = suspended::clocks();
         let ticked = ticked(Instant::now(), clocks);
-        Self::new(START.wrapping_add_signed(ticked)) + Span(clocks.total(ticked)) + simulated()
+        Self::counted(ticked, Span(clocks.total(ticked)) + simulated())
     }
 
     /// Returns the time since `earlier`, or zero if `earlier` is later.
@@ -57,22 +63,26 @@ impl Moment {
     }
 
     pub(super) fn before(self, span: Duration) -> Self {
-        Self::new(self.0.get().saturating_sub(nanos(span).unsigned_abs()))
+        self - Span::new(span)
     }
 }
 
 /// Returns the total suspended time that [`Moment::now`] has noticed. An increase between two calls
 /// shows a resume.
 pub(super) fn suspended() -> Duration {
-    Span(suspended::clocks().noticed()).get() + simulated()
+    noticed().get()
+}
+
+fn noticed() -> Span {
+    Span(suspended::clocks().noticed()) + simulated()
 }
 
 /// Returns the time for which a test has suspended this thread.
-fn simulated() -> Duration {
+fn simulated() -> Span {
     #[cfg(feature = "test-util")]
-    return crate::test_util::suspended();
+    return Span::new(crate::test_util::suspended());
     #[cfg(not(feature = "test-util"))]
-    Duration::ZERO
+    Span::ZERO
 }
 
 /// Returns the reading of tokio's clock at `at`.
@@ -97,6 +107,14 @@ impl Add<Span> for Moment {
 
     fn add(self, Span(nanos): Span) -> Self {
         Self(self.0.saturating_add(nanos.unsigned_abs()))
+    }
+}
+
+impl Sub<Span> for Moment {
+    type Output = Self;
+
+    fn sub(self, Span(nanos): Span) -> Self {
+        Self::new(self.0.get().saturating_sub(nanos.unsigned_abs()))
     }
 }
 
@@ -132,7 +150,7 @@ impl AtomicMoment {
 impl From<Instant> for Moment {
     fn from(at: Instant) -> Self {
         let ticked = ticked(at, suspended::clocks());
-        Self::new(START.wrapping_add_signed(ticked)) + suspended()
+        Self::counted(ticked, noticed())
     }
 }
 
@@ -141,7 +159,7 @@ impl From<Instant> for Moment {
 impl From<Moment> for Instant {
     fn from(at: Moment) -> Self {
         let start = Self::from_std(suspended::clocks().start);
-        let ticked = at.before(suspended()).0.get();
+        let ticked = (at - noticed()).0.get();
         let span = Duration::from_nanos(ticked.abs_diff(START));
         if ticked < START {
             start - span
@@ -156,6 +174,7 @@ impl From<Moment> for Instant {
 pub(super) struct Span(i64);
 
 impl Span {
+    pub(super) const ZERO: Self = Self(0);
     pub(super) const FOREVER: Self = Self(i64::MAX);
 
     pub(super) const fn new(span: Duration) -> Self {
@@ -164,6 +183,27 @@ impl Span {
 
     pub(super) const fn get(self) -> Duration {
         Duration::from_nanos(self.0.unsigned_abs())
+    }
+
+    /// Returns zero if `span` is longer.
+    pub(super) fn saturating_sub(self, Self(span): Self) -> Self {
+        Self(self.0.saturating_sub(span).max(0))
+    }
+}
+
+impl Add for Span {
+    type Output = Self;
+
+    fn add(self, Self(span): Self) -> Self {
+        Self(self.0.saturating_add(span))
+    }
+}
+
+impl Div<u32> for Span {
+    type Output = Self;
+
+    fn div(self, by: u32) -> Self {
+        Self(self.0 / i64::from(by))
     }
 }
 

@@ -35,6 +35,9 @@ const RENEW_AT: u32 = 3;
 /// Renewals that are due within this fraction of their lease join a round that is being sent.
 const RENEW_EARLY: u32 = 20;
 
+/// The fixed part of the drift.
+const DRIFT: Span = Span::new(Duration::from_millis(2));
+
 /// The number of a lease within its manager. The manager's part of the [`LeaseId`] is not stored,
 /// because it would be the same for every held lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,13 +91,13 @@ enum Wanted {
 /// The time counts from before the command was sent, since the lease in the backend begins between that
 /// moment and the reply. The drift, 1 % + 2 ms, covers clocks that run at different speeds, so a loss
 /// is reported before the backend can admit another holder.
-pub(super) fn valid_until(sent_at: Moment, ttl: Duration) -> Moment {
-    let drift = ttl / 100 + Duration::from_millis(2);
+pub(super) fn valid_until(sent_at: Moment, ttl: Span) -> Moment {
+    let drift = ttl / 100 + DRIFT;
     sent_at + ttl.saturating_sub(drift)
 }
 
-fn expires_at(sent_at: Moment, ttl: Duration) -> Moment {
-    sent_at + (ttl + ttl / 100 + Duration::from_millis(2))
+fn expires_at(sent_at: Moment, ttl: Span) -> Moment {
+    sent_at + (ttl + ttl / 100 + DRIFT)
 }
 
 impl Lease {
@@ -108,14 +111,14 @@ impl Lease {
         Self {
             number,
             ttl: terms.ttl,
-            valid_until: valid_until(sent_at, terms.ttl.get()),
-            expires_at: expires_at(sent_at, terms.ttl.get()),
+            valid_until: valid_until(sent_at, terms.ttl),
+            expires_at: expires_at(sent_at, terms.ttl),
             wanted: if terms.renewed {
                 Wanted::Always
             } else {
                 Wanted::Nothing
             },
-            upkeep: Upkeep::Due(sent_at + terms.ttl.get() / RENEW_AT),
+            upkeep: Upkeep::Due(sent_at + terms.ttl / RENEW_AT),
             counter,
             tokens_per_counter,
             is_short: false,
@@ -133,8 +136,8 @@ impl Lease {
         self.number == LeaseNumber::of(id)
     }
 
-    pub(super) fn ttl(&self) -> Duration {
-        self.ttl.get()
+    pub(super) fn ttl(&self) -> Span {
+        self.ttl
     }
 
     /// Returns the longest remaining TTL that the backend may have, whatever the fate of the last renewal.
@@ -175,10 +178,10 @@ impl Lease {
         self.ttl == terms.ttl && self.is_renewed() == terms.renewed
     }
 
-    fn prolong(&mut self, sent_at: Moment, ttl: Duration) {
+    fn prolong(&mut self, sent_at: Moment, ttl: Span) {
         self.valid_until = self.valid_until.max(valid_until(sent_at, ttl));
         self.expires_at = self.expires_at.max(expires_at(sent_at, ttl));
-        self.upkeep = Upkeep::Due(sent_at + self.ttl() / RENEW_AT);
+        self.upkeep = Upkeep::Due(sent_at + self.ttl / RENEW_AT);
         self.is_short = false;
     }
 
@@ -229,7 +232,7 @@ impl Lease {
     pub(super) fn renews_early(&self, now: Moment) -> bool {
         let early = match self.upkeep {
             Upkeep::Due(_) if !self.is_short => self.ttl() / RENEW_EARLY,
-            Upkeep::Due(_) | Upkeep::RetryDue(_) | Upkeep::InFlight { .. } => Duration::ZERO,
+            Upkeep::Due(_) | Upkeep::RetryDue(_) | Upkeep::InFlight { .. } => Span::ZERO,
         };
         self.next_renewal().is_some_and(|due| due <= now + early)
     }
@@ -240,7 +243,7 @@ impl Lease {
             return None;
         }
         self.upkeep = Upkeep::sent(now);
-        Some(self.ttl())
+        Some(self.ttl.get())
     }
 
     /// Stops the renewals because the runtime of the holder has ended.
@@ -267,8 +270,9 @@ impl Lease {
         match outcome {
             Ok(Renewed::Renewed) => {
                 let again = self.upkeep.is_due_again(now);
+                let ttl = Span::new(ttl);
                 self.prolong(sent_at, ttl);
-                if again || self.ttl() != ttl {
+                if again || self.ttl != ttl {
                     self.upkeep = Upkeep::Due(now);
                 } else if self.wanted == Wanted::Once {
                     self.wanted = Wanted::Nothing;
@@ -283,7 +287,7 @@ impl Lease {
             // acquire may have raised.
             Err(_) => {
                 let left = self.valid_until.since(now);
-                let soon = (self.ttl() / 30).min(left / 4);
+                let soon = (self.ttl.get() / 30).min(left / 4);
                 let soon = soon.clamp(Duration::from_millis(10), Duration::from_secs(1));
                 self.upkeep = Upkeep::RetryDue(now + soon);
             }

@@ -46,3 +46,36 @@ async fn suspend_moves_moments_and_no_timers() {
     let at = Instant::from(moment + 5 * SECOND);
     assert_eq!(at, instant + SECOND);
 }
+
+#[test]
+fn spans_calculate_like_durations() {
+    let spans = [0, 1, 7, 1_999_999, 3_000_000_001].map(Duration::from_nanos);
+    for (one, other) in spans
+        .into_iter()
+        .flat_map(|one| spans.map(|other| (one, other)))
+    {
+        let (one_span, other_span) = (Span::new(one), Span::new(other));
+        assert_eq!((one_span + other_span).get(), one + other);
+        let difference = one_span.saturating_sub(other_span).get();
+        assert_eq!(difference, one.saturating_sub(other));
+        assert_eq!((one_span / 3).get(), one / 3);
+        let now = Moment::now();
+        assert_eq!((now + one_span).since(now), one);
+        assert_eq!(now.since(now - one_span), one);
+    }
+    assert_eq!(
+        Span::FOREVER + Span::new(Duration::from_nanos(1)),
+        Span::FOREVER
+    );
+}
+
+#[test]
+fn stored_moment_moves_back_only() {
+    let now = Moment::now();
+    let stored = AtomicMoment::new(now + SECOND);
+    assert!(!stored.no_later_than(now + 2 * SECOND));
+    assert!(!stored.no_later_than(now + SECOND), "no change");
+    assert_eq!(stored.load(), now + SECOND);
+    assert!(stored.no_later_than(now));
+    assert_eq!(stored.load(), now);
+}

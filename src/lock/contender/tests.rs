@@ -18,7 +18,7 @@ use crate::lock::tests::{MS, RENEWED, SECOND, Slow};
 fn late_grant_is_resolved() {
     let engine = Engine::new(Arc::new(Memory::new()), Options::default(), None);
     let sent_at = Moment::now();
-    let end = valid_until(sent_at, RENEWED.ttl.get());
+    let end = valid_until(sent_at, RENEWED.ttl);
     for (now, is_granted) in [(end.before(MS), true), (end, false)] {
         let replied = Replied {
             lease: engine.new_lease_id(),

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::state::{Contending, Lane, Phase, Seen};
-use crate::lock::clock::Moment;
+use crate::lock::clock::{Moment, Span};
 
 /// The assumed time of one grant before the first one.
 const UNKNOWN: Duration = Duration::from_millis(100);
@@ -14,7 +14,7 @@ const UNKNOWN: Duration = Duration::from_millis(100);
 /// The number of grants and the time after which the older ones count half. Holds of one process alternate with the
 /// turns of others, so a few grants do not show the mean.
 const RECENT_GRANTS: u32 = 16;
-const RECENT: Duration = Duration::from_secs(1);
+const RECENT: Span = Span::new(Duration::from_secs(1));
 
 /// The time for which an estimate serves further rejections, so that a full queue rejects cheaply.
 const SERVES: Duration = Duration::from_millis(10);
@@ -24,7 +24,7 @@ const SERVES: Duration = Duration::from_millis(10);
 pub(super) struct Pace {
     /// The last grant, or the begin of the hold for whose end the queue waits.
     last: Moment,
-    time: Duration,
+    time: Span,
     grants: u32,
     estimate: Option<Estimate>,
 }
@@ -42,7 +42,7 @@ impl Default for Pace {
     fn default() -> Self {
         Self {
             last: Moment::FIRST,
-            time: Duration::ZERO,
+            time: Span::ZERO,
             grants: 0,
             estimate: None,
         }
@@ -57,17 +57,17 @@ impl Pace {
 
     /// Records a grant to a waiter.
     pub(super) fn advance(&mut self, now: Moment) {
-        self.time += now.since(self.last);
+        self.time = self.time + now.span_since(self.last);
         self.grants += 1;
         self.last = now;
         if self.grants >= RECENT_GRANTS && self.time >= RECENT {
-            self.time /= 2;
+            self.time = self.time / 2;
             self.grants /= 2;
         }
     }
 
     fn mean(&self) -> Option<Duration> {
-        (self.grants > 0).then(|| self.time / self.grants)
+        (self.grants > 0).then(|| (self.time / self.grants).get())
     }
 }
 

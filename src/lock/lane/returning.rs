@@ -64,7 +64,7 @@ impl Lane {
         });
         let release_or_keep = ReleaseOrKeep {
             outgoing,
-            ttl: Span::new(lease.ttl()),
+            ttl: lease.ttl(),
             needs_counter: !lease.has_tokens(),
         };
         self.move_to(home);

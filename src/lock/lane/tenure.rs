@@ -153,7 +153,7 @@ impl Tenure {
     pub(super) fn renewal_overdue(&self, response_timeout: Duration) -> Moment {
         let due = match self.lease.in_flight_since() {
             // A short lease cannot wait for the reply.
-            Some(since) => Some(since + response_timeout.min(self.lease.ttl() / 6)),
+            Some(since) => Some(since + response_timeout.min(self.lease.ttl().get() / 6)),
             None => self.lease.next_renewal(),
         };
         let valid_until = self.grant.valid_until();
@@ -176,7 +176,7 @@ impl Tenure {
         let end = if terms.renewed {
             End::Renewed(terms.ttl)
         } else {
-            End::At(valid_until(now, terms.ttl.get()))
+            End::At(valid_until(now, terms.ttl))
         };
         let limit = now + terms.max_hold;
         let is_alike = self.listed().is_empty()
@@ -199,7 +199,7 @@ impl Tenure {
     /// Returns the end of each hold while they are alike. The lease then has the terms of the first one.
     fn end_of_alike(&self) -> End {
         if self.lease.is_renewed() {
-            End::Renewed(Span::new(self.lease.ttl()))
+            End::Renewed(self.lease.ttl())
         } else {
             End::At(self.lease.valid_until())
         }

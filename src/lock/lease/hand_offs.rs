@@ -7,7 +7,7 @@ use super::{Lease, RENEW_AT};
 use crate::FencingToken;
 use crate::backend::{BackendError, Extended, ReleasedOrKept, Renewed};
 use crate::lock::claim::Terms;
-use crate::lock::clock::Moment;
+use crate::lock::clock::{Moment, Span};
 
 /// The longest time for which one lease is handed off in this process before the backend decides.
 pub(super) const HANDOFF_TIME: Duration = Duration::from_millis(50);
@@ -136,7 +136,7 @@ impl Lease {
             return None;
         }
         self.upkeep = Upkeep::sent(now);
-        Some(self.ttl())
+        Some(self.ttl.get())
     }
 
     /// Applies the reply to an extension. `waiting` is the number of waiters in this process.
@@ -167,10 +167,8 @@ impl Lease {
                 self.upkeep = if self.upkeep.is_due_again(now) || self.is_short {
                     Upkeep::Due(now)
                 } else {
-                    Upkeep::Due(
-                        self.valid_until
-                            .before(self.ttl() / RENEW_AT * (RENEW_AT - 1)),
-                    )
+                    let left = self.ttl.get() / RENEW_AT * (RENEW_AT - 1);
+                    Upkeep::Due(self.valid_until.before(left))
                 };
                 return;
             }
@@ -198,6 +196,6 @@ impl Lease {
         };
         *self.hand_offs_mut() = kept;
         self.hands_off_until = Some(sent_at + HANDOFF_TIME);
-        self.prolong(sent_at, ttl);
+        self.prolong(sent_at, Span::new(ttl));
     }
 }

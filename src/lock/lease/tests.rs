@@ -52,8 +52,8 @@ fn renewal_moves_deadlines_from_its_send_time() {
     let sent_at = now + 10 * SECOND;
     lease.start_renewal(sent_at);
     lease.renewal_answered(TTL, sent_at, &RENEWED_OK, sent_at + SECOND);
-    assert_eq!(lease.valid_until(), valid_until(sent_at, TTL));
-    assert_eq!(lease.expires_at(), expires_at(sent_at, TTL));
+    assert_eq!(lease.valid_until(), valid_until(sent_at, Span::new(TTL)));
+    assert_eq!(lease.expires_at(), expires_at(sent_at, Span::new(TTL)));
     assert_eq!(lease.next_renewal(), Some(sent_at + TTL / 3));
 }
 

@@ -9,7 +9,7 @@ use crate::lock::clock::{Moment, Span};
 
 /// The least remaining time of a lease that the message of a transfer grants. A renewal has this time. With less,
 /// the transfer is confirmed instead, for the full TTL.
-const LEAST_LEFT: Duration = Duration::from_millis(500);
+const LEAST_LEFT: Span = Span::new(Duration::from_millis(500));
 
 /// A transfer that came after a `contend` of the acquire loop was sent.
 #[derive(Debug, Clone, Copy)]
@@ -37,22 +37,22 @@ impl Lease {
             since,
             ttl,
         } = transfer;
-        let valid_until = valid_until(since, ttl.get());
+        let valid_until = valid_until(since, ttl);
         if !terms.renewed || terms.ttl < ttl || valid_until < now + LEAST_LEFT {
             return None;
         }
         Some(Self {
             valid_until,
             // The transfer came between the two moments.
-            expires_at: expires_at(now, ttl.get()),
-            upkeep: Upkeep::Due(since + ttl.get() / RENEW_AT),
+            expires_at: expires_at(now, ttl),
+            upkeep: Upkeep::Due(since + ttl / RENEW_AT),
             is_short: true,
             ..Self::new(lease, counter, tokens_per_counter, terms, now)
         })
     }
 
     /// Returns the remaining time that the next holder needs, in which a renewal can be repeated.
-    pub(super) fn least_left(&self) -> Duration {
+    pub(super) fn least_left(&self) -> Span {
         match self.is_short {
             true => LEAST_LEFT / 2,
             false => self.ttl() / RENEW_AT,
@@ -94,13 +94,13 @@ mod tests {
         let ttl = RENEWED.ttl.get();
         assert_eq!(lease.start_renewal(sent_at), Some(ttl));
         lease.renewal_answered(ttl, sent_at, &Ok(Renewed::Renewed), sent_at);
-        assert_eq!(lease.valid_until(), valid_until(sent_at, ttl));
+        assert_eq!(lease.valid_until(), valid_until(sent_at, RENEWED.ttl));
         assert_eq!(lease.next_renewal(), Some(sent_at + ttl / RENEW_AT));
     }
 
     #[test]
     fn transferred_lease_near_expiry_is_confirmed() {
-        let latest = TTL - 17 * MS - LEAST_LEFT;
+        let latest = TTL - 17 * MS - LEAST_LEFT.get();
         let (lease, _, now) = transferred(RENEWED, latest);
         // The renewal is overdue.
         assert!(lease.expect("enough left").renews_early(now));

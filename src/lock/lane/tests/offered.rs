@@ -171,7 +171,7 @@ fn half_forgotten() -> (TestLane, Arc<Grant>) {
 #[test]
 fn terms_of_unclaimed_hold_do_not_apply() {
     let (mut lane, grant) = half_forgotten();
-    let own_end = crate::lock::lease::valid_until(lane.now, FIXED.ttl.get());
+    let own_end = crate::lock::lease::valid_until(lane.now, FIXED.ttl);
     assert!(grant.valid_until() > own_end);
     lane.pass(SECOND);
     assert!(lane.look(here()).1.work.is_empty());

@@ -8,7 +8,7 @@ use crate::backend::BackendErrorKind;
 #[test]
 fn nested_leases_renew_for_longest() {
     let (mut lane, grant) = TestLane::held(FIXED);
-    let longest = crate::lock::lease::valid_until(lane.now, 60 * SECOND);
+    let longest = crate::lock::lease::valid_until(lane.now, Span::new(60 * SECOND));
     lane.nest(2, fixed(60));
     lane.nest(3, fixed(30));
     let renewal = lane.start_renewal();
@@ -25,7 +25,7 @@ fn nested_acquire_during_renewal_renews_again() {
     lane.nest(2, FIXED);
     let (first, sent_at) = (lane.start_renewal(), lane.now);
     lane.pass(20 * MS);
-    let wanted = crate::lock::lease::valid_until(lane.now, FIXED.ttl.get());
+    let wanted = crate::lock::lease::valid_until(lane.now, FIXED.ttl);
     lane.nest(3, FIXED);
     assert!(
         lane.renewed(&first, sent_at, Ok(Renewed::Renewed))

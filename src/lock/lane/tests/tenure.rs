@@ -29,10 +29,7 @@ fn renewed_hold_in_fixed_one_lasts_until_dropped() {
     assert!(renew(&mut tenure, now));
     let third = now + RENEWED.ttl.get() / 3;
     assert!(renew(&mut tenure, third), "and again");
-    assert_eq!(
-        tenure.grant.valid_until(),
-        valid_until(third, RENEWED.ttl.get())
-    );
+    assert_eq!(tenure.grant.valid_until(), valid_until(third, RENEWED.ttl));
 
     tenure.unnest(2, third);
     assert_eq!(tenure.grant.valid_until(), own_end);
@@ -46,7 +43,7 @@ fn longer_fixed_hold_in_shorter_one_renews_once() {
     tenure.nest(&again(2, fixed(60)), now);
     assert_eq!(tenure.grant.valid_until(), own_end, "not fetched yet");
     assert!(renew(&mut tenure, now));
-    let end = valid_until(now, 60 * SECOND);
+    let end = valid_until(now, Span::new(60 * SECOND));
     assert_eq!(tenure.grant.valid_until(), end);
     assert_eq!(tenure.next_look(), end);
 
@@ -70,7 +67,7 @@ fn first_hold_dropped_first_leaves_nested_terms() {
     let (mut tenure, now) = tenure(RENEWED);
     tenure.nest(&again(2, FIXED), now);
     tenure.unnest(1, now);
-    let end = valid_until(now, FIXED.ttl.get());
+    let end = valid_until(now, FIXED.ttl);
     assert_eq!((tenure.grant.valid_until(), tenure.next_look()), (end, end));
 
     let (mut tenure, now) = self::tenure(FIXED);
@@ -89,10 +86,7 @@ fn hold_nested_after_first_was_dropped_is_counted() {
     tenure.nest(&again(3, RENEWED), now);
     assert_eq!(tenure.next_look(), now, "a renewal is due");
     tenure.unnest(3, now);
-    assert_eq!(
-        tenure.grant.valid_until(),
-        valid_until(now, FIXED.ttl.get())
-    );
+    assert_eq!(tenure.grant.valid_until(), valid_until(now, FIXED.ttl));
 }
 
 #[test]
