@@ -87,26 +87,23 @@ impl Lanes {
         let mut fresh = None;
         let lane = match &mut found {
             Ok(slot) => &mut slot.get_mut().lane,
-            Err(_) => fresh.get_or_insert_default(),
+            Err(_) => &mut fresh.insert(Box::new(Slot::new(key))).lane,
         };
         let result = event(lane, effects);
         let is_idle = lane.is_idle();
-        let entered = match found {
-            Ok(slot) if is_idle => {
+        let entered = match (found, fresh) {
+            (Ok(slot), _) if is_idle => {
                 slot.remove();
                 self.have_left(guard);
                 return result;
             }
-            Ok(mut slot) => self.schedule(slot.get_mut(), hash, &mut shard.deadlines, effects),
-            Err(_) if is_idle => None,
-            Err(absent) => {
-                let lane = fresh.unwrap_or_default();
-                let key = key.clone();
-                let mut slot = Box::new(Slot { key, lane });
+            (Ok(mut slot), _) => self.schedule(slot.get_mut(), hash, &mut shard.deadlines, effects),
+            (Err(absent), Some(mut slot)) if !is_idle => {
                 let entered = self.schedule(&mut slot, hash, &mut shard.deadlines, effects);
                 (absent.into_table()).insert_unique(hash, slot, |slot| slot.key.hash_code());
                 entered
             }
+            (Err(_), _) => None,
         };
         if let Some(home) = entered {
             shard.drop_stale(home);
@@ -338,6 +335,15 @@ impl Lanes {
                 return;
             }
             left.await;
+        }
+    }
+}
+
+impl Slot {
+    fn new(key: &LockKey) -> Self {
+        Self {
+            key: key.clone(),
+            lane: Lane::default(),
         }
     }
 }
