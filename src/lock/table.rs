@@ -114,7 +114,7 @@ impl Lanes {
     /// Adds the next deadlines of a lane to the index. Returns a runtime whose heap has grown.
     ///
     /// Most events change no deadline, so only that comparison is inline.
-    #[inline]
+    #[inline(always)]
     fn schedule(
         &self,
         slot: &mut Slot,
@@ -122,11 +122,10 @@ impl Lanes {
         deadlines: &mut Deadlines,
         effects: &mut Effects,
     ) -> Option<RuntimeId> {
-        let own = match slot.lane.next_look() {
-            Some((home, at)) if !slot.lane.is_scheduled_by(at) => Some((home, at)),
-            _ if slot.lane.is_awaited_elsewhere() => None,
-            _ => return None,
-        };
+        let own = slot.lane.unscheduled_look();
+        if own.is_none() && !slot.lane.is_awaited_elsewhere() {
+            return None;
+        }
         self.enter(own, slot, hash, deadlines, effects)
     }
 

@@ -22,7 +22,7 @@ pub(in crate::lock) struct Look {
 
 impl Lane {
     /// Returns when the watchdog of the lane's home has to check it.
-    #[inline]
+    #[inline(always)]
     pub(in crate::lock) fn next_look(&self) -> Option<(RuntimeId, Moment)> {
         let at = match &self.phase {
             Phase::Idle => return None,
@@ -45,6 +45,13 @@ impl Lane {
             Phase::Contending(_) => return None,
         };
         self.home.map(|home| (home, at))
+    }
+
+    /// Returns the next look, unless the index has an entry for it.
+    #[inline]
+    pub(in crate::lock) fn unscheduled_look(&self) -> Option<(RuntimeId, Moment)> {
+        let next = self.next_look();
+        next.filter(|(_, at)| !self.is_scheduled_by(*at))
     }
 
     /// Returns `true` if a waiter, or a nested hold, is in another runtime than the lane's own.
