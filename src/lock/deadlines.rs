@@ -61,6 +61,7 @@ impl Deadlines {
     }
 
     /// Drops stale entries once they outnumber the lanes.
+    #[inline]
     pub(super) fn drop_stale(
         &mut self,
         home: RuntimeId,
@@ -69,8 +70,7 @@ impl Deadlines {
     ) {
         let heap = self.heap(home);
         if heap.len() > 2 * lanes + SLACK {
-            heap.retain(|Reverse(entry)| is_live(entry));
-            heap.shrink_to(2 * heap.len() + SLACK);
+            retain(heap, is_live);
         }
     }
 
@@ -86,6 +86,12 @@ impl Deadlines {
             self.heap(home).append(&mut entries);
         }
     }
+}
+
+#[cold]
+fn retain(heap: &mut Heap, is_live: impl Fn(&Entry) -> bool) {
+    heap.retain(|Reverse(entry)| is_live(entry));
+    heap.shrink_to(2 * heap.len() + SLACK);
 }
 
 #[cfg(test)]

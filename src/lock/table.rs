@@ -348,6 +348,7 @@ impl Slot {
 }
 
 impl Shard {
+    #[inline]
     fn drop_stale(&mut self, home: RuntimeId) {
         let lanes = &self.lanes;
         let is_live = |entry: &Entry| {
