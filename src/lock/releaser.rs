@@ -66,7 +66,6 @@ impl Engine {
         now: Moment,
     ) -> Moment {
         let key = grant.key();
-        let immediate = self.backend.immediate();
         let (until, keep) = self.event(key, move |lane, effects| {
             let release = lane::Release {
                 hold,
@@ -75,13 +74,11 @@ impl Engine {
                 now,
             };
             let until = lane.release(key, grant, release, effects);
-            let keep = match &immediate {
-                // Most releases of nested holds return nothing.
-                Some(backend) if lane.is_returning() => {
-                    return_now(self, backend, key, lane, now, effects).zip(lane.home())
-                }
-                _ => None,
-            };
+            // Most releases of nested holds, and all hand-offs, return nothing.
+            let immediate = lane.is_returning().then(|| self.backend.immediate());
+            let keep = immediate.flatten().and_then(|backend| {
+                return_now(self, &backend, key, lane, now, effects).zip(lane.home())
+            });
             (until, keep)
         });
         if let Some((order, home)) = keep {
