@@ -28,7 +28,7 @@ impl Locks {
     /// Returns `true` if a lock is lost by the clock: a poll may take longer than a lease.
     pub(super) fn are_lost(&self, on_lost: OnLost) -> bool {
         on_lost == OnLost::Abort
-            && (self.guard.as_ref().is_some_and(|guard| !guard.is_held()) || self.watch.is_lost())
+            && (self.guard.as_ref().is_some_and(|guard| guard.is_lost()) || self.watch.is_lost())
     }
 }
 
