@@ -192,6 +192,7 @@ impl LockKey {
 }
 
 impl PartialEq for LockKey {
+    #[inline]
     fn eq(&self, other: &Self) -> bool {
         match (&self.repr, &other.repr) {
             (Ok(this), Ok(that)) => this.hash == that.hash && this.text == that.text,
