@@ -9,6 +9,9 @@ FEATURES := axum redis redis-tls tracing metrics conformance test-util
 
 export SERVER
 
+# The modules whose tests `make test-long` runs instead of `make test`.
+LONG := load:: topologies::
+
 # The number of runs of each fault in `make faults`, and words that select faults by name.
 RUNS ?= 20
 ROWS ?=
@@ -39,7 +42,7 @@ SEED ?=
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
-	@echo 'make test-long  faults of servers and processes once, and processes that are killed for PROCESSES_SECONDS=n'
+	@echo 'make test-long  topologies, load, each fault once, and processes that are killed for PROCESSES_SECONDS=n'
 	@echo 'make test-servers  the Redis tests against Redis 6.2, 7.0, 8.2, Valkey 8.1 and 9.1 (requires Python)'
 	@echo 'make faults    each fault $(RUNS) times under load, as a table (RUNS=n, ROWS="words of names"; 100 000 locks run once)'
 	@echo 'make fuzz      requests from a fuzzer against each layer, for FUZZ_SECONDS=n (requires a nightly Rust and cargo-fuzz)'
@@ -58,12 +61,13 @@ help:
 	@echo
 	@echo 'cargo run --example orders   the example to copy; also `bank` (lost updates), `tonic` (gRPC), `jobs` (intervals)'
 
-# `cargo test` excludes the benchmarks, and the programs of `make test-long`.
+# `cargo test` excludes the benchmarks and programs with `test = false` in Cargo.toml.
 test: server curl
-	CARGO='$(CARGO)' .ci/test --all-features
+	CARGO='$(CARGO)' .ci/test --all-features -- $(LONG:%=--skip %)
 
-# They have `test = false` in Cargo.toml. The examples are programs that some tests start.
+# The modules that `make test` skips, and the programs that `cargo test` excludes. Some start examples.
 test-long: server
+	CARGO='$(CARGO)' .ci/test --all-features --test engine --test redis -- $(LONG)
 	$(CARGO) build --all-features --examples
 	CARGO='$(CARGO)' .ci/test --all-features --test faults --test processes
 

@@ -1,4 +1,6 @@
 //! The servers that other tests start, and the behavior that those tests require.
+//!
+//! It is a program of its own: it sets the TLS provider of the process, and the tests of TLS must find none.
 #![allow(clippy::unwrap_used)]
 
 mod support;

@@ -6,7 +6,6 @@ mod background_runtime;
 mod bounds;
 mod cancellation;
 mod faults;
-mod force_release;
 mod hold;
 mod load;
 mod no_wait;

@@ -2,6 +2,7 @@
 //! them for longer than their leases, at random moments.
 //!
 //! It runs for `PROCESSES_SECONDS` (60 by default). `PROCESSES_SEED` repeats a choice of moments.
+//! It is a program of its own, which `make test-long` runs: its processes use all cores.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 mod client;

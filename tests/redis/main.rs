@@ -2,21 +2,17 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod backend;
-mod cluster;
 mod commands;
 mod connections;
 mod engine;
 mod faults;
 mod observe;
 mod permissions;
-mod quarantine;
 #[cfg(target_os = "linux")]
 mod queue;
-mod quorum;
-mod replicas;
 mod runtimes;
-mod sentinel;
 #[path = "../support/mod.rs"]
 mod support;
 mod tls;
+mod topologies;
 mod versions;

@@ -1,4 +1,6 @@
 //! A process on a machine that is suspended for longer than its leases, while Redis continues.
+//!
+//! It is a program of its own: it runs itself again with a preloaded clock.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
