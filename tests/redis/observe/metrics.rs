@@ -21,7 +21,8 @@ async fn transfer(server: &RedisServer) {
     let guard = holder.acquire("k").await.unwrap();
     // A place without a deadline, before all others.
     server.cli(&["ZADD", QUEUE, "0.5", "ended"]);
-    let mut waiting = Box::pin(other.acquire("k").into_future());
+    // The message of a transfer is no grant of a fixed lease, so it is confirmed.
+    let mut waiting = Box::pin(other.acquire("k").lease(LEASE).into_future());
     assert!(poll!(&mut waiting).is_pending());
     let waiting = tokio::spawn(waiting);
     eventually("queued as a listener", || {

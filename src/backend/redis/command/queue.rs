@@ -166,6 +166,11 @@ impl Calls {
                     Ok(Contended::Granted { counter }) => {
                         note(at, Ok(&Acquired::granted(*counter)));
                     }
+                    // The server wrote the place and the counter, so it can grant.
+                    Ok(Contended::Waiting {
+                        transfers: Some(terms),
+                        ..
+                    }) => note(at, Ok(&Acquired::granted(terms.counter))),
                     Ok(Contended::Waiting { .. }) => {}
                     Err(error) => note(at, Err(error)),
                 }
