@@ -12,7 +12,7 @@
 //! | retry due | the backoff has passed | in flight | renewal |
 //!
 //! A lease that the message of a transfer granted has the TTL of a transfer until its first renewal or
-//! extension, which is due when a third of that time has passed. For a fixed lease nothing is sent, and it ends
+//! extension, which is due at once. For a fixed lease nothing is sent, and it ends
 //! at its deadline. All rows need the watchdog of the holder's runtime; an extension needs a separate task.
 
 mod hand_offs;

