@@ -176,7 +176,7 @@
 //! | `redis` | yes | [`RedisBackend`]: one server, Sentinel, Cluster |
 //! | `redis-tls` | no | `rediss://`, through rustls |
 //! | `tracing` | no | events of losses, outages and failed acquires: [`guide::operations`] |
-//! | `metrics` | no | counters and histograms of acquires, losses, waits and the queue: [`guide::operations`] |
+//! | `metrics` | no | counters, gauges and histograms of locks and the backend: [`guide::operations`] |
 //! | `conformance` | no | the backend contract as test functions, in [`backend::conformance`] |
 //! | `test-util` | no | [`Held`] and [`Error`] by hand, for tests of handlers; exempt from semantic versioning |
 //!
@@ -221,6 +221,10 @@ pub use lock::{
     Acquire, AcquireFuture, Held, LockGuard, LockInfo, LockManager, LockManagerBuilder, Lost,
     MAX_HOLD_COUNT, Snapshot,
 };
+#[cfg(feature = "metrics")]
+#[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+pub use observe::metrics;
+pub use observe::{LostReason, Via};
 pub use owner::{FencingToken, Owner};
 
 /// The examples of the README are compiled with the documentation tests.

@@ -114,6 +114,29 @@ fn sleep_on_thread(duration: Duration) -> oneshot::Receiver<()> {
     slept
 }
 
+/// Calls `tick` after each period, on a thread that ends when the call returns `false`.
+///
+/// # Errors
+///
+/// Returns an error if the system allows no further thread.
+#[cfg(feature = "metrics")]
+pub(crate) fn every(
+    period: Duration,
+    mut tick: impl FnMut() -> bool + Send + 'static,
+) -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().name("tower-lock-metrics".to_owned());
+    let started = thread.spawn(move || {
+        loop {
+            std::thread::sleep(period);
+            if !tick() {
+                return;
+            }
+        }
+    });
+    // Detached: it ends with the process.
+    started.map(drop)
+}
+
 /// Starts background tasks, also from a `Drop` outside of any runtime.
 ///
 /// It remembers the runtime of the last call. Without a runtime, the task is dropped unstarted: no call

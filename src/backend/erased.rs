@@ -20,6 +20,7 @@ use super::{
     Renewal, Renewed,
 };
 use crate::LockKey;
+use crate::observe::Tally;
 
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Outcome<T> = BoxFuture<Result<T, BackendError>>;
@@ -42,6 +43,16 @@ pub(crate) trait ErasedBackend: Send + Sync {
     fn inspect(self: Arc<Self>, key: LockKey) -> Outcome<Option<Holder>>;
     fn force_release(self: Arc<Self>, key: LockKey) -> Outcome<ForceReleased>;
     fn immediate(&self) -> Option<CaughtImmediate<'_>>;
+}
+
+/// Returns the backend without its type. The tally counts the time of its commands, unless it replies without waiting.
+pub(crate) fn erased(backend: impl Backend, tally: &Arc<Tally>) -> Arc<dyn ErasedBackend> {
+    #[cfg(feature = "metrics")]
+    if Backend::immediate(&backend).is_none() {
+        return Arc::new(super::metered::Metered::new(backend, Arc::clone(tally)));
+    }
+    let _unused_without_metrics = tally;
+    Arc::new(backend)
 }
 
 impl<B: Backend> ErasedBackend for B {

@@ -9,6 +9,8 @@ mod contract;
 mod erased;
 mod hints;
 mod memory;
+#[cfg(feature = "metrics")]
+mod metered;
 mod queue;
 mod quorum;
 #[cfg(feature = "redis")]
@@ -25,4 +27,4 @@ pub use memory::Memory;
 pub use queue::{ContendRequest, Contended, TransferTerms};
 pub use quorum::{Fence, Node, Quorum, QuorumBuilder};
 
-pub(crate) use erased::{BoxFuture, ErasedBackend};
+pub(crate) use erased::{BoxFuture, ErasedBackend, erased};

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 
@@ -83,6 +82,6 @@ fn misconfigured(
         observe::misconfigured(extractor, mistake);
     }
     let error = Error::new(ErrorKind::InvalidSetup);
-    observe::acquired(Err(&error), || Duration::ZERO);
+    observe::not_provided(&error);
     error.into_response()
 }

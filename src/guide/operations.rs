@@ -6,17 +6,39 @@
 //!
 //! | name | kind | alert when |
 //! |---|---|---|
-//! | `tower_lock_acquires_total{outcome}` | counter | the rate of an outcome other than `granted` and `busy` is above 0 for some minutes |
-//! | `tower_lock_wait_seconds` | histogram | its 99th percentile approaches the wait of the layer |
-//! | `tower_lock_lost_total` | counter | it increases: some work ran under a lost lock |
+//! | `tower_lock_acquires_total{outcome, layer}` | counter | the rate of an outcome other than `granted`, `busy` and `cancelled` is above 0 for some minutes |
+//! | `tower_lock_grants_total{via, layer}` | counter of keys, by `backend`, `handoff`, `reclaimed`, `reentrant` | – |
+//! | `tower_lock_wait_seconds{outcome, layer}` | histogram, by `granted`, `rejected`, `cancelled` | its 99th percentile approaches the wait of the layer |
+//! | `tower_lock_hold_seconds{layer}` | histogram of keys, from the grant to the end of the last hold | its 99th percentile approaches the wait of the layer |
+//! | `tower_lock_lost_total{reason, layer}` | counter of keys, by [`LostReason`](crate::LostReason) | it increases with a reason other than `forced`: some work ran under a lost lock |
+//! | `tower_lock_held{layer}`, `tower_lock_waiting{layer}` | gauge of keys, of acquires | – |
+//! | `tower_lock_waiting_limit` | gauge | `tower_lock_waiting` is above 80 % of it |
+//! | `tower_lock_unreleased` | gauge of leases whose release the backend has not confirmed | it stays above 0 for a minute |
+//! | `tower_lock_oldest_hold_seconds`, `tower_lock_oldest_wait_seconds` | gauge | the oldest hold is older than any request should be |
+//! | `tower_lock_renewals_total{outcome}`, `tower_lock_releases_total{outcome}` | counter of leases, by `ok`, `not_held`, `failed` | `failed` increases for some minutes |
+//! | `tower_lock_wakeups_total{by}` | counter of grants after a wait for another process, by `message`, `expiry`, `backstop` | more than 20 % are `backstop`: notifications do not arrive |
+//! | `tower_lock_backend_command_seconds{command, outcome}` | histogram, by `ok`, `refused`, `unknown` | `unknown` increases for some minutes |
+//! | `tower_lock_backend_up{server, part}` | gauge, of `commands`, `notifications`, `sentinel` | it is 0 for 30 s |
+//! | `tower_lock_backend_incidents_total{server, part}` | counter of outages that began | – |
+//! | `tower_lock_watchdog_lag_seconds` | gauge, the longest delay of a round of the watchdog | it is above 1 s: the runtime blocks, or the CPU is limited |
+//! | `tower_lock_force_releases_total{outcome}` | counter, by `released`, `not_held`, `failed` | – |
 //! | `tower_lock_unlocked_total{option, outcome}` | counter of requests that ran without their lock, by `observe_only` or `on_unavailable` | it increases with the option `on_unavailable` |
 //! | `tower_lock_transfers_total` | counter | – |
 //! | `tower_lock_transfer_seconds` | histogram, from a transfer to its confirmation by a command | its 99th percentile is above some round trips |
 //! | `tower_lock_passed_over_total` | counter of waiters whose processes ended or hang | it increases outside of deployments |
 //!
-//! The label `outcome` is `granted`, `busy`, `too_many_waiters`, `overloaded`, `unavailable`, `misconfigured`, `lost`,
-//! `shutting_down`, `invalid_key`, `invalid_setup`, `no_route`, `body_too_large`, `body_timeout`, `body_failed`,
-//! `invalid_option`, `key_conflict` or `reentrancy_limit`. No label contains a key.
+//! The repository has a dashboard for Grafana and alerts for Prometheus with their tests, in `ops/`: import
+//! `grafana.json`, and add `alerts.yml` to the rule files.
+//!
+//! The label `outcome` of acquires is `granted`, `busy`, `too_many_waiters`, `overloaded`, `unavailable`, `misconfigured`,
+//! `lost`, `shutting_down`, `invalid_key`, `invalid_setup`, `no_route`, `body_too_large`, `body_timeout`, `body_failed`,
+//! `invalid_option`, `key_conflict`, `reentrancy_limit` or `cancelled`. The label `layer` is the
+//! [name of the layer](crate::LockLayer::name), and is absent without a name. No label contains a key.
+//!
+//! Requests only count. A thread reports the counts every second and the gauges every 5 s;
+//! [`flush_metrics`](crate::LockManager::flush_metrics) reports at once. All series of a manager begin at zero when it is
+//! built, so that `increase()` sees the first event. [`metrics`](crate::metrics) has the bounds of the histograms, without
+//! which the exporter for Prometheus renders summaries.
 //!
 //! The feature `tracing` reports these events to the program's subscriber, such as `tracing_subscriber::fmt().init()`.
 //! Without the feature, [`LockLayer::on_reject`](crate::LockLayer::on_reject) can log
@@ -26,7 +48,7 @@
 //! | level | message | meaning |
 //! |---|---|---|
 //! | `error` | `lock layer misconfigured`, with the field `problem` | no request to a route has a key, once per layer; or a handler extracts what no layer provides, once per extractor |
-//! | `warn` | `lock lost while held` | a guard was lost: see below |
+//! | `warn` | `lock lost`, with the fields `lock.layer`, `lock.lost_reason`, `lock.via`, `lock.token`, `lock.wait_ms`, `lock.hold_ms` and `lock.overdue_ms` | a guard was lost: see below. In the span in which the lock was acquired, also if the watchdog detects the loss |
 //! | `warn` | `lock server self-test warning`, with the field `warning` | the server may evict locks, is a replica, or cannot grant locks now |
 //! | `warn` | `lock store unreachable`, with the fields `address` and `cause` | a server does not reply; once per outage |
 //! | `warn` | `locks cannot be acquired` | a server replies but rejects grants: a permission, full memory, a replica |

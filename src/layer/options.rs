@@ -50,6 +50,7 @@ pub(crate) struct Options {
     pub(super) on_lost: OnLost,
     pub(super) passing: Passing,
     pub(super) on_reject: Option<Arc<OnReject>>,
+    pub(super) name: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -74,6 +75,7 @@ impl Default for Options {
             on_lost: OnLost::Abort,
             passing: Passing::default(),
             on_reject: None,
+            name: None,
         }
     }
 }
@@ -117,6 +119,10 @@ pub(super) fn assert_valid(setting: Result<(), ConfigError>) {
 }
 
 impl Options {
+    pub(super) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
     /// Returns `true` if a request with this method needs no lock.
     pub(super) fn exempts(&self, method: &Method) -> bool {
         self.writes_only && method.is_safe()
@@ -185,6 +191,9 @@ impl Options {
         if let Some(lease) = self.lease {
             acquire = acquire.lease(lease);
         }
+        if let Some(name) = self.name() {
+            acquire = acquire.name(name);
+        }
         acquire
     }
 }
@@ -192,6 +201,7 @@ impl Options {
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
+            .field("name", &self.name)
             .field("wait", &self.wait)
             .field("honors_preferred_wait", &self.honors_preferred_wait)
             .field("lease", &self.lease)

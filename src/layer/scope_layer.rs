@@ -97,6 +97,13 @@ impl LockScopeLayer {
         self
     }
 
+    /// Sets the name under which metrics and events report the acquires of `Locked`, like
+    /// [`LockLayer::name`](crate::LockLayer::name). Defaults to none.
+    pub fn name(mut self, name: impl AsRef<str>) -> Self {
+        self.settings.name = Some(name.as_ref().into());
+        self
+    }
+
     /// Makes `Locked` attempt once: a request for a busy resource is rejected at once.
     pub fn no_wait(mut self) -> Self {
         self.settings.wait = Wait::No;

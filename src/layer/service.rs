@@ -122,7 +122,11 @@ impl Options {
             return Plan::Run;
         }
         let mut request_info = RequestInfo::in_parts(request);
-        let keys = match keys.extract(request) {
+        let extracted = keys.extract(request);
+        if let Err(error) = &extracted {
+            locks.not_acquired(self.name(), error);
+        }
+        let keys = match extracted {
             Ok(Some(keys)) => keys,
             Ok(None) => return Plan::Run,
             Err(error) if self.passing.pass(&error).is_some() => {

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::{Error, ErrorKind, observe};
+use crate::observe::{self, Outcome, Permit, Tally};
+use crate::{Error, ErrorKind};
 
 const TOWER_LOCK: HeaderName = HeaderName::from_static("tower-lock");
 
@@ -55,6 +56,8 @@ pub(super) struct Passing {
     pub(super) on_unavailable: OnUnavailable,
     /// Whether an outage was reported since the last grant: the further requests are not worth a warning.
     reported: Arc<AtomicBool>,
+    /// Counts these requests.
+    tally: Option<Arc<Tally>>,
 }
 
 /// The option by which a request runs without its lock.
@@ -65,14 +68,27 @@ pub(super) enum Passed {
 }
 
 impl Passing {
+    pub(super) fn counted_by(mut self, tally: Arc<Tally>) -> Self {
+        self.tally = Some(tally);
+        self
+    }
+
+    fn count(&self, permit: Permit, error: &Error) {
+        if let Some(tally) = &self.tally {
+            tally.unlocked(permit, Outcome::of(Err(error)));
+        }
+    }
+
     /// Returns the option by which the request runs despite this error, after it reported the request.
     pub(super) fn pass(&self, error: &Error) -> Option<Passed> {
         if self.observe_only {
+            self.count(Permit::ObserveOnly, error);
             observe::observed(error);
             return Some(Passed::Observed);
         }
         if self.on_unavailable == OnUnavailable::Pass && error.kind() == ErrorKind::Unavailable {
             let is_first = !self.reported.swap(true, Ordering::Relaxed);
+            self.count(Permit::OnUnavailable, error);
             observe::passed(error, is_first);
             return Some(Passed::Unavailable);
         }

@@ -15,7 +15,7 @@ use super::guard::{Held, LockGuard};
 use super::options::{valid_lease, valid_wait};
 use super::pending::PendingAcquire;
 use crate::backend::BoxFuture;
-use crate::observe;
+use crate::observe::{Name, RequestSpan};
 use crate::{ConfigError, Error, ErrorKind, LockKeys, Owner};
 
 /// A request for a lock on one or several keys, which resolves to a [`LockGuard`].
@@ -76,6 +76,7 @@ pub struct Acquire {
     lease: Option<Duration>,
     max_hold: Option<Duration>,
     owner: Option<Owner>,
+    name: Name,
 }
 
 /// Lets the backend's own timeout, which has a more precise error, end an attempt first.
@@ -98,6 +99,7 @@ impl Acquire {
             lease: None,
             max_hold: None,
             owner: None,
+            name: Name::NONE,
         };
         acquire.wait(wait)
     }
@@ -159,6 +161,16 @@ impl Acquire {
     /// several of them wait for one key, they are granted it together.
     pub fn owner(mut self, owner: Owner) -> Self {
         self.owner = Some(owner);
+        self
+    }
+
+    /// Sets the name under which metrics and events report this acquire, like
+    /// [`LockLayer::name`](crate::LockLayer::name). Defaults to none.
+    ///
+    /// Metrics have the name as the label `layer`. Each name creates about 120 time series, so the names must not
+    /// depend on the request. A manager distinguishes 32 names, and reports further ones as `other`.
+    pub fn name(mut self, name: impl AsRef<str>) -> Self {
+        self.name = self.engine.tally.number(name.as_ref());
         self
     }
 
@@ -247,6 +259,9 @@ impl Acquire {
             },
             grouped: self.keys.as_slice().len() > 1,
             home,
+            since: now,
+            name: self.name,
+            span: RequestSpan::current(),
         };
         if let [key] = self.keys.as_slice() {
             match enter(&self.engine, key, &claim, now) {
@@ -260,7 +275,11 @@ impl Acquire {
             }
         } else {
             let all = acquire_all(Arc::clone(&self.engine), self.keys.take(), claim, now);
-            Started::Slow(Slow::Many(Box::pin(all)))
+            Started::Slow(Slow::Many {
+                engine: Arc::clone(&self.engine),
+                name: self.name,
+                all: Box::pin(all),
+            })
         }
     }
 }
@@ -308,7 +327,11 @@ enum State {
 
 enum Slow {
     One(PendingAcquire),
-    Many(BoxFuture<Result<LockGuard, Error>>),
+    Many {
+        engine: Arc<Engine>,
+        name: Name,
+        all: BoxFuture<Result<LockGuard, Error>>,
+    },
 }
 
 enum Started {
@@ -330,8 +353,9 @@ impl Future for AcquireFuture {
             let since = Moment::now();
             match acquire.start(since) {
                 Started::Done(outcome) => {
+                    let ended = outcome.as_ref().map(|_| ());
+                    acquire.engine.acquired(acquire.name, ended, Duration::ZERO);
                     self.state = State::Done;
-                    observe::acquired(outcome.as_ref().map(|_| ()), || Duration::ZERO);
                     return Poll::Ready(outcome);
                 }
                 Started::Slow(rest) => self.state = State::Slow { since, rest },
@@ -341,14 +365,38 @@ impl Future for AcquireFuture {
             State::Slow { since, rest } => {
                 let outcome = match rest {
                     Slow::One(pending) => ready!(Pin::new(pending).poll(cx)).map(LockGuard::one),
-                    Slow::Many(all) => ready!(all.as_mut().poll(cx)),
+                    Slow::Many { all, .. } => ready!(all.as_mut().poll(cx)),
                 };
-                let waited = || Moment::now().since(*since);
-                observe::acquired(outcome.as_ref().map(|_| ()), waited);
+                let waited = Moment::now().since(*since);
+                let outcome = outcome.map(|mut guard| {
+                    guard.set_waited(waited);
+                    guard
+                });
+                let (engine, name) = rest.reporter();
+                engine.acquired(name, outcome.as_ref().map(|_| ()), waited);
                 self.state = State::Done;
                 Poll::Ready(outcome)
             }
             State::Unpolled(_) | State::Done => panic!("`AcquireFuture` polled after completion"),
+        }
+    }
+}
+
+impl Drop for AcquireFuture {
+    fn drop(&mut self) {
+        if let State::Slow { since, rest } = &self.state {
+            let (engine, name) = rest.reporter();
+            engine.cancelled(name, Moment::now().since(*since));
+        }
+    }
+}
+
+impl Slow {
+    /// Returns the engine that reports the acquire, and its name.
+    fn reporter(&self) -> (&Arc<Engine>, Name) {
+        match self {
+            Self::One(pending) => pending.reporter(),
+            Self::Many { engine, name, .. } => (engine, *name),
         }
     }
 }

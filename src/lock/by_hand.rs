@@ -1,6 +1,7 @@
 //! Views that tests of handlers create.
 
 use std::num::NonZeroU64;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -9,6 +10,7 @@ use super::clock::{Moment, Span};
 use super::grant::Grant;
 use super::guard::Held;
 use super::lost::Grants;
+use crate::observe::{Name, RequestSpan, Via};
 use crate::task::RuntimeId;
 use crate::{FencingToken, LockKeys, Owner};
 
@@ -34,14 +36,19 @@ impl Held {
             deadline: Deadline::Endless,
             grouped: false,
             home: RuntimeId::Simulated(0),
+            since: now,
+            name: Name::NONE,
+            span: RequestSpan::NONE,
         };
         let token = FencingToken::new(token.into(), 1, 0);
         let keys = keys.into();
         assert!(!keys.as_slice().is_empty(), "a view has at least one key");
-        let grant = |key| Grant::new(key, &claim, token, now + Span::FOREVER, now);
+        let grant = |key| Grant::new(key, &claim, Via::Backend, token, now + Span::FOREVER, now);
         let grants: Vec<_> = keys.as_slice().iter().cloned().map(grant).collect();
         Self {
             grants: Grants::Many(grants.into()),
+            waited: Span::new(Duration::ZERO),
+            via: Via::Backend,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::clock::{Moment, Span};
 use crate::Owner;
+use crate::observe::{Name, RequestSpan};
 use crate::task::RuntimeId;
 
 /// The position of an acquire in any queue; smaller is earlier. Never reused, so that a late departure
@@ -25,6 +26,11 @@ pub(super) struct Claim {
     pub(super) grouped: bool,
     /// The runtime whose background tasks serve this acquire and the grant it gets.
     pub(super) home: RuntimeId,
+    /// When the acquire began.
+    pub(super) since: Moment,
+    pub(super) name: Name,
+    /// The span of the caller.
+    pub(super) span: RequestSpan,
 }
 
 /// The requested lifetime of a lock.

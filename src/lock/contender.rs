@@ -29,6 +29,7 @@ use super::timeout::by;
 use super::yielded::{PLACE, Yielded};
 use crate::backend::{BackendError, Contended, Hints};
 use crate::jitter::jittered;
+use crate::observe::WokenBy;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
@@ -59,6 +60,10 @@ pub(super) struct AcquireLoop {
     /// The number of hints left to other processes.
     yields_to: u32,
     backoff: Duration,
+    /// When the holder's lease expires.
+    holder_expires: Option<Moment>,
+    /// What ended the last pause.
+    woken_by: Option<WokenBy>,
     over: bool,
 }
 
@@ -83,6 +88,8 @@ impl AcquireLoop {
             poll_after: None,
             yields_to: 0,
             backoff: FIRST_BACKOFF,
+            holder_expires: None,
+            woken_by: None,
             over: false,
         }
     }
@@ -148,6 +155,9 @@ impl AcquireLoop {
             } = &*self;
             match outcome {
                 Outcome::Granted(lease) => {
+                    if let Some(by) = self.woken_by {
+                        engine.tally.woken(by);
+                    }
                     return engine.event(key, |lane, effects| {
                         lane.granted(key, wakeup, lease, *home, now, effects);
                     });

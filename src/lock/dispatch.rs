@@ -15,7 +15,7 @@ use super::lease::LeaseNumber;
 use super::take_over::take_over;
 use super::{releaser, resolver, watchdog};
 use crate::task::RuntimeId;
-use crate::{Error, ErrorKind, LockKey, observe};
+use crate::{Error, ErrorKind, LockKey};
 
 impl Engine {
     /// Applies one event to the lane of `key`, and carries out its effects.
@@ -50,11 +50,12 @@ impl Engine {
         });
         each(losses, |Loss { grant, while_held }| {
             if while_held {
-                observe::lost();
+                self.lost(&grant);
             }
             grant.wake_listeners();
         });
         each(grants, |Granted { reply, hold, given }| {
+            self.granted(&given.grant, hold);
             // The acquire was dropped concurrently.
             if let Err(Ok(given)) = reply.send(Ok(given)) {
                 let home = self.release_home();

@@ -16,6 +16,7 @@ use super::seats::{Seat, Seats};
 use super::table::Lanes;
 use super::unresolved::Unresolved;
 use crate::backend::{ErasedBackend, Hints, LeaseId};
+use crate::observe::Tally;
 use crate::task::{Runtime, RuntimeId};
 use crate::{Error, ErrorKind, LockKey, Owner};
 
@@ -36,6 +37,7 @@ pub(super) struct Engine {
     seats: Seats,
     closing: AtomicBool,
     pub(super) id: Uuid,
+    pub(super) tally: Arc<Tally>,
     numbers: Numbers,
 }
 
@@ -60,9 +62,16 @@ impl Engine {
             homes: Homes::new(runtime),
             closing: AtomicBool::new(false),
             id: Uuid::new_v4(),
+            tally: Arc::default(),
             // Holds are identified by these numbers, and 0 is reserved.
             numbers: Numbers(AtomicU64::new(1)),
         }
+    }
+
+    /// Shares the counts with the backend.
+    pub(super) fn counted_by(mut self, tally: Arc<Tally>) -> Self {
+        self.tally = tally;
+        self
     }
 
     /// Returns a number larger than all earlier ones.
@@ -158,6 +167,13 @@ impl Engine {
 
     pub(super) fn lease_span(&self, lease: Option<Duration>) -> Span {
         lease.map_or(self.renewed_lease, Span::new)
+    }
+}
+
+#[cfg(feature = "metrics")]
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.tally.end_reports();
     }
 }
 

@@ -78,10 +78,12 @@ pub(super) fn hold(engine: &Arc<Engine>, claim: &Claim, grant: Arc<Grant>) -> Ho
     if !claim.grouped {
         grant.pick_up();
     }
+    engine.granted(&grant, claim.hold);
     Hold::new(Arc::clone(engine), grant, claim.hold)
 }
 
 fn nested(engine: &Arc<Engine>, claim: &Claim, grant: Arc<Grant>) -> Hold {
+    engine.granted(&grant, claim.hold);
     Hold::new(Arc::clone(engine), grant, claim.hold)
 }
 

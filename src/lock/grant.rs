@@ -1,11 +1,14 @@
 //! One fresh grant of one key: its token, its deadlines and its loss.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
 use super::claim::{Claim, HoldId};
-use super::clock::{AtomicMoment, Moment};
+use super::clock::{AtomicMoment, Moment, Span};
+use super::ending::Ending;
+use crate::observe::{LostReason, Name, RequestSpan, Via};
 use crate::{FencingToken, LockKey, Owner};
 
 /// The state that the lane shares with all guards of one owner on one key.
@@ -20,6 +23,11 @@ pub(super) struct Grant {
     first_hold: HoldId,
     token: FencingToken,
     granted_at: Moment,
+    waited: Span,
+    via: Via,
+    name: Name,
+    /// The span of the acquire of the first hold.
+    span: RequestSpan,
     /// The end of the lease, which only a renewal moves.
     lease_until: AtomicMoment,
     /// The end that no renewal moves: that of the longest hold or of a fixed lease.
@@ -27,7 +35,7 @@ pub(super) struct Grant {
     holds: AtomicU32,
     /// Whether the acquire has picked up the grant.
     offer: AtomicU8,
-    lost: AtomicBool,
+    ending: Ending,
     /// Boxed because mostly no loss future waits.
     listeners: Mutex<Option<Box<Listeners>>>,
 }
@@ -58,6 +66,7 @@ impl Grant {
     pub(super) fn new(
         key: LockKey,
         claim: &Claim,
+        via: Via,
         token: FencingToken,
         lease_until: Moment,
         now: Moment,
@@ -68,11 +77,15 @@ impl Grant {
             first_hold: claim.hold,
             token,
             granted_at: now,
+            waited: now.span_since(claim.since),
+            via,
+            name: claim.name,
+            span: claim.span,
             lease_until: AtomicMoment::new(lease_until),
             limit: AtomicMoment::new(now + claim.terms.max_hold),
             holds: AtomicU32::new(1),
             offer: AtomicU8::new(OFFERED),
-            lost: AtomicBool::new(false),
+            ending: Ending::new(claim.terms.renewed),
             listeners: Mutex::default(),
         })
     }
@@ -97,6 +110,27 @@ impl Grant {
         self.granted_at
     }
 
+    pub(super) fn span(&self) -> RequestSpan {
+        self.span
+    }
+
+    /// Returns how long the acquire of the first hold waited.
+    pub(super) fn waited(&self) -> Duration {
+        self.waited.get()
+    }
+
+    /// Returns how a hold was granted.
+    pub(super) fn via_of(&self, hold: HoldId) -> Via {
+        match hold == self.first_hold {
+            true => self.via,
+            false => Via::Reentrant,
+        }
+    }
+
+    pub(super) fn name(&self) -> Name {
+        self.name
+    }
+
     /// Returns the end of the lease, or the limit if that is earlier.
     pub(super) fn valid_until(&self) -> Moment {
         self.lease_until.load().min(self.limit.load())
@@ -115,6 +149,13 @@ impl Grant {
     /// Called under the mutex of the lane.
     pub(super) fn set_limit(&self, limit: Moment) {
         self.limit.store(limit);
+    }
+
+    /// The lease is renewed until the limit, which is the end of a fixed lease or that of the longest hold.
+    /// Called under the mutex of the lane.
+    pub(super) fn renewed_until(&self, limit: Moment, limit_is_lease: bool) {
+        self.ending.renewed_until(limit_is_lease);
+        self.set_limit(limit);
     }
 
     pub(super) fn holds(&self) -> u32 {
@@ -151,15 +192,35 @@ impl Grant {
     }
 
     pub(super) fn is_marked_lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
+        self.ending.is_over()
     }
 
     /// Ends the grant for all of its guards. Returns `true` on the first call.
     ///
     /// Called under the mutex of the lane, so that no other grant of the key can begin earlier. The caller
     /// wakes the loss futures after the mutex is free.
-    pub(super) fn mark_lost(&self) -> bool {
-        !self.lost.swap(true, Ordering::AcqRel)
+    pub(super) fn lose(&self, reason: LostReason) -> bool {
+        self.ending.lose(reason)
+    }
+
+    /// Ends a grant that its acquire did not pick up, as [`lose`](Self::lose).
+    pub(super) fn end_unused(&self) -> bool {
+        self.ending.withdraw()
+    }
+
+    /// Returns why the grant is lost at `now`, or `None` if it is not.
+    pub(super) fn lost_reason(&self, now: Moment) -> Option<LostReason> {
+        let by_clock = || {
+            let has_ended = self.holds() > 0 && now >= self.valid_until();
+            (has_ended && !self.is_marked_lost()).then(|| self.reason_by_clock())
+        };
+        self.ending.reason().or_else(by_clock)
+    }
+
+    /// Returns why the grant is lost at its deadline.
+    pub(super) fn reason_by_clock(&self) -> LostReason {
+        let limit_is_first = self.limit.load() <= self.lease_until.load();
+        self.ending.by_clock(limit_is_first)
     }
 
     /// Wakes the loss futures, which stay registered. Must not be called under a mutex: a waker runs code

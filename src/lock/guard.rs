@@ -10,12 +10,13 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::claim::{Claim, HoldId};
-use super::clock::Moment;
+use super::clock::{Moment, Span};
 use super::effect::Report;
 use super::engine::Engine;
 use super::grant::Grant;
 use super::lost::{Grants, Lost};
 use super::timeout::{by, polled_in};
+use crate::observe::{LostReason, Via};
 use crate::{Error, ErrorKind, FencingToken, LockKey, Owner};
 
 /// Receives a guard that its holder drops, in place of the release.
@@ -36,11 +37,14 @@ pub(super) struct Hold {
 
 impl Hold {
     pub(super) fn new(engine: Arc<Engine>, grant: Arc<Grant>, id: HoldId) -> Self {
+        let via = grant.via_of(id);
         Self {
             engine: Some(engine),
             id,
             held: Held {
                 grants: Grants::One(grant),
+                waited: Span::new(Duration::ZERO),
+                via,
             },
             heir: None,
         }
@@ -50,7 +54,10 @@ impl Hold {
     fn together(holds: Vec<Self>, id: HoldId) -> Self {
         let mut engine = None;
         let mut grants = Vec::with_capacity(holds.len());
+        // The slowest way.
+        let mut via = Via::Reentrant;
         for mut hold in holds {
+            via = via.max(hold.held.via);
             grants.extend_from_slice(hold.grants());
             engine = hold.engine.take();
         }
@@ -59,6 +66,8 @@ impl Hold {
             id,
             held: Held {
                 grants: Grants::Many(grants.into()),
+                waited: Span::new(Duration::ZERO),
+                via,
             },
             heir: None,
         }
@@ -196,6 +205,11 @@ impl LockGuard {
         })
     }
 
+    /// Sets how long the acquire waited.
+    pub(super) fn set_waited(&mut self, waited: Duration) {
+        self.hold.held.waited = Span::new(waited);
+    }
+
     /// Sets the heir of the hold, which receives this guard if it is dropped. An explicit
     /// [`release`](Self::release) still releases the lock.
     pub(crate) fn set_heir(&mut self, heir: Option<Arc<dyn Heir>>) {
@@ -248,6 +262,8 @@ impl fmt::Debug for LockGuard {
 #[derive(Clone)]
 pub struct Held {
     pub(super) grants: Grants,
+    pub(super) waited: Span,
+    pub(super) via: Via,
 }
 
 impl Held {
@@ -317,6 +333,42 @@ impl Held {
         } else {
             Duration::ZERO
         }
+    }
+
+    /// Returns how long the acquire waited, or zero if it was granted at its first poll.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.waited.get()
+    }
+
+    /// Returns how the lock was granted. For several keys, returns the slowest way.
+    #[must_use]
+    pub fn via(&self) -> Via {
+        self.via
+    }
+
+    /// Returns why the lock was lost, or `None` while it is held or after it was released. For several keys, returns the
+    /// reason of the first one that was lost.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_lock::Error> {
+    /// use std::time::Duration;
+    /// use tower_lock::{LockManager, LostReason};
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let guard = locks.acquire("order:42").max_hold(Duration::from_millis(10)).await?;
+    /// assert_eq!(guard.lost_reason(), None);
+    /// guard.lost().await;
+    /// assert_eq!(guard.lost_reason(), Some(LostReason::MaxHold));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn lost_reason(&self) -> Option<LostReason> {
+        let now = Moment::now();
+        let mut grants = self.grants.as_slice().iter();
+        grants.find_map(|grant| grant.lost_reason(now))
     }
 
     /// Returns `true` if the lock is lost at this moment, and `false` if it is held or released.

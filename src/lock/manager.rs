@@ -11,7 +11,10 @@ use super::options::Options;
 use super::snapshot::{LockInfo, Snapshot};
 use super::timeout::by;
 use super::watchdog;
-use crate::backend::{Backend, BackendError, BackendErrorKind, ErasedBackend, ForceReleased};
+use crate::backend::{
+    Backend, BackendError, BackendErrorKind, ErasedBackend, ForceReleased, erased,
+};
+use crate::observe::{Forced, Name, Tally};
 use crate::task::{Handle, NoTimers, Runtime, timers_work};
 use crate::{ConfigError, Error, ErrorKind, LockKey, LockKeys, Owner};
 
@@ -49,10 +52,12 @@ pub struct LockManager {
 impl LockManager {
     /// Creates a builder of a manager on any [`Backend`], with the defaults of [`LockManagerBuilder`].
     pub fn builder(backend: impl Backend) -> LockManagerBuilder {
+        let tally = Arc::default();
         LockManagerBuilder {
-            backend: Arc::new(backend),
+            backend: erased(backend, &tally),
             options: Options::default(),
             runtime: None,
+            tally,
         }
     }
 
@@ -137,16 +142,40 @@ impl LockManager {
         engine.require_runtime()?;
         let seen = engine.event(&key, |lane, _| lane.lease_number());
         let backend = Arc::clone(&engine.backend);
-        let outcome = self
-            .engine
+        let outcome = engine
             .homes
             .entered(backend.force_release(key.clone()))
-            .await?;
+            .await;
+        engine.tally.force_released(match &outcome {
+            Ok(ForceReleased::Released) => Forced::Released,
+            Ok(_) => Forced::NotHeld,
+            Err(_) => Forced::Failed,
+        });
+        let outcome = outcome?;
         let now = Moment::now();
         engine.event(&key, |lane, effects| {
             lane.released_by_force(seen, now, effects);
         });
         Ok(outcome == ForceReleased::Released)
+    }
+
+    /// Returns what this manager has counted.
+    #[cfg(feature = "dashboard")]
+    #[allow(dead_code, reason = "the dashboard reads it")]
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.engine.tally
+    }
+
+    /// Returns the counts, for reports of the layer.
+    pub(crate) fn shared_tally(&self) -> Arc<Tally> {
+        Arc::clone(&self.engine.tally)
+    }
+
+    /// Counts and reports a request that failed before its acquire.
+    pub(crate) fn not_acquired(&self, name: Option<&str>, error: &Error) {
+        let tally = &self.engine.tally;
+        let name = name.map_or(Name::NONE, |name| tally.number(name));
+        self.engine.acquired(name, Err(error), Duration::ZERO);
     }
 
     /// Returns the numbers of locks and waiters of this manager.
@@ -204,10 +233,29 @@ impl LockManager {
                 home.unresolved.finished().await;
             }
         };
-        match by(now + grace, now, finished).await {
+        let left = match by(now + grace, now, finished).await {
             Some(()) => Snapshot::default(),
             None => self.snapshot(),
-        }
+        };
+        #[cfg(feature = "metrics")]
+        self.flush_metrics();
+        left
+    }
+
+    /// Reports all counts and gauges to the recorder of the `metrics` crate now.
+    ///
+    /// Without this call, a thread reports the counts every second and the gauges every 5 s.
+    /// [`metrics`](crate::metrics) describes it. Intended for tests, and for programs that render their metrics before
+    /// they end.
+    ///
+    /// ```
+    /// let locks = tower_lock::LockManager::in_memory();
+    /// locks.flush_metrics();
+    /// ```
+    #[cfg(feature = "metrics")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+    pub fn flush_metrics(&self) {
+        self.engine.report(true);
     }
 }
 
@@ -245,6 +293,7 @@ pub struct LockManagerBuilder {
     backend: Arc<dyn ErasedBackend>,
     options: Options,
     runtime: Option<Handle>,
+    tally: Arc<Tally>,
 }
 
 impl LockManagerBuilder {
@@ -324,9 +373,12 @@ impl LockManagerBuilder {
             }
         }
         let runtime = self.runtime.map(Runtime::Tokio);
-        Ok(LockManager {
-            engine: Arc::new(Engine::new(self.backend, self.options, runtime)),
-        })
+        let engine = Engine::new(self.backend, self.options, runtime);
+        let engine = Arc::new(engine.counted_by(self.tally));
+        // A series that begins above zero shows no increase.
+        #[cfg(feature = "metrics")]
+        engine.report(true);
+        Ok(LockManager { engine })
     }
 }
 

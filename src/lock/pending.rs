@@ -16,6 +16,7 @@ use super::entry::{Stage, Step, enter, hold, leave_inline, pick_up};
 use super::guard::Hold;
 use super::lane::{Seen, TAKE_OVER, Waiter};
 use super::timeout::next_wake;
+use crate::observe::Name;
 use crate::task::Timer;
 use crate::{Error, ErrorKind, LockKey};
 
@@ -142,6 +143,13 @@ impl PendingAcquire {
             begins_untimed,
             stage,
         }
+    }
+}
+
+impl PendingAcquire {
+    /// Returns the engine that reports the acquire, and its name.
+    pub(super) fn reporter(&self) -> (&Arc<Engine>, Name) {
+        (&self.engine, self.claim.name)
     }
 }
 

@@ -18,6 +18,7 @@ use super::lane::{self, Kept, Lane, Order, ReleaseOrKeep};
 use super::lease::LeaseNumber;
 use super::yielded::{PLACE, Yielded};
 use crate::backend::{BackendError, Immediate, KeepRequest, Release, Released, ReleasedOrKept};
+use crate::observe::Reply;
 use crate::task::RuntimeId;
 use crate::{Error, LockKey};
 
@@ -66,21 +67,26 @@ impl Engine {
         now: Moment,
     ) -> Moment {
         let key = grant.key();
-        let (until, keep) = self.event(key, move |lane, effects| {
+        let (until, keep, has_ended) = self.event(key, move |lane, effects| {
             let release = lane::Release {
                 hold,
                 report,
                 home,
                 now,
             };
+            let was_held = lane.is_held_under(grant);
             let until = lane.release(key, grant, release, effects);
+            let has_ended = was_held && grant.holds() == 0 && !grant.is_marked_lost();
             // Most releases of nested holds, and all hand-offs, return nothing.
             let immediate = lane.is_returning().then(|| self.backend.immediate());
             let keep = immediate.flatten().and_then(|backend| {
                 return_now(self, &backend, key, lane, now, effects).zip(lane.home())
             });
-            (until, keep)
+            (until, keep, has_ended)
         });
+        if has_ended {
+            self.hold_ended(grant, now);
+        }
         if let Some((order, home)) = keep {
             start_release_or_keep(self, key.clone(), order, home);
         }
@@ -106,12 +112,21 @@ fn return_now(
         Order::Release(outgoing) => {
             let release = Release::new(key.clone(), engine.lease_id(outgoing.lease));
             let outcome = backend.release(&release, now.into());
+            count(engine, &outcome);
             let sent = Sent { outgoing, home };
             sent.settle(lane, outcome, now, effects);
             None
         }
         Order::ReleaseOrKeep(order) => Some(order),
     }
+}
+
+fn count(engine: &Engine, outcome: &Result<Released, BackendError>) {
+    engine.tally.released(match outcome {
+        Ok(Released::NotHeld) => Reply::NotHeld,
+        Ok(_) => Reply::Done,
+        Err(_) => Reply::Failed,
+    });
 }
 
 /// Schedules the return of the lease of `key`, by a task in `home`. Never blocks.
@@ -233,6 +248,7 @@ async fn release(engine: Arc<Engine>, home: RuntimeId, leases: Vec<(LockKey, Out
         .await;
     let now = Moment::now();
     for ((key, outgoing), outcome) in leases.into_iter().zip(outcomes) {
+        count(&engine, &outcome);
         let sent = Sent { outgoing, home };
         engine.event(&key, |lane, effects| {
             sent.settle(lane, outcome, now, effects);
@@ -334,6 +350,7 @@ async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, ord
             watchers,
             queued,
         }) => {
+            count(&engine, &Ok(released));
             let yielded = match Yielded::by(released) {
                 _ if queued => Yielded::ToQueue { place: Some(place) },
                 Yielded::ToNobody => Yielded::to(watchers),
@@ -344,6 +361,7 @@ async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, ord
             });
         }
         Ok(ReleasedOrKept::NotHeld) => {
+            count(&engine, &Ok(Released::NotHeld));
             engine.event(&key, |lane, effects| {
                 let outcome = lane.returned_absent(number, now);
                 let nobody = Yielded::ToNobody;

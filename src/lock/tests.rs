@@ -23,6 +23,7 @@ use crate::backend::{
     ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Memory, Release, Released,
     ReleasedOrKept, Renewal, Renewed,
 };
+use crate::observe::{Name, RequestSpan};
 use crate::task::RuntimeId;
 use crate::{Error, LockKey, Owner};
 
@@ -97,6 +98,9 @@ pub(super) fn claim(ticket: Ticket, terms: Terms) -> Claim {
         deadline: Deadline::Endless,
         grouped: false,
         home: here(),
+        since: Moment::FIRST,
+        name: Name::NONE,
+        span: RequestSpan::NONE,
     }
 }
 

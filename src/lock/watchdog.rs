@@ -21,6 +21,7 @@ use super::lane::{Look, Replied};
 use super::table::{DueRenewal, Round};
 use crate::Error;
 use crate::backend::{BackendError, BackendErrorKind, Renewal, Renewed};
+use crate::observe::Reply;
 use crate::task::RuntimeId;
 
 /// The most leases of one command.
@@ -147,7 +148,10 @@ async fn run(mut running: Running) {
         }
         let wakes_at = match alarm.time() {
             Some(at) if at > now => at,
-            _ => {
+            due => {
+                if let Some(due) = due {
+                    engine.tally.watchdog_late(now.since(due));
+                }
                 alarm.clear();
                 if let Some(next) = round(&engine, &home, now) {
                     alarm.next(next);
@@ -248,6 +252,11 @@ async fn renew(
     // Only the end of the runtime drops this await; the leases then expire and the guards report it.
     let outcomes = Arc::clone(&engine.backend).renew(batch.clone()).await;
     for (renewal, outcome) in batch.iter().zip(&outcomes) {
+        engine.tally.renewed(match outcome {
+            Ok(Renewed::Renewed) => Reply::Done,
+            Ok(Renewed::NotHeld) => Reply::NotHeld,
+            Err(_) => Reply::Failed,
+        });
         replied(&engine, home, renewal, sent_at, outcome);
     }
 }

@@ -1,51 +1,28 @@
-use std::time::Duration;
-
+#[cfg(feature = "tracing")]
+use super::outcome::Outcome;
 use crate::Error;
 
-/// Reports the end of an acquire, and the time it waited.
-pub(crate) fn acquired(outcome: Result<(), &Error>, waited: impl FnOnce() -> Duration) {
-    #[cfg(feature = "metrics")]
-    {
-        metrics::counter!("tower_lock_acquires_total", "outcome" => name(outcome)).increment(1);
-        metrics::histogram!("tower_lock_wait_seconds").record(waited().as_secs_f64());
-    }
+/// Reports an acquire that failed.
+pub(crate) fn not_acquired(error: &Error) {
     #[cfg(feature = "tracing")]
-    if let Err(error) = outcome {
+    {
         // A closure, so that the text is built only for a subscriber.
         let cause = || std::error::Error::source(error).map(crate::error::with_causes);
         tracing::debug!(
-            outcome = name(outcome),
+            outcome = Outcome::of(Err(error)).as_str(),
             cause = cause().map(tracing::field::display),
             "lock not acquired"
         );
     }
-    #[cfg(not(feature = "metrics"))]
-    let _unused_without_features = (outcome, waited);
+    #[cfg(not(feature = "tracing"))]
+    let _unused_without_features = error;
 }
 
-#[cfg(any(feature = "metrics", feature = "tracing"))]
-pub(super) fn name(outcome: Result<(), &Error>) -> &'static str {
-    use crate::ErrorKind;
-
-    match outcome {
-        Ok(()) => "granted",
-        Err(error) => match error.kind() {
-            ErrorKind::Busy => "busy",
-            ErrorKind::TooManyWaiters => "too_many_waiters",
-            ErrorKind::Overloaded => "overloaded",
-            ErrorKind::Unavailable => "unavailable",
-            ErrorKind::Misconfigured => "misconfigured",
-            ErrorKind::Lost => "lost",
-            ErrorKind::ShuttingDown => "shutting_down",
-            ErrorKind::InvalidKey => "invalid_key",
-            ErrorKind::InvalidSetup => "invalid_setup",
-            ErrorKind::NoRoute => "no_route",
-            ErrorKind::BodyTooLarge => "body_too_large",
-            ErrorKind::BodyTimeout => "body_timeout",
-            ErrorKind::BodyFailed => "body_failed",
-            ErrorKind::InvalidOption => "invalid_option",
-            ErrorKind::KeyConflict => "key_conflict",
-            ErrorKind::ReentrancyLimit => "reentrancy_limit",
-        },
-    }
+/// Reports a request whose handler extracts what no layer provides. No manager counts it, and the program may have
+/// none, so the recorder gets it at once.
+#[cfg(feature = "axum")]
+pub(crate) fn not_provided(error: &Error) {
+    not_acquired(error);
+    #[cfg(feature = "metrics")]
+    super::metrics::rejected_at_once(error);
 }

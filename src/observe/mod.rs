@@ -1,5 +1,4 @@
-//! The events and metrics of acquires, losses, unlocked requests and the queue across processes, with the features `tracing` and
-//! `metrics`.
+//! What the crate reports: the counts of the tally, the metrics that are made of them, and the events of `tracing`.
 //!
 //! The Redis backend logs the outages of its servers itself.
 //!
@@ -7,15 +6,39 @@
 //! create a time series.
 
 mod acquired;
+mod label;
 mod lost;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod misconfigured;
-#[cfg(feature = "redis")]
+#[allow(dead_code, reason = "each feature needs a part of the labels")]
+mod outcome;
+#[allow(dead_code, reason = "Redis writes it, and `metrics` reads it")]
 mod queue;
+mod request_span;
+#[allow(
+    dead_code,
+    reason = "Redis writes it, and `metrics` and `dashboard` read it"
+)]
+mod servers;
+#[allow(dead_code, reason = "`metrics` and `dashboard` read a part each")]
+mod tally;
 mod unlocked;
+mod via;
 
-pub(crate) use acquired::acquired;
-pub(crate) use lost::lost;
+pub(crate) use acquired::not_acquired;
+#[cfg(feature = "axum")]
+pub(crate) use acquired::not_provided;
+pub(crate) use lost::{Loss, lost};
 pub(crate) use misconfigured::misconfigured;
+pub(crate) use outcome::{Command, CommandOutcome, Forced, Outcome, Permit, Reply, WokenBy};
 #[cfg(feature = "redis")]
 pub(crate) use queue::{confirmed, passed_over, transferred};
+pub(crate) use request_span::RequestSpan;
+#[cfg(feature = "redis")]
+pub(crate) use servers::{Part, Reporter};
+#[cfg(feature = "metrics")]
+pub(crate) use tally::Gauges;
+pub(crate) use tally::{Name, Tally};
 pub(crate) use unlocked::{observed, passed};
+pub use via::{LostReason, Via};

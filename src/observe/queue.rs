@@ -1,25 +1,56 @@
+//! The queue across processes.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Reports the transfer of a released lock to the first waiting process.
+use super::tally::{Distribution, Histogram};
+
+static TRANSFERS: AtomicU64 = AtomicU64::new(0);
+static PASSED_OVER: AtomicU64 = AtomicU64::new(0);
+static TRANSFER: Histogram = Histogram::new();
+
+/// Counts the transfer of a released lock to the first waiting process.
 pub(crate) fn transferred() {
-    #[cfg(feature = "metrics")]
-    metrics::counter!("tower_lock_transfers_total").increment(1);
+    TRANSFERS.fetch_add(1, Relaxed);
 }
 
-/// Reports waiters that were passed over because their processes have ended or hang.
+/// Counts waiters that were passed over because their processes have ended or hang.
 pub(crate) fn passed_over(waiters: u64) {
-    #[cfg(feature = "metrics")]
     if waiters > 0 {
-        metrics::counter!("tower_lock_passed_over_total").increment(waiters);
+        PASSED_OVER.fetch_add(waiters, Relaxed);
     }
-    #[cfg(not(feature = "metrics"))]
-    let _unused_without_features = waiters;
 }
 
-/// Reports that a process confirmed the transfer of a lock by a command, and how long the lock was idle before.
+/// Counts that a process confirmed the transfer of a lock by a command, and how long the lock was idle before.
 pub(crate) fn confirmed(idle: Duration) {
-    #[cfg(feature = "metrics")]
-    metrics::histogram!("tower_lock_transfer_seconds").record(idle.as_secs_f64());
-    #[cfg(not(feature = "metrics"))]
-    let _unused_without_features = idle;
+    TRANSFER.record(idle);
+}
+
+/// What the process has counted.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct QueueTotals {
+    pub(crate) transfers: u64,
+    pub(crate) passed_over: u64,
+    pub(crate) transfer: Distribution,
+}
+
+pub(crate) fn totals() -> QueueTotals {
+    let mut transfer = Distribution::default();
+    TRANSFER.add_to(&mut transfer);
+    QueueTotals {
+        transfers: TRANSFERS.load(Relaxed),
+        passed_over: PASSED_OVER.load(Relaxed),
+        transfer,
+    }
+}
+
+impl QueueTotals {
+    /// Returns what was counted since `earlier`.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        Self {
+            transfers: self.transfers - earlier.transfers,
+            passed_over: self.passed_over - earlier.passed_over,
+            transfer: self.transfer.since(&earlier.transfer),
+        }
+    }
 }

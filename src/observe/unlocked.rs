@@ -1,20 +1,22 @@
+#[cfg(feature = "tracing")]
+use super::outcome::Outcome;
 use crate::Error;
 
 /// Reports a request that a layer would have rejected, and that ran without its lock because the layer only
 /// observes.
 pub(crate) fn observed(error: &Error) {
-    count(error, "observe_only");
     #[cfg(feature = "tracing")]
     tracing::info!(
-        outcome = super::acquired::name(Err(error)),
+        outcome = Outcome::of(Err(error)).as_str(),
         "request would be rejected"
     );
+    #[cfg(not(feature = "tracing"))]
+    let _unused_without_features = error;
 }
 
 /// Reports a request that ran without its lock because the backend is unavailable. The first one of an outage
 /// is a warning.
 pub(crate) fn passed(error: &Error, is_first: bool) {
-    count(error, "on_unavailable");
     #[cfg(feature = "tracing")]
     {
         let cause = || std::error::Error::source(error).map(crate::error::with_causes);
@@ -29,16 +31,5 @@ pub(crate) fn passed(error: &Error, is_first: bool) {
         }
     }
     #[cfg(not(feature = "tracing"))]
-    let _unused_without_features = is_first;
-}
-
-fn count(error: &Error, option: &'static str) {
-    #[cfg(feature = "metrics")]
-    {
-        let outcome = super::acquired::name(Err(error));
-        metrics::counter!("tower_lock_unlocked_total", "option" => option, "outcome" => outcome)
-            .increment(1);
-    }
-    #[cfg(not(feature = "metrics"))]
-    let _unused_without_features = (error, option);
+    let _unused_without_features = (error, is_first);
 }

@@ -145,6 +145,7 @@ fn observe_only_runs_wrong_program_and_logs_it_once() {
                     let (status, kind, body) = send(&router, "/orders/7").await;
                     assert_eq!((status, kind, &*body), (StatusCode::OK, None, "ran"));
                 }
+                drop(router);
             });
         });
     });

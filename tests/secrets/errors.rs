@@ -227,7 +227,7 @@ fn lock_errors_and_logs_show_no_key_or_owner() {
         "locks cannot be acquired",
         "locks can be acquired again",
         "release notifications unavailable",
-        "lock lost while held",
+        "lock lost",
         "outcome=\"misconfigured\"",
         "tower_lock_acquires_total",
         "tower_lock_wait_seconds",

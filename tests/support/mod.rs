@@ -17,6 +17,8 @@ pub(crate) mod patience;
 pub(crate) mod process;
 #[cfg(feature = "redis")]
 pub(crate) mod proxy;
+#[cfg(feature = "metrics")]
+pub(crate) mod recorder;
 #[cfg(feature = "redis")]
 pub(crate) mod redis_server;
 #[cfg(feature = "redis")]

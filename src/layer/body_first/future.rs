@@ -5,7 +5,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -22,7 +21,7 @@ use crate::layer::options::Options;
 use crate::layer::rejection::LockRejection;
 use crate::layer::service::{Attempt, unlocked};
 use crate::layer::unlocked::Unlocked;
-use crate::{Error, ErrorKind, LockManager, observe};
+use crate::{Error, ErrorKind, LockManager};
 
 pin_project! {
     /// The future of a [`LockService`](crate::LockService) that reads the body before it acquires the lock.
@@ -94,7 +93,7 @@ where
 
     fn fail(mut self, kind: ErrorKind) -> ResponseFuture<S::Future, S, ReadBody<B>> {
         let mut error = Error::new(kind);
-        observe::acquired(Err(&error), || Duration::ZERO);
+        self.locks.not_acquired(self.options.name(), &error);
         if self.options.passing.pass(&error).is_some() {
             self.parts.extensions.insert(Unlocked::new(error));
             let request = Request::from_parts(self.parts, self.reader.into_partial());

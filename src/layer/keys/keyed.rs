@@ -2,7 +2,6 @@
 
 use std::any::type_name;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use http::request::Parts;
 
@@ -45,8 +44,6 @@ impl<K: KeyExtractor> Keyed<K> {
         if kind == ErrorKind::InvalidSetup && !self.is_logged.swap(true, Ordering::Relaxed) {
             observe::misconfigured(type_name::<K>(), &invalid);
         }
-        let error = Error::new(kind).with_source(invalid);
-        observe::acquired(Err(&error), || Duration::ZERO);
-        error
+        Error::new(kind).with_source(invalid)
     }
 }

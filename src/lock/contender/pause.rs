@@ -11,6 +11,7 @@ use crate::lock::clock::Moment;
 use crate::lock::lane::Seen;
 use crate::lock::lease::LeaseNumber;
 use crate::lock::promise::Promise;
+use crate::observe::WokenBy;
 
 /// The pause after a failed attempt, doubled after each further one up to [`BACKSTOP`].
 pub(super) const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -41,6 +42,7 @@ impl AcquireLoop {
     /// no attempt is needed: no waiter is left, and the lane is idle, or a transfer was granted by its hint.
     pub(super) async fn pause(&mut self, mut again_at: Moment, last_attempt: bool) -> bool {
         let asleep_since = Moment::now();
+        self.woken_by = None;
         let hints = (self.hints).get_or_insert_with(|| self.engine.watch(&self.key));
         loop {
             let now = Moment::now();
@@ -63,6 +65,9 @@ impl AcquireLoop {
                 biased;
                 hint = hints.next() => {
                     let is_first = !std::mem::replace(&mut self.listens, true);
+                    if !is_first {
+                        self.woken_by = Some(WokenBy::Message);
+                    }
                     self.yields_to = self.yields_to.saturating_sub(1);
                     again_at = match hint {
                         Hint::Transferred { lease, counter }
@@ -88,7 +93,14 @@ impl AcquireLoop {
                         }
                     };
                 }
-                () = sleep_until(wake_at.into()) => return true,
+                () = sleep_until(wake_at.into()) => {
+                    let expired = self.holder_expires.is_some_and(|at| at <= Moment::now());
+                    self.woken_by.get_or_insert(match expired {
+                        true => WokenBy::Expiry,
+                        false => WokenBy::Backstop,
+                    });
+                    return true;
+                }
                 () = self.wakeup.notified() => {}
             }
         }
@@ -104,9 +116,13 @@ impl AcquireLoop {
         let transfer = (transfer, self.engine.backend.tokens_per_counter());
         let now = Moment::now();
         let (key, wakeup, home) = (&self.key, &self.wakeup, self.home);
-        self.engine.event(key, |lane, effects| {
+        let is_granted = self.engine.event(key, |lane, effects| {
             lane.granted_by_transfer(key, wakeup, transfer, home, now, effects)
-        })
+        });
+        if is_granted {
+            self.engine.tally.woken(WokenBy::Message);
+        }
+        is_granted
     }
 
     /// Returns when to retry without a hint: at the expiry of the holder, or after the backstop.
@@ -115,6 +131,7 @@ impl AcquireLoop {
             Seen::Busy(until) => {
                 self.backoff = FIRST_BACKOFF;
                 let expired = *until + Duration::from_millis(1);
+                self.holder_expires = Some(expired);
                 let refresh = match (self.queued, self.poll_after) {
                     (None, _) => BACKSTOP,
                     (Some(_), Some((after, since))) => {
@@ -126,6 +143,7 @@ impl AcquireLoop {
                 expired.min(now + jittered(refresh))
             }
             Seen::Nothing | Seen::Trouble(_) => {
+                self.holder_expires = None;
                 let pause = self.backoff;
                 self.backoff = (pause * 2).min(BACKSTOP);
                 now + jittered(pause)

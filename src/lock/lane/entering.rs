@@ -91,7 +91,7 @@ impl Lane {
             unreachable!("BUG: only a lease that is being returned is taken back");
         };
         effects.report(returning.report, Ok(()));
-        self.hand_on(key, returning.lease, claim, now)
+        self.reclaim(key, returning.lease, claim, now)
     }
 
     /// Ends an expired grant or return before an event reads the phase. The watchdog may be late or may

@@ -10,6 +10,7 @@ use crate::lock::effect::{Effects, Given, Granted, Loss, PickUp, Report, Work};
 use crate::lock::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::lock::yielded::Yielded;
+use crate::observe::LostReason;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
@@ -98,8 +99,8 @@ impl Lane {
         until
     }
 
-    /// Hands the lease off to another owner of this process.
-    pub(super) fn hand_on(
+    /// Grants a lease that is about to be returned to an acquire of this process.
+    pub(super) fn reclaim(
         &mut self,
         key: &LockKey,
         mut lease: Lease,
@@ -110,7 +111,7 @@ impl Lane {
             lease.expect_reply_within(TAKE_OVER, now);
         }
         self.move_to(claim.home);
-        self.hold(Tenure::handed_on(key, lease, claim, now))
+        self.hold(Tenure::reclaimed(key, lease, claim, now))
     }
 
     /// Grants the lease to the first waiter.
@@ -277,15 +278,15 @@ impl Lane {
             Phase::Held(tenure) if seen != Some(tenure.lease.number()) => self.mark_suspect(now),
             Phase::Contending(_) => self.mark_suspect(now),
             // The lease is gone, even if it was handed off to another owner since.
-            _ => self.lose(now, effects),
+            _ => self.lose(LostReason::Forced, now, effects),
         }
     }
 
     /// Applies the loss of the lease in the backend.
-    pub(super) fn lose(&mut self, now: Moment, effects: &mut Effects) {
+    pub(super) fn lose(&mut self, reason: LostReason, now: Moment, effects: &mut Effects) {
         match &mut self.phase {
             Phase::Held(tenure) => {
-                mark_lost(&tenure.grant, effects);
+                lose(&tenure.grant, reason, effects);
                 self.contend_or_idle(Yielded::ToNobody, now, effects);
             }
             Phase::Returning(returning) if !returning.sent => returning.lease.retire(),
@@ -305,7 +306,7 @@ impl Lane {
         let Phase::Held(Tenure { lease, grant, .. }) = std::mem::take(&mut self.phase) else {
             unreachable!("BUG: only a held lease is lost");
         };
-        mark_lost(&grant, effects);
+        lose(&grant, grant.reason_by_clock(), effects);
         self.surrender(lease, None, home, now, effects);
     }
 
@@ -314,15 +315,15 @@ impl Lane {
         let Phase::Held(Tenure { lease, grant, .. }) = std::mem::take(&mut self.phase) else {
             unreachable!("BUG: only a grant is withdrawn");
         };
-        grant.mark_lost();
+        grant.end_unused();
         effects.recheck(&grant);
         self.surrender(lease, None, home, now, effects);
     }
 }
 
-fn mark_lost(grant: &Arc<Grant>, effects: &mut Effects) {
+fn lose(grant: &Arc<Grant>, reason: LostReason, effects: &mut Effects) {
     effects.losses.push(Loss {
-        while_held: grant.mark_lost(),
+        while_held: grant.lose(reason),
         grant: Arc::clone(grant),
     });
 }

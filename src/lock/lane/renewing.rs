@@ -8,6 +8,7 @@ use crate::backend::{BackendError, Extended, Renewal, Renewed};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Effects, Work};
 use crate::lock::lease::{Lease, LeaseNumber};
+use crate::observe::LostReason;
 use crate::task::RuntimeId;
 
 impl Lane {
@@ -78,7 +79,7 @@ impl Lane {
         let Some(lease) = lease else {
             // A lease that is gone never comes back, whichever reply says so.
             if effective == Effective::LeaseGone && self.holds_unreleased(renewal) {
-                self.lose(now, effects);
+                self.lose(LostReason::NotHeld, now, effects);
             }
             // The lane no longer waits for this reply, but the renewal may have extended the lease.
             if effective == Effective::Yes
@@ -94,7 +95,9 @@ impl Lane {
         };
         update(lease, waiting);
         match &mut self.phase {
-            Phase::Held(_) if effective == Effective::LeaseGone => self.lose(now, effects),
+            Phase::Held(_) if effective == Effective::LeaseGone => {
+                self.lose(LostReason::NotHeld, now, effects);
+            }
             // A caller may have observed the loss, so it must not be undone.
             Phase::Held(tenure) if !tenure.grant.is_held(now) => {
                 self.lose_by_clock(home, now, effects);

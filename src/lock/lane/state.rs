@@ -139,6 +139,12 @@ impl Lane {
         self.queue.len()
     }
 
+    /// Returns the claims of the waiters.
+    #[cfg(feature = "metrics")]
+    pub(in crate::lock) fn claims(&self) -> impl Iterator<Item = &Claim> {
+        self.queue.iter().map(|waiter| &waiter.claim)
+    }
+
     /// Returns the number of waiters, including the inline acquire, which may become one.
     pub(in crate::lock) fn seats_taken(&self) -> usize {
         let inline = matches!(
@@ -156,6 +162,11 @@ impl Lane {
             Phase::Held(tenure) => Some(&tenure.grant),
             _ => None,
         }
+    }
+
+    /// Returns `true` if the lease is held under this grant.
+    pub(in crate::lock) fn is_held_under(&self, grant: &Arc<Grant>) -> bool {
+        self.holder().is_some_and(|held| Arc::ptr_eq(held, grant))
     }
 
     pub(in crate::lock) fn is_returning(&self) -> bool {

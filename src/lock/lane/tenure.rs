@@ -9,6 +9,7 @@ use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::Effects;
 use crate::lock::grant::Grant;
 use crate::lock::lease::{Lease, valid_until};
+use crate::observe::Via;
 use crate::task::RuntimeId;
 
 /// The time after which a task that has not begun, an acquire that is not polled, or a renewal that another
@@ -61,7 +62,12 @@ const FIRST: HoldId = 0;
 impl Tenure {
     /// Begins the tenure of a holder under a fresh counter.
     pub(super) fn begin(key: &LockKey, lease: Lease, claim: &Claim, now: Moment) -> Self {
-        let grant = Grant::new(key.clone(), claim, lease.token(), lease.valid_until(), now);
+        Self::begin_via(Via::Backend, key, lease, claim, now)
+    }
+
+    fn begin_via(via: Via, key: &LockKey, lease: Lease, claim: &Claim, now: Moment) -> Self {
+        let (token, until) = (lease.token(), lease.valid_until());
+        let grant = Grant::new(key.clone(), claim, via, token, until, now);
         Self {
             lease,
             grant,
@@ -73,7 +79,13 @@ impl Tenure {
     /// Begins the tenure of the next holder in this process, with a fresh token and without a command.
     pub(super) fn handed_on(key: &LockKey, mut lease: Lease, claim: &Claim, now: Moment) -> Self {
         lease.hand_on();
-        Self::begin(key, lease, claim, now)
+        Self::begin_via(Via::HandOff, key, lease, claim, now)
+    }
+
+    /// Begins the tenure of an acquire that takes back a lease before its release is sent.
+    pub(super) fn reclaimed(key: &LockKey, mut lease: Lease, claim: &Claim, now: Moment) -> Self {
+        lease.hand_on();
+        Self::begin_via(Via::Reclaimed, key, lease, claim, now)
     }
 
     /// Sets the deadline by which the acquire has to pick up its hold. It may not be polled any more.
@@ -284,7 +296,7 @@ impl Tenure {
                 End::At(at) => latest = latest.max(at),
             }
         }
-        let limit = match renewed {
+        let end = match renewed {
             Some(ttl) => {
                 self.lease.want_always(ttl, now);
                 Moment::LAST
@@ -294,7 +306,8 @@ impl Tenure {
                 latest
             }
         };
-        self.grant.set_limit(limit.min(oldest.limit));
+        let limit = end.min(oldest.limit);
+        self.grant.renewed_until(limit, limit < oldest.limit);
     }
 
     /// Returns when the watchdog has to check the lease.

@@ -8,10 +8,11 @@ use tokio::time::{sleep, timeout};
 use super::*;
 use crate::FencingToken;
 use crate::lock::tests::{RENEWED, SECOND, claim, key};
+use crate::observe::{LostReason, Via};
 
 fn grant(now: Moment, until: Moment) -> Arc<Grant> {
     let token = FencingToken::new(1, 1, 0);
-    Grant::new(key(), &claim(1, RENEWED), token, until, now)
+    Grant::new(key(), &claim(1, RENEWED), Via::Backend, token, until, now)
 }
 
 fn grants(now: Moment, ends: &[Moment]) -> (Grants, Vec<Arc<Grant>>) {
@@ -35,7 +36,7 @@ fn grant_is_lost_from_its_deadline_on() {
 fn grant_marked_lost_is_lost_before_deadline() {
     let now = Moment::now();
     let (grants, all) = grants(now, &[now + SECOND, now + SECOND]);
-    assert!(all[1].mark_lost());
+    assert!(all[1].lose(LostReason::NotHeld));
     assert_eq!(grants.standing(now), Standing::Lost);
 }
 
@@ -47,7 +48,7 @@ fn released_grant_is_not_lost_after_deadline() {
     grant.set_holds(0);
     assert_eq!(grants.standing(now), Standing::Released);
     assert_eq!(grants.standing(now + 2 * SECOND), Standing::Released);
-    assert!(grant.mark_lost());
+    assert!(grant.lose(LostReason::NotHeld));
     assert_eq!(grants.standing(now), Standing::Lost, "it was lost first");
 }
 

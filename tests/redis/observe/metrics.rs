@@ -1,73 +1,76 @@
-//! The metrics of the queue across processes.
+//! The metrics of servers, and of a transfer between processes.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
-
-use futures_util::poll;
-use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
 use crate::support::engine::{MS, eventually, manager};
 use crate::support::other_runtime::current_thread;
+use crate::support::recorder::Recorder;
 use crate::support::redis_server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(30);
-const BODY: &str = "lock:k";
 const QUEUE: &str = "lock:{lock:k}%queue";
 
-/// One process waits behind an ended one, and a release transfers the lock to it.
-async fn transfer(server: &RedisServer) {
-    let holder = manager(server.url(), LEASE).await;
-    let other = manager(server.url(), LEASE).await;
-    let guard = holder.acquire("k").await.unwrap();
-    // A place without a deadline, before all others.
-    server.cli(&["ZADD", QUEUE, "0.5", "ended"]);
-    // The message of a transfer is no grant of a fixed lease, so it is confirmed.
-    let mut waiting = Box::pin(other.acquire("k").lease(LEASE).into_future());
-    assert!(poll!(&mut waiting).is_pending());
-    let waiting = tokio::spawn(waiting);
-    eventually("queued as a listener", || {
-        server.cli(&["ZRANGE", QUEUE, "0", "-1"]).contains('!')
-    })
-    .await;
-    guard.release().await.unwrap();
-    let guard = waiting.await.unwrap().unwrap();
-    tokio::time::sleep(MS).await;
-    guard.release().await.unwrap();
-}
-
-/// One process waits behind an ended one, and the lock expires.
-async fn expiry(server: &RedisServer) {
-    server.cli(&["HSET", BODY, "other", "1"]);
-    server.cli(&["PEXPIRE", BODY, "300"]);
-    server.cli(&["ZADD", QUEUE, "0.5", "ended"]);
-    let locks = manager(server.url(), LEASE).await;
-    let guard = locks.acquire("k").await.unwrap();
-    guard.release().await.unwrap();
+#[test]
+fn transfer_by_message_is_counted_as_grant() {
+    let server = RedisServer::start();
+    let recorder = Recorder::new();
+    let granted = async {
+        let holder = manager(server.url(), LEASE).await;
+        let other = manager(server.url(), LEASE).await;
+        let guard = holder.acquire("k").await.unwrap();
+        let waiting = tokio::spawn(other.acquire("k").into_future());
+        eventually("queued as a listener", || {
+            server.cli(&["ZRANGE", QUEUE, "0", "-1"]).contains('!')
+        })
+        .await;
+        guard.release().await.unwrap();
+        drop(waiting.await.unwrap().unwrap());
+    };
+    recorder.run(|| current_thread().block_on(granted));
+    let seen = recorder.read();
+    let grants = seen.counts("tower_lock_grants_total");
+    assert_eq!(grants, [("{via=\"backend\"}", 2)]);
+    let woken = seen.counts("tower_lock_wakeups_total");
+    assert_eq!(woken, [("{by=\"message\"}", 1)]);
 }
 
 #[test]
-fn transfer_is_counted_and_timed() {
-    let server = RedisServer::start();
-    let recorder = DebuggingRecorder::new();
-    let snapshotter = recorder.snapshotter();
-    let faults = async {
-        transfer(&server).await;
-        expiry(&server).await;
+fn outage_is_shown_by_server_and_part() {
+    let mut server = RedisServer::start();
+    let recorder = Recorder::new();
+    let up = |part| {
+        format!(
+            "tower_lock_backend_up{{server=\"{}\",part=\"{part}\"}}",
+            server.address()
+        )
     };
-    metrics::with_local_recorder(&recorder, || current_thread().block_on(faults));
-    let mut seen = BTreeMap::new();
-    for (key, _, _, value) in snapshotter.snapshot().into_vec() {
-        seen.insert(key.key().name().to_owned(), value);
-    }
-    let counted = |name: &str| match seen.get(name) {
-        Some(DebugValue::Counter(count)) => *count,
-        other => panic!("{name}: {other:?}"),
+    let incidents = |part| {
+        let address = server.address();
+        format!("tower_lock_backend_incidents_total{{server=\"{address}\",part=\"{part}\"}}")
     };
-    assert_eq!(counted("tower_lock_transfers_total"), 1);
-    assert_eq!(counted("tower_lock_passed_over_total"), 2);
-    let Some(DebugValue::Histogram(idle)) = seen.get("tower_lock_transfer_seconds") else {
-        panic!("no confirmation");
-    };
-    assert_eq!(idle.len(), 1);
-    assert!((0.0..1.5).contains(&idle[0].into_inner()), "{idle:?}");
+    let (up, incidents) = (up("commands"), incidents("commands"));
+    recorder.run(|| {
+        current_thread().block_on(async {
+            let locks = manager(server.url(), LEASE).await;
+            let before = recorder.read();
+            assert_eq!((before.gauge(&up), before.count(&incidents)), (1.0, 0));
+            server.kill();
+            let acquire = locks.acquire("k").wait(300 * MS);
+            acquire.await.unwrap_err();
+            locks.flush_metrics();
+            let during = recorder.read();
+            assert_eq!(during.gauge(&up), 0.0);
+            assert!(during.count(&incidents) > 0);
+            let refused = "tower_lock_acquires_total{outcome=\"unavailable\"}";
+            assert_eq!(during.count(refused), 1);
+            server.launch_again();
+            locks.acquire("k").await.unwrap().release().await.unwrap();
+            locks.flush_metrics();
+            let after = recorder.read();
+            assert_eq!((after.gauge(&up), after.count(&incidents)), (1.0, 0));
+            let command = "tower_lock_backend_command_seconds";
+            let released = format!("{command}{{command=\"release\",outcome=\"ok\"}}");
+            assert!(!after.samples(&released).is_empty());
+        });
+    });
 }

@@ -31,6 +31,7 @@ use super::request::{Reply, Request, Undo, undo};
 use super::state::State;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError, check, is_demoted, unavailable};
+use crate::observe::Part;
 use crate::task::timeout;
 
 /// The time for the reply to a probe or an undo, in response timeouts. After it the link is closed, even if
@@ -60,6 +61,7 @@ enum Demand {
 impl Connection {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
         let outage = Outage::new(
+            Part::Commands,
             "lock store unreachable",
             "lock store reachable again",
             &connector.address,

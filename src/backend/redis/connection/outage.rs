@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::observe::{Part, Reporter};
+
 /// How long no key may fail until the success of another key ends an outage.
 const QUIET: Duration = Duration::from_secs(10);
 
@@ -16,18 +18,20 @@ pub(crate) struct Outage {
     begins: &'static str,
     ends: &'static str,
     address: String,
+    server: Reporter,
     reported: AtomicBool,
     /// The hash of the key that failed last, and the time of its failure.
     failing: Mutex<Option<(u64, Instant)>>,
 }
 
 impl Outage {
-    /// Creates an outage that has not begun, from its two log messages.
-    pub(crate) fn new(begins: &'static str, ends: &'static str, address: &str) -> Self {
+    /// Creates an outage of a part of a server that has not begun, from its two log messages.
+    pub(crate) fn new(part: Part, begins: &'static str, ends: &'static str, address: &str) -> Self {
         Self {
             begins,
             ends,
             address: address.to_owned(),
+            server: Reporter::new(address, part),
             reported: AtomicBool::new(false),
             failing: Mutex::default(),
         }
@@ -67,6 +71,7 @@ impl Outage {
         if self.reported.swap(true, Ordering::Relaxed) {
             return;
         }
+        self.server.outage_begins();
         #[cfg(feature = "tracing")]
         {
             let cause = crate::error::with_causes(cause);
@@ -84,6 +89,7 @@ impl Outage {
         if !self.reported.load(Ordering::Relaxed) || !self.reported.swap(false, Ordering::Relaxed) {
             return;
         }
+        self.server.outage_ends();
         *self.failing() = None;
         #[cfg(feature = "tracing")]
         tracing::info!(address = self.address, "{message}");

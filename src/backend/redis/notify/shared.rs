@@ -10,6 +10,7 @@ use super::topics::Topics;
 use crate::backend::redis::command::{Cause, unavailable};
 use crate::backend::redis::connection::{Locate, Messages, Network, Outage, listen, within};
 use crate::backend::{BackendError, Hints};
+use crate::observe::Part;
 
 /// The server to subscribe at.
 pub(crate) struct Endpoint {
@@ -41,6 +42,7 @@ impl Shared {
     ) -> Self {
         let address = endpoint.as_ref().map_or("", |it| it.server.address());
         let outage = Outage::new(
+            Part::Notifications,
             "release notifications unavailable",
             "release notifications available again",
             address,

@@ -7,6 +7,7 @@ use super::replicas::{MinReplicas, Replicas};
 use crate::LockKey;
 use crate::backend::redis::connection::{Connection, Connector, Network, Origin, Outage};
 use crate::backend::redis::notify::Notifier;
+use crate::observe::Part;
 
 /// What all nodes of a backend have in common.
 #[derive(Clone)]
@@ -45,6 +46,7 @@ impl Node {
         let connector = Arc::new(settings.connector(origin));
         let room = connector.pool_size().saturating_sub(settings.connections);
         let outage = Outage::new(
+            Part::Commands,
             "locks cannot be acquired",
             "locks can be acquired again",
             &connector.address,

@@ -24,6 +24,7 @@ use crate::backend::redis::command::{Cause, unavailable};
 use crate::backend::redis::connection::{Locate, Network, Outage, Target};
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::jitter::jittered;
+use crate::observe::Part;
 
 /// The interval of requests to the sentinels while there are holders or waiters, and while a connection
 /// is being opened: a primary that hangs accepts connections and never replies.
@@ -61,6 +62,7 @@ impl Sentinels {
         };
         let address = address(&targets, &service);
         let outage = Outage::new(
+            Part::Sentinel,
             "sentinels unavailable",
             "sentinels available again",
             &address,

@@ -1,0 +1,151 @@
+//! Reports the counts of one manager to the recorder.
+
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use metrics::{Gauge, gauge, with_recorder};
+
+use super::families;
+use super::manager::{LayerSeries, ManagerSeries};
+use super::process::{Longest, ProcessSeries};
+use crate::observe::tally::{Gauges, Name, Tally};
+
+/// The recorders for which a manager remembers what it has reported. A program mostly has one, and a test one for
+/// its thread.
+const RECORDERS: usize = 4;
+
+/// What a manager has reported.
+#[derive(Default)]
+pub(in crate::observe) struct Exporter {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By recorder. The last one used is the last.
+    exports: Vec<Export>,
+    has_ended: bool,
+}
+
+impl Exporter {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reports what the tally has counted since the last report, and the gauges if there are any.
+    pub(in crate::observe) fn report(&self, tally: &Tally, gauges: Option<&Gauges>) {
+        self.state().report(tally, gauges);
+    }
+
+    /// Reports the counts for the last time. The parts of this manager in the gauges become zero.
+    pub(in crate::observe) fn end(&self, tally: &Tally) {
+        let mut state = self.state();
+        state.report(tally, None);
+        state.has_ended = true;
+        state.exports.clear();
+    }
+}
+
+impl State {
+    fn report(&mut self, tally: &Tally, gauges: Option<&Gauges>) {
+        if self.has_ended {
+            return;
+        }
+        let exports = &mut self.exports;
+        let recorder = current_recorder();
+        match exports.iter().position(|it| it.recorder == recorder) {
+            Some(at) => {
+                let known = exports.remove(at);
+                exports.push(known);
+            }
+            None => {
+                if exports.len() == RECORDERS {
+                    exports.remove(0);
+                }
+                exports.push(Export::new(recorder));
+            }
+        }
+        if let Some(export) = exports.last_mut() {
+            export.report(tally, gauges);
+        }
+    }
+}
+
+impl std::fmt::Debug for Exporter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exporter").finish_non_exhaustive()
+    }
+}
+
+/// Identifies the recorder to which the handles of metrics belong. A recorder that is installed later does not receive
+/// what earlier handles report.
+fn current_recorder() -> usize {
+    with_recorder(|recorder| ptr::from_ref(recorder).cast::<()>().addr())
+}
+
+/// What one manager has reported to one recorder.
+struct Export {
+    recorder: usize,
+    layers: [Option<LayerSeries>; Name::COUNT],
+    manager: ManagerSeries,
+    process: ProcessSeries,
+    longest: Longest,
+    oldest_hold: Gauge,
+    oldest_wait: Gauge,
+    watchdog_lag: Gauge,
+}
+
+impl Export {
+    fn new(recorder: usize) -> Self {
+        families::describe();
+        let mut export = Self {
+            recorder,
+            layers: std::array::from_fn(|_| None),
+            manager: ManagerSeries::new(),
+            process: ProcessSeries::new(),
+            longest: Longest::new(recorder),
+            oldest_hold: gauge!(families::OLDEST_HOLD),
+            oldest_wait: gauge!(families::OLDEST_WAIT),
+            watchdog_lag: gauge!(families::WATCHDOG_LAG),
+        };
+        export.set_longest([Duration::ZERO; 3]);
+        export
+    }
+
+    fn report(&mut self, tally: &Tally, gauges: Option<&Gauges>) {
+        for name in tally.names() {
+            // Only names beyond the limit have this one.
+            if name == Name::OTHER && !tally.is_used(name) {
+                continue;
+            }
+            let layer = &mut self.layers[name.number()];
+            let layer = layer.get_or_insert_with(|| LayerSeries::new(tally.text(name)));
+            layer.follow(tally.totals_of(name));
+            if let Some(gauges) = gauges {
+                layer.held.follow(gauges.held[name.number()]);
+                layer.waiting.follow(gauges.waiting[name.number()]);
+            }
+        }
+        self.manager.follow(tally);
+        self.process.follow(self.recorder);
+        if let Some(gauges) = gauges {
+            self.manager.follow_gauges(gauges);
+            self.set_longest([gauges.oldest_hold, gauges.oldest_wait, gauges.watchdog_lag]);
+        }
+    }
+
+    fn set_longest(&mut self, own: [Duration; 3]) {
+        let longest = self.longest.among_managers(own);
+        let gauges = [&self.oldest_hold, &self.oldest_wait, &self.watchdog_lag];
+        for (gauge, longest) in gauges.into_iter().zip(longest) {
+            gauge.set(longest.as_secs_f64());
+        }
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        self.set_longest([Duration::ZERO; 3]);
+    }
+}

@@ -1,0 +1,64 @@
+//! The metrics of this crate, for programs that configure an exporter.
+//!
+//! [`guide::operations`](crate::guide::operations) lists the metrics. The names of all metrics begin with
+//! `tower_lock_`.
+//!
+//! # Prometheus
+//!
+//! `metrics-exporter-prometheus` renders summaries unless it has the bounds of histogram buckets. Set them, and run its
+//! upkeep, without which its memory grows:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+//!
+//! let recorder = PrometheusBuilder::new()
+//!     .set_buckets_for_metric(Matcher::Prefix("tower_lock_".into()), &tower_lock::metrics::BUCKETS)?
+//!     .build_recorder();
+//! let rendering = recorder.handle();
+//! let upkeep = rendering.clone();
+//! std::thread::spawn(move || loop {
+//!     std::thread::sleep(Duration::from_secs(5));
+//!     upkeep.run_upkeep();
+//! });
+//! // metrics::set_global_recorder(recorder) installs it; `rendering.render()` is the response to a scrape.
+//! # drop((recorder, rendering));
+//! # Ok::<_, metrics_exporter_prometheus::BuildError>(())
+//! ```
+//!
+//! # When they are reported
+//!
+//! Requests only count. A thread adds the counts to the recorder once per second, and the gauges that need a look at
+//! all locks every 5 s. It starts at the first acquire of the process, and ends with the last manager.
+//! [`LockManager::flush_metrics`](crate::LockManager::flush_metrics) reports at once. The end of a manager and its
+//! [shutdown](crate::LockManager::shutdown) do as well.
+//!
+//! A manager registers its series, with the value zero, when it is built. A recorder that is installed later receives
+//! all counts since then. Histograms are exact in the number of durations per bucket of [`BUCKETS`], and to 6 % in
+//! their sums.
+
+mod exporter;
+mod families;
+mod manager;
+mod process;
+#[cfg(feature = "axum")]
+mod rejected;
+mod series;
+
+pub(in crate::observe) use exporter::Exporter;
+#[cfg(feature = "axum")]
+pub(in crate::observe) use rejected::rejected_at_once;
+
+/// The bounds of histogram buckets in seconds: 20 powers of two, from 128 µs to 67 s.
+///
+/// The counts of these buckets are exact.
+pub const BUCKETS: [f64; 20] = {
+    let mut bounds = [0.000_128; 20];
+    let mut at = 1;
+    while at < bounds.len() {
+        bounds[at] = bounds[at - 1] * 2.0;
+        at += 1;
+    }
+    bounds
+};

@@ -1,0 +1,117 @@
+//! The labels of acquires and of replies.
+
+use super::label::label;
+use crate::{Error, ErrorKind};
+
+label! {
+    /// The end of an acquire.
+    pub(crate) enum Outcome {
+        Granted = "granted",
+        Busy = "busy",
+        TooManyWaiters = "too_many_waiters",
+        Overloaded = "overloaded",
+        Unavailable = "unavailable",
+        Misconfigured = "misconfigured",
+        Lost = "lost",
+        ShuttingDown = "shutting_down",
+        InvalidKey = "invalid_key",
+        InvalidSetup = "invalid_setup",
+        NoRoute = "no_route",
+        BodyTooLarge = "body_too_large",
+        BodyTimeout = "body_timeout",
+        BodyFailed = "body_failed",
+        InvalidOption = "invalid_option",
+        KeyConflict = "key_conflict",
+        ReentrancyLimit = "reentrancy_limit",
+        /// The caller dropped the acquire while it waited.
+        Cancelled = "cancelled",
+    }
+}
+
+impl Outcome {
+    pub(crate) fn of(outcome: Result<(), &Error>) -> Self {
+        match outcome {
+            Ok(()) => Self::Granted,
+            Err(error) => match error.kind() {
+                ErrorKind::Busy => Self::Busy,
+                ErrorKind::TooManyWaiters => Self::TooManyWaiters,
+                ErrorKind::Overloaded => Self::Overloaded,
+                ErrorKind::Unavailable => Self::Unavailable,
+                ErrorKind::Misconfigured => Self::Misconfigured,
+                ErrorKind::Lost => Self::Lost,
+                ErrorKind::ShuttingDown => Self::ShuttingDown,
+                ErrorKind::InvalidKey => Self::InvalidKey,
+                ErrorKind::InvalidSetup => Self::InvalidSetup,
+                ErrorKind::NoRoute => Self::NoRoute,
+                ErrorKind::BodyTooLarge => Self::BodyTooLarge,
+                ErrorKind::BodyTimeout => Self::BodyTimeout,
+                ErrorKind::BodyFailed => Self::BodyFailed,
+                ErrorKind::InvalidOption => Self::InvalidOption,
+                ErrorKind::KeyConflict => Self::KeyConflict,
+                ErrorKind::ReentrancyLimit => Self::ReentrancyLimit,
+            },
+        }
+    }
+}
+
+label! {
+    /// The reply to a renewal or a release.
+    pub(crate) enum Reply {
+        Done = "ok",
+        NotHeld = "not_held",
+        Failed = "failed",
+    }
+}
+
+label! {
+    /// The event after which the acquire loop was granted a lock that it waited for.
+    pub(crate) enum WokenBy {
+        Message = "message",
+        Expiry = "expiry",
+        Backstop = "backstop",
+    }
+}
+
+label! {
+    /// A command of a backend.
+    pub(crate) enum Command {
+        Acquire = "acquire",
+        Contend = "contend",
+        Leave = "leave",
+        Renew = "renew",
+        Release = "release",
+        ReleaseOrKeep = "release_or_keep",
+        Extend = "extend",
+        Inspect = "inspect",
+        ForceRelease = "force_release",
+    }
+}
+
+label! {
+    /// The end of a command, best first.
+    #[derive(PartialOrd, Ord)]
+    pub(crate) enum CommandOutcome {
+        Done = "ok",
+        /// It has not taken effect.
+        Refused = "refused",
+        /// It may have taken effect.
+        Unknown = "unknown",
+    }
+}
+
+label! {
+    /// The end of a forced release.
+    pub(crate) enum Forced {
+        Released = "released",
+        NotHeld = "not_held",
+        Failed = "failed",
+    }
+}
+
+label! {
+    /// The option by which a request runs without its lock.
+    pub(crate) enum Permit {
+        ObserveOnly = "observe_only",
+        OnUnavailable = "on_unavailable",
+    }
+}

@@ -1,0 +1,113 @@
+//! The lock servers of this process, and their outages.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::label::label;
+
+/// The most servers that are distinguished: each has series of its own.
+const MOST: usize = 64;
+
+label! {
+    /// The part of a lock server that can fail alone.
+    #[derive(PartialOrd, Ord)]
+    pub(crate) enum Part {
+        Commands = "commands",
+        Notifications = "notifications",
+        Sentinel = "sentinel",
+    }
+}
+
+/// The state of a part of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Server {
+    /// `host:port`, or the path of a socket.
+    pub(crate) address: String,
+    pub(crate) part: Part,
+    pub(crate) is_up: bool,
+    /// The outages that have begun.
+    pub(crate) incidents: u64,
+}
+
+/// A part of a server that reports its outages. Several backends, or several connections, may report the same one.
+#[derive(Debug)]
+pub(crate) struct Reporter {
+    state: Option<Arc<Mutex<State>>>,
+}
+
+#[derive(Debug)]
+struct State {
+    address: String,
+    part: Part,
+    /// The reporters whose outages have begun.
+    outages: usize,
+    incidents: u64,
+}
+
+static SERVERS: Mutex<Vec<Arc<Mutex<State>>>> = Mutex::new(Vec::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Reporter {
+    pub(crate) fn new(address: &str, part: Part) -> Self {
+        let mut servers = lock(&SERVERS);
+        let known = servers.iter().find(|it| {
+            let state = lock(it);
+            state.address == address && state.part == part
+        });
+        let state = match known {
+            Some(known) => Some(Arc::clone(known)),
+            None => {
+                if servers.len() == MOST {
+                    // A server that left has no reporter.
+                    let left = servers.iter().position(|it| Arc::strong_count(it) == 1);
+                    let Some(left) = left else {
+                        return Self { state: None };
+                    };
+                    servers.remove(left);
+                }
+                let state = Arc::new(Mutex::new(State {
+                    address: address.to_owned(),
+                    part,
+                    outages: 0,
+                    incidents: 0,
+                }));
+                servers.push(Arc::clone(&state));
+                Some(state)
+            }
+        };
+        Self { state }
+    }
+
+    pub(crate) fn outage_begins(&self) {
+        if let Some(state) = &self.state {
+            let mut state = lock(state);
+            state.outages += 1;
+            state.incidents += 1;
+        }
+    }
+
+    pub(crate) fn outage_ends(&self) {
+        if let Some(state) = &self.state {
+            let mut state = lock(state);
+            state.outages = state.outages.saturating_sub(1);
+        }
+    }
+}
+
+/// Returns the state of each server.
+#[cfg(any(feature = "metrics", feature = "dashboard"))]
+pub(crate) fn read() -> Vec<Server> {
+    let servers = lock(&SERVERS);
+    let servers = servers.iter().map(|state| {
+        let state = lock(state);
+        Server {
+            address: state.address.clone(),
+            part: state.part,
+            is_up: state.outages == 0,
+            incidents: state.incidents,
+        }
+    });
+    servers.collect()
+}

@@ -1,0 +1,19 @@
+//! What a look at all locks of a manager finds.
+
+use std::time::Duration;
+
+use super::names::Name;
+
+/// The present state of one manager, which the engine reads for a report.
+#[derive(Debug)]
+pub(crate) struct Gauges {
+    /// Keys that are held, by the number of the layer name.
+    pub(crate) held: [usize; Name::COUNT],
+    /// Acquires that wait, by the number of the layer name.
+    pub(crate) waiting: [usize; Name::COUNT],
+    pub(crate) waiting_limit: usize,
+    pub(crate) unreleased: usize,
+    pub(crate) oldest_hold: Duration,
+    pub(crate) oldest_wait: Duration,
+    pub(crate) watchdog_lag: Duration,
+}

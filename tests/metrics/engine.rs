@@ -1,0 +1,243 @@
+//! Acquires, grants, holds, losses and waiters.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::poll;
+use tower_lock::{LockManager, Memory};
+
+use crate::backend::{Fault, Faulty};
+use crate::support::recorder::Recorder;
+use crate::{MS, SECOND, reported, run};
+
+#[test]
+fn acquires_are_counted_by_outcome() {
+    let seen = reported(async {
+        let locks = LockManager::in_memory();
+        let guard = locks.acquire("k").await.unwrap();
+        locks.acquire("k").no_wait().await.unwrap_err();
+        locks.acquire("k").wait(20 * MS).await.unwrap_err();
+        locks.acquire("").await.unwrap_err();
+        let mut dropped = Box::pin(locks.acquire("k").into_future());
+        assert!(poll!(&mut dropped).is_pending());
+        tokio::time::sleep(40 * MS).await;
+        drop(dropped);
+        drop(guard);
+    });
+    let outcomes = seen.counts("tower_lock_acquires_total");
+    let expected = [
+        ("busy", 2),
+        ("cancelled", 1),
+        ("granted", 1),
+        ("invalid_key", 1),
+    ];
+    let expected = expected.map(|(it, n)| (format!("{{outcome=\"{it}\"}}"), n));
+    let outcomes: Vec<_> = outcomes
+        .into_iter()
+        .map(|(it, n)| (it.to_owned(), n))
+        .collect();
+    assert_eq!(outcomes, expected);
+    let waits = |outcome| {
+        let name = format!("tower_lock_wait_seconds{{outcome=\"{outcome}\"}}");
+        seen.samples(&name).to_vec()
+    };
+    assert_eq!(waits("granted"), [0.0]);
+    let rejected = waits("rejected");
+    assert_eq!(rejected[..2], [0.0, 0.0]);
+    assert!((0.018..0.023).contains(&rejected[2]), "{rejected:?}");
+    let cancelled = waits("cancelled");
+    assert!(
+        cancelled.len() == 1 && (0.036..0.045).contains(&cancelled[0]),
+        "{cancelled:?}"
+    );
+}
+
+#[test]
+fn grants_are_counted_by_way() {
+    let seen = reported(async {
+        let locks = LockManager::in_memory();
+        let guard = locks.acquire("k").await.unwrap();
+        let again = locks.acquire("k").owner(guard.owner()).await.unwrap();
+        let mut next = pin!(locks.acquire("k").into_future());
+        assert!(poll!(&mut next).is_pending());
+        drop((guard, again));
+        drop(next.await.unwrap());
+        drop(locks.acquire(["a", "b"]).await.unwrap());
+    });
+    let grants = seen.counts("tower_lock_grants_total");
+    let expected = [
+        ("{via=\"backend\"}", 3),
+        ("{via=\"handoff\"}", 1),
+        ("{via=\"reentrant\"}", 1),
+    ];
+    assert_eq!(grants, expected);
+}
+
+#[test]
+fn lease_that_is_taken_back_is_reclaimed() {
+    let seen = reported(async {
+        let locks = LockManager::builder(Faulty::default()).build().unwrap();
+        drop(locks.acquire("k").await.unwrap());
+        drop(locks.acquire("k").await.unwrap());
+    });
+    let reclaimed = seen.count("tower_lock_grants_total{via=\"reclaimed\"}");
+    assert_eq!(reclaimed, 1, "{seen:#?}");
+}
+
+#[test]
+fn holds_are_timed_from_grant_to_last_release() {
+    let seen = reported(async {
+        let locks = LockManager::in_memory();
+        let guard = locks.acquire("k").await.unwrap();
+        let again = locks.acquire("k").owner(guard.owner()).await.unwrap();
+        drop(guard);
+        tokio::time::sleep(300 * MS).await;
+        drop(again);
+    });
+    let holds = seen.samples("tower_lock_hold_seconds");
+    assert!(
+        holds.len() == 1 && (0.27..0.33).contains(&holds[0]),
+        "{holds:?}"
+    );
+}
+
+#[test]
+fn losses_are_counted_by_reason() {
+    let seen = reported(async {
+        let locks = LockManager::in_memory();
+        let ended = locks.acquire("ended").lease(SECOND).await.unwrap();
+        let limited = locks.acquire("limited").max_hold(SECOND).await.unwrap();
+        let forced = locks.acquire("forced").await.unwrap();
+        locks.force_release("forced").await.unwrap();
+        for guard in [&ended, &limited, &forced] {
+            guard.lost().await;
+        }
+        for fault in [Fault::NotHeld, Fault::Refused] {
+            let backend = Faulty::default();
+            let locks = LockManager::builder(backend.clone()).build().unwrap();
+            let guard = locks.acquire("k").await.unwrap();
+            backend.renewals_fail_by(fault);
+            guard.lost().await;
+            tokio::time::sleep(SECOND).await;
+        }
+    });
+    let lost = seen.counts("tower_lock_lost_total");
+    let expected = ["expired", "forced", "lease_ended", "max_hold", "not_held"];
+    let expected = expected.map(|reason| format!("{{reason=\"{reason}\"}}"));
+    let reasons: Vec<_> = lost
+        .iter()
+        .map(|(reason, _)| (*reason).to_owned())
+        .collect();
+    assert_eq!(reasons, expected);
+    assert!(lost.iter().all(|(_, count)| *count == 1), "{lost:?}");
+    // Each loss ends a hold.
+    assert_eq!(seen.samples("tower_lock_hold_seconds").len(), 5);
+}
+
+#[test]
+fn gauges_show_present_holders_and_waiters() {
+    let recorder = Recorder::new();
+    recorder.run(|| {
+        run(async {
+            let locks = LockManager::in_memory();
+            let other = LockManager::builder(Memory::new())
+                .max_waiters(10)
+                .build()
+                .unwrap();
+            let guards = (
+                locks.acquire("a").await.unwrap(),
+                locks.acquire("b").await.unwrap(),
+            );
+            let elsewhere = other.acquire("c").await.unwrap();
+            tokio::time::sleep(2 * SECOND).await;
+            let mut waiting = Box::pin(locks.acquire("a").into_future());
+            assert!(poll!(&mut waiting).is_pending());
+            tokio::time::sleep(SECOND).await;
+            locks.flush_metrics();
+            other.flush_metrics();
+            let seen = recorder.read();
+            // The sum over both managers, and the maximum.
+            assert_eq!(seen.gauge("tower_lock_held"), 3.0);
+            assert_eq!(seen.gauge("tower_lock_waiting"), 1.0);
+            assert_eq!(seen.gauge("tower_lock_waiting_limit"), 65_546.0);
+            assert_eq!(seen.gauge("tower_lock_oldest_hold_seconds"), 3.0);
+            assert_eq!(seen.gauge("tower_lock_oldest_wait_seconds"), 1.0);
+            drop((guards, elsewhere, waiting));
+        });
+    });
+}
+
+#[test]
+fn gauges_return_to_zero_with_their_manager() {
+    let seen = reported(async {
+        let locks = LockManager::in_memory();
+        let guard = locks.acquire("k").await.unwrap();
+        tokio::time::sleep(SECOND).await;
+        locks.flush_metrics();
+        drop((guard, locks));
+    });
+    for name in ["held", "waiting", "waiting_limit", "oldest_hold_seconds"] {
+        assert_eq!(seen.gauge(&format!("tower_lock_{name}")), 0.0, "{name}");
+    }
+}
+
+#[test]
+fn unconfirmed_releases_are_shown() {
+    let recorder = Recorder::new();
+    recorder.run(|| {
+        run(async {
+            let backend = Faulty::default();
+            let locks = LockManager::builder(backend.clone()).build().unwrap();
+            let guard = locks.acquire("k").await.unwrap();
+            backend.releases_fail_by(Fault::Unknown);
+            drop(guard);
+            tokio::time::sleep(SECOND).await;
+            locks.flush_metrics();
+            assert_eq!(recorder.read().gauge("tower_lock_unreleased"), 1.0);
+        });
+    });
+}
+
+#[test]
+fn late_watchdog_is_shown() {
+    let recorder = Recorder::new();
+    recorder.run(|| {
+        run(async {
+            let locks = LockManager::in_memory();
+            let _guard = locks.acquire("k").await.unwrap();
+            tokio::time::sleep(MS).await;
+            tokio::time::advance(Duration::from_secs(13)).await;
+            tokio::time::sleep(100 * MS).await;
+            locks.flush_metrics();
+            let lag = recorder.read().gauge("tower_lock_watchdog_lag_seconds");
+            assert!((2.9..3.2).contains(&lag), "{lag}");
+            locks.flush_metrics();
+            assert_eq!(
+                recorder.read().gauge("tower_lock_watchdog_lag_seconds"),
+                0.0
+            );
+        });
+    });
+}
+
+#[test]
+fn forced_releases_are_counted_by_outcome() {
+    let seen = reported(async {
+        let locks = LockManager::in_memory();
+        let guard = locks.acquire("k").await.unwrap();
+        locks.force_release("k").await.unwrap();
+        locks.force_release("free").await.unwrap();
+        drop(guard);
+        let backend = Faulty::default();
+        backend.releases_fail_by(Fault::Refused);
+        let locks = LockManager::builder(backend).build().unwrap();
+        locks.force_release("k").await.unwrap_err();
+    });
+    let counts = seen.counts("tower_lock_force_releases_total");
+    let expected = [
+        ("{outcome=\"failed\"}", 1),
+        ("{outcome=\"not_held\"}", 1),
+        ("{outcome=\"released\"}", 1),
+    ];
+    assert_eq!(counts, expected);
+}

@@ -1,0 +1,120 @@
+//! The names of layers, and the number of series.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+use http::{Request, Response};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_lock::{LockLayer, LockManager};
+
+use crate::support::recorder::Recorder;
+use crate::{reported, run};
+
+#[test]
+fn layer_counts_under_its_name() {
+    let seen = reported(async {
+        let locks = LockManager::in_memory();
+        let layer = LockLayer::by_path(locks.clone()).name("orders");
+        let service = layer.layer(service_fn(async |_: Request<String>| {
+            Ok::<_, Infallible>(Response::new(String::new()))
+        }));
+        let request = Request::put("/orders/42").body(String::new()).unwrap();
+        drop(service.oneshot(request).await.unwrap());
+        drop(locks.acquire("job").name("jobs").await.unwrap());
+    });
+    let acquires = seen.counts("tower_lock_acquires_total");
+    let expected = [
+        ("{outcome=\"granted\",layer=\"jobs\"}", 1),
+        ("{outcome=\"granted\",layer=\"orders\"}", 1),
+    ];
+    assert_eq!(acquires, expected);
+    for layer in ["jobs", "orders"] {
+        let holds = seen.samples(&format!("tower_lock_hold_seconds{{layer=\"{layer}\"}}"));
+        assert_eq!(holds.len(), 1, "{layer}");
+    }
+}
+
+#[test]
+fn names_beyond_limit_are_other() {
+    let seen = reported(async {
+        let locks = LockManager::in_memory();
+        for n in 0..40 {
+            drop(locks.acquire("k").name(format!("name-{n}")).await.unwrap());
+        }
+    });
+    let grants = seen.counts("tower_lock_grants_total");
+    assert_eq!(grants.len(), 33);
+    assert!(grants.contains(&("{via=\"backend\",layer=\"name-31\"}", 1)));
+    assert!(grants.contains(&("{via=\"backend\",layer=\"other\"}", 8)));
+}
+
+/// The series of a histogram: its buckets, `+Inf`, the sum and the number.
+const PER_HISTOGRAM: usize = tower_lock::metrics::BUCKETS.len() + 3;
+
+#[test]
+fn series_begin_at_zero_when_manager_is_built() {
+    let recorder = Recorder::new();
+    recorder.run(|| {
+        run(async {
+            let locks = LockManager::in_memory();
+            let before = recorder.read();
+            drop(LockLayer::by_path(locks.clone()).name("orders"));
+            let seen = recorder.read();
+            // Without a name, and with one.
+            for series in [
+                "tower_lock_acquires_total{outcome=\"unavailable\"}",
+                "tower_lock_grants_total{via=\"handoff\"}",
+                "tower_lock_lost_total{reason=\"expired\"}",
+                "tower_lock_renewals_total{outcome=\"failed\"}",
+                "tower_lock_releases_total{outcome=\"failed\"}",
+                "tower_lock_wakeups_total{by=\"backstop\"}",
+                "tower_lock_force_releases_total{outcome=\"released\"}",
+                "tower_lock_unlocked_total{option=\"on_unavailable\",outcome=\"unavailable\"}",
+                "tower_lock_transfers_total",
+                "tower_lock_passed_over_total",
+            ] {
+                assert_eq!(before.count(series), 0, "{series}");
+            }
+            let named = "tower_lock_lost_total{reason=\"expired\",layer=\"orders\"}";
+            assert_eq!(seen.count(named), 0);
+            for series in ["held", "waiting", "unreleased", "watchdog_lag_seconds"] {
+                assert_eq!(
+                    before.gauge(&format!("tower_lock_{series}")),
+                    0.0,
+                    "{series}"
+                );
+            }
+            assert_eq!(before.gauge("tower_lock_waiting_limit"), 65_536.0);
+            drop(locks.acquire("k").name("orders").await.unwrap());
+            locks.acquire("").name("orders").await.unwrap_err();
+            locks.flush_metrics();
+            // No series is added later.
+            assert_eq!(recorder.read().0.len(), seen.0.len());
+            let mut of = BTreeMap::<bool, usize>::new();
+            for series in seen.0.keys() {
+                let is_histogram =
+                    series.contains("wait_seconds{") || series.contains("hold_seconds{");
+                let count = if is_histogram && !series.contains("oldest") {
+                    PER_HISTOGRAM
+                } else {
+                    1
+                };
+                *of.entry(series.contains("orders")).or_default() += count;
+            }
+            assert_eq!(of[&true], 121, "{:#?}", seen.0.keys());
+        });
+    });
+}
+
+#[test]
+fn no_label_contains_key() {
+    const KEY: &str = "canary-key";
+    let seen = reported(async {
+        let locks = LockManager::in_memory();
+        let guard = locks.acquire(KEY).await.unwrap();
+        locks.acquire(KEY).no_wait().await.unwrap_err();
+        locks.force_release(KEY).await.unwrap();
+        guard.lost().await;
+    });
+    assert!(seen.0.keys().all(|series| !series.contains(KEY)));
+}

@@ -1,0 +1,53 @@
+//! What Prometheus scrapes.
+
+use std::path::Path;
+
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use tower_lock::LockManager;
+use tower_lock::metrics::BUCKETS;
+
+use crate::{MS, run};
+
+#[test]
+fn rendered_buckets_are_exact() {
+    let matcher = Matcher::Prefix("tower_lock_".into());
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(matcher, &BUCKETS);
+    let recorder = builder.unwrap().build_recorder();
+    let rendering = recorder.handle();
+    metrics::with_local_recorder(&recorder, || {
+        run(async {
+            let locks = LockManager::in_memory();
+            for millis in [8, 9, 65, 66] {
+                let guard = locks.acquire("k").name("orders").await.unwrap();
+                tokio::time::sleep(millis * MS).await;
+                drop(guard);
+            }
+            locks.flush_metrics();
+        });
+    });
+    let text = rendering.render();
+    // The bounds are 8.192 ms, 16.384 ms, 65.536 ms and 131.072 ms.
+    for (bound, count) in [
+        ("0.004096", 0),
+        ("0.008192", 1),
+        ("0.016384", 2),
+        ("0.065536", 3),
+        ("0.131072", 4),
+    ] {
+        let line =
+            format!("tower_lock_hold_seconds_bucket{{layer=\"orders\",le=\"{bound}\"}} {count}\n");
+        assert!(text.contains(&line), "{line}{text}");
+    }
+    assert!(
+        text.contains("# TYPE tower_lock_wait_seconds histogram\n"),
+        "{text}"
+    );
+    assert!(text.contains("# HELP tower_lock_held "), "{text}");
+    assert!(
+        text.contains("tower_lock_lost_total{reason=\"expired\",layer=\"orders\"} 0\n"),
+        "{text}"
+    );
+    // `make ops` checks it.
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scrape.prom");
+    std::fs::write(path, text).unwrap();
+}
