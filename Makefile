@@ -5,7 +5,7 @@
 SERVER ?= redis-server
 CARGO ?= cargo
 # `make features` builds each of them alone, and the crate without any.
-FEATURES := axum redis redis-tls tracing metrics conformance test-util
+FEATURES := axum redis redis-tls tracing metrics dashboard conformance test-util
 
 export SERVER
 
@@ -38,7 +38,7 @@ FIRST ?= 0
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-long curl test-servers fuzz faults queue simulate mutants server lint api features deny bench instructions interop
+.PHONY: help test test-long curl test-servers fuzz faults queue simulate mutants server lint api features deny bench instructions interop ops
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
@@ -55,6 +55,7 @@ help:
 	@echo 'make features  clippy with each feature alone, and without features'
 	@echo 'make bench     comparison with other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot", HERD_SECONDS=n)'
 	@echo 'make instructions  instruction counts of the hot paths, against the stored ones (STORE=1 stores; requires valgrind)'
+	@echo 'make ops       alerts, dashboard and rendered metrics, with promtool (downloads it on Debian and Ubuntu)'
 	@echo 'make interop   locks shared with Java, against Redisson (requires a JDK 17, Maven, Redis 7)'
 	@echo 'SERVER=name    the Redis server that the tests start (now: $(SERVER))'
 	@echo 'PROCESSES_SECONDS=n  duration of the test with several processes (default: 60)'
@@ -140,6 +141,10 @@ bench: server
 # Compares the instructions of the hot paths with benches/instructions/stored.txt.
 instructions:
 	$(CARGO) bench --bench instructions -- $(if $(STORE),--store)
+
+# Checks what `ops/` has for Prometheus and Grafana.
+ops:
+	CARGO='$(CARGO)' .ci/ops
 
 # Tests against two versions of Redisson.
 interop: server

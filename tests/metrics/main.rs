@@ -8,6 +8,7 @@ mod backend;
 mod commands;
 mod engine;
 mod names;
+mod ops;
 mod recorders;
 mod rendered;
 #[path = "../support/mod.rs"]

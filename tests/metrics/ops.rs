@@ -1,0 +1,104 @@
+//! The dashboard and the alerts in `ops/`: they use the metrics that the crate has, and no others.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::Path;
+
+const DASHBOARD: &str = include_str!("../../ops/grafana.json");
+const ALERTS: &str = include_str!("../../ops/alerts.yml");
+const CASES: &str = include_str!("../../ops/alerts.test.yml");
+const GUIDE: &str = include_str!("../../src/guide/operations.rs");
+const FAMILIES: &str = include_str!("../../src/observe/metrics/families.rs");
+
+/// Returns the names of metrics in a text, without the suffixes of histograms.
+fn metrics(text: &str) -> BTreeSet<&str> {
+    let mut found = BTreeSet::new();
+    for (at, _) in text.match_indices("tower_lock_") {
+        let name = &text[at..];
+        let end = name.find(|it: char| !(it.is_ascii_lowercase() || it == '_'));
+        let name = &name[..end.unwrap_or(name.len())];
+        let base = ["_bucket", "_count", "_sum"]
+            .iter()
+            .find_map(|suffix| name.strip_suffix(suffix));
+        found.insert(base.unwrap_or(name));
+    }
+    found
+}
+
+/// Returns the expressions of the dashboard.
+fn expressions() -> Vec<String> {
+    let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels
+        .iter()
+        .filter_map(|panel| panel["targets"].as_array());
+    let expressions = targets.flatten().map(|target| target["expr"].as_str());
+    expressions
+        .map(|it| it.expect("an expression").to_owned())
+        .collect()
+}
+
+fn names(text: &str) -> BTreeSet<&str> {
+    let lines = text
+        .lines()
+        .map(|line| line.trim().trim_start_matches("- "));
+    lines
+        .filter_map(|line| {
+            line.strip_prefix("alert: ")
+                .or(line.strip_prefix("alertname: "))
+        })
+        .collect()
+}
+
+#[test]
+fn guide_lists_each_metric() {
+    let rows = GUIDE
+        .lines()
+        .filter(|line| line.starts_with("//! | `tower_lock_"));
+    let table: String = rows.collect();
+    assert_eq!(metrics(&table), metrics(FAMILIES));
+}
+
+#[test]
+fn dashboard_shows_each_metric() {
+    assert_eq!(metrics(&expressions().join("\n")), metrics(FAMILIES));
+}
+
+#[test]
+fn alerts_use_metrics_of_this_crate() {
+    let unknown: Vec<_> = metrics(ALERTS)
+        .difference(&metrics(FAMILIES))
+        .copied()
+        .collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}
+
+#[test]
+fn each_alert_has_case_with_and_without_it() {
+    let alerts = names(ALERTS);
+    assert_eq!(alerts.len(), 10);
+    assert_eq!(names(CASES), alerts);
+    for alert in alerts {
+        let name = format!("alertname: {alert}\n");
+        let cases = CASES.split(&name).skip(1);
+        let silent = cases.map(|rest| rest.trim_start().starts_with("exp_alerts: []"));
+        assert_eq!(silent.collect::<Vec<_>>(), [false, true], "{alert}");
+    }
+}
+
+/// Writes each expression of the dashboard as a recording rule, which `make ops` checks.
+#[test]
+fn expressions_are_written_as_rules() {
+    let mut rules = "groups:\n  - name: dashboard\n    rules:\n".to_owned();
+    for (at, expression) in expressions().iter().enumerate() {
+        let expression = expression.replace("$__rate_interval", "5m");
+        let expression = serde_json::to_string(&expression).expect("text");
+        writeln!(
+            rules,
+            "      - record: dashboard:{at}\n        expr: {expression}"
+        )
+        .expect("text");
+    }
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dashboard.yml");
+    std::fs::write(path, rules).expect("the file can be written");
+}
