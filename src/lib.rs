@@ -175,7 +175,7 @@
 //! | `axum` | yes | [`Locked`], the extractors for [`Held`], [`Owner`] and [`LockScope`], [`LockLayer::by_path_param`] |
 //! | `redis` | yes | [`RedisBackend`]: one server, Sentinel, Cluster |
 //! | `redis-tls` | no | `rediss://`, through rustls |
-//! | `tracing` | no | events of losses, outages and failed acquires: [`guide::operations`] |
+//! | `tracing` | no | events of grants, losses, outages and failed acquires, spans of waits: [`guide::operations`] |
 //! | `metrics` | no | counters, gauges and histograms of locks and the backend: [`guide::operations`] |
 //! | `conformance` | no | the backend contract as test functions, in [`backend::conformance`] |
 //! | `test-util` | no | [`Held`] and [`Error`] by hand, for tests of handlers; exempt from semantic versioning |
@@ -212,11 +212,14 @@ pub use key::{InvalidKey, LockKey, LockKeys};
 pub use layer::{
     BodyFirst, BodyFirstFuture, ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys,
     KeyExtractor, LockBody, LockLayer, LockRejection, LockScope, LockScopeLayer, LockScopeService,
-    LockService, LockTarget, OnLost, OnUnavailable, ReadBody, ResponseFuture, Unlocked,
+    LockService, LockTarget, LockTiming, OnLost, OnUnavailable, ReadBody, ResponseFuture, Unlocked,
 };
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub use layer::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, LockBy};
+#[cfg(feature = "tracing")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]
+pub use lock::TraceKeys;
 pub use lock::{
     Acquire, AcquireFuture, Held, LockGuard, LockInfo, LockManager, LockManagerBuilder, Lost,
     MAX_HOLD_COUNT, Snapshot,

@@ -14,8 +14,9 @@ use tower_lock::{
     Acquire, AcquireFuture, BodyFirst, BodyFirstFuture, ByExtension, ByFn, ByHeader, ByPath,
     ByQuery, ConfigError, ConnectError, Error, ErrorKind, FencingToken, Held, InvalidKey, LockBody,
     LockGuard, LockInfo, LockKey, LockKeys, LockLayer, LockManager, LockManagerBuilder,
-    LockRejection, LockScope, LockScopeLayer, LockScopeService, LockService, Lost, Memory, OnLost,
-    OnUnavailable, Owner, Quorum, ReadBody, ResponseFuture, Snapshot, Unlocked,
+    LockRejection, LockScope, LockScopeLayer, LockScopeService, LockService, LockTiming, Lost,
+    LostReason, Memory, OnLost, OnUnavailable, Owner, Quorum, ReadBody, ResponseFuture, Snapshot,
+    Unlocked, Via,
 };
 
 /// A type that is neither `Send` nor `Sync`, for parameters that must not matter.
@@ -55,6 +56,13 @@ assert_impl_all!(AcquireFuture: Send, Unpin, std::fmt::Debug);
 // It holds a timer.
 assert_impl_all!(Lost: Send, Sync, std::fmt::Debug);
 assert_not_impl_any!(Lost: Unpin);
+
+// Reports.
+assert_shared!(LockTiming, LostReason, Via);
+assert_impl_all!(LostReason: Copy, Eq, std::hash::Hash, std::fmt::Display);
+assert_impl_all!(Via: Copy, Ord, std::hash::Hash, std::fmt::Display);
+#[cfg(feature = "tracing")]
+assert_shared!(tower_lock::TraceKeys);
 
 // Errors.
 assert_shared!(ErrorKind);

@@ -68,6 +68,8 @@
 //! | lock only POST, PUT, PATCH, DELETE and other writes | [`writes_only`](crate::LockLayer::writes_only) | every request with a key |
 //! | respond with 423 in place of 409 | [`status`](crate::LockLayer::status) | 409 |
 //! | replace rejections | [`on_reject`](crate::LockLayer::on_reject) | problem details |
+//! | show the wait in `Server-Timing` | [`server_timing`](crate::LockLayer::server_timing) | off |
+//! | name the layer in metrics and events | [`name`](crate::LockLayer::name) | none |
 //! | release before the body is complete | [`release_at_head`](crate::LockLayer::release_at_head) | when the response is complete |
 //! | let the handler finish under a lost lock | [`on_lost`](crate::LockLayer::on_lost) | drop the handler |
 //! | run unlocked while the backend is unavailable | [`on_unavailable`](crate::LockLayer::on_unavailable) | 503 |

@@ -58,10 +58,18 @@
 //! | `warn` | `requests run without their lock` | the backend is unavailable, and `on_unavailable` lets requests pass |
 //! | `info` | `request would be rejected` | a request under `observe_only` |
 //! | `info` | `primary changed` | the sentinels named another primary |
-//! | `debug` | `lock not acquired`, with the fields `outcome` and `cause` | one acquire failed |
+//! | `warn`, then `debug` | `renewal failed`, with the fields `count`, `left_ms` and `cause` | leases were not renewed; the first one of an outage is a warning |
+//! | `debug` | `lock not acquired`, with the fields `lock.layer`, `lock.outcome`, `lock.wait_ms` and `cause` | one acquire failed |
+//! | `debug` | `lock granted`, with the fields `lock.layer`, `lock.via`, `lock.wait_ms` and `lock.token` | a key was granted, in the span of its acquire |
+//! | `debug` | `lock released`, with the fields `lock.layer` and `lock.hold_ms` | the last hold of a key was released |
+//!
+//! An acquire that waits also has the span `lock.acquire` of the level `debug`, inside the span of its caller. Its fields
+//! are `lock.layer`, `lock.keys`, `lock.via`, `lock.outcome`, `lock.wait_ms`, `error.type`, `otel.kind` and
+//! `otel.status_code`. Without a wait there is no span. The target of these events and of the span is `tower_lock`.
 //!
 //! No event contains a key, an owner or a password. To find out which keys are busy, log the path of requests that
-//! receive 409 in the service itself.
+//! receive 409 in the service itself, or set [`trace_keys`](crate::LockManagerBuilder::trace_keys), which writes keys or
+//! their hashes into the span `lock.acquire`.
 //!
 //! [`LockManager::snapshot`](crate::LockManager::snapshot) returns the current numbers of locks and waiters.
 //! [`RedisBackend::warnings`](crate::RedisBackend::warnings) returns the warnings of the connect without `tracing`.
@@ -84,6 +92,11 @@
 //! | a key stays held without a crash | a handler hangs, or a guard is stored | [`inspect`](crate::LockManager::inspect) returns its owner and TTL; set [`max_hold`](crate::LockLayer::max_hold) |
 //!
 //! # Why a lock was lost
+//!
+//! [`Held::lost_reason`](crate::Held::lost_reason), [`LockRejection::lost_reason`](crate::LockRejection::lost_reason), the
+//! field `lock.lost_reason` and the label `reason` have the [reason](crate::LostReason): `expired`, `not_held`, `max_hold`,
+//! `lease_ended` or `forced`. The first two rows are `expired` and `not_held`. A paused process is also `expired`, with a
+//! large `lock.overdue_ms`.
 //!
 //! | cause | sign | remedy |
 //! |---|---|---|

@@ -23,8 +23,9 @@ use super::prefer;
 use super::rejection::LockRejection;
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
+use super::timing::LockTiming;
 use super::unlocked::{self, Passed, Unlocked};
-use crate::{AcquireFuture, Error, ErrorKind};
+use crate::AcquireFuture;
 
 pin_project! {
     /// The response future of [`LockService`](crate::LockService): it waits for the lock, and then for the inner
@@ -203,6 +204,7 @@ where
                             // The handler goes before its locks.
                             this.state.set(State::Done);
                             let options = this.options;
+                            let timing = locks.timing().filter(|_| options.server_timing);
                             let mut response = result
                                 .map(|response| finish(response, locks, request_info, options, cx));
                             if let Ok(response) = &mut response
@@ -210,13 +212,21 @@ where
                             {
                                 unlocked::mark(response.headers_mut());
                             }
+                            // A rejection has its own timing.
+                            if let Ok(response) = &mut response
+                                && let Some(timing) = timing
+                                && response.extensions().get::<LockTiming>().is_none()
+                            {
+                                timing.add_to(response, request_info);
+                            }
                             return Poll::Ready(response);
                         }
-                        lost = hold.lost_after(cx);
+                        lost = hold.as_mut().lost_after(cx);
                     }
                     if lost {
+                        let reason = hold.lost_reason();
                         this.state.set(State::Done);
-                        let rejection = lost_rejection(request_info);
+                        let rejection = LockRejection::lost(reason, request_info);
                         return Poll::Ready(Ok(this.options.reject(rejection)));
                     }
                     return Poll::Pending;
@@ -241,7 +251,7 @@ where
 {
     if let Some(rejection) = LockRejection::of_handler(&response, request_info) {
         let answer = match locks.are_lost(options.on_lost()) {
-            true => options.reject(lost_rejection(request_info)),
+            true => options.reject(LockRejection::lost(locks.lost_reason(), request_info)),
             false => with_headers_of(&response, options.reject(rejection)),
         };
         // The body goes before its locks.
@@ -263,7 +273,8 @@ where
     // By the clock: the handler, or the look, may have taken longer in one go than the lease.
     if locks.are_lost(options.on_lost()) {
         drop(body);
-        return options.reject(lost_rejection(request_info));
+        let rejection = LockRejection::lost(locks.lost_reason(), request_info);
+        return options.reject(rejection);
     }
     if !ends_at_head {
         body.keep(locks, options.on_lost());
@@ -289,10 +300,6 @@ fn with_headers_of<B, C>(added: &Response<B>, mut response: Response<C>) -> Resp
 fn is_tunnel<B>(response: &Response<B>, request_info: RequestInfo) -> bool {
     let status = response.status();
     status == StatusCode::SWITCHING_PROTOCOLS || (request_info.connect && status.is_success())
-}
-
-fn lost_rejection(request_info: RequestInfo) -> LockRejection {
-    LockRejection::new(Error::new(ErrorKind::Lost), request_info, None)
 }
 
 impl<F, S, ReqBody> fmt::Debug for ResponseFuture<F, S, ReqBody> {

@@ -8,7 +8,8 @@ use pin_project_lite::pin_project;
 
 use super::options::{OnLost, Options};
 use super::scope::Watch;
-use crate::{LockGuard, Lost};
+use super::timing::LockTiming;
+use crate::{LockGuard, Lost, LostReason};
 
 /// The locks of one request: those of its scope, and the layer's own.
 ///
@@ -23,6 +24,18 @@ impl Locks {
     /// Returns `true` if nothing is held, and nothing can be.
     pub(super) fn are_unused(&mut self) -> bool {
         self.guard.is_none() && self.watch.is_unused()
+    }
+
+    /// Returns how the layer's own lock was granted.
+    pub(super) fn timing(&self) -> Option<LockTiming> {
+        let guard = self.guard.as_ref()?;
+        Some(LockTiming::granted(guard.waited(), guard.via()))
+    }
+
+    /// Returns why a lock was lost.
+    pub(super) fn lost_reason(&self) -> Option<LostReason> {
+        let own = self.guard.as_ref().and_then(|guard| guard.lost_reason());
+        own.or_else(|| self.watch.lost_reason())
     }
 
     /// Returns `true` if a lock is lost by the clock: a poll may take longer than a lease.
@@ -98,6 +111,10 @@ impl Hold {
     pub(super) fn is_lost(&self) -> bool {
         let locks = self.locks.as_ref();
         locks.is_some_and(|locks| locks.are_lost(self.on_lost))
+    }
+
+    pub(super) fn lost_reason(&self) -> Option<LostReason> {
+        self.locks.as_ref()?.lost_reason()
     }
 
     pub(super) fn take(self: Pin<&mut Self>) -> Locks {

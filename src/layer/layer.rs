@@ -138,6 +138,19 @@ impl<K: KeyExtractor> LockLayer<K> {
         }
     }
 
+    /// Adds the header `Server-Timing` to each response, with the time that the request waited for its lock. Off by
+    /// default.
+    ///
+    /// A browser shows `lock;dur=12.3;desc=handoff` in its network view. The description is how the lock was granted
+    /// ([`Via`](crate::Via)), or why not, for instance `busy`. The duration is in milliseconds, and 0 if the request did
+    /// not wait. gRPC responses have no such header. **Clients can measure by it how busy a resource is.** Each response
+    /// also has a [`LockTiming`](crate::LockTiming) in its extensions, for instance for `TraceLayer::on_response` of
+    /// tower-http.
+    pub fn server_timing(mut self) -> Self {
+        self.options.server_timing = true;
+        self
+    }
+
     /// Sets the name under which metrics and events report the locks of this layer. Defaults to none.
     ///
     /// Metrics have the name as the label `layer`, and events as the field `lock.layer`. Each name creates about 120 time

@@ -24,6 +24,7 @@ mod scope;
 mod scope_layer;
 mod scope_service;
 mod service;
+mod timing;
 mod unlocked;
 
 pub use body::LockBody;
@@ -45,4 +46,5 @@ pub use scope::LockScope;
 pub use scope_layer::LockScopeLayer;
 pub use scope_service::LockScopeService;
 pub use service::LockService;
+pub use timing::LockTiming;
 pub use unlocked::{OnUnavailable, Unlocked};

@@ -51,6 +51,7 @@ pub(crate) struct Options {
     pub(super) passing: Passing,
     pub(super) on_reject: Option<Arc<OnReject>>,
     pub(super) name: Option<Arc<str>>,
+    pub(super) server_timing: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -76,6 +77,7 @@ impl Default for Options {
             passing: Passing::default(),
             on_reject: None,
             name: None,
+            server_timing: false,
         }
     }
 }
@@ -208,6 +210,7 @@ impl fmt::Debug for Options {
             .field("max_hold", &self.max_hold)
             .field("writes_only", &self.writes_only)
             .field("busy_status", &self.busy_status)
+            .field("server_timing", &self.server_timing)
             .field("release_at_head", &self.release_at_head)
             .field("on_lost", &self.on_lost)
             .field("observe_only", &self.passing.observe_only)

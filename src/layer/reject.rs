@@ -12,6 +12,7 @@ use super::body::LockBody;
 use super::options::{BoxedBody, Options};
 use super::prefer::confirm;
 use super::rejection::LockRejection;
+use super::timing::LockTiming;
 
 impl Options {
     pub(super) fn set_on_reject<F, B>(&mut self, on_reject: F)
@@ -29,6 +30,14 @@ impl Options {
     /// The response in place of the handler's, always with the rejection in its extensions.
     pub(super) fn reject<B>(&self, rejection: LockRejection) -> Response<LockBody<B>> {
         let rejection = rejection.busy_status(self.busy_status).into_rendered();
+        let mut response = self.render(&rejection);
+        if self.server_timing {
+            LockTiming::add_rejected(&rejection, &mut response);
+        }
+        response
+    }
+
+    fn render<B>(&self, rejection: &LockRejection) -> Response<LockBody<B>> {
         let applied_wait = rejection.applied_wait();
         let Some(on_reject) = &self.on_reject else {
             let mut response = rejection.to_response().map(LockBody::text);
@@ -36,7 +45,7 @@ impl Options {
             return response;
         };
         let mut response = on_reject(rejection.clone()).map(LockBody::boxed);
-        response.extensions_mut().insert(rejection);
+        response.extensions_mut().insert(rejection.clone());
         let headers = response.headers_mut();
         confirm(headers, applied_wait);
         let no_store = HeaderValue::from_static("no-store");

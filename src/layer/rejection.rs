@@ -9,7 +9,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::form::{Form, RequestInfo};
 use crate::jitter::shortened;
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, LostReason};
 
 /// The reason why a request was rejected, or why its handler was stopped.
 ///
@@ -24,6 +24,7 @@ pub struct LockRejection {
     request_info: RequestInfo,
     /// A layer or scope has applied its settings.
     is_rendered: bool,
+    lost_reason: Option<LostReason>,
 }
 
 /// The response to one kind of error.
@@ -206,6 +207,15 @@ impl LockRejection {
             retry_after,
             request_info,
             is_rendered: false,
+            lost_reason: None,
+        }
+    }
+
+    /// The rejection of a request that lost its lock.
+    pub(super) fn lost(reason: Option<LostReason>, request_info: RequestInfo) -> Self {
+        Self {
+            lost_reason: reason,
+            ..Self::new(Error::new(ErrorKind::Lost), request_info, None)
         }
     }
 
@@ -233,6 +243,10 @@ impl LockRejection {
             self.status = status;
         }
         self
+    }
+
+    pub(super) fn request_info(&self) -> RequestInfo {
+        self.request_info
     }
 
     pub(super) fn applied_wait(&self) -> Option<u32> {
@@ -272,6 +286,12 @@ impl LockRejection {
     #[must_use]
     pub fn waited(&self) -> Option<Duration> {
         self.waited
+    }
+
+    /// Returns why the lock was lost, for a rejection of the kind [`Lost`](ErrorKind::Lost) of a request that lost it.
+    #[must_use]
+    pub fn lost_reason(&self) -> Option<LostReason> {
+        self.lost_reason
     }
 
     /// Returns the time after which a retry can succeed, or `None` if a retry cannot. It includes its jitter, so it is

@@ -15,8 +15,8 @@ use super::guard::{Held, LockGuard};
 use super::options::{valid_lease, valid_wait};
 use super::pending::PendingAcquire;
 use crate::backend::BoxFuture;
-use crate::observe::{Name, RequestSpan};
-use crate::{ConfigError, Error, ErrorKind, LockKeys, Owner};
+use crate::observe::{Name, Outcome, RequestSpan, WaitSpan};
+use crate::{ConfigError, Error, ErrorKind, LockKey, LockKeys, Owner};
 
 /// A request for a lock on one or several keys, which resolves to a [`LockGuard`].
 ///
@@ -215,6 +215,21 @@ impl Acquire {
         }
     }
 
+    /// Begins the span of a wait for these keys.
+    fn wait_span(&self, keys: &[LockKey]) -> WaitSpan {
+        let engine = &self.engine;
+        let written = || {
+            #[cfg(feature = "tracing")]
+            return engine.options.trace_keys.as_ref().map(|it| it.write(keys));
+            #[cfg(not(feature = "tracing"))]
+            {
+                let _unused_without_features = keys;
+                None
+            }
+        };
+        WaitSpan::begin(|| engine.tally.text(self.name), written)
+    }
+
     fn terms(&self) -> Result<Terms, ConfigError> {
         if let Wait::For(wait) = self.wait {
             valid_wait("wait", wait)?;
@@ -269,17 +284,22 @@ impl Acquire {
                 Step::Slow(stage) => {
                     let key = key.clone();
                     let engine = Arc::clone(&self.engine);
+                    let span = self.wait_span(std::slice::from_ref(&key));
                     let pending = PendingAcquire::new(engine, key, claim, stage, now);
-                    Started::Slow(Slow::One(pending))
+                    Started::Slow(Slow::One(pending), span)
                 }
             }
         } else {
+            let span = self.wait_span(self.keys.as_slice());
             let all = acquire_all(Arc::clone(&self.engine), self.keys.take(), claim, now);
-            Started::Slow(Slow::Many {
-                engine: Arc::clone(&self.engine),
-                name: self.name,
-                all: Box::pin(all),
-            })
+            Started::Slow(
+                Slow::Many {
+                    engine: Arc::clone(&self.engine),
+                    name: self.name,
+                    all: Box::pin(all),
+                },
+                span,
+            )
         }
     }
 }
@@ -321,7 +341,11 @@ pub struct AcquireFuture {
 #[allow(clippy::large_enum_variant)]
 enum State {
     Unpolled(Acquire),
-    Slow { since: Moment, rest: Slow },
+    Slow {
+        since: Moment,
+        rest: Slow,
+        span: WaitSpan,
+    },
     Done,
 }
 
@@ -336,7 +360,7 @@ enum Slow {
 
 enum Started {
     Done(Result<LockGuard, Error>),
-    Slow(Slow),
+    Slow(Slow, WaitSpan),
 }
 
 impl Started {
@@ -358,22 +382,28 @@ impl Future for AcquireFuture {
                     self.state = State::Done;
                     return Poll::Ready(outcome);
                 }
-                Started::Slow(rest) => self.state = State::Slow { since, rest },
+                Started::Slow(rest, span) => self.state = State::Slow { since, rest, span },
             }
         }
         match &mut self.state {
-            State::Slow { since, rest } => {
-                let outcome = match rest {
-                    Slow::One(pending) => ready!(Pin::new(pending).poll(cx)).map(LockGuard::one),
-                    Slow::Many { all, .. } => ready!(all.as_mut().poll(cx)),
-                };
+            State::Slow { since, rest, span } => {
+                let outcome = ready!(span.within(|| match rest {
+                    Slow::One(pending) => Pin::new(pending).poll(cx).map_ok(LockGuard::one),
+                    Slow::Many { all, .. } => all.as_mut().poll(cx),
+                }));
                 let waited = Moment::now().since(*since);
                 let outcome = outcome.map(|mut guard| {
                     guard.set_waited(waited);
                     guard
                 });
                 let (engine, name) = rest.reporter();
-                engine.acquired(name, outcome.as_ref().map(|_| ()), waited);
+                let ended = outcome.as_ref().map(|_| ());
+                span.end(
+                    Outcome::of(ended),
+                    outcome.as_ref().map(|it| it.via()).ok(),
+                    waited,
+                );
+                engine.acquired(name, ended, waited);
                 self.state = State::Done;
                 Poll::Ready(outcome)
             }
@@ -384,9 +414,11 @@ impl Future for AcquireFuture {
 
 impl Drop for AcquireFuture {
     fn drop(&mut self) {
-        if let State::Slow { since, rest } = &self.state {
+        if let State::Slow { since, rest, span } = &self.state {
             let (engine, name) = rest.reporter();
-            engine.cancelled(name, Moment::now().since(*since));
+            let waited = Moment::now().since(*since);
+            span.end(Outcome::Cancelled, None, waited);
+            engine.cancelled(name, waited);
         }
     }
 }

@@ -16,7 +16,7 @@ use super::seats::{Seat, Seats};
 use super::table::Lanes;
 use super::unresolved::Unresolved;
 use crate::backend::{ErasedBackend, Hints, LeaseId};
-use crate::observe::Tally;
+use crate::observe::{RenewalOutage, Tally};
 use crate::task::{Runtime, RuntimeId};
 use crate::{Error, ErrorKind, LockKey, Owner};
 
@@ -38,6 +38,7 @@ pub(super) struct Engine {
     closing: AtomicBool,
     pub(super) id: Uuid,
     pub(super) tally: Arc<Tally>,
+    pub(super) renewal_outage: RenewalOutage,
     numbers: Numbers,
 }
 
@@ -63,6 +64,7 @@ impl Engine {
             closing: AtomicBool::new(false),
             id: Uuid::new_v4(),
             tally: Arc::default(),
+            renewal_outage: RenewalOutage::default(),
             // Holds are identified by these numbers, and 0 is reserved.
             numbers: Numbers(AtomicU64::new(1)),
         }

@@ -366,9 +366,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn lost_reason(&self) -> Option<LostReason> {
-        let now = Moment::now();
-        let mut grants = self.grants.as_slice().iter();
-        grants.find_map(|grant| grant.lost_reason(now))
+        self.grants.lost_reason()
     }
 
     /// Returns `true` if the lock is lost at this moment, and `false` if it is held or released.

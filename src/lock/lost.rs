@@ -9,6 +9,7 @@ use pin_project_lite::pin_project;
 
 use super::clock::Moment;
 use super::grant::Grant;
+use crate::observe::LostReason;
 use crate::task::Timer;
 
 /// The grants of one guard, one per key, in the order of the keys.
@@ -49,6 +50,13 @@ impl Grants {
     /// Returns `true` if a grant is lost. Grants that are released are not.
     pub(super) fn are_lost(&self, now: Moment) -> bool {
         self.standing(now) == Standing::Lost
+    }
+
+    /// Returns why a grant is lost, or `None` if none is.
+    pub(super) fn lost_reason(&self) -> Option<LostReason> {
+        let now = Moment::now();
+        let mut grants = self.as_slice().iter();
+        grants.find_map(|grant| grant.lost_reason(now))
     }
 
     pub(super) fn valid_until(&self) -> Moment {
@@ -126,6 +134,11 @@ impl Lost {
             more,
             deadline,
         }
+    }
+
+    /// Returns why the guard was lost, or `None` if it was not.
+    pub(crate) fn reason(&self) -> Option<LostReason> {
+        self.grants.lost_reason()
     }
 
     /// Returns `true` if the loss has come, by the clock at this moment.

@@ -10,6 +10,8 @@ use super::engine::Engine;
 use super::options::Options;
 use super::snapshot::{LockInfo, Snapshot};
 use super::timeout::by;
+#[cfg(feature = "tracing")]
+use super::trace_keys::TraceKeys;
 use super::watchdog;
 use crate::backend::{
     Backend, BackendError, BackendErrorKind, ErasedBackend, ForceReleased, erased,
@@ -328,6 +330,28 @@ impl LockManagerBuilder {
     /// Further acquires are rejected with [`Overloaded`](ErrorKind::Overloaded). At least 1.
     pub fn max_waiters(mut self, limit: usize) -> Self {
         self.options.max_waiters = limit;
+        self
+    }
+
+    /// Writes keys into the span of each acquire that waits. By default, traces contain no keys.
+    ///
+    /// Keys can contain personal data. [`TraceKeys::hashed`] writes hashes that only the holder of the secret can
+    /// compare with a known key.
+    ///
+    /// ```
+    /// use tower_lock::{LockManager, Memory, TraceKeys};
+    ///
+    /// let secret = [7; 32]; // From the configuration.
+    /// let locks = LockManager::builder(Memory::new())
+    ///     .trace_keys(TraceKeys::hashed(secret))
+    ///     .build()?;
+    /// # drop(locks);
+    /// # Ok::<_, tower_lock::ConfigError>(())
+    /// ```
+    #[cfg(feature = "tracing")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]
+    pub fn trace_keys(mut self, trace_keys: TraceKeys) -> Self {
+        self.options.trace_keys = Some(trace_keys);
         self
     }
 

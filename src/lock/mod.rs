@@ -151,6 +151,8 @@ mod take_over;
 #[cfg(test)]
 mod tests;
 mod timeout;
+#[cfg(feature = "tracing")]
+mod trace_keys;
 mod unresolved;
 mod wake;
 mod watchdog;
@@ -164,3 +166,5 @@ pub use manager::{LockManager, LockManagerBuilder};
 pub use options::MAX_HOLD_COUNT;
 pub(crate) use options::{valid_lease, valid_wait};
 pub use snapshot::{LockInfo, Snapshot};
+#[cfg(feature = "tracing")]
+pub use trace_keys::TraceKeys;

@@ -20,6 +20,8 @@ pub(super) struct Options {
     pub(super) watchdog_timeout: Duration,
     pub(super) max_waiters_per_key: usize,
     pub(super) max_waiters: usize,
+    #[cfg(feature = "tracing")]
+    pub(super) trace_keys: Option<super::trace_keys::TraceKeys>,
 }
 
 impl Default for Options {
@@ -29,6 +31,8 @@ impl Default for Options {
             watchdog_timeout: Duration::from_secs(30),
             max_waiters_per_key: 1024,
             max_waiters: 65_536,
+            #[cfg(feature = "tracing")]
+            trace_keys: None,
         }
     }
 }

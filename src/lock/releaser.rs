@@ -85,7 +85,7 @@ impl Engine {
             (until, keep, has_ended)
         });
         if has_ended {
-            self.hold_ended(grant, now);
+            self.released(grant, now);
         }
         if let Some((order, home)) = keep {
             start_release_or_keep(self, key.clone(), order, home);

@@ -8,7 +8,8 @@ use super::clock::Moment;
 use super::engine::Engine;
 use super::grant::Grant;
 use crate::Error;
-use crate::observe::{self, Loss, Name, Outcome};
+use crate::backend::{BackendError, Renewal, Renewed};
+use crate::observe::{self, GrantInfo, Loss, Name, Outcome};
 
 impl Engine {
     /// Reports the end of an acquire.
@@ -21,7 +22,7 @@ impl Engine {
     ) {
         self.count(name, Outcome::of(ended), waited);
         if let Err(error) = ended {
-            observe::not_acquired(error);
+            observe::not_acquired(error, waited, || self.tally.text(name));
         }
     }
 
@@ -43,32 +44,64 @@ impl Engine {
     #[inline]
     pub(super) fn granted(&self, grant: &Grant, hold: HoldId) {
         self.tally.granted(grant.name(), grant.via_of(hold));
+        if hold == grant.first_hold() {
+            observe::granted(|| self.info(grant));
+        }
     }
 
     /// Reports the release of the last hold of a grant.
     #[inline]
-    pub(super) fn hold_ended(&self, grant: &Grant, now: Moment) {
-        self.tally
-            .ended(grant.name(), now.since(grant.granted_at()));
+    pub(super) fn released(&self, grant: &Grant, now: Moment) {
+        let held = now.since(grant.granted_at());
+        self.tally.ended(grant.name(), held);
+        observe::released(|| self.tally.text(grant.name()), held);
     }
 
     /// Reports the loss of a grant that was held.
     #[cold]
     pub(super) fn lost(&self, grant: &Grant) {
         let now = Moment::now();
+        let held = now.since(grant.granted_at());
+        self.tally.ended(grant.name(), held);
         if let Some(reason) = grant.lost_reason(now) {
             self.tally.lost(grant.name(), reason);
             observe::lost(&Loss {
-                layer: self.tally.text(grant.name()),
+                grant: self.info(grant),
                 reason,
-                via: grant.via_of(grant.first_hold()),
-                token: grant.token().get(),
-                waited: grant.waited(),
-                held: now.since(grant.granted_at()),
+                held,
                 overdue: now.since(grant.valid_until()),
-                span: grant.span(),
             });
         }
-        self.hold_ended(grant, now);
+    }
+
+    fn info(&self, grant: &Grant) -> GrantInfo<'_> {
+        GrantInfo {
+            layer: self.tally.text(grant.name()),
+            via: grant.via_of(grant.first_hold()),
+            token: grant.token().get(),
+            waited: grant.waited(),
+            span: grant.span(),
+        }
+    }
+
+    /// Reports the replies to the renewals of one command.
+    pub(super) fn renewed(
+        self: &Arc<Self>,
+        renewals: &[Renewal],
+        outcomes: &[Result<Renewed, BackendError>],
+    ) {
+        let replies = renewals.iter().zip(outcomes);
+        let failed = replies.filter_map(|(renewal, reply)| Some((renewal, reply.as_ref().err()?)));
+        let failed: Vec<_> = failed.collect();
+        let Some((_, cause)) = failed.first() else {
+            self.renewal_outage.succeeded();
+            return;
+        };
+        let now = Moment::now();
+        let left = failed.iter().filter_map(|(renewal, _)| {
+            let until = |grant: &Arc<Grant>| grant.valid_until().since(now);
+            self.event(&renewal.key, |lane, _| lane.holder().map(until))
+        });
+        self.renewal_outage.failed(failed.len(), left.min(), *cause);
     }
 }

@@ -251,6 +251,7 @@ async fn renew(
     let sent_at = Moment::now();
     // Only the end of the runtime drops this await; the leases then expire and the guards report it.
     let outcomes = Arc::clone(&engine.backend).renew(batch.clone()).await;
+    engine.renewed(&batch, &outcomes);
     for (renewal, outcome) in batch.iter().zip(&outcomes) {
         engine.tally.renewed(match outcome {
             Ok(Renewed::Renewed) => Reply::Done,

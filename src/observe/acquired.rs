@@ -1,28 +1,41 @@
+use std::time::Duration;
+
+#[cfg(feature = "tracing")]
+use super::millis::millis;
 #[cfg(feature = "tracing")]
 use super::outcome::Outcome;
 use crate::Error;
 
-/// Reports an acquire that failed.
-pub(crate) fn not_acquired(error: &Error) {
+/// Reports an acquire that failed, after it waited.
+pub(crate) fn not_acquired<'a>(
+    error: &Error,
+    waited: Duration,
+    layer: impl FnOnce() -> Option<&'a str>,
+) {
     #[cfg(feature = "tracing")]
     {
         // A closure, so that the text is built only for a subscriber.
         let cause = || std::error::Error::source(error).map(crate::error::with_causes);
         tracing::debug!(
-            outcome = Outcome::of(Err(error)).as_str(),
-            cause = cause().map(tracing::field::display),
+            target: "tower_lock",
+            {
+                lock.layer = layer(),
+                lock.outcome = Outcome::of(Err(error)).as_str(),
+                lock.wait_ms = millis(waited),
+                cause = cause().map(tracing::field::display),
+            },
             "lock not acquired"
         );
     }
     #[cfg(not(feature = "tracing"))]
-    let _unused_without_features = error;
+    let _unused_without_features = (error, waited, layer);
 }
 
 /// Reports a request whose handler extracts what no layer provides. No manager counts it, and the program may have
 /// none, so the recorder gets it at once.
 #[cfg(feature = "axum")]
 pub(crate) fn not_provided(error: &Error) {
-    not_acquired(error);
+    not_acquired(error, Duration::ZERO, || None);
     #[cfg(feature = "metrics")]
     super::metrics::rejected_at_once(error);
 }

@@ -6,15 +6,27 @@
 //! create a time series.
 
 mod acquired;
+#[cfg_attr(
+    not(feature = "tracing"),
+    allow(dead_code, reason = "only events have the fields")
+)]
+mod held;
 mod label;
+#[cfg_attr(
+    not(feature = "tracing"),
+    allow(dead_code, reason = "only events have the fields")
+)]
 mod lost;
 #[cfg(feature = "metrics")]
 pub mod metrics;
+#[cfg(feature = "tracing")]
+mod millis;
 mod misconfigured;
 #[allow(dead_code, reason = "each feature needs a part of the labels")]
 mod outcome;
 #[allow(dead_code, reason = "Redis writes it, and `metrics` reads it")]
 mod queue;
+mod renewal;
 mod request_span;
 #[allow(
     dead_code,
@@ -25,15 +37,20 @@ mod servers;
 mod tally;
 mod unlocked;
 mod via;
+mod wait_span;
 
 pub(crate) use acquired::not_acquired;
 #[cfg(feature = "axum")]
 pub(crate) use acquired::not_provided;
+pub(crate) use held::{GrantInfo, granted, released};
 pub(crate) use lost::{Loss, lost};
 pub(crate) use misconfigured::misconfigured;
-pub(crate) use outcome::{Command, CommandOutcome, Forced, Outcome, Permit, Reply, WokenBy};
+#[cfg(feature = "metrics")]
+pub(crate) use outcome::{Command, CommandOutcome};
+pub(crate) use outcome::{Forced, Outcome, Permit, Reply, WokenBy};
 #[cfg(feature = "redis")]
 pub(crate) use queue::{confirmed, passed_over, transferred};
+pub(crate) use renewal::RenewalOutage;
 pub(crate) use request_span::RequestSpan;
 #[cfg(feature = "redis")]
 pub(crate) use servers::{Part, Reporter};
@@ -42,3 +59,4 @@ pub(crate) use tally::Gauges;
 pub(crate) use tally::{Name, Tally};
 pub(crate) use unlocked::{observed, passed};
 pub use via::{LostReason, Via};
+pub(crate) use wait_span::WaitSpan;

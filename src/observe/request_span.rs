@@ -8,6 +8,7 @@ pub(crate) struct RequestSpan {
 }
 
 impl RequestSpan {
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) const NONE: Self = Self {
         #[cfg(feature = "tracing")]
         id: None,

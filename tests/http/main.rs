@@ -24,6 +24,7 @@ mod rejections;
 mod retry_after;
 mod scope;
 mod served;
+mod server_timing;
 #[cfg(all(unix, feature = "redis"))]
 mod shutdown;
 mod stacks;

@@ -1,4 +1,4 @@
-//! Each metric of the crate, on memory.
+//! Each metric of the crate, and its traces, on memory.
 //!
 //! It is a program of its own: a test installs a recorder for the whole process.
 // Helpers of tests are tests.
@@ -13,6 +13,8 @@ mod recorders;
 mod rendered;
 #[path = "../support/mod.rs"]
 mod support;
+#[cfg(feature = "tracing")]
+mod traces;
 
 use std::time::Duration;
 

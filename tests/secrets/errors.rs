@@ -231,6 +231,11 @@ fn lock_errors_and_logs_show_no_key_or_owner() {
         "outcome=\"misconfigured\"",
         "tower_lock_acquires_total",
         "tower_lock_wait_seconds",
+        "tower_lock_hold_seconds",
+        "tower_lock_backend_up",
+        "lock granted",
+        "lock.acquire",
+        "renewal failed",
     ] {
         assert!(told.contains(expected), "{expected} is not in {told}");
     }

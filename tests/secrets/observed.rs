@@ -3,7 +3,7 @@
 use metrics_util::debugging::DebuggingRecorder;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::support::log::Log;
+use crate::support::log::{Log, ask_each_subscriber};
 
 /// Runs `work` and all its tasks on this thread. Also returns their log.
 pub(crate) fn observed<T>(work: impl Future<Output = T>) -> (T, String) {
@@ -11,6 +11,7 @@ pub(crate) fn observed<T>(work: impl Future<Output = T>) -> (T, String) {
         .enable_all()
         .build()
         .unwrap();
+    ask_each_subscriber();
     let log = Log::default();
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();

@@ -16,9 +16,9 @@ use tower_lock::backend::{
 };
 use tower_lock::{
     Backend as _, BodyFirst, BodyFirstFuture, FromTarget, Held, InvalidKey, LockKey, LockKeys,
-    LockLayer, LockManager, LockRejection, LockScope, LockScopeLayer, LockTarget, Locked,
-    LockedRejection, Memory, OnLost, OnUnavailable, Owner, Quorum, ReadBody, RedisBackend,
-    Unlocked,
+    LockLayer, LockManager, LockRejection, LockScope, LockScopeLayer, LockTarget, LockTiming,
+    Locked, LockedRejection, LostReason, Memory, OnLost, OnUnavailable, Owner, Quorum, ReadBody,
+    RedisBackend, TraceKeys, Unlocked,
 };
 use uuid::Uuid;
 
@@ -67,6 +67,11 @@ async fn in_the_engine(canary: &mut Canary, locks: &LockManager) {
     canary.open(&locks.inspect(KEY).await.unwrap().unwrap());
     canary.closed(&guard.fencing_token());
     canary.open(&guard.lost());
+    canary.closed(&guard.via());
+    canary.closed(&LostReason::Forced);
+    canary.closed(&TraceKeys::hashed(PASSWORD));
+    let hashing = LockManager::builder(Memory::new()).trace_keys(TraceKeys::hashed(PASSWORD));
+    canary.closed(&hashing);
     canary.closed(locks);
     canary.closed(&locks.snapshot());
 
@@ -171,10 +176,13 @@ async fn over_http(canary: &mut Canary, locks: &LockManager) {
             canary.closed(&waiting);
             let response = waiting.await.unwrap();
             canary.closed(response.body());
+            if let Some(timing) = response.extensions().get::<LockTiming>() {
+                canary.closed(timing);
+            }
         )+};
     }
     through!(
-        LockLayer::by_path(locks.clone()),
+        LockLayer::by_path(locks.clone()).server_timing(),
         LockLayer::by_header(locks.clone(), "key"),
         LockLayer::by_query(locks.clone(), "key"),
         LockLayer::by_extension::<Order>(locks.clone()),

@@ -22,14 +22,19 @@ impl Write for Log {
     }
 }
 
+/// With one subscriber in the process, the thread that first reaches an event decides for all threads
+/// whether it is enabled, and that thread may have none. With two, all subscribers are asked.
+#[cfg(feature = "tracing")]
+pub(crate) fn ask_each_subscriber() {
+    static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
+    LazyLock::force(&ANOTHER);
+}
+
 #[cfg(feature = "tracing")]
 impl Log {
     /// Runs `work` on this thread with a subscriber that writes the events of `level` and above to this log.
     pub(crate) fn record<T>(&self, level: LevelFilter, work: impl FnOnce() -> T) -> T {
-        // With one subscriber in the process, the thread that first reaches an event decides for all threads
-        // whether it is enabled, and that thread may have none. With two, all subscribers are asked.
-        static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
-        LazyLock::force(&ANOTHER);
+        ask_each_subscriber();
         let writer = self.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_ansi(false)

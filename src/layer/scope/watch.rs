@@ -8,7 +8,7 @@ use std::task::Context;
 
 use super::{LockScope, Shared, State};
 use crate::layer::options::{OnLost, Options};
-use crate::{Held, Lost};
+use crate::{Held, Lost, LostReason};
 
 thread_local! {
     /// The state of a finished request, for the next one: most requests register no guard, and an allocation
@@ -79,6 +79,12 @@ impl Watch {
         self.aborts
             && (self.losses.iter().any(|lost| lost.has_come())
                 || self.shared.state().new.iter().any(Held::is_lost))
+    }
+
+    /// Returns why a lock was lost.
+    pub(in crate::layer) fn lost_reason(&self) -> Option<LostReason> {
+        let known = self.losses.iter().find_map(|lost| lost.reason());
+        known.or_else(|| self.shared.state().new.iter().find_map(Held::lost_reason))
     }
 
     /// Returns `true` if the scope has no guard and cannot get one any more.

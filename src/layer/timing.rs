@@ -1,0 +1,61 @@
+//! The time that a request waited for its lock, for its client and for other middleware.
+
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Response};
+
+use super::form::{Form, RequestInfo};
+use super::rejection::LockRejection;
+use crate::observe::{Outcome, Via};
+
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// How a request got its lock: an extension of the response, with
+/// [`LockLayer::server_timing`](crate::LockLayer::server_timing).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockTiming {
+    /// How long the request waited for its lock.
+    pub waited: Duration,
+    /// How the lock was granted, or `None` if it was not.
+    pub via: Option<Via>,
+}
+
+impl LockTiming {
+    pub(super) fn granted(waited: Duration, via: Via) -> Self {
+        let via = Some(via);
+        Self { waited, via }
+    }
+
+    /// Adds the timing to the response of a request that had its lock.
+    pub(super) fn add_to<B>(self, response: &mut Response<B>, request_info: RequestInfo) {
+        let description = self.via.map_or("unlocked", Via::as_str);
+        self.add(description, response, request_info);
+    }
+
+    /// Adds the timing to the response of a request that was rejected.
+    pub(super) fn add_rejected<B>(rejection: &LockRejection, response: &mut Response<B>) {
+        let timing = Self {
+            waited: rejection.waited().unwrap_or_default(),
+            via: None,
+        };
+        let description = Outcome::of(Err(rejection.error())).as_str();
+        timing.add(description, response, rejection.request_info());
+    }
+
+    fn add<B>(self, description: &str, response: &mut Response<B>, request_info: RequestInfo) {
+        response.extensions_mut().insert(self);
+        // A gRPC client reads no such header.
+        if request_info.form == Form::Grpc {
+            return;
+        }
+        let millis = self.waited.as_secs_f64() * 1000.0;
+        let value = match self.waited.is_zero() {
+            true => format!("lock;dur=0;desc={description}"),
+            false => format!("lock;dur={millis:.1};desc={description}"),
+        };
+        if let Ok(value) = HeaderValue::try_from(value) {
+            response.headers_mut().append(SERVER_TIMING, value);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+use std::time::Duration;
+
+#[cfg(feature = "tracing")]
+use super::millis::millis;
+use super::outcome::Outcome;
+use super::via::Via;
+
+/// The span of an acquire that waits, a child of the span of its caller.
+#[derive(Debug)]
+pub(crate) struct WaitSpan {
+    #[cfg(feature = "tracing")]
+    span: tracing::Span,
+}
+
+impl WaitSpan {
+    /// Begins the span. `keys` is called only if a subscriber records it.
+    pub(crate) fn begin<'a>(
+        layer: impl FnOnce() -> Option<&'a str>,
+        keys: impl FnOnce() -> Option<String>,
+    ) -> Self {
+        #[cfg(feature = "tracing")]
+        {
+            use tracing::field::Empty;
+
+            let span = tracing::debug_span!(
+                target: "tower_lock",
+                "lock.acquire",
+                lock.layer = layer(),
+                lock.keys = Empty,
+                lock.via = Empty,
+                lock.outcome = Empty,
+                lock.wait_ms = Empty,
+                "error.type" = Empty,
+                otel.kind = "internal",
+                otel.status_code = Empty,
+            );
+            if !span.is_disabled()
+                && let Some(keys) = keys()
+            {
+                span.record("lock.keys", keys);
+            }
+            Self { span }
+        }
+        #[cfg(not(feature = "tracing"))]
+        {
+            let _unused_without_features = (layer, keys);
+            Self {}
+        }
+    }
+
+    /// Runs a part of the acquire inside the span.
+    #[inline]
+    pub(crate) fn within<T>(&self, part: impl FnOnce() -> T) -> T {
+        #[cfg(feature = "tracing")]
+        return self.span.in_scope(part);
+        #[cfg(not(feature = "tracing"))]
+        part()
+    }
+
+    /// Records the end of the acquire.
+    pub(crate) fn end(&self, outcome: Outcome, via: Option<Via>, waited: Duration) {
+        #[cfg(feature = "tracing")]
+        if !self.span.is_disabled() {
+            self.span.record("lock.outcome", outcome.as_str());
+            self.span.record("lock.wait_ms", millis(waited));
+            match via {
+                Some(via) => {
+                    self.span.record("lock.via", via.as_str());
+                }
+                None if outcome == Outcome::Cancelled => {}
+                None => {
+                    self.span.record("error.type", outcome.as_str());
+                    self.span.record("otel.status_code", "ERROR");
+                }
+            }
+        }
+        #[cfg(not(feature = "tracing"))]
+        let _unused_without_features = (outcome, via, waited);
+    }
+}

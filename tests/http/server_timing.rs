@@ -1,0 +1,128 @@
+//! The time of the wait for a lock, in the response.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_lock::{
+    ByPath, LockBody, LockKey, LockLayer, LockManager, LockRejection, LockTiming, LostReason, Via,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+type Locked = Response<LockBody<String>>;
+
+fn request() -> Request<String> {
+    Request::put("/orders/42").body(String::new()).unwrap()
+}
+
+fn layer(locks: &LockManager) -> LockLayer<ByPath> {
+    LockLayer::by_path(locks.clone()).wait(100 * MS)
+}
+
+async fn handler(_request: Request<String>) -> Result<Response<String>, Infallible> {
+    Ok(Response::new(String::new()))
+}
+
+async fn slow_handler(request: Request<String>) -> Result<Response<String>, Infallible> {
+    tokio::time::sleep(1000 * MS).await;
+    handler(request).await
+}
+
+async fn respond(layer: LockLayer<ByPath>, request: Request<String>) -> Locked {
+    let service = layer.layer(service_fn(handler));
+    service.oneshot(request).await.unwrap()
+}
+
+/// Returns the header, and the extension.
+fn timing(response: &Locked) -> (Option<&str>, Option<LockTiming>) {
+    let header = response.headers().get("server-timing");
+    let header = header.map(|it| it.to_str().unwrap());
+    (header, response.extensions().get().copied())
+}
+
+fn key() -> LockKey {
+    LockKey::from_path("/orders/42")
+}
+
+#[tokio::test(start_paused = true)]
+async fn timing_is_off_by_default() {
+    let locks = LockManager::in_memory();
+    let response = respond(layer(&locks), request()).await;
+    assert_eq!(timing(&response), (None, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn free_lock_takes_no_time() {
+    let locks = LockManager::in_memory();
+    let response = respond(layer(&locks).server_timing(), request()).await;
+    let (header, timing) = timing(&response);
+    assert_eq!(header, Some("lock;dur=0;desc=backend"));
+    let timing = timing.unwrap();
+    assert_eq!(
+        (timing.waited, timing.via),
+        (Duration::ZERO, Some(Via::Backend))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_is_in_milliseconds() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire(key()).await.unwrap();
+    let waiting = tokio::spawn(respond(layer(&locks).server_timing(), request()));
+    tokio::time::sleep(20 * MS).await;
+    drop(guard);
+    let response = waiting.await.unwrap();
+    let (header, timing) = timing(&response);
+    let header = header.unwrap();
+    let millis = header.strip_prefix("lock;dur=").unwrap();
+    let millis = millis.strip_suffix(";desc=handoff").expect(header);
+    assert!((20.0..22.0).contains(&millis.parse().unwrap()), "{header}");
+    assert_eq!(timing.unwrap().via, Some(Via::HandOff));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_has_its_reason() {
+    let locks = LockManager::in_memory();
+    let _guard = locks.acquire(key()).await.unwrap();
+    let response = respond(layer(&locks).server_timing(), request()).await;
+    assert_eq!(response.status(), StatusCode::CONFLICT);
+    let (header, timing) = timing(&response);
+    let header = header.unwrap();
+    assert!(
+        header.starts_with("lock;dur=1") && header.ends_with(";desc=busy"),
+        "{header}"
+    );
+    assert_eq!(timing.unwrap().via, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn grpc_response_has_only_extension() {
+    let locks = LockManager::in_memory();
+    let mut request = request();
+    let grpc = "application/grpc".parse().unwrap();
+    request.headers_mut().insert("content-type", grpc);
+    let response = respond(layer(&locks).server_timing(), request).await;
+    let (header, timing) = timing(&response);
+    assert_eq!(header, None);
+    assert!(timing.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_of_lost_lock_has_its_reason() {
+    let locks = LockManager::in_memory();
+    let layer = layer(&locks).server_timing().max_hold(100 * MS);
+    let mut service = layer.layer(service_fn(slow_handler));
+    let response = service
+        .ready()
+        .await
+        .unwrap()
+        .call(request())
+        .await
+        .unwrap();
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let rejection = response.extensions().get::<LockRejection>().unwrap();
+    assert_eq!(rejection.lost_reason(), Some(LostReason::MaxHold));
+    assert_eq!(timing(&response).0, Some("lock;dur=0;desc=lost"));
+}
