@@ -138,9 +138,10 @@ bench: server
 	$(CARGO) run --release --manifest-path benches/compare/Cargo.toml -- --rounds $(ROUNDS) \
 		--herd-seconds $(HERD_SECONDS) $(SCENARIOS)
 
-# Compares the instructions of the hot paths with benches/instructions/stored.txt.
+# Compares the instructions of the hot paths with the files in benches/instructions, without metrics and with them.
 instructions:
 	$(CARGO) bench --bench instructions -- $(if $(STORE),--store)
+	$(CARGO) bench --bench instructions --features metrics -- $(if $(STORE),--store)
 
 # Checks what `ops/` has for Prometheus and Grafana.
 ops:

@@ -3,10 +3,17 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
-const FILE: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/benches/instructions/stored.txt"
-);
+const FILE: &str = if cfg!(feature = "metrics") {
+    concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/benches/instructions/stored-metrics.txt"
+    )
+} else {
+    concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/benches/instructions/stored.txt"
+    )
+};
 
 pub(crate) struct Stored {
     pub(crate) compiler: String,

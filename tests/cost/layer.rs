@@ -1,15 +1,14 @@
 //! What the layer costs a request, on memory.
 
 use std::convert::Infallible;
-use std::future::Future;
-use std::pin::pin;
-use std::task::Poll;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Empty;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_lock::{LockKey, LockLayer, LockManager};
+
+use crate::allocations;
 
 const REQUESTS: u64 = 1_000;
 
@@ -35,18 +34,6 @@ where
         // The background release runs here.
         tokio::task::yield_now().await;
     }
-}
-
-async fn allocations(work: impl Future<Output = ()>) -> u64 {
-    let mut work = pin!(work);
-    let mut count = 0;
-    std::future::poll_fn(|cx| {
-        let mut polled = Poll::Pending;
-        count += allocation_counter::measure(|| polled = work.as_mut().poll(cx)).count_total;
-        polled
-    })
-    .await;
-    count
 }
 
 /// Acquires and releases as the layer does, without it.
