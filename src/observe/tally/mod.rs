@@ -23,5 +23,7 @@ pub(crate) use histogram::Distribution;
 pub(in crate::observe) use histogram::Histogram;
 pub(crate) use manager::Tally;
 pub(crate) use names::Name;
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "dashboard"))]
 pub(crate) use totals::Totals;
+#[cfg(feature = "dashboard")]
+pub(crate) use totals::TrafficTotals;
