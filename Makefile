@@ -38,12 +38,13 @@ FIRST ?= 0
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-long curl test-servers fuzz faults queue simulate mutants server lint api features deny bench instructions interop ops
+.PHONY: help test browser test-long curl test-servers fuzz faults queue simulate mutants server lint api features deny bench instructions interop ops
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
 	@echo 'make test-long  topologies, load, each fault once, and processes that are killed for PROCESSES_SECONDS=n'
 	@echo 'make test-servers  the Redis tests against Redis 6.2, 7.0, 8.2, Valkey 8.1 and 9.1 (requires Python)'
+	@echo 'make browser   the dashboard in Chromium (STORE=1 replaces docs/dashboard.png)'
 	@echo 'make faults    each fault $(RUNS) times under load, as a table (RUNS=n, ROWS="words of names"; 100 000 locks run once)'
 	@echo 'make fuzz      requests from a fuzzer against each layer, for FUZZ_SECONDS=n (requires a nightly Rust and cargo-fuzz)'
 	@echo 'make simulate  the engine under simulated faults, in virtual time (SEEDS=n, FIRST=n; SEED=n: one, with its trace)'
@@ -71,6 +72,12 @@ test-long: server
 	CARGO='$(CARGO)' .ci/test --all-features --test engine --test redis -- $(LONG)
 	$(CARGO) build --all-features --examples
 	CARGO='$(CARGO)' .ci/test --all-features --test faults --test processes
+
+# The screenshots go to target/tmp/dashboard. Chromium takes a core, so few tests run at a time.
+browser:
+	command -v chromedriver >/dev/null || .ci/install chromium chromium-driver
+	$(CARGO) build --all-features --example bank
+	$(CARGO) test --all-features --test browser -- --test-threads 2
 
 # Prints one line per version and module of tests/redis. Their output goes to target/servers/log.
 test-servers: server

@@ -206,7 +206,7 @@ impl std::error::Error for Error {
 
 /// Returns an error and its causes as one line for the log. A repeated text is omitted, because an error of
 /// Redis is its own cause.
-#[cfg(any(feature = "redis", feature = "tracing"))]
+#[cfg(any(feature = "redis", feature = "tracing", feature = "dashboard"))]
 pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut levels: Vec<String> = Vec::new();
     for level in std::iter::successors(Some(error), |&error| error.source()) {

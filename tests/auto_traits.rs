@@ -138,6 +138,15 @@ mod axum {
     assert_not_impl_any!(Locked<String>: Clone);
 }
 
+#[cfg(feature = "dashboard")]
+mod dashboard {
+    use super::*;
+    use tower_lock::dashboard::{Dashboard, Operator};
+
+    assert_shared!(Dashboard, Operator);
+    assert_impl_all!(Operator: Clone, Eq);
+}
+
 #[cfg(feature = "redis")]
 mod redis {
     use super::*;

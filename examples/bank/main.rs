@@ -3,7 +3,8 @@
 //! Look at: `routes`, the part that a service of your own would have.
 //!
 //! The program serves a small HTTP API and sends transfers to itself, first through a route without locks, then
-//! through routes with locks. It prints a table of lost updates and continues to serve:
+//! through routes with locks. It prints a table of lost updates and stays open for customers. With
+//! `--features dashboard`, it shows its locks at `/ops/locks`:
 //!
 //! ```text
 //! route                             requests   lost updates  busy        p50        p99
@@ -109,7 +110,7 @@ async fn demonstrate(address: SocketAddr, once: bool) -> Result<(), Box<dyn Erro
     println!("{}", table::verdict(&seen)?);
     if !once {
         println!("{}", routes::things_to_try(address));
-        std::future::pending::<()>().await;
+        play::keep_busy(address).await?;
     }
     Ok(())
 }

@@ -17,6 +17,10 @@ use tokio::time::Instant;
 use crate::bank::{Account, CUSTOMERS};
 use crate::routes::{Deposit, Transfer};
 
+/// The pauses between the requests of a customer, and between audits, while the bank stays open.
+const PAUSE: Duration = Duration::from_millis(20);
+const BETWEEN_AUDITS: Duration = Duration::from_secs(15);
+
 /// The number of concurrent customers per route, and of requests per customer.
 const SENDERS: usize = 32;
 const REQUESTS_EACH: usize = 10;
@@ -49,6 +53,43 @@ pub(crate) async fn play(address: SocketAddr) -> Result<Vec<Seen>, Failure> {
     let mut seen = at_once(&http, &[Route::UnlockedTransfer]).await?;
     seen.extend(at_once(&http, &[Route::Deposit, Route::Transfer]).await?);
     Ok(seen)
+}
+
+/// Sends requests until the program ends, so that the dashboard has something to show. Some customers are busier than
+/// others, and now and then an audit holds an account for ten seconds.
+pub(crate) async fn keep_busy(address: SocketAddr) -> Result<(), Failure> {
+    let http = Http::new(address);
+    let mut customers = JoinSet::new();
+    for sender in 0..SENDERS {
+        let http = http.clone();
+        customers.spawn(async move {
+            for n in sender.. {
+                let route = if n % 2 == 0 {
+                    Route::Deposit
+                } else {
+                    Route::Transfer
+                };
+                let (path, body) = route.request(n)?;
+                // A busy account is part of the picture.
+                http.send(Method::POST, &path, body).await?;
+                let pauses = u32::try_from(1 + sender + fastrand::usize(0..8))?;
+                tokio::time::sleep(PAUSE * pauses).await;
+            }
+            Ok::<(), Failure>(())
+        });
+    }
+    customers.spawn(async move {
+        for customer in CUSTOMERS.iter().cycle() {
+            tokio::time::sleep(BETWEEN_AUDITS).await;
+            let path = format!("/accounts/{customer}/audit");
+            http.send(Method::POST, &path, Vec::new()).await?;
+        }
+        Ok(())
+    });
+    while let Some(ended) = customers.join_next().await {
+        ended??;
+    }
+    Ok(())
 }
 
 async fn at_once(http: &Http, routes: &[Route]) -> Result<Vec<Seen>, Failure> {

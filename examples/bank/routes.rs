@@ -19,6 +19,10 @@ use crate::bank::{Account, Bank, BankError};
 /// How long a request waits for its locks.
 const WAIT: Duration = Duration::from_secs(2);
 
+/// The path of the dashboard.
+#[cfg(feature = "dashboard")]
+const DASHBOARD: &str = "/ops/locks";
+
 /// The state of the handlers. `Locked` obtains the manager through `FromRef`.
 #[derive(Clone)]
 struct App {
@@ -43,8 +47,10 @@ pub(crate) fn app(bank: Arc<Bank>, locks: LockManager) -> Router {
     let account = LockLayer::by_path_param(locks.clone(), "account").wait(WAIT);
     // Keeps the locks of `Locked` until the response is complete.
     let scope = LockScopeLayer::new().wait(WAIT);
-    Router::new()
-        .route("/accounts", get(accounts))
+    let app = Router::new();
+    #[cfg(feature = "dashboard")]
+    let app = app.nest(DASHBOARD, dashboard(&locks));
+    app.route("/accounts", get(accounts))
         .route(
             "/accounts/{account}/deposit",
             post(deposit).route_layer(account.clone()),
@@ -56,6 +62,15 @@ pub(crate) fn app(bank: Arc<Bank>, locks: LockManager) -> Router {
         .route("/transfers", post(transfer).route_layer(scope))
         .route("/unlocked/transfers", post(unlocked_transfer))
         .with_state(App { bank, locks })
+}
+
+/// Shows the locks to every client, because the bank listens on the loopback interface only. A service of your own
+/// needs protection: see `guide::operations`.
+#[cfg(feature = "dashboard")]
+fn dashboard(locks: &LockManager) -> Router<App> {
+    tower_lock::dashboard::Dashboard::new(locks.clone())
+        .unprotected()
+        .router()
 }
 
 async fn accounts(State(bank): State<Arc<Bank>>) -> Json<Vec<Account>> {
@@ -162,8 +177,14 @@ impl IntoResponse for BankError {
 }
 
 pub(crate) fn things_to_try(address: SocketAddr) -> String {
+    #[cfg(feature = "dashboard")]
+    let watch = format!("http://{address}{DASHBOARD} shows the locks.");
+    #[cfg(not(feature = "dashboard"))]
+    let watch = "With `--features dashboard`, a page shows the locks.";
     format!(
         "
+The bank stays open. {watch}
+
 Things to try, from another terminal:
 
   curl http://{address}/accounts

@@ -139,6 +139,19 @@ impl LockKey {
         }
     }
 
+    /// Returns the key whose [`as_str`](Self::as_str) is `text`, as an operator copies it. A text that no key has is
+    /// encoded as a name.
+    #[cfg(feature = "dashboard")]
+    pub(crate) fn from_shown(text: &str) -> Self {
+        let is_shown = text.split('%').skip(1).all(is_after_percent)
+            && !text.contains(char::is_control)
+            && (1..=Self::MAX_LEN).contains(&text.len());
+        match is_shown {
+            true => Self::from_encoded(text.to_owned()),
+            false => Self::new(text),
+        }
+    }
+
     fn from_encoded(mut text: String) -> Self {
         if text.len() > Self::MAX_LEN {
             cut(&mut text, Self::MAX_LEN);
@@ -189,6 +202,17 @@ impl LockKey {
             Err(_) => 0,
         }
     }
+}
+
+/// Returns `true` if an encoded text can continue like this after a `%`: the digits of a byte, or the mark of a cut.
+#[cfg(feature = "dashboard")]
+fn is_after_percent(rest: &str) -> bool {
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'A'..=b'F');
+    rest.starts_with('#')
+        || rest
+            .as_bytes()
+            .get(..2)
+            .is_some_and(|two| two.iter().all(is_digit))
 }
 
 impl PartialEq for LockKey {

@@ -36,6 +36,9 @@ pub(super) struct Engine {
     pub(super) homes: Homes,
     seats: Seats,
     closing: AtomicBool,
+    /// Notified when `closing` is set.
+    #[cfg(feature = "dashboard")]
+    closed: Arc<tokio::sync::Notify>,
     pub(super) id: Uuid,
     pub(super) tally: Arc<Tally>,
     pub(super) renewal_outage: RenewalOutage,
@@ -62,6 +65,8 @@ impl Engine {
             response_timeout,
             homes: Homes::new(runtime),
             closing: AtomicBool::new(false),
+            #[cfg(feature = "dashboard")]
+            closed: Arc::default(),
             id: Uuid::new_v4(),
             tally: Arc::default(),
             renewal_outage: RenewalOutage::default(),
@@ -107,6 +112,14 @@ impl Engine {
 
     pub(super) fn set_closing(&self) {
         self.closing.store(true, Ordering::SeqCst);
+        #[cfg(feature = "dashboard")]
+        self.closed.notify_waiters();
+    }
+
+    /// Returns what is notified when the manager begins to shut down.
+    #[cfg(feature = "dashboard")]
+    pub(super) fn closed(&self) -> Arc<tokio::sync::Notify> {
+        Arc::clone(&self.closed)
     }
 
     /// Returns when a command that is sent now counts as stuck.

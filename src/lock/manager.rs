@@ -72,6 +72,16 @@ impl LockManager {
         Acquire::new(Arc::clone(&self.engine), keys.into())
     }
 
+    #[cfg(feature = "dashboard")]
+    pub(super) fn of(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+
+    #[cfg(feature = "dashboard")]
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
     /// Returns how long an acquire waits by default.
     pub(crate) fn default_wait(&self) -> Duration {
         self.engine.options.wait

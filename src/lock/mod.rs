@@ -154,6 +154,8 @@ mod timeout;
 #[cfg(feature = "tracing")]
 mod trace_keys;
 mod unresolved;
+#[cfg(feature = "dashboard")]
+mod view;
 mod wake;
 mod watchdog;
 mod yielded;
@@ -168,3 +170,5 @@ pub(crate) use options::{valid_lease, valid_wait};
 pub use snapshot::{LockInfo, Snapshot};
 #[cfg(feature = "tracing")]
 pub use trace_keys::TraceKeys;
+#[cfg(feature = "dashboard")]
+pub(crate) use view::{LaneView, Order, Walk, WeakManager};

@@ -15,7 +15,7 @@ use super::lease::LeaseNumber;
 use crate::LockKey;
 use crate::task::RuntimeId;
 
-const SHARDS: usize = 64;
+pub(super) const SHARDS: usize = 64;
 
 #[derive(Debug, Default)]
 struct Shard {
@@ -189,6 +189,30 @@ impl Lanes {
         for shard in &self.shards {
             lock(shard).lanes.iter().for_each(|slot| look(&slot.lane));
         }
+    }
+
+    /// Reads the lanes of one shard. Returns their number.
+    #[cfg(feature = "dashboard")]
+    pub(super) fn inspect_shard(
+        &self,
+        shard: usize,
+        mut look: impl FnMut(&LockKey, &Lane),
+    ) -> usize {
+        let shard = lock(&self.shards[shard]);
+        shard
+            .lanes
+            .iter()
+            .for_each(|slot| look(&slot.key, &slot.lane));
+        shard.lanes.len()
+    }
+
+    /// Returns the number of lanes.
+    #[cfg(feature = "dashboard")]
+    pub(super) fn len(&self) -> usize {
+        self.shards
+            .iter()
+            .map(|shard| lock(shard).lanes.len())
+            .sum()
     }
 
     /// Checks every lane that is due in the index of this runtime.

@@ -7,6 +7,8 @@ mod body_first;
 mod body_first_rules;
 #[cfg(feature = "test-util")]
 mod by_hand;
+#[cfg(all(feature = "dashboard", feature = "tracing"))]
+mod dashboard;
 mod extract;
 #[cfg(all(unix, feature = "redis"))]
 mod grpc;

@@ -68,6 +68,11 @@ const LAYERS: &[Layer] = &[
         never: &[],
     },
     Layer {
+        modules: &["dashboard"],
+        may_name: &["key", "owner", "error", "jitter", "observe", "task", "lock"],
+        never: &[],
+    },
+    Layer {
         modules: &["extract"],
         may_name: &[
             "key", "owner", "error", "jitter", "observe", "task", "lock", "layer",

@@ -14,6 +14,7 @@ use tower_lock::backend::{
     Fence, ForceReleased, Hint, Hints, KeepRequest, LeaseId, Release, Released, ReleasedOrKept,
     Renewal, Renewed,
 };
+use tower_lock::dashboard::{Dashboard, Operator};
 use tower_lock::{
     Backend as _, BodyFirst, BodyFirstFuture, FromTarget, Held, InvalidKey, LockKey, LockKeys,
     LockLayer, LockManager, LockRejection, LockScope, LockScopeLayer, LockTarget, LockTiming,
@@ -51,7 +52,13 @@ async fn public_types_show_no_secret() {
     in_the_engine(&mut canary, &locks).await;
     in_the_backend(&mut canary, &backend, &identity(&locks)).await;
     over_http(&mut canary, &locks).await;
+    in_the_dashboard(&mut canary, &locks);
     assert_eq!(canary.unseen(), <&[&str]>::default());
+}
+
+fn in_the_dashboard(canary: &mut Canary, locks: &LockManager) {
+    canary.closed(&Dashboard::new(locks.clone()).peer("b", "https://b.example/ops/locks"));
+    canary.closed(&Operator::new("ada"));
 }
 
 async fn in_the_engine(canary: &mut Canary, locks: &LockManager) {

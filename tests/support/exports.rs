@@ -19,6 +19,7 @@ pub(crate) fn types() -> BTreeSet<&'static str> {
         include_str!("../../src/lib.rs"),
         include_str!("../../src/backend/mod.rs"),
         include_str!("../../src/backend/redis/mod.rs"),
+        include_str!("../../src/dashboard/mod.rs"),
     ];
     let items = modules.iter().flat_map(|module| module.split(';'));
     let exports = items.filter_map(|item| item.split_once("pub use "));

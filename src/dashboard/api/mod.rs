@@ -1,0 +1,15 @@
+//! The routes with data. Keys are in bodies, not in targets, which proxies log.
+
+mod history;
+mod holders;
+mod inspect;
+mod response;
+mod stream;
+mod summary;
+
+pub(super) use history::history;
+pub(super) use holders::holders;
+pub(super) use inspect::inspect;
+pub(super) use response::{not_found, read_only, refuse};
+pub(super) use stream::stream;
+pub(super) use summary::summary;

@@ -1,0 +1,49 @@
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::Extensions;
+use serde_json::json;
+
+use crate::dashboard::board::Board;
+use crate::dashboard::frame::millis;
+use crate::dashboard::operator::Operator;
+
+/// Returns the process, its settings and its totals.
+pub(in crate::dashboard) async fn summary(
+    State(board): State<Arc<Board>>,
+    extensions: Extensions,
+) -> Response {
+    let settings = board.locks.settings();
+    let snapshot = board.locks.snapshot();
+    let operator = extensions.get::<Operator>().map(Operator::name);
+    let peers = board.peers.iter();
+    let peers: Vec<_> = peers
+        .map(|peer| json!({ "name": peer.name, "url": peer.url }))
+        .collect();
+    Json(json!({
+        "instance": board.instance,
+        "pid": std::process::id(),
+        "host": board.host,
+        "version": env!("CARGO_PKG_VERSION"),
+        "started": millis(board.started),
+        "operator": operator,
+        "peers": peers,
+        "options": {
+            "wait_ms": settings.wait.as_millis() as u64,
+            "watchdog_timeout_ms": settings.watchdog_timeout.as_millis() as u64,
+            "max_waiters_per_key": settings.max_waiters_per_key,
+            "max_waiters": settings.max_waiters,
+        },
+        "totals": {
+            "held": snapshot.held,
+            "waiting": snapshot.waiting,
+            "queued": snapshot.queued,
+            "lanes": snapshot.lanes,
+            "unreleased": snapshot.unreleased,
+        },
+        "capabilities": { "force_release": false },
+    }))
+    .into_response()
+}

@@ -1,0 +1,175 @@
+//! Reads the state once per second, for the history and for all open pages together.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::frame;
+use super::history::{History, Point};
+use crate::LockManager;
+use crate::lock::{Order, WeakManager};
+use crate::task::Spawner;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// A stream that opens within this time after a frame begins with that frame.
+const RECENT: Duration = Duration::from_millis(500);
+
+/// The most streams that are open at a time.
+const STREAMS: usize = 16;
+
+/// The number of keys of one frame.
+const TOP: usize = 100;
+
+/// The latest frame. A slow reader misses frames, and queues none.
+#[derive(Debug, Clone)]
+pub(super) enum Latest {
+    Nothing,
+    Frame(Bytes, Instant),
+    /// The manager is shutting down.
+    Ended,
+}
+
+/// A stream of frames, which counts as open until it is dropped.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    pub(super) frames: watch::Receiver<Latest>,
+    _open: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+pub(super) struct Publisher {
+    shared: Arc<Shared>,
+    spawner: Spawner,
+}
+
+#[derive(Debug)]
+struct Shared {
+    locks: WeakManager,
+    instance: String,
+    latest: watch::Sender<Latest>,
+    streams: Arc<Semaphore>,
+    /// Notified when a stream opens, so that it need not wait for the next second.
+    opened: Arc<Notify>,
+    history: Mutex<History>,
+    /// The number of walks so far.
+    turn: AtomicUsize,
+    running: AtomicBool,
+}
+
+impl Publisher {
+    pub(super) fn new(locks: &LockManager, instance: &str) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                locks: locks.downgrade(),
+                instance: instance.to_owned(),
+                latest: watch::Sender::new(Latest::Nothing),
+                streams: Arc::new(Semaphore::new(STREAMS)),
+                opened: Arc::default(),
+                history: Mutex::default(),
+                turn: AtomicUsize::new(0),
+                running: AtomicBool::new(false),
+            }),
+            spawner: Spawner::default(),
+        }
+    }
+
+    /// Starts the task unless it runs. Outside a runtime, a later call starts it.
+    pub(super) fn ensure_running(&self) {
+        let running = &self.shared.running;
+        if running.load(Ordering::Relaxed) || running.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let task = Running(Arc::downgrade(&self.shared));
+        self.spawner.spawn(async move { task.run().await });
+    }
+
+    /// Opens a stream, or returns `None` if too many are open or the manager is shutting down.
+    pub(super) fn subscribe(&self) -> Option<Subscription> {
+        let open = Arc::clone(&self.shared.streams).try_acquire_owned().ok()?;
+        let mut frames = self.shared.latest.subscribe();
+        let latest = frames.borrow_and_update().clone();
+        match latest {
+            Latest::Ended => return None,
+            Latest::Frame(_, at) if at.elapsed() < RECENT => frames.mark_changed(),
+            Latest::Frame(..) | Latest::Nothing => self.shared.opened.notify_one(),
+        }
+        Some(Subscription {
+            frames,
+            _open: open,
+        })
+    }
+
+    pub(super) fn history(&self) -> MutexGuard<'_, History> {
+        self.shared.history()
+    }
+}
+
+impl Shared {
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the state, and publishes a frame if a stream is open.
+    async fn publish(&self, locks: &LockManager) {
+        let at = SystemTime::now();
+        let is_recent =
+            matches!(*self.latest.borrow(), Latest::Frame(_, at) if at.elapsed() < RECENT);
+        if is_recent || self.latest.receiver_count() == 0 {
+            return;
+        }
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let walk = locks.walk(Order::Waiters, TOP, turn).await;
+        let unreleased = locks.snapshot().unreleased;
+        let frame = frame::event(&self.instance, at, &walk, unreleased);
+        self.history().push(Point::of(at, &walk));
+        let frame = Latest::Frame(frame, Instant::now());
+        self.latest.send_replace(frame);
+    }
+}
+
+/// The task. It keeps neither the manager nor the dashboard.
+struct Running(Weak<Shared>);
+
+impl Running {
+    async fn run(self) {
+        let Some((opened, locks)) =
+            (self.0.upgrade()).map(|shared| (Arc::clone(&shared.opened), shared.locks.clone()))
+        else {
+            return;
+        };
+        let mut ticks = tokio::time::interval_at(Instant::now() + INTERVAL, INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let mut closed = std::pin::pin!(locks.closed().notified());
+            // Registers before the check, so a change in between is not missed.
+            closed.as_mut().enable();
+            let (Some(shared), Some(manager)) = (self.0.upgrade(), locks.upgrade()) else {
+                return;
+            };
+            if manager.is_shutting_down() {
+                shared.latest.send_replace(Latest::Ended);
+                return;
+            }
+            shared.publish(&manager).await;
+            drop((shared, manager));
+            tokio::select! {
+                () = closed => {}
+                () = opened.notified() => {}
+                _ = ticks.tick() => {}
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.running.store(false, Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Light and dark, small screens, and the picture of the documentation.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+use tower_lock::LockGuard;
+
+use crate::driver::Browser;
+use crate::server::Server;
+use crate::support::example;
+
+/// Returns the text of visible elements whose contrast with their background is below 4.5.
+const FAINT: &str = "(() => {
+    const parse = color => {
+        const c = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+        c.fillStyle = color; c.fillRect(0, 0, 1, 1);
+        return [...c.getImageData(0, 0, 1, 1).data];
+    };
+    const luminance = ([r, g, b]) => [r, g, b].map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+        .reduce((sum, v, at) => sum + v * [.2126, .7152, .0722][at], 0);
+    const background = element => {
+        for (let it = element; it; it = it.parentElement) {
+            const color = parse(getComputedStyle(it).backgroundColor);
+            if (color[3] === 255) return color;
+        }
+        return [255, 255, 255, 255];
+    };
+    const faint = [];
+    for (const element of document.querySelectorAll('body *')) {
+        const own = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+        if (!own || !element.checkVisibility() || element.tagName === 'SCRIPT') continue;
+        const [a, b] = [parse(getComputedStyle(element).color), background(element)].map(luminance).sort((x, y) => y - x);
+        const contrast = (a + .05) / (b + .05);
+        if (contrast < 4.5) faint.push(`${element.textContent.slice(0, 40)}: ${contrast.toFixed(2)}`);
+    }
+    return faint;
+})()";
+
+async fn with_keys(server: &Server) -> Vec<LockGuard> {
+    let mut guards = Vec::new();
+    let long =
+        "/customers/4711/orders/000000000000000000042/items/a-long-name-without-any-space-in-it";
+    for key in ["order:1", "order:2", long, "evil\u{202e}gpj.exe"] {
+        guards.push(server.locks.acquire(key).await.unwrap());
+    }
+    guards
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn text_has_contrast_in_light_and_dark() {
+    let server = Server::start().await;
+    let guards = with_keys(&server).await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    browser
+        .until("document.querySelectorAll('#keys tbody tr').length === 4")
+        .await;
+    let mut backgrounds = Vec::new();
+    for scheme in ["light", "dark"] {
+        browser.prefers(scheme).await;
+        assert_eq!(browser.value(FAINT).await, json!([]), "{scheme}");
+        browser.screenshot(&format!("{scheme}.png")).await;
+        backgrounds.push(
+            browser
+                .value("getComputedStyle(document.documentElement).backgroundColor")
+                .await,
+        );
+    }
+    assert_ne!(backgrounds[0], backgrounds[1]);
+    drop(guards);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_screen_needs_no_horizontal_scroll() {
+    let server = Server::start().await;
+    let guards = with_keys(&server).await;
+    let browser = Browser::start().await;
+    browser.resize(360, 740).await;
+    browser.open_live(&server.url()).await;
+    browser
+        .until("document.querySelectorAll('#keys tbody tr').length === 4")
+        .await;
+    let wide = "[...document.querySelectorAll('body *')].filter(it => it.checkVisibility() && it.getBoundingClientRect().right > 361 && !it.closest('legend, svg')).map(it => it.tagName + it.id)";
+    assert_eq!(browser.value(wide).await, json!([]));
+    assert_eq!(
+        browser.value("document.documentElement.scrollWidth").await,
+        json!(360)
+    );
+    browser.screenshot("small.png").await;
+    browser
+        .run("document.querySelector('#keys td button').click()")
+        .await
+        .unwrap();
+    browser
+        .until("document.getElementById('detail').open")
+        .await;
+    assert_eq!(browser.value(wide).await, json!([]));
+    browser.screenshot("small-dialog.png").await;
+    drop(guards);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn controls_and_plots_have_names() {
+    let server = Server::start().await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    let nameless = "[...document.querySelectorAll('input, select')].filter(it => !it.labels.length).map(it => it.id)";
+    assert_eq!(browser.value(nameless).await, json!([]));
+    let plots = "[...document.querySelectorAll('svg')].map(it => it.getAttribute('aria-label'))";
+    let Value::Array(plots) = browser.value(plots).await else {
+        panic!("a list");
+    };
+    assert_eq!(plots.len(), 6);
+    assert!(
+        plots.iter().all(|label| label
+            .as_str()
+            .is_some_and(|label| label.contains("axis from 0 to"))),
+        "{plots:?}"
+    );
+    let tables = "[...document.querySelectorAll('table')].every(it => it.caption && [...it.tHead.rows[0].cells].every(th => th.scope === 'col'))";
+    assert_eq!(browser.value(tables).await, json!(true));
+    assert_eq!(
+        browser
+            .value("document.querySelectorAll('[role=status]').length")
+            .await,
+        json!(1)
+    );
+}
+
+/// The example `bank`, which ends with the test.
+struct Bank(Child);
+
+impl Drop for Bank {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// The picture in the README and in the guide. `STORE=1` replaces it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bank_shows_its_locks() {
+    let mut bank = Bank(
+        Command::new(example::program("bank"))
+            .args(["--port", "0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let lines = BufReader::new(bank.0.stdout.take().unwrap()).lines();
+    let mut lines = lines.map_while(Result::ok);
+    let url = lines.find_map(|line| {
+        let words = line.split(' ');
+        let mut urls = words.filter(|word| word.ends_with("/ops/locks"));
+        urls.next().map(str::to_owned)
+    });
+    let url = url.expect("the bank names its dashboard");
+    // The pipe must not fill up.
+    let reading = std::thread::spawn(move || lines.for_each(drop));
+    let browser = Browser::start().await;
+    browser.open_live(&url).await;
+    browser
+        .until("document.querySelectorAll('#keys tbody tr').length >= 3")
+        .await;
+    browser
+        .until("+document.querySelector('#keys tbody .n').textContent >= 1")
+        .await;
+    // The plots show some seconds.
+    tokio::time::sleep(std::time::Duration::from_secs(20)).await;
+    assert_eq!(browser.console().await, Vec::<String>::new());
+    browser.resize(1240, 1000).await;
+    let picture = browser.screenshot("bank.png").await;
+    assert!(picture.len() < 200 * 1024, "{} bytes", picture.len());
+    if std::env::var_os("STORE").is_some() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/dashboard.png");
+        std::fs::write(path, &picture).unwrap();
+    }
+    drop(bank);
+    reading.join().unwrap();
+}

@@ -1,0 +1,112 @@
+//! The page under the hands of an operator.
+
+use std::future::IntoFuture as _;
+
+use fantoccini::key::Key;
+use futures_util::poll;
+use serde_json::json;
+
+use crate::driver::Browser;
+use crate::server::Server;
+
+const ROWS: &str = "document.querySelectorAll('#keys tbody tr').length";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn page_follows_locks() {
+    let server = Server::start().await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    assert_eq!(browser.text("#more").await, "No key is held or waited for.");
+    let guard = server.locks.acquire("order:42").await.unwrap();
+    let mut waiter = server.locks.acquire("order:42").into_future();
+    assert!(poll!(&mut waiter).is_pending());
+    browser.until(&format!("{ROWS} === 1")).await;
+    browser
+        .until("document.querySelector('#keys tbody .n').textContent === '1'")
+        .await;
+    assert_eq!(browser.text("#keys bdi").await, "order:42");
+    drop((guard, waiter));
+    browser.until(&format!("{ROWS} === 0")).await;
+    assert_eq!(browser.console().await, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_is_looked_up_by_keyboard_alone() {
+    let server = Server::start().await;
+    let guard = server.locks.acquire("order:42").await.unwrap();
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    browser.tab_to("#key").await;
+    browser.keys("order:42").await;
+    browser.press(Key::Enter).await;
+    browser
+        .until("document.getElementById('detail').open")
+        .await;
+    let list = browser.text("#d-list").await;
+    assert!(list.contains(&guard.owner().to_string()), "{list}");
+    assert!(list.contains(&guard.fencing_token().to_string()), "{list}");
+    browser.press(Key::Escape).await;
+    browser
+        .until("!document.getElementById('detail').open")
+        .await;
+    assert_eq!(
+        browser.value("document.activeElement.id").await,
+        json!("key")
+    );
+    // The list of keys comes after the search.
+    browser.tab_to("#keys td button").await;
+    browser.press(Key::Enter).await;
+    browser
+        .until("document.getElementById('detail').open")
+        .await;
+    drop(guard);
+}
+
+/// A row with the focus stays in its place, so that Enter opens the key that the operator sees.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn focus_stays_on_key_across_frames() {
+    let server = Server::start().await;
+    let guards = [
+        server.locks.acquire("a").await.unwrap(),
+        server.locks.acquire("b").await.unwrap(),
+    ];
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    browser.until(&format!("{ROWS} === 2")).await;
+    browser.run("[...document.querySelectorAll('#keys td button')].find(it => it.textContent === 'b').focus()").await.unwrap();
+    // Waiters would move `a` to the first place, and new keys come.
+    let mut waiter = server.locks.acquire("a").into_future();
+    assert!(poll!(&mut waiter).is_pending());
+    let other = server.locks.acquire("c").await.unwrap();
+    browser.until(&format!("{ROWS} === 3")).await;
+    assert_eq!(
+        browser.value("document.activeElement.textContent").await,
+        json!("b")
+    );
+    drop((guards, other));
+    browser
+        .until("document.querySelectorAll('#keys tr.gone').length > 0")
+        .await;
+    assert_eq!(
+        browser.value("document.activeElement.textContent").await,
+        json!("b")
+    );
+    browser.run("document.activeElement.blur()").await.unwrap();
+    drop(waiter);
+    browser.until(&format!("{ROWS} === 0")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rejected_look_up_shows_its_reason() {
+    let server = Server::start().await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    let script = "
+        const texts = () => ['find-error', 'd-error'].map(id => document.getElementById(id).textContent);
+        const observer = new MutationObserver(() => { window.seen ||= texts().includes('too many requests'); });
+        observer.observe(document.body, { subtree: true, childList: true });
+        document.getElementById('key').value = 'order:42';
+        setInterval(() => document.getElementById('find').requestSubmit(), 20);";
+    browser.run(script).await.unwrap();
+    browser.until("window.seen === true").await;
+}

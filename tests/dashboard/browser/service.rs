@@ -1,0 +1,76 @@
+//! The page while its service stops, restarts and is under load.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tower_lock::LockManager;
+use tower_lock::dashboard::Dashboard;
+
+use crate::driver::Browser;
+use crate::server::Server;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn service_with_open_page_stops_within_one_second() {
+    let server = Server::start().await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    let took = server.stop().await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn page_reports_silence_and_reconnects() {
+    let server = Server::start().await;
+    let (url, port) = (server.url(), server.address.port());
+    let browser = Browser::start().await;
+    browser.open_live(&url).await;
+    let live = "document.getElementById('live').textContent";
+    server.stop().await;
+    browser
+        .until(&format!("{live}.startsWith('No data for')"))
+        .await;
+    browser
+        .until("document.body.classList.contains('stale')")
+        .await;
+
+    let server = Server::with(LockManager::in_memory(), Dashboard::unprotected, port).await;
+    browser.until(&format!("{live}.startsWith('Live')")).await;
+    browser
+        .until("!document.body.classList.contains('stale')")
+        .await;
+    // Another process has the port now.
+    browser
+        .until("document.getElementById('n-instance') !== null")
+        .await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn page_shows_first_of_many_keys() {
+    const KEYS: usize = 100_000;
+    let server = Server::start().await;
+    let mut guards = Vec::with_capacity(KEYS);
+    for n in 0..KEYS {
+        guards.push(server.locks.acquire(format!("order:{n}")).await.unwrap());
+    }
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    browser
+        .until("document.querySelectorAll('#keys tbody tr').length === 100")
+        .await;
+    assert_eq!(browser.text("#totals div:first-child dd").await, "100,000");
+    assert_eq!(
+        browser.text("#more").await,
+        "99,900 more keys are not listed."
+    );
+    // Two more frames come in time.
+    let live = browser.text("#live").await;
+    browser
+        .until(&format!(
+            "document.getElementById('live').textContent > {}",
+            json!(live)
+        ))
+        .await;
+    assert_eq!(browser.console().await, Vec::<String>::new());
+    drop(guards);
+}

@@ -1,0 +1,244 @@
+//! The data of the routes.
+
+use std::collections::BTreeSet;
+use std::future::IntoFuture as _;
+use std::time::Duration;
+
+use futures_util::poll;
+use http::StatusCode;
+use serde_json::{Value, json};
+use tower_lock::{LockKey, LockManager, Memory};
+
+use super::support::{ask, get, open, post, send};
+
+async fn inspect(app: &axum::Router, key: &str) -> (StatusCode, Value) {
+    ask(app, post("/api/v1/inspect", &json!({ "key": key }))).await
+}
+
+fn keys(rows: &Value) -> Vec<&str> {
+    let rows = rows.as_array().unwrap().iter();
+    rows.map(|row| row["key"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn summary_names_process_and_settings() {
+    let builder = LockManager::builder(Memory::new()).wait(Duration::from_secs(2));
+    let locks = builder.max_waiters(7).build().unwrap();
+    let app = open(&locks);
+    let guard = locks.acquire("order:42").await.unwrap();
+    let (status, summary) = ask(&app, get("/api/v1/summary")).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(summary["pid"], std::process::id());
+    assert_eq!(summary["options"]["wait_ms"], 2000);
+    assert_eq!(summary["options"]["max_waiters"], 7);
+    assert_eq!(summary["totals"]["held"], 1);
+    assert_eq!(summary["operator"], Value::Null);
+    assert_eq!(summary["capabilities"]["force_release"], false);
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn holders_are_sorted_as_requested() {
+    let locks = LockManager::in_memory();
+    let app = open(&locks);
+    let first = locks.acquire("old").await.unwrap();
+    tokio::time::advance(Duration::from_secs(5)).await;
+    let second = locks
+        .acquire("short")
+        .lease(Duration::from_secs(2))
+        .await
+        .unwrap();
+    let third = locks.acquire("wanted").await.unwrap();
+    let mut waiters: Vec<_> = (0..3)
+        .map(|_| locks.acquire("wanted").into_future())
+        .collect();
+    for waiter in &mut waiters {
+        assert!(poll!(waiter).is_pending());
+    }
+
+    let sorted = async |sort: &str| {
+        ask(&app, get(&format!("/api/v1/holders?sort={sort}")))
+            .await
+            .1
+    };
+    let by_waiters = sorted("waiters").await;
+    assert_eq!(keys(&by_waiters["rows"]), ["wanted", "old", "short"]);
+    assert_eq!(
+        (&by_waiters["held"], &by_waiters["waiting"]),
+        (&json!(3), &json!(3))
+    );
+    assert_eq!(by_waiters["rows"][0]["waiters"], 3);
+    assert_eq!(
+        by_waiters["rows"][0]["token"],
+        third.fencing_token().to_string()
+    );
+    let by_age = sorted("age").await;
+    assert_eq!(keys(&by_age["rows"])[0], "old");
+    assert_eq!(by_age["rows"][0]["since_ms"], 5000);
+    assert_eq!(
+        keys(&sorted("remaining").await["rows"])[..2],
+        ["short", "old"]
+    );
+    let one = ask(&app, get("/api/v1/holders?sort=age&limit=1")).await.1;
+    assert_eq!(keys(&one["rows"]), ["old"]);
+    assert_eq!(one["held"], 3, "all are counted");
+    drop((first, second, third));
+}
+
+/// A waiter whose lock another process holds is listed without a hold.
+#[tokio::test]
+async fn key_held_elsewhere_is_listed_with_waiters() {
+    let store = Memory::new();
+    let manager = || LockManager::builder(store.clone()).build().unwrap();
+    let (here, there) = (manager(), manager());
+    let guard = there.acquire("order:42").await.unwrap();
+    let mut waiter = here.acquire("order:42").into_future();
+    assert!(poll!(&mut waiter).is_pending());
+    let app = open(&here);
+    let (_, list) = ask(&app, get("/api/v1/holders")).await;
+    assert_eq!(list["rows"][0]["waiters"], 1);
+    assert_eq!(list["rows"][0]["since_ms"], Value::Null);
+    assert_eq!(list["held"], 0);
+    let (_, found) = inspect(&app, "order:42").await;
+    assert_eq!(
+        (&found["held"], &found["here"]),
+        (&json!(true), &Value::Null)
+    );
+    drop(guard);
+}
+
+#[tokio::test]
+async fn pages_contain_every_key_once() {
+    let locks = LockManager::in_memory();
+    let app = open(&locks);
+    let mut guards = Vec::new();
+    for n in 0..300 {
+        guards.push(locks.acquire(format!("key:{n}")).await.unwrap());
+    }
+    let (mut after, mut seen, mut count) = (String::new(), BTreeSet::new(), 0);
+    loop {
+        let path = format!("/api/v1/holders?limit=77&after={after}");
+        let (status, page) = ask(&app, get(&path)).await;
+        assert_eq!(status, StatusCode::OK);
+        let rows = keys(&page["rows"]);
+        assert!(rows.len() <= 77);
+        count += rows.len();
+        seen.extend(rows.into_iter().map(str::to_owned));
+        match page["next"].as_str() {
+            Some(next) => after = next.to_owned(),
+            None => break,
+        }
+        assert!(!after.contains("key"), "targets are logged: {after}");
+    }
+    assert_eq!((seen.len(), count), (300, 300));
+    drop(guards);
+}
+
+#[tokio::test]
+async fn invalid_query_is_bad_request() {
+    let app = open(&LockManager::in_memory());
+    for path in [
+        "/holders?limit=0",
+        "/holders?limit=501",
+        "/holders?limit=x",
+        "/holders?sort=key",
+        "/holders?after=x",
+        "/history?range=1y",
+    ] {
+        let (status, body) = ask(&app, get(&format!("/api/v1{path}"))).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{path}");
+        assert!(body["error"].is_string(), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn inspect_shows_held_and_free_key() {
+    let locks = LockManager::in_memory();
+    let app = open(&locks);
+    let guard = locks.acquire("order:42").await.unwrap();
+    let (status, found) = inspect(&app, "order:42").await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(found["owner"], guard.owner().to_string());
+    assert_eq!(found["here"]["token"], guard.fencing_token().to_string());
+    assert!(found["ttl_ms"].as_u64().unwrap() > 20_000);
+    guard.release().await.unwrap();
+    let (_, free) = inspect(&app, "order:42").await;
+    assert_eq!(
+        (&free["held"], &free["owner"]),
+        (&json!(false), &Value::Null)
+    );
+}
+
+/// A key with encoded characters is found by the text that the page shows.
+#[tokio::test]
+async fn inspect_finds_key_as_it_is_shown() {
+    let locks = LockManager::in_memory();
+    let app = open(&locks);
+    let long = "x".repeat(2 * LockKey::MAX_LEN);
+    let hostile = [
+        LockKey::new("a\nb%c\0"),
+        LockKey::from_parts(["a:b", "{c}"]),
+        LockKey::new(long),
+    ];
+    for key in hostile {
+        let guard = locks.acquire(&key).await.unwrap();
+        let (status, found) = inspect(&app, key.as_str()).await;
+        assert_eq!(
+            (status, &found["held"]),
+            (StatusCode::OK, &json!(true)),
+            "{key:?}"
+        );
+        assert_eq!(found["key"], key.as_str());
+        drop(guard);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn inspect_without_key_is_bad_request() {
+    let app = open(&LockManager::in_memory());
+    let large = json!({ "key": "k".repeat(20_000) });
+    for body in [
+        json!({}),
+        json!({ "key": 7 }),
+        json!([]),
+        json!({ "key": "" }),
+        large,
+    ] {
+        let (status, _) = ask(&app, post("/api/v1/inspect", &body)).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_above_rate_are_rejected() {
+    let app = open(&LockManager::in_memory());
+    let inspect = || post("/api/v1/inspect", &json!({ "key": "order:42" }));
+    let list = || get("/api/v1/holders");
+    for _ in 0..5 {
+        assert_eq!(send(&app, inspect()).await.status(), StatusCode::OK);
+    }
+    for _ in 0..10 {
+        assert_eq!(send(&app, list()).await.status(), StatusCode::OK);
+    }
+    for request in [inspect(), list()] {
+        let response = send(&app, request).await;
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.headers()["retry-after"], "1");
+    }
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(send(&app, inspect()).await.status(), StatusCode::OK);
+}
+
+/// The page offers no release, and neither does the server.
+#[tokio::test]
+async fn read_only_dashboard_has_no_release() {
+    let locks = LockManager::in_memory();
+    let app = open(&locks);
+    let guard = locks.acquire("order:42").await.unwrap();
+    let owner = guard.owner().to_string();
+    let body = json!({ "key": "order:42", "owner": owner, "reason": "the handler hangs" });
+    let (status, _) = ask(&app, post("/api/v1/force-release", &body)).await;
+    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    assert!(guard.is_held());
+}

@@ -1,0 +1,177 @@
+//! The stream of frames.
+
+use std::future::IntoFuture as _;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use futures_util::poll;
+use http::StatusCode;
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tower_lock::{LockKey, LockManager};
+
+use super::support::{get, open, send};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+struct Stream(Body);
+
+impl Stream {
+    async fn open(app: &Router) -> Self {
+        let response = send(app, get("/api/v1/stream")).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        let mut stream = Self(response.into_body());
+        assert_eq!(stream.text().await.unwrap(), "retry: 500\n\n");
+        stream
+    }
+
+    async fn text(&mut self) -> Option<String> {
+        let frame = self.0.frame().await?.unwrap();
+        Some(String::from_utf8(frame.into_data().unwrap().into()).unwrap())
+    }
+
+    /// Returns the next frame, or `None` at the end.
+    async fn next(&mut self) -> Option<Value> {
+        let text = self.text().await?;
+        let data = text.strip_prefix("event: frame\ndata: ").unwrap();
+        let data = data.strip_suffix("\n\n").unwrap();
+        assert!(!data.contains('\n'), "{data}");
+        Some(serde_json::from_str(data).unwrap())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn frame_shows_holders_and_waiters() {
+    let locks = LockManager::in_memory();
+    let app = open(&locks);
+    let guard = locks.acquire("order:42").await.unwrap();
+    let mut waiter = locks.acquire("order:42").into_future();
+    assert!(poll!(&mut waiter).is_pending());
+    let started = Instant::now();
+    let mut stream = Stream::open(&app).await;
+    let frame = stream.next().await.unwrap();
+    assert!(started.elapsed() < SECOND, "the first frame comes at once");
+    assert_eq!((&frame["held"], &frame["waiting"]), (&json!(1), &json!(1)));
+    assert_eq!(frame["top"][0]["key"], "order:42");
+    assert_eq!(frame["top"][0]["waiters"], 1);
+    drop(guard);
+    drop(waiter.await.unwrap());
+    let next = stream.next().await.unwrap();
+    assert_eq!(next["held"], 0);
+    assert_eq!(started.elapsed(), SECOND, "one frame per second");
+}
+
+/// All streams show one walk.
+#[tokio::test(start_paused = true)]
+async fn streams_share_frames() {
+    let app = open(&LockManager::in_memory());
+    let (mut one, mut two) = (Stream::open(&app).await, Stream::open(&app).await);
+    // The second stream asks for a frame of its own, which both receive.
+    for _ in 0..3 {
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(
+            one.next().await.unwrap()["at"],
+            two.next().await.unwrap()["at"]
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_reader_receives_only_latest_frame() {
+    let locks = LockManager::in_memory();
+    let app = open(&locks);
+    let mut stream = Stream::open(&app).await;
+    drop(stream.next().await);
+    let mut guards = Vec::new();
+    for n in 1..=10 {
+        guards.push(locks.acquire(format!("key:{n}")).await.unwrap());
+        tokio::time::sleep(SECOND).await;
+    }
+    let held = stream.next().await.unwrap()["held"].as_u64().unwrap();
+    assert!(held >= 9, "{held}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn seventeenth_stream_is_rejected() {
+    let app = open(&LockManager::in_memory());
+    let mut streams = Vec::new();
+    for _ in 0..16 {
+        streams.push(Stream::open(&app).await);
+    }
+    let one_more = async || send(&app, get("/api/v1/stream")).await.status();
+    assert_eq!(one_more().await, StatusCode::SERVICE_UNAVAILABLE);
+    drop(streams.pop());
+    assert_eq!(one_more().await, StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_ends_after_one_minute() {
+    let app = open(&LockManager::in_memory());
+    let started = Instant::now();
+    let mut stream = Stream::open(&app).await;
+    while stream.next().await.is_some() {}
+    assert_eq!(started.elapsed(), 60 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_ends_streams_at_once() {
+    let locks = LockManager::in_memory();
+    let app = open(&locks);
+    let guard = locks.acquire("order:42").await.unwrap();
+    let mut streams = [Stream::open(&app).await, Stream::open(&app).await];
+    for stream in &mut streams {
+        drop(stream.next().await);
+    }
+    let started = Instant::now();
+    locks.shutdown(Duration::ZERO).await;
+    for stream in &mut streams {
+        while stream.next().await.is_some() {}
+    }
+    assert!(started.elapsed() < SECOND / 10, "{:?}", started.elapsed());
+    let late = send(&app, get("/api/v1/stream")).await.status();
+    assert_eq!(late, StatusCode::SERVICE_UNAVAILABLE);
+    drop(guard);
+}
+
+/// Neither the dashboard's task nor an open stream keeps the manager, and a dropped router ends its streams.
+#[tokio::test(start_paused = true)]
+async fn dropped_router_ends_streams() {
+    let app = open(&LockManager::in_memory());
+    let mut stream = Stream::open(&app).await;
+    drop(stream.next().await);
+    drop(app);
+    let ended = async { while stream.next().await.is_some() {} };
+    tokio::time::timeout(2 * SECOND, ended).await.unwrap();
+}
+
+/// A line break would end the event, and the rest of the key would be read as another one.
+#[tokio::test(start_paused = true)]
+async fn hostile_key_stays_inside_its_event() {
+    let locks = LockManager::in_memory();
+    let app = open(&locks);
+    let hostile = [
+        "a\n\nevent: frame\ndata: {}\n\n",
+        "b\r\r",
+        "c\u{2028}d",
+        "</script>",
+        "\u{202e}",
+    ];
+    let mut guards = Vec::new();
+    for key in hostile {
+        guards.push(locks.acquire(key).await.unwrap());
+    }
+    let frame = Stream::open(&app).await.next().await.unwrap();
+    let rows = frame["top"].as_array().unwrap();
+    let mut seen: Vec<_> = rows
+        .iter()
+        .map(|row| row["key"].as_str().unwrap())
+        .collect();
+    let expected = hostile.map(LockKey::new);
+    let mut expected: Vec<_> = expected.iter().map(LockKey::as_str).collect();
+    seen.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(seen, expected);
+}
