@@ -5,23 +5,58 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::lock::{LaneView, Walk};
+use super::backend::Servers;
+use super::figures::{Figures, Reading};
+use crate::lock::{HotKey, LaneView, Walk};
 
-/// Returns a frame as a server-sent event. JSON escapes line breaks, so no key can end the event.
-pub(super) fn event(instance: &str, at: SystemTime, walk: &Walk, unreleased: usize) -> Bytes {
-    let top: Vec<_> = walk.top.iter().map(row).collect();
-    let frame = json!({
-        "instance": instance,
-        "at": millis(at),
-        "held": walk.held,
-        "waiting": walk.waiting,
-        "unreleased": unreleased,
-        "lanes": walk.lanes,
-        "sampled": walk.sampled,
-        "oldest_hold_ms": walk.oldest_hold.map(in_millis),
-        "top": top,
-    });
-    format!("event: frame\ndata: {frame}\n\n").into()
+/// The content of a frame.
+pub(super) struct Frame<'a> {
+    pub(super) instance: &'a str,
+    pub(super) at: u64,
+    pub(super) walk: &'a Walk,
+    pub(super) unreleased: usize,
+    pub(super) reading: &'a Reading,
+    pub(super) figures: &'a Figures,
+    pub(super) servers: &'a Servers,
+    pub(super) hot: (Vec<HotKey>, u64),
+}
+
+impl Frame<'_> {
+    /// Returns a server-sent event. JSON escapes line breaks, so no key can end the event.
+    pub(super) fn event(&self) -> Bytes {
+        let (walk, (hot, missed)) = (self.walk, &self.hot);
+        let counts = self.reading.counts();
+        let hot = hot.iter().map(|hot| {
+            json!({
+                "key": hot.key.as_str(),
+                "waits": hot.waits,
+                "waited_ms": in_millis(hot.waited),
+            })
+        });
+        let frame = json!({
+            "instance": self.instance,
+            "at": self.at,
+            "held": walk.held,
+            "waiting": walk.waiting,
+            "unreleased": self.unreleased,
+            "lanes": walk.lanes,
+            "sampled": walk.sampled,
+            "oldest_hold_ms": walk.oldest_hold.map(in_millis),
+            "oldest_wait_ms": walk.oldest_wait.map(in_millis),
+            "top": walk.top.iter().map(row).collect::<Vec<_>>(),
+            "hot": hot.collect::<Vec<_>>(),
+            "hot_missed": missed,
+            "rates": self.figures.rates(),
+            "wait": self.figures.wait.json(),
+            "hold": self.figures.hold.json(),
+            "lost": counts["lost"],
+            "rejected": counts["rejected"],
+            "renewals": counts["renewals"],
+            "servers": self.servers.servers(),
+            "incidents": self.servers.incidents(),
+        });
+        format!("event: frame\ndata: {frame}\n\n").into()
+    }
 }
 
 /// Returns one key. The token is text, because JavaScript rounds large numbers.

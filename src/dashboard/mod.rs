@@ -51,7 +51,9 @@
 //! per second, for all open pages together. All of its data is bounded, to less than 1 MiB.
 
 mod api;
+mod backend;
 mod board;
+mod figures;
 mod frame;
 mod headers;
 mod history;
@@ -60,6 +62,7 @@ mod operator;
 mod page;
 mod protect;
 mod publisher;
+mod recorder;
 mod router;
 
 pub use operator::Operator;

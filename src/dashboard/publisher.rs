@@ -1,6 +1,6 @@
 //! Reads the state once per second, for the history and for all open pages together.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -8,8 +8,9 @@ use bytes::Bytes;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::frame;
-use super::history::{History, Point};
+use super::frame::{Frame, millis};
+use super::history::History;
+use super::recorder::Recorder;
 use crate::LockManager;
 use crate::lock::{Order, WeakManager};
 use crate::task::Spawner;
@@ -24,6 +25,7 @@ const STREAMS: usize = 16;
 
 /// The number of keys of one frame.
 const TOP: usize = 100;
+const HOT: usize = 20;
 
 /// The latest frame. A slow reader misses frames, and queues none.
 #[derive(Debug, Clone)]
@@ -56,13 +58,12 @@ struct Shared {
     /// Notified when a stream opens, so that it need not wait for the next second.
     opened: Arc<Notify>,
     history: Mutex<History>,
-    /// The number of walks so far.
-    turn: AtomicUsize,
     running: AtomicBool,
 }
 
 impl Publisher {
     pub(super) fn new(locks: &LockManager, instance: &str) -> Self {
+        locks.count_hot_keys();
         Self {
             shared: Arc::new(Shared {
                 locks: locks.downgrade(),
@@ -71,7 +72,6 @@ impl Publisher {
                 streams: Arc::new(Semaphore::new(STREAMS)),
                 opened: Arc::default(),
                 history: Mutex::default(),
-                turn: AtomicUsize::new(0),
                 running: AtomicBool::new(false),
             }),
             spawner: Spawner::default(),
@@ -114,20 +114,27 @@ impl Shared {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the state, and publishes a frame if a stream is open.
-    async fn publish(&self, locks: &LockManager) {
-        let at = SystemTime::now();
-        let is_recent =
-            matches!(*self.latest.borrow(), Latest::Frame(_, at) if at.elapsed() < RECENT);
+    /// Publishes a frame if a stream is open.
+    async fn publish(&self, locks: &LockManager, recorder: &mut Recorder) {
+        let latest = self.latest.borrow().clone();
+        let is_recent = matches!(latest, Latest::Frame(_, at) if at.elapsed() < RECENT);
         if is_recent || self.latest.receiver_count() == 0 {
             return;
         }
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let turn = recorder.turn();
         let walk = locks.walk(Order::Waiters, TOP, turn).await;
-        let unreleased = locks.snapshot().unreleased;
-        let frame = frame::event(&self.instance, at, &walk, unreleased);
-        self.history().push(Point::of(at, &walk));
-        let frame = Latest::Frame(frame, Instant::now());
+        recorder.walked(&walk);
+        let frame = Frame {
+            instance: &self.instance,
+            at: millis(SystemTime::now()),
+            walk: &walk,
+            unreleased: locks.snapshot().unreleased,
+            reading: recorder.reading(),
+            figures: recorder.figures(),
+            servers: recorder.servers(),
+            hot: locks.hot_keys(HOT),
+        };
+        let frame = Latest::Frame(frame.event(), Instant::now());
         self.latest.send_replace(frame);
     }
 }
@@ -142,6 +149,11 @@ impl Running {
         else {
             return;
         };
+        let recorder = locks.upgrade().map(|manager| Recorder::new(&manager));
+        let Some(mut recorder) = recorder else {
+            return;
+        };
+        let mut is_tick = false;
         let mut ticks = tokio::time::interval_at(Instant::now() + INTERVAL, INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -155,13 +167,18 @@ impl Running {
                 shared.latest.send_replace(Latest::Ended);
                 return;
             }
-            shared.publish(&manager).await;
-            drop((shared, manager));
-            tokio::select! {
-                () = closed => {}
-                () = opened.notified() => {}
-                _ = ticks.tick() => {}
+            if is_tick {
+                let points = recorder.tick(&manager).await;
+                let mut history = shared.history();
+                points.for_each(|(range, point)| history.push(range, point));
             }
+            shared.publish(&manager, &mut recorder).await;
+            drop((shared, manager));
+            is_tick = tokio::select! {
+                () = closed => false,
+                () = opened.notified() => false,
+                _ = ticks.tick() => true,
+            };
         }
     }
 }

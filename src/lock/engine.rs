@@ -39,6 +39,8 @@ pub(super) struct Engine {
     /// Notified when `closing` is set.
     #[cfg(feature = "dashboard")]
     closed: Arc<tokio::sync::Notify>,
+    #[cfg(feature = "dashboard")]
+    pub(super) hot: super::hot::HotKeys,
     pub(super) id: Uuid,
     pub(super) tally: Arc<Tally>,
     pub(super) renewal_outage: RenewalOutage,
@@ -67,6 +69,8 @@ impl Engine {
             closing: AtomicBool::new(false),
             #[cfg(feature = "dashboard")]
             closed: Arc::default(),
+            #[cfg(feature = "dashboard")]
+            hot: super::hot::HotKeys::default(),
             id: Uuid::new_v4(),
             tally: Arc::default(),
             renewal_outage: RenewalOutage::default(),

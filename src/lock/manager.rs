@@ -173,7 +173,6 @@ impl LockManager {
 
     /// Returns what this manager has counted.
     #[cfg(feature = "dashboard")]
-    #[allow(dead_code, reason = "the dashboard reads it")]
     pub(crate) fn tally(&self) -> &Tally {
         &self.engine.tally
     }

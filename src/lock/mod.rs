@@ -133,6 +133,8 @@ mod gauges;
 mod grant;
 mod guard;
 mod home;
+#[cfg(feature = "dashboard")]
+mod hot;
 mod lane;
 mod lease;
 mod lost;
@@ -163,6 +165,8 @@ mod yielded;
 pub use acquire::{Acquire, AcquireFuture};
 pub(crate) use guard::Heir;
 pub use guard::{Held, LockGuard};
+#[cfg(feature = "dashboard")]
+pub(crate) use hot::HotKey;
 pub use lost::Lost;
 pub use manager::{LockManager, LockManagerBuilder};
 pub use options::MAX_HOLD_COUNT;

@@ -162,6 +162,8 @@ impl Future for PendingAcquire {
         let _entered = engine.homes.enter();
         let needs_no_timer = std::mem::take(&mut this.begins_untimed);
         loop {
+            #[cfg(feature = "dashboard")]
+            let queued = matches!(this.stage, Stage::Queued(_));
             let step = match &mut this.stage {
                 Stage::Attempting(inline) => {
                     let mut state = inline.state();
@@ -248,6 +250,10 @@ impl Future for PendingAcquire {
             match step {
                 Step::Done(outcome) => {
                     this.stage = Stage::Over;
+                    #[cfg(feature = "dashboard")]
+                    if queued {
+                        engine.hot.waited(key, claim.since);
+                    }
                     return Poll::Ready(outcome);
                 }
                 Step::Slow(stage) => this.stage = stage,

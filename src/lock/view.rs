@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 
 use super::clock::Moment;
 use super::engine::Engine;
+use super::hot::HotKey;
 use super::lane::Lane;
 use super::manager::LockManager;
 use super::table::SHARDS;
@@ -68,6 +69,7 @@ pub(crate) struct Walk {
     pub(crate) held: usize,
     pub(crate) waiting: usize,
     pub(crate) oldest_hold: Option<Duration>,
+    pub(crate) oldest_wait: Option<Duration>,
     /// The numbers are estimates from a part of the lanes.
     pub(crate) sampled: bool,
     /// The first keys in their order.
@@ -206,6 +208,21 @@ impl LockManager {
         page
     }
 
+    /// Counts the keys of acquires that wait, from now on.
+    pub(crate) fn count_hot_keys(&self) {
+        self.engine().hot.enable();
+    }
+
+    /// Returns the keys whose acquires waited most often, and the number of waits that were not counted.
+    pub(crate) fn hot_keys(&self, limit: usize) -> (Vec<HotKey>, u64) {
+        self.engine().hot.top(limit)
+    }
+
+    /// Halves the counts of the hot keys.
+    pub(crate) fn halve_hot_keys(&self) {
+        self.engine().hot.halve();
+    }
+
     /// Returns a handle that does not keep the manager.
     pub(crate) fn downgrade(&self) -> WeakManager {
         WeakManager {
@@ -239,6 +256,9 @@ impl Walk {
         self.lanes += usize::from(!lane.is_yielding());
         let waiters = lane.waiters();
         self.waiting += waiters;
+        // Mostly the first waiter waits longest, and a queue can be long.
+        let waited = lane.claims().next().map(|claim| now.since(claim.since));
+        self.oldest_wait = self.oldest_wait.max(waited);
         let hold = hold(lane, now);
         if let Some(hold) = &hold {
             self.held += 1;

@@ -61,7 +61,6 @@ pub(crate) use unlocked::{observed, passed};
 pub use via::{LostReason, Via};
 pub(crate) use wait_span::WaitSpan;
 #[cfg(feature = "dashboard")]
-#[allow(unused_imports, reason = "the dashboard reads them")]
 pub(crate) use {
     servers::{Server, read as read_servers},
     tally::{Distribution, Totals, TrafficTotals},

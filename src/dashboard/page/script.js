@@ -54,8 +54,8 @@ function tile(name, value, note, alarm) {
 }
 function totals() {
   const f = frame, r = f.rates || {}, limit = summary && summary.options.max_waiters;
-  tile('Held', number(f.held), `${f.sampled ? 'estimate, ' : ''}${number(f.lanes)} keys in use`);
-  tile('Waiting', number(f.waiting), limit ? `of at most ${number(limit)}` : '', limit && f.waiting > limit * .8);
+  tile('Held', number(f.held), f.sampled ? 'keys, estimated' : 'keys, by this process');
+  tile('Waiting', number(f.waiting), limit ? `oldest ${span(f.oldest_wait_ms)}, at most ${number(limit)}` : '', limit && f.waiting > limit * .8);
   tile('Oldest hold', span(f.oldest_hold_ms), 'of a lock held now');
   if (f.rates) {
     tile('Grants', `${number(r.grants)}/s`, `${number(r.handoffs)}/s by hand-off`);
@@ -302,7 +302,7 @@ function receive(event) {
   if ($('sort').value === 'waiters') list(frame.top, frame.lanes);
   const hot = frame.hot || [];
   showHot(hot);
-  set($('hot-more'), hot.length ? frame.hot_misses ? `${number(frame.hot_misses)} waits were not counted.` : '' : 'No acquire has waited in the last minutes.');
+  set($('hot-more'), hot.length ? frame.hot_missed ? `${number(frame.hot_missed)} waits were not counted.` : '' : 'No acquire has waited in the last minutes.');
 }
 function connect() {
   if (source) source.close();

@@ -140,7 +140,7 @@ impl Lane {
     }
 
     /// Returns the claims of the waiters.
-    #[cfg(feature = "metrics")]
+    #[cfg(any(feature = "metrics", feature = "dashboard"))]
     pub(in crate::lock) fn claims(&self) -> impl Iterator<Item = &Claim> {
         self.queue.iter().map(|waiter| &waiter.claim)
     }

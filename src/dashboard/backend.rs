@@ -1,0 +1,123 @@
+//! The servers of the backend, and their recent incidents.
+
+use std::collections::VecDeque;
+
+use serde_json::{Value, json};
+
+use crate::observe::Server;
+
+const INCIDENTS: usize = 256;
+
+/// The incidents of one frame.
+const SHOWN: usize = 8;
+
+#[derive(Debug, Default)]
+pub(super) struct Servers {
+    known: Vec<(Server, u64)>,
+    incidents: VecDeque<Incident>,
+}
+
+#[derive(Debug)]
+struct Incident {
+    /// Milliseconds since 1970.
+    at: u64,
+    text: String,
+}
+
+impl Servers {
+    /// Compares the servers with those of the last call.
+    pub(super) fn update(&mut self, at: u64, servers: Vec<Server>) {
+        let mut known = Vec::with_capacity(servers.len());
+        for server in servers {
+            let mut before = self.known.iter();
+            let before =
+                before.find(|(it, _)| it.address == server.address && it.part == server.part);
+            let (since, text) = match before {
+                None => (at, (!server.is_up).then_some("is down")),
+                Some((it, _)) if it.is_up && !server.is_up => (at, Some("is down")),
+                Some((it, _)) if !it.is_up && server.is_up => (at, Some("is up again")),
+                Some((it, _)) if it.is_up && it.incidents < server.incidents => {
+                    (at, Some("was down for a moment"))
+                }
+                Some((_, since)) => (*since, None),
+            };
+            if let Some(text) = text {
+                let text = format!("{} {}: {text}", server.address, server.part);
+                if self.incidents.len() == INCIDENTS {
+                    self.incidents.pop_front();
+                }
+                self.incidents.push_back(Incident { at, text });
+            }
+            known.push((server, since));
+        }
+        self.known = known;
+    }
+
+    pub(super) fn servers(&self) -> Value {
+        let servers = self.known.iter().map(|(server, since)| {
+            json!({
+                "server": server.address,
+                "part": server.part.as_str(),
+                "up": server.is_up,
+                "since": since,
+                "incidents": server.incidents,
+            })
+        });
+        servers.collect()
+    }
+
+    pub(super) fn incidents(&self) -> Value {
+        let skipped = self.incidents.len().saturating_sub(SHOWN);
+        let incidents = self.incidents.iter().skip(skipped);
+        incidents
+            .map(|it| json!({ "at": it.at, "text": it.text }))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::Part;
+
+    fn server(is_up: bool, incidents: u64) -> Vec<Server> {
+        vec![Server {
+            address: "a:1".to_owned(),
+            part: Part::Commands,
+            is_up,
+            incidents,
+        }]
+    }
+
+    #[test]
+    fn changes_are_incidents() {
+        let mut servers = Servers::default();
+        servers.update(1, server(true, 0));
+        servers.update(2, server(true, 0));
+        assert!(servers.incidents.is_empty());
+        servers.update(3, server(false, 1));
+        servers.update(4, server(false, 1));
+        servers.update(5, server(true, 1));
+        servers.update(6, server(true, 2));
+        let seen: Vec<_> = servers
+            .incidents
+            .iter()
+            .map(|it| (it.at, &*it.text))
+            .collect();
+        let expected = [
+            (3, "a:1 commands: is down"),
+            (5, "a:1 commands: is up again"),
+            (6, "a:1 commands: was down for a moment"),
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(servers.servers()[0]["since"], 6);
+    }
+
+    #[test]
+    fn incidents_are_bounded() {
+        let mut servers = Servers::default();
+        (0..1000).for_each(|at| servers.update(at, server(at % 2 == 0, 0)));
+        assert_eq!(servers.incidents.len(), INCIDENTS);
+        assert_eq!(servers.incidents().as_array().map(Vec::len), Some(SHOWN));
+    }
+}

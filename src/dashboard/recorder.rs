@@ -1,0 +1,113 @@
+//! The readings of each second, and of each minute.
+
+use std::time::SystemTime;
+
+use super::backend::Servers;
+use super::figures::{Figures, Reading};
+use super::frame::millis;
+use super::history::{Point, Range};
+use crate::LockManager;
+use crate::lock::{Order, Walk};
+use crate::observe::read_servers;
+
+/// Without a page, the lanes are read only in every fifth second.
+const UNWATCHED: usize = 5;
+const MINUTE: usize = 60;
+
+#[derive(Debug)]
+pub(super) struct Recorder {
+    /// The seconds so far.
+    seconds: usize,
+    turn: usize,
+    /// Whether the lanes were read in this second.
+    walked: bool,
+    held: usize,
+    waiting: usize,
+    /// The most of them in this minute.
+    most: (usize, usize),
+    reading: Reading,
+    minute: Reading,
+    figures: Figures,
+    servers: Servers,
+}
+
+impl Recorder {
+    pub(super) fn new(locks: &LockManager) -> Self {
+        let mut servers = Servers::default();
+        servers.update(millis(SystemTime::now()), read_servers());
+        Self {
+            seconds: 0,
+            turn: 0,
+            walked: false,
+            held: 0,
+            waiting: 0,
+            most: (0, 0),
+            reading: Reading::of(locks),
+            minute: Reading::of(locks),
+            figures: Figures::default(),
+            servers,
+        }
+    }
+
+    /// Reads the counts of the last second. Returns its point, and that of a minute that has ended.
+    pub(super) async fn tick(
+        &mut self,
+        locks: &LockManager,
+    ) -> impl Iterator<Item = (Range, Point)> + use<> {
+        let at = millis(SystemTime::now());
+        let reading = Reading::of(locks);
+        self.figures = reading.since(&self.reading);
+        self.reading = reading;
+        self.servers.update(at, read_servers());
+        let is_watched = std::mem::take(&mut self.walked);
+        if !is_watched && self.seconds.is_multiple_of(UNWATCHED) {
+            let turn = self.turn();
+            let walk = locks.walk(Order::Waiters, 0, turn).await;
+            self.add(&walk);
+        }
+        self.seconds += 1;
+        let second = Point::new(at, self.held, self.waiting, &self.figures);
+        let minute = self.seconds.is_multiple_of(MINUTE).then(|| {
+            let reading = Reading::of(locks);
+            let figures = reading.since(&self.minute);
+            self.minute = reading;
+            locks.halve_hot_keys();
+            let (held, waiting) = std::mem::take(&mut self.most);
+            (Range::Minutes, Point::new(at, held, waiting, &figures))
+        });
+        [Some((Range::Seconds, second)), minute]
+            .into_iter()
+            .flatten()
+    }
+
+    /// Returns the number of the next walk.
+    pub(super) fn turn(&mut self) -> usize {
+        self.turn += 1;
+        self.turn
+    }
+
+    /// Records a walk for a frame.
+    pub(super) fn walked(&mut self, walk: &Walk) {
+        self.walked = true;
+        self.add(walk);
+    }
+
+    fn add(&mut self, walk: &Walk) {
+        self.held = walk.held;
+        self.waiting = walk.waiting;
+        let (held, waiting) = self.most;
+        self.most = (held.max(walk.held), waiting.max(walk.waiting));
+    }
+
+    pub(super) fn reading(&self) -> &Reading {
+        &self.reading
+    }
+
+    pub(super) fn figures(&self) -> &Figures {
+        &self.figures
+    }
+
+    pub(super) fn servers(&self) -> &Servers {
+        &self.servers
+    }
+}
