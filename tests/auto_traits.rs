@@ -141,9 +141,10 @@ mod axum {
 #[cfg(feature = "dashboard")]
 mod dashboard {
     use super::*;
-    use tower_lock::dashboard::{Dashboard, Operator};
+    use tower_lock::dashboard::{Dashboard, ForceRelease, Operator, Veto};
 
-    assert_shared!(Dashboard, Operator);
+    assert_impl_all!(Dashboard: Send, Sync, Unpin, std::fmt::Debug);
+    assert_shared!(ForceRelease, Operator, Veto);
     assert_impl_all!(Operator: Clone, Eq);
 }
 
@@ -168,6 +169,7 @@ fn every_future_is_send() {
     is_send(locks.is_locked("k"));
     is_send(locks.inspect("k"));
     is_send(locks.force_release("k"));
+    is_send(locks.force_release_held_by("k", "owner"));
     is_send(locks.shutdown(std::time::Duration::ZERO));
     is_send(locks.acquire("k").into_future());
     is_send(

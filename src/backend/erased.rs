@@ -42,6 +42,11 @@ pub(crate) trait ErasedBackend: Send + Sync {
     fn response_timeout(&self) -> Duration;
     fn inspect(self: Arc<Self>, key: LockKey) -> Outcome<Option<Holder>>;
     fn force_release(self: Arc<Self>, key: LockKey) -> Outcome<ForceReleased>;
+    fn force_release_held_by(
+        self: Arc<Self>,
+        key: LockKey,
+        holder: String,
+    ) -> Outcome<ForceReleased>;
     fn immediate(&self) -> Option<CaughtImmediate<'_>>;
 }
 
@@ -119,6 +124,14 @@ impl<B: Backend> ErasedBackend for B {
 
     fn force_release(self: Arc<Self>, key: LockKey) -> Outcome<ForceReleased> {
         outcome(async move { Backend::force_release(&*self, &key).await })
+    }
+
+    fn force_release_held_by(
+        self: Arc<Self>,
+        key: LockKey,
+        holder: String,
+    ) -> Outcome<ForceReleased> {
+        outcome(async move { Backend::force_release_held_by(&*self, &key, &holder).await })
     }
 
     fn immediate(&self) -> Option<CaughtImmediate<'_>> {

@@ -321,6 +321,24 @@ impl Backend for Memory {
         })
     }
 
+    async fn force_release_held_by(
+        &self,
+        key: &LockKey,
+        holder: &str,
+    ) -> Result<ForceReleased, BackendError> {
+        let mut state = self.state();
+        let now = Instant::now();
+        let entry = state.live(key, now);
+        Ok(
+            if entry.is_some_and(|entry| entry.lease.to_string() == holder) {
+                state.free(key, now);
+                ForceReleased::Released
+            } else {
+                ForceReleased::NotHeld
+            },
+        )
+    }
+
     fn immediate(&self) -> Option<&dyn Immediate> {
         Some(self)
     }

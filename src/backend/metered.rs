@@ -129,6 +129,15 @@ impl<B: Backend> Backend for Metered<B> {
             .await
     }
 
+    async fn force_release_held_by(
+        &self,
+        key: &LockKey,
+        holder: &str,
+    ) -> Result<ForceReleased, BackendError> {
+        let command = self.backend.force_release_held_by(key, holder);
+        self.one(Command::ForceRelease, command).await
+    }
+
     fn immediate(&self) -> Option<&dyn Immediate> {
         self.backend.immediate()
     }

@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use http::HeaderValue;
 
+use super::force_release::Audit;
 use super::limit::Limit;
 use super::publisher::Publisher;
 use crate::LockManager;
@@ -27,6 +28,9 @@ pub(super) struct Board {
     pub(super) host: String,
     pub(super) started: SystemTime,
     pub(super) publisher: Publisher,
+    /// Admits forced releases, or `None` if the dashboard is read-only.
+    pub(super) audit: Option<Box<Audit>>,
+    pub(super) forces: Limit,
     pub(super) inspects: Limit,
     pub(super) lists: Limit,
 }

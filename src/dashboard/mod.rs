@@ -54,6 +54,7 @@ mod api;
 mod backend;
 mod board;
 mod figures;
+mod force_release;
 mod frame;
 mod headers;
 mod history;
@@ -65,5 +66,6 @@ mod publisher;
 mod recorder;
 mod router;
 
+pub use force_release::{ForceRelease, Veto};
 pub use operator::Operator;
 pub use router::{Dashboard, router};

@@ -19,7 +19,7 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// A form of another site cannot send this header.
 const MARK: HeaderName = HeaderName::from_static("x-tower-lock");
 
-/// Shown to operators who open the page, and to those who set it up.
+/// The text of the 403 response, for operators and for the author of the service.
 const CLOSED: &str = "\
 The lock dashboard is closed, because no operator is identified.
 

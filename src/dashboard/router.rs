@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::api;
 use super::board::{Board, Peer};
+use super::force_release::{Audit, ForceRelease, Veto};
 use super::limit::Limit;
 use super::page::PAGE;
 use super::protect::protect;
@@ -50,6 +51,7 @@ pub struct Dashboard {
     protected: bool,
     origin: Option<String>,
     peers: Vec<Peer>,
+    audit: Option<Box<Audit>>,
 }
 
 impl Dashboard {
@@ -60,6 +62,7 @@ impl Dashboard {
             protected: true,
             origin: None,
             peers: Vec::new(),
+            audit: None,
         }
     }
 
@@ -77,6 +80,37 @@ impl Dashboard {
     /// Set it behind a proxy that changes `Host`. Requests that look up a key are otherwise rejected with 403.
     pub fn origin(mut self, origin: impl Into<String>) -> Self {
         self.origin = Some(origin.into());
+        self
+    }
+
+    /// Lets operators release a key by force. By default, the dashboard is read-only.
+    ///
+    /// The operator types the key, or check digits of a long one, and a reason. `audit` runs before the release and
+    /// may reject it. The event `force release` of the target `tower_lock::audit` (feature `tracing`) follows, with
+    /// the operator, the reason and the outcome. It does not contain the key, which `audit` receives. At most one
+    /// release per second is admitted.
+    ///
+    /// Only the lock of the owner that the operator has seen is released:
+    /// [`force_release_held_by`](LockManager::force_release_held_by).
+    ///
+    /// ```
+    /// # fn main() {
+    /// use tower_lock::LockManager;
+    /// use tower_lock::dashboard::{Dashboard, Veto};
+    ///
+    /// let board = Dashboard::new(LockManager::in_memory()).allow_force_release(|release| {
+    ///     let operator = release.operator.as_ref().ok_or_else(|| Veto::new("no operator"))?;
+    ///     eprintln!("{} releases {}: {}", operator.name(), release.key.as_str(), release.reason);
+    ///     Ok(())
+    /// });
+    /// # let _router: axum::Router = board.router();
+    /// # }
+    /// ```
+    pub fn allow_force_release(
+        mut self,
+        audit: impl Fn(&ForceRelease) -> Result<(), Veto> + Send + Sync + 'static,
+    ) -> Self {
+        self.audit = Some(Box::new(audit));
         self
     }
 
@@ -107,6 +141,8 @@ impl Dashboard {
             protected: self.protected,
             origin: self.origin,
             peers: self.peers,
+            audit: self.audit,
+            forces: Limit::per_second(1),
             instance,
             host: host_name(),
             started: SystemTime::now(),
@@ -121,7 +157,7 @@ impl Dashboard {
             .route("/api/v1/stream", get(api::stream))
             .route("/api/v1/holders", get(api::holders))
             .route("/api/v1/inspect", post(api::inspect))
-            .route("/api/v1/force-release", post(api::read_only))
+            .route("/api/v1/force-release", post(api::force_release))
             .fallback(api::not_found)
             .layer(from_fn_with_state(Arc::clone(&board), protect))
             .with_state(board)
@@ -134,6 +170,7 @@ impl fmt::Debug for Dashboard {
             .field("protected", &self.protected)
             .field("origin", &self.origin)
             .field("peers", &self.peers)
+            .field("allows_force_release", &self.audit.is_some())
             .finish_non_exhaustive()
     }
 }

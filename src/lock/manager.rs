@@ -77,7 +77,6 @@ impl LockManager {
         Self { engine }
     }
 
-    #[cfg(feature = "dashboard")]
     pub(super) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
@@ -270,7 +269,7 @@ impl LockManager {
     }
 }
 
-fn valid(key: impl Into<LockKey>) -> Result<LockKey, Error> {
+pub(super) fn valid(key: impl Into<LockKey>) -> Result<LockKey, Error> {
     let key = key.into();
     match key.validate() {
         Ok(()) => Ok(key),

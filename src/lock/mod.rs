@@ -128,6 +128,7 @@ mod ending;
 mod engine;
 mod entry;
 mod extend_ahead;
+mod forced;
 #[cfg(feature = "metrics")]
 mod gauges;
 mod grant;

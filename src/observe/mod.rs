@@ -6,6 +6,8 @@
 //! create a time series.
 
 mod acquired;
+#[cfg(feature = "dashboard")]
+mod force_released;
 #[cfg_attr(
     not(feature = "tracing"),
     allow(dead_code, reason = "only events have the fields")
@@ -42,6 +44,8 @@ mod wait_span;
 pub(crate) use acquired::not_acquired;
 #[cfg(feature = "axum")]
 pub(crate) use acquired::not_provided;
+#[cfg(feature = "dashboard")]
+pub(crate) use force_released::force_released;
 pub(crate) use held::{GrantInfo, granted, released};
 pub(crate) use lost::{Loss, lost};
 pub(crate) use misconfigured::misconfigured;

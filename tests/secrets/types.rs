@@ -14,7 +14,7 @@ use tower_lock::backend::{
     Fence, ForceReleased, Hint, Hints, KeepRequest, LeaseId, Release, Released, ReleasedOrKept,
     Renewal, Renewed,
 };
-use tower_lock::dashboard::{Dashboard, Operator};
+use tower_lock::dashboard::{Dashboard, Operator, Veto};
 use tower_lock::{
     Backend as _, BodyFirst, BodyFirstFuture, FromTarget, Held, InvalidKey, LockKey, LockKeys,
     LockLayer, LockManager, LockRejection, LockScope, LockScopeLayer, LockTarget, LockTiming,
@@ -52,13 +52,32 @@ async fn public_types_show_no_secret() {
     in_the_engine(&mut canary, &locks).await;
     in_the_backend(&mut canary, &backend, &identity(&locks)).await;
     over_http(&mut canary, &locks).await;
-    in_the_dashboard(&mut canary, &locks);
+    in_the_dashboard(&mut canary, &locks).await;
     assert_eq!(canary.unseen(), <&[&str]>::default());
 }
 
-fn in_the_dashboard(canary: &mut Canary, locks: &LockManager) {
-    canary.closed(&Dashboard::new(locks.clone()).peer("b", "https://b.example/ops/locks"));
+async fn in_the_dashboard(canary: &mut Canary, locks: &LockManager) {
+    let (sender, requests) = std::sync::mpsc::channel();
+    let board = Dashboard::new(locks.clone()).peer("b", "https://b.example/ops/locks");
+    let board = board.unprotected().allow_force_release(move |release| {
+        sender.send(release.clone()).unwrap();
+        Err(Veto::new("not on Fridays"))
+    });
+    canary.closed(&board);
     canary.closed(&Operator::new("ada"));
+    canary.closed(&Veto::new("not on Fridays"));
+    let body = format!(r#"{{"key":"{KEY}","owner":"x:1","reason":"a good reason"}}"#);
+    let request = Request::post("/api/v1/force-release")
+        .header("host", "h")
+        .header("origin", "http://h")
+        .header("content-type", "application/json")
+        .header("x-tower-lock", "1")
+        .body(axum::body::Body::from(body))
+        .unwrap();
+    let router: axum::Router = board.router();
+    let response = tower::ServiceExt::oneshot(router, request).await.unwrap();
+    assert_eq!(response.status(), 403);
+    canary.open(&requests.recv().unwrap());
 }
 
 async fn in_the_engine(canary: &mut Canary, locks: &LockManager) {

@@ -34,6 +34,7 @@ pub async fn all<B: Backend>(one: &B, other: &B) {
     hint::release_sends_hint_to_every_subscriber(one).await;
     holder::inspect_returns_holder_and_remaining_ttl(one).await;
     holder::forced_release_frees_key_of_any_lease(one, other).await;
+    holder::forced_release_spares_other_holder(one, other).await;
     queue::contend_for_free_key_is_granted(one, other).await;
     queue::release_transfers_key_to_first_waiter(one, other).await;
     queue::transfer_under_larger_counter_is_grant(one, other).await;

@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use super::support::{LONG, MARGIN, definite, fixture, grant, release, released, renewed};
+use crate::LockKey;
 use crate::backend::{Backend, ForceReleased, Released, Renewed};
 
 /// Checks that `inspect` returns `None` for a free key, and the lease and its remaining TTL for a held
@@ -31,6 +32,31 @@ pub async fn inspect_returns_holder_and_remaining_ttl<B: Backend>(backend: &B) {
     assert_eq!(found.hold_count, 1, "leases are not counted in the store");
     release(backend, &key, holder).await;
     assert_eq!(definite(backend.inspect(&key).await, "inspect"), None);
+}
+
+/// Checks that `force_release_held_by` releases the lease of its holder, and no later one.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn forced_release_spares_other_holder<B: Backend>(one: &B, other: &B) {
+    let (key, holder, next) = fixture("force-held-by");
+    let (stale, present) = (holder.to_string(), next.to_string());
+    let none = ForceReleased::NotHeld;
+    assert_eq!(forced(other, &key, &stale).await, none);
+    grant(one, &key, holder, LONG).await;
+    assert_eq!(forced(other, &key, &present).await, none);
+    let released = forced(other, &key, &stale).await;
+    assert_eq!(released, ForceReleased::Released);
+    grant(one, &key, next, LONG).await;
+    assert_eq!(forced(other, &key, &stale).await, none);
+    assert_eq!(renewed(one, &key, next, LONG).await, Renewed::Renewed);
+    release(one, &key, next).await;
+}
+
+async fn forced<B: Backend>(backend: &B, key: &LockKey, holder: &str) -> ForceReleased {
+    let outcome = backend.force_release_held_by(key, holder).await;
+    definite(outcome, "force_release_held_by")
 }
 
 /// Checks that `force_release` frees a key that any lease holds, and reports whether the key was held.

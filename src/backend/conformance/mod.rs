@@ -40,7 +40,10 @@ pub use hint::{
     forced_release_sends_hint_to_other_handle, release_sends_hint_to_every_subscriber,
     release_sends_hint_to_other_handle, watch_in_effect_sends_hint,
 };
-pub use holder::{forced_release_frees_key_of_any_lease, inspect_returns_holder_and_remaining_ttl};
+pub use holder::{
+    forced_release_frees_key_of_any_lease, forced_release_spares_other_holder,
+    inspect_returns_holder_and_remaining_ttl,
+};
 pub use keep::{
     extend_of_watched_key_changes_nothing, extend_without_watch_extends_or_changes_nothing,
     keep_or_extend_without_lease_changes_nothing, release_or_keep_of_watched_key_releases,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{
-    AcquireRequest, Acquired, BackendError, Extended, ForceReleased, Holder, Immediate,
-    KeepRequest, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, ForceReleased, Holder,
+    Immediate, KeepRequest, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use crate::LockKey;
 use crate::backend::{ContendRequest, Contended, Hints};
@@ -302,6 +302,29 @@ pub trait Backend: Send + Sync + 'static {
         &self,
         key: &LockKey,
     ) -> impl Future<Output = Result<ForceReleased, BackendError>> + Send;
+
+    /// Releases the key if `holder` holds it, and notifies its subscribers. `holder` is [`Holder::id`].
+    ///
+    /// The comparison and the release are one step, so the next holder keeps its lease. The default implementation
+    /// is for a store that cannot compare: it changes nothing and returns an error of kind
+    /// [`Misconfigured`](super::BackendErrorKind::Misconfigured).
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the key is free or still held. A repeat returns [`ForceReleased::NotHeld`] unless `holder` still
+    /// holds the key.
+    fn force_release_held_by(
+        &self,
+        key: &LockKey,
+        holder: &str,
+    ) -> impl Future<Output = Result<ForceReleased, BackendError>> + Send {
+        let _unused = (key, holder);
+        let cause = "the lock backend cannot compare holders";
+        ready(Err(BackendError::refused(
+            BackendErrorKind::Misconfigured,
+            cause,
+        )))
+    }
 
     /// Returns the commands that this store can complete without waiting. By default `None`.
     ///

@@ -130,14 +130,14 @@ pub(super) async fn inspect(
     Err(fault::no_majority(failures, nodes, false))
 }
 
-/// Releases the key on every node, and requires replies from a majority. A lease that was released on any
+/// Releases a key by a command to every node, and requires replies from a majority. A lease that was released on any
 /// node is reported, because its holder may have lost its majority.
 pub(super) async fn force_release(
     inner: &Arc<Inner>,
-    key: &LockKey,
+    command: impl Fn(Arc<dyn ErasedNode>) -> BoxFuture<Result<ForceReleased, BackendError>>,
 ) -> Result<ForceReleased, BackendError> {
     let (nodes, majority) = (inner.nodes.len(), inner.majority());
-    let (mut flight, deadline) = inner.ask_all(|node| node.force_release(key.clone()));
+    let (mut flight, deadline) = inner.ask_all(command);
     let (mut answered, mut released, mut failures) = (0, false, Vec::new());
     while answered < majority {
         match flight.next_until(deadline).await {

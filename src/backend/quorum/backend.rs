@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::builder::QuorumBuilder;
 use super::inner::Inner;
+use super::node::ErasedNode;
 use super::{acquire, ask, release};
 use crate::LockKey;
 use crate::backend::{
@@ -177,7 +178,17 @@ impl Backend for Quorum {
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        ask::force_release(&self.inner, key).await
+        ask::force_release(&self.inner, |node| node.force_release(key.clone())).await
+    }
+
+    async fn force_release_held_by(
+        &self,
+        key: &LockKey,
+        holder: &str,
+    ) -> Result<ForceReleased, BackendError> {
+        let command =
+            |node: Arc<dyn ErasedNode>| node.force_release_held_by(key.clone(), holder.to_owned());
+        ask::force_release(&self.inner, command).await
     }
 }
 

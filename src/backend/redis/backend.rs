@@ -296,6 +296,17 @@ impl Backend for RedisBackend {
         let route = inner.topology.route(key)?;
         inner.calls.force_release(inner.calls.at(&route, key)).await
     }
+
+    async fn force_release_held_by(
+        &self,
+        key: &LockKey,
+        holder: &str,
+    ) -> Result<ForceReleased, BackendError> {
+        let inner = &*self.inner;
+        let route = inner.topology.route(key)?;
+        let at = inner.calls.at(&route, key);
+        inner.calls.release_holder(at, holder).await
+    }
 }
 
 impl Node for RedisBackend {

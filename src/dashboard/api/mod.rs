@@ -1,5 +1,6 @@
 //! The routes with data. Keys are in bodies, not in targets, which proxies log.
 
+mod force;
 mod history;
 mod holders;
 mod inspect;
@@ -7,9 +8,10 @@ mod response;
 mod stream;
 mod summary;
 
+pub(super) use force::force_release;
 pub(super) use history::history;
 pub(super) use holders::holders;
 pub(super) use inspect::inspect;
-pub(super) use response::{not_found, read_only, refuse};
+pub(super) use response::{not_found, refuse};
 pub(super) use stream::stream;
 pub(super) use summary::summary;

@@ -23,11 +23,3 @@ pub(super) fn too_many(retry_after: Duration) -> Response {
 pub(in crate::dashboard) async fn not_found() -> Response {
     refuse(StatusCode::NOT_FOUND, "the dashboard has no such route")
 }
-
-/// Rejects a change. The server decides, not the page.
-pub(in crate::dashboard) async fn read_only() -> Response {
-    refuse(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "this dashboard is read-only",
-    )
-}

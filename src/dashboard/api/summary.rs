@@ -43,7 +43,7 @@ pub(in crate::dashboard) async fn summary(
             "lanes": snapshot.lanes,
             "unreleased": snapshot.unreleased,
         },
-        "capabilities": { "force_release": false },
+        "capabilities": { "force_release": board.audit.is_some() },
     }))
     .into_response()
 }

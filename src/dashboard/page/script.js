@@ -132,8 +132,10 @@ function buildPlots() {
   });
 }
 function draw() {
-  const length = range === '15m' ? 900e3 : 86400e3, step = range === '15m' ? 1e3 : 60e3;
-  const end = frame ? frame.at : Date.now(), at = past.at;
+  const step = range === '15m' ? 1e3 : 60e3, end = frame ? frame.at : Date.now(), at = past.at;
+  // A young history is not squeezed into a corner.
+  const minutes = Math.ceil((end - (at[0] ?? end)) / 60e3), [least, all] = range === '15m' ? [1, 15] : [60, 1440];
+  const shownMinutes = Math.min(Math.max(minutes, least), all), length = shownMinutes * 60e3;
   for (const plot of plots) {
     let most = 0;
     for (const { name } of plot.lines) for (const v of past[name] || []) if (v > most) most = v;
@@ -155,7 +157,7 @@ function draw() {
       set(line.value, line.last == null ? '–' : inUnit(line.last, plot.unit));
     }
     set(plot.max, inUnit(top, plot.unit));
-    set(plot.from, range === '15m' ? '15 min ago' : '24 h ago');
+    set(plot.from, shownMinutes < 120 ? `${shownMinutes} min ago` : `${Math.round(shownMinutes / 60)} h ago`);
     plot.svg.setAttribute('aria-label', `${plot.title}: ` + plot.lines.map(l => `${l.label} ${l.value.textContent}`).join(', ') + `; axis from 0 to ${plot.max.textContent}`);
   }
 }

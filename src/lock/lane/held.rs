@@ -282,6 +282,32 @@ impl Lane {
         }
     }
 
+    /// Ends the hold of `owner` by force, and returns its lease. Returns when the lease must have expired in the
+    /// backend, or `None` if another owner holds the key, or none.
+    pub(in crate::lock) fn force(
+        &mut self,
+        owner: &str,
+        report: Box<Report>,
+        now: Moment,
+        effects: &mut Effects,
+    ) -> Option<Moment> {
+        let Phase::Held(tenure) = &self.phase else {
+            return None;
+        };
+        let grant = &tenure.grant;
+        if !grant.is_held(now) || grant.owner().to_string() != owner {
+            return None;
+        }
+        let home = report.home.or(self.home)?;
+        let Phase::Held(Tenure { lease, grant, .. }) = std::mem::take(&mut self.phase) else {
+            unreachable!("BUG: the tenure was just found");
+        };
+        let until = lease.expires_at();
+        lose(&grant, LostReason::Forced, effects);
+        self.surrender(lease, Some(report), home, now, effects);
+        Some(until)
+    }
+
     /// Applies the loss of the lease in the backend.
     pub(super) fn lose(&mut self, reason: LostReason, now: Moment, effects: &mut Effects) {
         match &mut self.phase {

@@ -5,6 +5,7 @@ use std::future::IntoFuture as _;
 use fantoccini::key::Key;
 use futures_util::poll;
 use serde_json::json;
+use tower_lock::LockManager;
 
 use crate::driver::Browser;
 use crate::server::Server;
@@ -109,4 +110,62 @@ async fn rejected_look_up_shows_its_reason() {
         setInterval(() => document.getElementById('find').requestSubmit(), 20);";
     browser.run(script).await.unwrap();
     browser.until("window.seen === true").await;
+}
+
+/// An operator releases a key with the keyboard alone, and only that of the owner on the page.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_is_released_by_keyboard_alone() {
+    let locks = LockManager::in_memory();
+    let board = |board: tower_lock::dashboard::Dashboard| {
+        board.unprotected().allow_force_release(|_| Ok(()))
+    };
+    let server = Server::with(locks.clone(), board, 0).await;
+    let first = locks.acquire("order:42").await.unwrap();
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    browser.until(&format!("{ROWS} === 1")).await;
+    browser.tab_to("#keys td button").await;
+    browser.press(Key::Enter).await;
+    browser
+        .until("document.getElementById('detail').open")
+        .await;
+
+    // The page rejects another text.
+    browser.tab_to("#f-confirm").await;
+    browser.keys("order:43").await;
+    browser.tab_to("#f-reason").await;
+    browser.keys("the handler hangs").await;
+    browser.press(Key::Enter).await;
+    browser
+        .until("document.getElementById('f-result').textContent.includes('differs')")
+        .await;
+    assert!(first.is_held());
+
+    // Another owner has acquired the key since.
+    drop(first);
+    let second = locks.acquire("order:42").await.unwrap();
+    browser
+        .run("document.getElementById('f-confirm').value = ''")
+        .await
+        .unwrap();
+    browser.keys("order:42").await;
+    browser.press(Key::Enter).await;
+    browser
+        .until("document.getElementById('f-result').textContent.startsWith('Another owner')")
+        .await;
+    assert!(second.is_held());
+
+    // The page shows the new owner now. At most one release per second is admitted.
+    let owner = second.owner().to_string();
+    browser
+        .until(&format!(
+            "document.getElementById('d-list').textContent.includes('{owner}')"
+        ))
+        .await;
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    browser.press(Key::Enter).await;
+    browser
+        .until("document.getElementById('f-result').textContent === 'Released.'")
+        .await;
+    assert!(!second.is_held());
 }

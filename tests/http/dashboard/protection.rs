@@ -36,6 +36,7 @@ async fn operator_opens_every_route() {
         let status = send(&app, request(method, path)).await.status();
         let expected = match path {
             "/api/v1/nothing" => StatusCode::NOT_FOUND,
+            "/api/v1/force-release" => StatusCode::METHOD_NOT_ALLOWED,
             _ => StatusCode::OK,
         };
         assert_eq!(status, expected, "{method} {path}");

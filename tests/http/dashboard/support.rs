@@ -14,13 +14,14 @@ pub(crate) const MOUNT: &str = "/ops/locks";
 pub(crate) const HOST: &str = "ops.example.com";
 
 /// Every route, with the method that it accepts. The last one does not exist.
-pub(crate) const ROUTES: [(&str, &str); 7] = [
+pub(crate) const ROUTES: [(&str, &str); 8] = [
     ("GET", ""),
     ("GET", "/api/v1/summary"),
     ("GET", "/api/v1/history"),
     ("GET", "/api/v1/stream"),
     ("GET", "/api/v1/holders"),
     ("POST", "/api/v1/inspect"),
+    ("POST", "/api/v1/force-release"),
     ("GET", "/api/v1/nothing"),
 ];
 

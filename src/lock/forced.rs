@@ -1,0 +1,96 @@
+//! The forced release of one holder.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::clock::Moment;
+use super::effect::Report;
+use super::engine::Engine;
+use super::manager::{LockManager, valid};
+use super::timeout::by;
+use crate::backend::ForceReleased;
+use crate::observe::Forced;
+use crate::{Error, ErrorKind, LockKey};
+
+impl LockManager {
+    /// Releases the lock of this owner, and of no other. Returns `true` if the owner held the key.
+    ///
+    /// `owner` is [`LockInfo::owner`](crate::LockInfo::owner), as [`inspect`](Self::inspect) returned it. If another
+    /// owner holds the key by now, nothing changes. An owner of this manager is compared in the same step in which its
+    /// guard is lost. For a holder of another process, the backend compares the lease and releases it in one step. That
+    /// process can hand its lease off to its next owner, which the backend does not see.
+    ///
+    /// [`force_release`](Self::force_release) describes the effects. Intended for operators' tools.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`InvalidKey`](ErrorKind::InvalidKey) or the backend's error. After a backend error, the lock may
+    /// have been released. Returns [`Misconfigured`](ErrorKind::Misconfigured) if the backend cannot compare holders.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lock may be released or still held. The release of an owner of this manager is finished in the
+    /// background.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_lock::Error> {
+    /// let locks = tower_lock::LockManager::in_memory();
+    /// let first = locks.acquire("order:42").await?;
+    /// let owner = first.owner().to_string();
+    /// drop(first);
+    /// let second = locks.acquire("order:42").await?;
+    /// assert!(!locks.force_release_held_by("order:42", &owner).await?);
+    /// assert!(second.is_held());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn force_release_held_by(
+        &self,
+        key: impl Into<LockKey>,
+        owner: &str,
+    ) -> Result<bool, Error> {
+        let key = valid(key)?;
+        let engine = self.engine();
+        engine.require_runtime()?;
+        let manager = owner.split_once(':').map_or("", |(manager, _)| manager);
+        let outcome = match manager == engine.id.to_string() {
+            true => force_here(engine, &key, owner).await,
+            false => {
+                let backend = Arc::clone(&engine.backend);
+                let command = backend.force_release_held_by(key, owner.to_owned());
+                let outcome = engine.homes.entered(command).await;
+                outcome.map_err(Error::from)
+            }
+        };
+        engine.tally.force_released(match &outcome {
+            Ok(ForceReleased::Released) => Forced::Released,
+            Ok(_) => Forced::NotHeld,
+            Err(_) => Forced::Failed,
+        });
+        Ok(outcome? == ForceReleased::Released)
+    }
+}
+
+/// Releases the lock of an owner of this manager: its lease could be handed off at any time, so the lane compares.
+async fn force_here(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    owner: &str,
+) -> Result<ForceReleased, Error> {
+    let (home, now) = (engine.release_home(), Moment::now());
+    let (reply, reported) = oneshot::channel();
+    let report = Box::new(Report { reply, home });
+    let until = engine.event(key, |lane, effects| lane.force(owner, report, now, effects));
+    let Some(until) = until else {
+        return Ok(ForceReleased::NotHeld);
+    };
+    match by(until, now, reported).await {
+        Some(Ok(Ok(()))) => Ok(ForceReleased::Released),
+        // The guard is lost, and the lease was lost before.
+        Some(Ok(Err(error))) if error.kind() == ErrorKind::Lost => Ok(ForceReleased::Released),
+        Some(Ok(Err(error))) => Err(error),
+        Some(Err(_)) | None => Err(Error::new(ErrorKind::Unavailable)),
+    }
+}
