@@ -77,7 +77,8 @@
 //! | `maxmemory-policy noeviction`, also on the replicas | as on [one server](super::one_server) |
 //! | `appendonly yes`, also on the primary | a primary that restarts empty before the sentinels notice makes its replicas empty |
 //! | `min-replicas-to-write 1`, `min-replicas-max-lag` | a primary that is cut off stops accepting writes after this lag |
-//! | `down-after-milliseconds`, `failover-timeout` | together below two thirds of the watchdog timeout |
+//! | `down-after-milliseconds`, `failover-timeout` | together below two thirds of the watchdog timeout; requests whose wait is longer than the failover wait through it |
+//! | the user of the URL on the primary and on every replica | Redis does not replicate users |
 //! | an odd number of sentinels, at least three, on different machines; all of them in the URL, each once | a majority has to agree |
 //!
 //! The login in the URL is for the primary. The setting

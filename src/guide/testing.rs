@@ -51,8 +51,8 @@
 //!
 //! # A backend of your own
 //!
-//! A store implements the six required methods of [`Backend`](crate::Backend). The defaults of the others are for a store
-//! without a queue of waiters. The feature `conformance` has the contract as test functions. They take two handles on one
+//! A store implements the six required methods of [`Backend`](crate::Backend), and `force_release_held_by`. The defaults
+//! of the others are for a store without a queue of waiters. The feature `conformance` has the contract as test functions. They take two handles on one
 //! store, as two processes would have them. This store is a table in memory:
 //!
 //! ```
@@ -175,6 +175,21 @@
 //!         }
 //!         rows.free(key);
 //!         Ok(ForceReleased::Released)
+//!     }
+//!
+//!     async fn force_release_held_by(
+//!         &self,
+//!         key: &LockKey,
+//!         holder: &str,
+//!     ) -> Result<ForceReleased, BackendError> {
+//!         let mut rows = self.rows();
+//!         match rows.holder(key) {
+//!             Some((lease, _)) if lease.to_string() == holder => {
+//!                 rows.free(key);
+//!                 Ok(ForceReleased::Released)
+//!             }
+//!             _ => Ok(ForceReleased::NotHeld),
+//!         }
 //!     }
 //! }
 //!
