@@ -486,8 +486,11 @@ impl Model {
             return Reply::Number(0);
         }
         let listeners = i64::try_from(self.listening.len()).unwrap() + self.others;
-        let queued = if self.foreign_queue { 0 } else { self.live() };
-        let others = (listeners - own).max(queued);
+        let others = match listeners - own {
+            others if others > 0 => others,
+            _ if self.foreign_queue => 0,
+            _ => self.live(),
+        };
         if others > 0 {
             self.body = Body::Free;
             let to = self.free(false);

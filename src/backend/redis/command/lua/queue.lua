@@ -39,23 +39,31 @@ local passed_over = 0
 local blind
 -- The key of the fencing counter, or nil if the messages of transfers carry none.
 local fence
+-- The time of the server in ms, read once.
+local read
 local function clock()
-  local now = redis.call('time')
-  return now[1] * 1000 + math.floor(now[2] / 1000)
+  if not read then
+    local now = redis.call('time')
+    read = now[1] * 1000 + math.floor(now[2] / 1000)
+  end
+  return read
 end
 -- Returns true if the time of a mark has not come yet. A mark further ahead than it was ever set is from before a
 -- step back of the clock, or from a server whose clock is ahead, and would block the key until then.
 local function is_ahead(mark, now, span)
   return mark > now and mark <= now + span
 end
--- Returns true if clients outside the queue are due a turn.
-local function strangers(queue, channel, now)
+-- Returns true if clients outside the queue are due a turn. `outside`: whether they listen, if the caller has
+-- counted them.
+local function strangers(queue, channel, now, outside)
   if blind then
     local due = redis.pcall('zscore', queue, '~@')
     return not due or type(due) ~= 'table' and not is_ahead(tonumber(due), now, PAUSE)
+  elseif outside == nil then
+    local all, ours = listeners(channel)
+    return all > ours
   end
-  local all, ours = listeners(channel)
-  return all > ours
+  return outside
 end
 -- Lets a queue without places expire with its marks.
 local function settle(queue)
@@ -93,34 +101,32 @@ local function forget(queue, lease)
   redis.call('zrem', queue, lease, '!' .. lease, '?' .. lease)
   settle(queue)
 end
--- Gives a member the last place unless it has one. Returns its ticket, or false if the server refuses, as with
--- full memory.
-local function enter(queue, member)
-  local ticket = redis.call('zscore', queue, member)
-  if ticket then
-    return ticket
-  end
+-- Gives a new member the last place, with these scores and members besides. Returns false if the server refuses,
+-- as with full memory.
+local function enter(queue, member, ...)
   local last = redis.call('zrevrangebyscore', queue, '1e12', '-inf', 'withscores', 'limit', 0, 1)[2]
-  ticket = (last or 0) + 1
-  return type(redis.pcall('zadd', queue, ticket, member)) ~= 'table' and ticket
+  return type(redis.pcall('zadd', queue, (last or 0) + 1, member, ...)) ~= 'table'
 end
 -- Enters a lease, or refreshes its deadline. `kind` is '!' or '?'. Returns the time in ms until the next attempt of
 -- a waiter that polls, 0 for one that listens, or false if the server refuses.
 local function wait(queue, lease, kind, now)
-  local ticket = enter(queue, lease)
-  if not ticket then
+  local ticket = redis.call('zscore', queue, lease)
+  local ahead = kind == '?' and redis.call('zcount', queue, '-inf', ticket and '(' .. ticket or '1e12')
+  local again = ahead and pace(ahead) or 0
+  local deadline, mark = now + again + ALIVE, kind .. lease
+  if ticket then
+    redis.call('zrem', queue, (kind == '!' and '?' or '!') .. lease)
+    redis.call('zadd', queue, deadline, mark)
+  elseif not enter(queue, lease, deadline, mark) then
     return false
   end
   redis.call('pexpire', queue, 2 * ALIVE)
-  redis.call('zrem', queue, (kind == '!' and '?' or '!') .. lease)
-  local again = kind == '?' and pace(redis.call('zcount', queue, '-inf', '(' .. ticket)) or 0
-  redis.call('zadd', queue, now + again + ALIVE, kind .. lease)
   return again
 end
 -- Removes a waiter from the queue, and gives it the free body. Returns the lease, or false if the server refuses.
 -- With a channel, then notifies the waiter. The message can be a grant, so it is the last step.
 local function give(body, queue, lease, ttl, others, channel)
-  if others then
+  if others and not redis.call('zscore', queue, '~') then
     enter(queue, '~')
   end
   forget(queue, lease)
@@ -146,8 +152,8 @@ end
 -- sleeps if its next attempt is further away than from an attempt at its present place. So a waiter sleeps only
 -- after places before its own became free. The first one that polls is served by the first release after its next
 -- attempt, which comes within POLL. If all waiters sleep, the first one is served.
-local function transfer(body, queue, channel, now, own)
-  local others = strangers(queue, channel, now)
+local function transfer(body, queue, channel, now, own, outside)
+  local others = strangers(queue, channel, now, outside)
   local asleep
   for index, lease in ipairs(redis.call('zrange', queue, 0, 31)) do
     if lease == '~' then
@@ -184,13 +190,13 @@ local function transfer(body, queue, channel, now, own)
 end
 -- Serves the queue after the body was deleted. `told`: there is no queue, and the release was published.
 -- Returns 2 if the body was transferred, 3 in a turn of the clients outside the queue, otherwise 1; plus 10 for
--- each waiter that was passed over.
-local function free(body, queue, channel, told)
+-- each waiter that was passed over. `outside` as in `strangers`.
+local function free(body, queue, channel, told, outside)
   local now = clock()
   passed_over = 0
   if not told then
     -- A queue of a foreign type, or one that this user may not use, is no queue.
-    local fine, to = pcall(transfer, body, queue, channel, now)
+    local fine, to = pcall(transfer, body, queue, channel, now, nil, outside)
     if fine and to and to ~= '~' then
       return 2 + 10 * passed_over
     end
@@ -201,5 +207,5 @@ local function free(body, queue, channel, told)
   elseif blind then
     return 1
   end
-  return (strangers(queue, channel, now) and begin_turn(queue, now) and 3 or 1) + 10 * passed_over
+  return (strangers(queue, channel, now, outside) and begin_turn(queue, now) and 3 or 1) + 10 * passed_over
 end

@@ -20,7 +20,7 @@ for i = 1, count do
   if held ~= 1 then
     others = others or {}
     others[i] = held
-  elseif queued and redis.pcall('exists', KEYS[count + i]) ~= 0 then
+  elseif queued and (count == 1 or redis.pcall('exists', KEYS[count + i]) ~= 0) then
     wanted = wanted or {}
     wanted[i] = 'queue'
   elseif publish_release(ARGV[2 * i]) ~= 0 and not alone then

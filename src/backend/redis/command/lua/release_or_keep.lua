@@ -10,17 +10,18 @@
 -- processes, as release.lua, 1 if the next lease is in the queue}; in use: that number; not held: 0.
 --
 -- One script counts and decides. A process that subscribes or enters the queue later attempts after that. Most
--- processes in the queue also subscribe, so the larger of both numbers counts. With memory full, the counter
--- does not move, and the lease is kept without: local waiters need no memory of the server.
+-- processes in the queue also subscribe, so the queue is counted only where no other process subscribes. With memory
+-- full, the counter does not move, and the lease is kept without: local waiters need no memory of the server.
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
 blind = ARGV[9] ~= '0' and ARGV[9]
 fence = not blind and KEYS[2]
-local others, now = listeners(ARGV[3]) - ARGV[4], clock()
-if KEYS[3] and redis.call('exists', KEYS[3]) == 1 then
+local now, all, ours = clock(), listeners(ARGV[3])
+local others = all - ARGV[4]
+if others <= 0 and KEYS[3] and redis.call('exists', KEYS[3]) == 1 then
   local fine, queued = pcall(live, KEYS[3], now)
-  others = math.max(others, fine and queued or 0)
+  others = fine and queued or 0
 end
 if others > 0 then
   if ARGV[6] == '1' then
@@ -29,7 +30,7 @@ if others > 0 then
       publish_release(ARGV[3])
       return { others, 1, 0 }
     end
-    local to = free(KEYS[1], KEYS[3], ARGV[3])
+    local to = free(KEYS[1], KEYS[3], ARGV[3], false, all > ours)
     local fine, queued = pcall(function()
       return ARGV[7] ~= '' and wait(KEYS[3], ARGV[7], ARGV[8], now)
     end)
