@@ -43,6 +43,7 @@ impl Engine {
             reports,
             deadlines,
             work,
+            outlive_lane,
         } = effects;
         each(rejections, |(reply, error)| {
             // The acquire may have been dropped.
@@ -68,6 +69,9 @@ impl Engine {
         });
         each(deadlines, |(home, at)| watchdog::set(self, home, at));
         each(work, |work| self.start(key, work));
+        if std::mem::take(outlive_lane) {
+            self.lanes.started();
+        }
     }
 
     /// Carries out the effects of events in several lanes.

@@ -1,6 +1,6 @@
 //! The table of the lanes of one manager, by key.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -40,8 +40,10 @@ pub(super) struct Lanes {
     response_timeout: Duration,
     /// Whether a caller waits for the table to be empty.
     awaited: AtomicBool,
-    /// Notified when a lane is removed, if `awaited` is set.
+    /// Notified when a lane is removed, and when its work was started, if `awaited` is set.
     left: Notify,
+    /// The idle lanes that left work to start, such as the retry of a failed release.
+    unstarted: AtomicUsize,
 }
 
 /// A renewal that a watchdog has to send.
@@ -69,6 +71,7 @@ impl Lanes {
             response_timeout,
             awaited: AtomicBool::new(false),
             left: Notify::new(),
+            unstarted: AtomicUsize::new(0),
         }
     }
 
@@ -91,6 +94,9 @@ impl Lanes {
         };
         let result = event(lane, effects);
         let is_idle = lane.is_idle();
+        if is_idle {
+            self.count_work(effects);
+        }
         let entered = match (found, fresh) {
             (Ok(slot), _) if is_idle => {
                 slot.remove();
@@ -171,6 +177,8 @@ impl Lanes {
                 let stays = !slot.lane.is_idle();
                 if stays {
                     self.schedule(slot, slot.key.hash_code(), deadlines, &mut effects);
+                } else {
+                    self.count_work(&mut effects);
                 }
                 if !effects.is_empty() {
                     all.push((slot.key.clone(), effects));
@@ -268,6 +276,7 @@ impl Lanes {
                 }
                 if slot.lane.is_idle() {
                     idle = true;
+                    self.count_work(&mut effects);
                 } else {
                     self.schedule(slot, hash, &mut shard.deadlines, &mut effects);
                 }
@@ -310,6 +319,22 @@ impl Lanes {
         self.for_each(|_, lane, effects| lane.adopt(ended, home, now, effects))
     }
 
+    /// Counts the work that an idle lane leaves, under the mutex of its shard.
+    fn count_work(&self, effects: &mut Effects) {
+        if !effects.work.is_empty() {
+            effects.outlive_lane = true;
+            self.unstarted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The work of an idle lane was started.
+    pub(super) fn started(&self) {
+        self.unstarted.fetch_sub(1, Ordering::SeqCst);
+        if self.awaited.load(Ordering::SeqCst) {
+            self.left.notify_waiters();
+        }
+    }
+
     fn have_left(&self, mut shard: MutexGuard<'_, Shard>) {
         if shard.lanes.is_empty() {
             // An empty shard frees its memory after a burst.
@@ -346,15 +371,16 @@ impl Lanes {
         true
     }
 
-    /// Completes when the table has no lane.
+    /// Completes when the table has no lane, and the work that the lanes left was started.
     pub(super) async fn emptied(&self) {
-        self.awaited.store(true, Ordering::Relaxed);
+        self.awaited.store(true, Ordering::SeqCst);
         loop {
             let left = self.left.notified();
             tokio::pin!(left);
             // Registers before it checks, so a change in between is not missed.
             left.as_mut().enable();
-            if self.is_empty() {
+            // A removal counts its work under a mutex that the first check locks.
+            if self.is_empty() && self.unstarted.load(Ordering::SeqCst) == 0 {
                 return;
             }
             left.await;

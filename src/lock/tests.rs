@@ -131,6 +131,7 @@ pub(super) fn granted(effects: Effects) -> Arc<Grant> {
         reports: _,
         deadlines: _,
         work,
+        outlive_lane: _,
     } = effects;
     assert!(rejections.is_empty() && losses.is_empty() && work.is_empty());
     assert_eq!(grants.len(), 1);

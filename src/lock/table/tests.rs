@@ -64,6 +64,8 @@ fn release(lanes: &Lanes, key: &LockKey, grant: &Arc<Grant>, now: Moment) {
             lane.take_return(here(), now, now + RESPONSE_TIMEOUT)
                 .is_some()
         );
+        // The return is done here.
+        effects.work.clear();
         lane.returned(number(1), Ok(()), Yielded::ToNobody, here(), now, effects);
     });
 }
@@ -357,6 +359,20 @@ async fn emptied_completes_with_last_lane() {
     let mut emptied = pin!(lanes.emptied());
     assert!(timeout(SECOND, &mut emptied).await.is_err());
     release(&lanes, &key(1), &grant, now);
+    assert!(timeout(SECOND, emptied).await.is_ok());
+}
+
+/// A shutdown then also waits for the retry of a failed release.
+#[tokio::test(start_paused = true)]
+async fn emptied_awaits_work_of_idle_lane() {
+    let (lanes, mut effects) = (lanes(), Effects::default());
+    lanes.with(&key(0), &mut effects, |_, effects| {
+        effects.leave(number(1), here());
+    });
+    let mut emptied = pin!(lanes.emptied());
+    assert!(timeout(SECOND, &mut emptied).await.is_err());
+    assert!(effects.outlive_lane);
+    lanes.started();
     assert!(timeout(SECOND, emptied).await.is_ok());
 }
 
