@@ -46,13 +46,16 @@ pub(super) fn rows() -> Vec<Row> {
         })
         .lease(LONG)
         // A release may be among the lost writes. The lease then expires.
-        .recovers_within(LONG + BACKSTOP),
+        .recovers_within(LONG + BACKSTOP)
+        .clears_within(LONG),
         row("the same, with grants acknowledged by replicas", |world| {
             Box::pin(nothing_granted_alone(world))
         })
         .lease(LONG)
         .acknowledged_by(2)
-        .recovers_within(LONG + BACKSTOP),
+        // Grants are acknowledged, and releases are not.
+        .recovers_within(LONG + BACKSTOP)
+        .clears_within(LONG),
     ]
 }
 
