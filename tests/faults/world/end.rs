@@ -1,5 +1,8 @@
 //! The end of a run, which must leave nothing behind.
 
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tower_lock::{LockManager, Snapshot};
@@ -48,6 +51,7 @@ impl World {
         for expectation in &self.expectations {
             self.check(*expectation);
         }
+        let wire = self.wire();
         self.managers.clear();
         if !self.has_silent_connections {
             no_connection_is_left(&self.store, &self.referee).await;
@@ -57,9 +61,21 @@ impl World {
         no_task_is_left(&self.referee).await;
         let mut verdict = Verdict::of(self.row, &self.referee, &contended);
         verdict.orphans = orphans;
+        if !verdict.violations.is_empty() {
+            self.evidence.push(keep(&wire));
+        }
         verdict.evidence = self.evidence.join("; ");
         verdict
     }
+}
+
+/// Writes the lines of `MONITOR` to a file, and returns its path.
+fn keep(wire: &[String]) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let name = format!("faults-{}.log", now.unwrap_or_default().as_micros());
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, wire.join("\n")).expect("a file in the folder of the tests");
+    path.display().to_string()
 }
 
 /// I10, I13, and the number of keys that outlive the waiters. A key without a release disappears with its
