@@ -2,7 +2,8 @@
 //!
 //! A rejection is a document of RFC 9457 whose `type` is the address of a section of this page. `title` is constant
 //! per type, and `detail` is for readers. `waited_ms` is the time that the request has waited, and `retry_after_ms`
-//! the unrounded `Retry-After`. A gRPC client receives a status instead, with the hint in `grpc-retry-pushback-ms`.
+//! the time of `Retry-After` in milliseconds, at least 1. It is an estimate, not a reservation: another request can be
+//! first. A gRPC client receives a status instead, with the hint in `grpc-retry-pushback-ms`.
 //!
 //! # resource-busy
 //!

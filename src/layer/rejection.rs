@@ -199,7 +199,8 @@ impl LockRejection {
         let retry_after = problem
             .temporary
             // Shorter only: the header is rounded up.
-            .then(|| shortened(error.retry_after().unwrap_or(FALLBACK_RETRY_AFTER)));
+            .then(|| shortened(error.retry_after().unwrap_or(FALLBACK_RETRY_AFTER)))
+            .map(rounded_up);
         Self {
             error,
             status: problem.status,
@@ -411,6 +412,12 @@ impl std::error::Error for LockRejection {
     }
 }
 
+/// Rounds up to whole milliseconds, at least 1. After 0, a client would retry at once, in a loop.
+fn rounded_up(retry_after: Duration) -> Duration {
+    let millis = retry_after.as_nanos().div_ceil(1_000_000);
+    Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX).max(1))
+}
+
 /// Rounded up, at least 1.
 fn whole_seconds(duration: Duration) -> u64 {
     duration
@@ -428,10 +435,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_rounded_up_and_at_least_one() {
-        for (millis, seconds) in [(0, 1), (1, 1), (1000, 1), (1001, 2), (29_500, 30)] {
-            assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds);
+    fn retry_after_is_rounded_up_and_at_least_one() {
+        for (micros, millis, seconds) in [
+            (0, 1, 1),
+            (300, 1, 1),
+            (1_000, 1, 1),
+            (1_001, 2, 1),
+            (1_000_000, 1_000, 1),
+            (1_000_001, 1_001, 2),
+            (29_500_000, 29_500, 30),
+        ] {
+            let retry_after = rounded_up(Duration::from_micros(micros));
+            assert_eq!(whole_millis(retry_after), millis, "{micros}");
+            assert_eq!(whole_seconds(retry_after), seconds, "{micros}");
         }
+    }
+
+    #[test]
+    fn short_estimate_is_not_zero_for_client() {
+        let busy = Error::new(ErrorKind::Busy).with_retry_after(Duration::from_micros(300));
+        let rejection = LockRejection::new(busy, RequestInfo::UNKNOWN, None);
+        let body: serde_json::Value = serde_json::from_str(rejection.to_response().body()).unwrap();
+        assert_eq!(body["retry_after_ms"], 1);
     }
 
     #[test]
