@@ -27,7 +27,8 @@
 //! | [`operations`] | monitor, shut down and repair a service in production |
 //! | [`order`] | find out which waiter is next, and what a failed process costs |
 //! | [`runtimes`] | use several runtimes, blocking handlers or synchronous code |
-//! | [`testing`] | test a service that locks, write a backend, or run the tests of this crate |
+//! | [`backend`] | keep locks in a store of your own |
+//! | [`testing`] | test a service that locks, or run the tests of this crate |
 //! | [`benchmarks`] | estimate the cost, and compare with other locks |
 //! | [`porting`] | replace a mutex, `SELECT … FOR UPDATE` or Redisson |
 //!
@@ -52,6 +53,7 @@
 //!   [`on_unavailable`](crate::LockLayer::on_unavailable) and [`observe_only`](crate::LockLayer::observe_only) change
 //!   that.
 
+pub mod backend;
 pub mod benchmarks;
 #[cfg(feature = "redis")]
 pub mod cluster;
@@ -60,7 +62,6 @@ pub mod http;
 pub mod keys;
 #[cfg(feature = "redis")]
 pub mod one_server;
-#[cfg(feature = "redis")]
 pub mod operations;
 #[cfg(feature = "redis")]
 pub mod order;

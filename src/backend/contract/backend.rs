@@ -21,7 +21,7 @@ use crate::backend::{ContendRequest, Contended, Hints};
 /// taken effect. The functions in
 /// [`conformance`](https://docs.rs/tower-lock/latest/tower_lock/backend/conformance/) (feature
 /// `conformance`) are this contract in code. Run them against your own backend. The page
-/// [`testing`](crate::guide::testing#a-backend-of-your-own) has a complete example.
+/// [`backend`](crate::guide::backend) of the guide has a complete example, and explains each failure.
 ///
 /// The engine guarantees:
 ///

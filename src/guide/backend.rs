@@ -1,0 +1,336 @@
+//! A backend: for those that keep locks in a store of their own, such as a database or a file.
+//!
+//! A store implements [`Backend`](crate::Backend). The engine does the rest: reentrancy, the queue in the process,
+//! renewals, retries and hand-offs. Its documentation is the contract. This page is the way through it.
+//!
+//! 1. Implement the seven methods of the first table.
+//! 2. [Run the contract](#run-the-contract) against two handles on one store, until it passes.
+//! 3. Create the manager: `LockManager::builder(store).build()?`.
+//!
+//! # Methods
+//!
+//! Six methods are required. The suite requires `force_release_held_by` as well.
+//!
+//! | method | must | default |
+//! |---|---|---|
+//! | [`try_acquire`](crate::Backend::try_acquire) | grant a key that is free, whose lease has expired, or that the same lease holds; return the holder's remaining TTL otherwise | none |
+//! | [`renew`](crate::Backend::renew) | extend each lease that holds its key to the TTL from now on; never shorten or create one | none |
+//! | [`release`](crate::Backend::release) | free each key that its lease holds, and hint to its subscribers | none |
+//! | [`watch`](crate::Backend::watch) | [subscribe](#hints) a manager to the hints of a key, at once | none |
+//! | [`inspect`](crate::Backend::inspect) | return the lease that holds the key, its remaining TTL, and a hold count of 1 | none |
+//! | [`force_release`](crate::Backend::force_release) | free the key from any lease, and hint to its subscribers | none |
+//! | [`force_release_held_by`](crate::Backend::force_release_held_by) | the same, if [`Holder::id`](crate::backend::Holder::id) is still that of the holder | an error: the store cannot compare |
+//!
+//! The defaults of these methods fit a store without a queue of its own. Leave them out to begin with:
+//!
+//! | method | default | implement it if the store |
+//! |---|---|---|
+//! | [`contend`](crate::Backend::contend), [`leave`](crate::Backend::leave) | `try_acquire`, `release` | has a queue of the waiters of all processes |
+//! | [`release_or_keep`](crate::Backend::release_or_keep), [`extend`](crate::Backend::extend) | `release`, no change | can count the subscribers of a key: a busy key without waiters elsewhere then needs fewer commands |
+//! | [`recoveries`](crate::Backend::recoveries) | no hints | detects that it is available again after an outage |
+//! | [`group`](crate::Backend::group) | one group | has parts that can hang separately |
+//! | [`response_timeout`](crate::Backend::response_timeout) | 500 ms | has another bound for one command: `no_wait` ends within it |
+//! | [`tokens_per_counter`](crate::Backend::tokens_per_counter) | 256 | has counters that other clients also use: return 1 |
+//! | [`immediate`](crate::Backend::immediate) | none | is in this process and never waits |
+//!
+//! # Rules
+//!
+//! - *One step.* Each command compares and writes in one step, also between processes: a transaction, a script, or a
+//!   mutex around reading and writing. The suite runs 16 attempts at once, from both handles.
+//! - *Expiry.* A lease holds its key for its TTL. From then on, every method treats the key as free. Nothing needs to
+//!   remove the row. An expiry needs no hint, because waiters attempt when the TTL of the holder has passed.
+//! - *Repeats.* A `try_acquire` under the lease that holds the key is granted again, and a later `release` frees the
+//!   key. A repeated `release` returns [`Released::NotHeld`](crate::backend::Released::NotHeld).
+//! - *Counter.* Each grant of a key has a larger counter than the grants before, also after an expiry, a forced release
+//!   and a restart. It stays below 2^53. One counter for the whole store is enough. A counter that can be lost begins
+//!   at the clock: `max(stored + 1, milliseconds since 1970)`.
+//! - *Batches.* `renew` and `release` return one result per item, in order, for any number of items and also for none.
+//!   The failure of one item does not fail the others.
+//! - *Text forms.* A store outside of the process writes a key as [`LockKey::as_str`](crate::LockKey::as_str), and a
+//!   lease as its `to_string()`. It compares these texts and never parses them. `Holder::id` is the text of the lease.
+//! - *Order.* A `release` that starts after a `try_acquire` has returned, with an outcome or an error, does not take
+//!   effect before it.
+//! - *Time.* Each command completes within a bounded time. No method panics.
+//!
+//! # Hints
+//!
+//! [`watch`](crate::Backend::watch) returns [`Hints`](crate::backend::Hints) at once: it does not block, and has no
+//! error. The store keeps the [`HintSender`](crate::backend::HintSender) of
+//! [`Hints::channel`](crate::backend::Hints::channel) until
+//! [`is_closed`](crate::backend::HintSender::is_closed), and calls [`hint`](crate::backend::HintSender::hint)
+//!
+//! - once when the subscription is in effect, and after each interruption of it. For a store in the process, that is
+//!   inside `watch`;
+//! - at each release and forced release of the key, by any process.
+//!
+//! Register the subscriber before the first hint: an attempt that follows a hint then misses no release. A hint without
+//! a reason costs one attempt. A lost hint costs the waiter about a second. The suite waits up to 3 s for a hint.
+//!
+//! The engine calls `watch` in a Tokio runtime, so the method may spawn a task. A store without notifications spawns
+//! one that reads the holder of the key at intervals, such as 50 ms. It hints after the first reading, and when the key
+//! is free or its holder is another one than in the last reading. A release and a grant between two readings thus cause a
+//! hint as well. The task ends when `is_closed` returns `true`.
+//!
+//! # Errors
+//!
+//! A command without an outcome returns a [`BackendError`](crate::backend::BackendError). It must not claim more than
+//! the store knows:
+//!
+//! | situation | error | the engine then |
+//! |---|---|---|
+//! | the command was not executed, and will not be | [`refused`](crate::backend::BackendError::refused)`(kind, cause)` | attempts again with `Unavailable`, ends the acquire with `Misconfigured` or `Conflict` |
+//! | the command may have been executed: no reply, a failed write | [`unknown`](crate::backend::BackendError::unknown)`(cause)` | releases that lease until it has an outcome, and attempts again under another lease |
+//!
+//! In doubt, use `unknown`. The `cause` is a text or any error, and becomes the source of the
+//! [`Error`](crate::Error) of the acquire.
+//!
+//! # Stores that block
+//!
+//! A method must not block the runtime. A store with blocking calls, such as files or SQLite, runs each command in
+//! `tokio::task::spawn_blocking`, under one mutex per store:
+//!
+//! ```
+//! use std::sync::{Arc, Mutex};
+//!
+//! use tower_lock::backend::BackendError;
+//!
+//! /// A store of rows, and a mutex that orders the commands of this process.
+//! #[derive(Clone)]
+//! struct Blocking<S>(Arc<Mutex<S>>);
+//!
+//! impl<S: Send + 'static> Blocking<S> {
+//!     async fn run<T: Send + 'static>(
+//!         &self,
+//!         command: impl FnOnce(&mut S) -> std::io::Result<T> + Send + 'static,
+//!     ) -> Result<T, BackendError> {
+//!         let store = Arc::clone(&self.0);
+//!         let task = tokio::task::spawn_blocking(move || {
+//!             let mut store = store.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+//!             command(&mut store)
+//!         });
+//!         match task.await {
+//!             Ok(Ok(outcome)) => Ok(outcome),
+//!             // A failed write may be on disk.
+//!             Ok(Err(error)) => Err(BackendError::unknown(error)),
+//!             // The command panicked, or the runtime is stopping.
+//!             Err(error) => Err(BackendError::unknown(error)),
+//!         }
+//!     }
+//! }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! # let store = Blocking(Arc::new(Mutex::new(6)));
+//! # assert_eq!(store.run(|store| Ok(*store + 1)).await.unwrap(), 7);
+//! # let failed = store.run(|_| Err::<(), _>(std::io::Error::other("disk"))).await;
+//! # assert!(failed.unwrap_err().may_have_taken_effect());
+//! # }
+//! ```
+//!
+//! - The blocking command continues if its future is dropped. Do not put a `timeout` around it: a `release` could then
+//!   overtake the `try_acquire`. Bound the blocking call instead.
+//! - Commands borrow their requests, and the closure must be `'static`: clone the request or the slice first.
+//! - Several processes also exclude each other: a file lock (`File::lock`) on a file beside the data, held from the
+//!   read to the write. Write the data to another file and rename it, so that a crash leaves the old or the new one.
+//! - The times of a shared store are those of one clock, as milliseconds since 1970 (`SystemTime`). tokio's `Instant`
+//!   has no meaning in another process.
+//!
+//! # Example
+//!
+//! A table in memory. Its clock is tokio's, so the suite can run in paused time:
+//!
+//! ```
+//! # #[cfg(not(feature = "conformance"))]
+//! # fn main() {}
+//! # #[cfg(feature = "conformance")]
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() {
+//! use std::collections::HashMap;
+//! use std::sync::{Arc, Mutex, MutexGuard};
+//! use std::time::Duration;
+//!
+//! use tokio::time::Instant;
+//! use tower_lock::backend::{
+//!     AcquireRequest, Acquired, BackendError, ForceReleased, HintSender, Hints, Holder, LeaseId,
+//!     Release, Released, Renewal, Renewed, conformance,
+//! };
+//! use tower_lock::{Backend, LockKey};
+//! use uuid::Uuid;
+//!
+//! /// Clones share one store.
+//! #[derive(Clone, Default)]
+//! struct Table(Arc<Mutex<Rows>>);
+//!
+//! #[derive(Default)]
+//! struct Rows {
+//!     counter: u64,
+//!     leases: HashMap<LockKey, (LeaseId, Instant)>,
+//!     subscribers: Vec<(LockKey, HintSender)>,
+//! }
+//!
+//! impl Rows {
+//!     /// Returns the lease that holds the key, and its remaining TTL.
+//!     fn holder(&self, key: &LockKey) -> Option<(LeaseId, Duration)> {
+//!         let (lease, end) = self.leases.get(key)?;
+//!         let ttl = end.saturating_duration_since(Instant::now());
+//!         (!ttl.is_zero()).then_some((*lease, ttl))
+//!     }
+//!
+//!     fn is_held(&self, key: &LockKey, lease: LeaseId) -> bool {
+//!         self.holder(key).is_some_and(|(holder, _)| holder == lease)
+//!     }
+//!
+//!     /// Frees the key, and notifies its subscribers.
+//!     fn free(&mut self, key: &LockKey) {
+//!         self.leases.remove(key);
+//!         self.subscribers.retain(|(watched, sender)| {
+//!             if watched == key {
+//!                 sender.hint();
+//!             }
+//!             !sender.is_closed()
+//!         });
+//!     }
+//! }
+//!
+//! impl Table {
+//!     fn rows(&self) -> MutexGuard<'_, Rows> {
+//!         self.0.lock().expect("no method panics")
+//!     }
+//! }
+//!
+//! impl Backend for Table {
+//!     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
+//!         let mut rows = self.rows();
+//!         match rows.holder(&request.key) {
+//!             Some((lease, ttl)) if lease != request.lease => Ok(Acquired::busy(ttl)),
+//!             // Free, or a repeat of the attempt that was granted.
+//!             _ => {
+//!                 rows.counter += 1;
+//!                 let end = Instant::now() + request.ttl;
+//!                 rows.leases.insert(request.key.clone(), (request.lease, end));
+//!                 Ok(Acquired::granted(rows.counter))
+//!             }
+//!         }
+//!     }
+//!
+//!     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
+//!         let mut rows = self.rows();
+//!         let renew = |renewal: &Renewal| {
+//!             if !rows.is_held(&renewal.key, renewal.lease) {
+//!                 return Ok(Renewed::NotHeld);
+//!             }
+//!             let (_, end) = rows.leases.get_mut(&renewal.key).expect("it is held");
+//!             // A renewal does not shorten a lease.
+//!             *end = (*end).max(Instant::now() + renewal.ttl);
+//!             Ok(Renewed::Renewed)
+//!         };
+//!         renewals.iter().map(renew).collect()
+//!     }
+//!
+//!     async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
+//!         let mut rows = self.rows();
+//!         let release = |release: &Release| {
+//!             if !rows.is_held(&release.key, release.lease) {
+//!                 return Ok(Released::NotHeld);
+//!             }
+//!             rows.free(&release.key);
+//!             Ok(Released::Released)
+//!         };
+//!         leases.iter().map(release).collect()
+//!     }
+//!
+//!     fn watch(&self, key: &LockKey, _manager: Uuid) -> Hints {
+//!         let (sender, hints) = Hints::channel();
+//!         // The subscription is in effect.
+//!         sender.hint();
+//!         self.rows().subscribers.push((key.clone(), sender));
+//!         hints
+//!     }
+//!
+//!     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
+//!         let holder = self.rows().holder(key);
+//!         Ok(holder.map(|(lease, ttl)| Holder::new(lease.to_string(), ttl, 1)))
+//!     }
+//!
+//!     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
+//!         let mut rows = self.rows();
+//!         if rows.holder(key).is_none() {
+//!             return Ok(ForceReleased::NotHeld);
+//!         }
+//!         rows.free(key);
+//!         Ok(ForceReleased::Released)
+//!     }
+//!
+//!     async fn force_release_held_by(
+//!         &self,
+//!         key: &LockKey,
+//!         holder: &str,
+//!     ) -> Result<ForceReleased, BackendError> {
+//!         let mut rows = self.rows();
+//!         match rows.holder(key) {
+//!             Some((lease, _)) if lease.to_string() == holder => {
+//!                 rows.free(key);
+//!                 Ok(ForceReleased::Released)
+//!             }
+//!             _ => Ok(ForceReleased::NotHeld),
+//!         }
+//!     }
+//! }
+//!
+//! let store = Table::default();
+//! conformance::all(&store, &store.clone()).await;
+//! # }
+//! ```
+//!
+//! # Run the contract
+//!
+//! The feature `conformance` has the contract as test functions. The test of a store with another clock uses real time,
+//! and takes some seconds:
+//!
+//! ```toml
+//! [dev-dependencies]
+//! tower-lock = { version = "0.1", features = ["conformance"] }
+//! tokio = { version = "1", features = ["full", "test-util"] }
+//! ```
+//!
+//! ```test_harness
+//! # #[cfg(feature = "conformance")]
+//! #[tokio::test]
+//! async fn store_passes_conformance() {
+//!     use tower_lock::backend::{Memory, conformance};
+//!
+//!     // Two handles on one store, as two processes have them. Clones of `Memory` share their leases.
+//!     let store = Memory::new();
+//!     conformance::all(&store, &store.clone()).await;
+//! }
+//! ```
+//!
+//! The handles of a file are two values that opened the same file. Clones that share a mutex do not test whether two
+//! processes exclude each other. Each function uses fresh keys, so the file need not be empty. `cargo test` with
+//! `RUST_BACKTRACE=1` shows the function that failed. Run that function alone until it passes. The functions of
+//! [`conformance::node`](https://docs.rs/tower-lock/latest/tower_lock/backend/conformance/node/) are for the stores of a
+//! [`Quorum`](crate::Quorum) only.
+//!
+//! # What a failure means
+//!
+//! A panic names the broken promise, and its backtrace the function. They run in this order:
+//!
+//! | function | usual cause of a failure |
+//! |---|---|
+//! | any, with `… has no outcome` | the command returned an error, and the message has its cause |
+//! | `free_key_is_granted_…` | the two handles do not share one store; the TTL that is left has another unit, such as seconds for milliseconds |
+//! | `repeated_acquire_under_one_lease_…` | the lease that holds the key is busy for itself |
+//! | `release_frees_key_…`, `other_lease_cannot_…` | `release` or `renew` does not compare the lease |
+//! | `renewal_without_lease_…` | `renew` inserts a row |
+//! | `renewal_extends_…` | `renew` sets the TTL without a comparison, or adds it to the old one |
+//! | `batch_returns_…`, `empty_batch_…` | the results are not in the order of the items, or stop at the first `NotHeld` |
+//! | `counter_of_each_grant_…`, `counter_after_expiry_…` | the counter is a time without `+ 1`, or is removed with the row |
+//! | `expired_lease_frees_key`, `expired_lease_is_not_renewed` | a method reads a row without a look at its end |
+//! | `concurrent_acquires_…` | the comparison and the write are not one step |
+//! | `release_or_keep_…`, `extend_…`, `keep_or_extend_…` | with the defaults: `release`, or the first hint of `watch` |
+//! | `watch_in_effect_…`, with `the … subscription takes effect` | no hint when the subscription began |
+//! | `release_sends_hint_…`, `forced_release_sends_hint_…` | no hint to the other handle: the subscribers are those of one process |
+//! | `inspect_returns_…` | the id is not the text of the lease; a free key has a holder |
+//! | `forced_release_…`, with `cannot compare holders` | `force_release_held_by` is missing |
+//! | the queue: `contend_…` and those after it | with the defaults: one of the above |
+//!
+//! A message `no hint within 3s: …` names the hint that was not sent.
