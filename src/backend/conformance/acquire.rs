@@ -1,8 +1,9 @@
 //! Grants, rejections and expiry.
 
 use std::future::Future;
+use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::support::{
@@ -58,9 +59,37 @@ pub async fn expired_lease_frees_key<B: Backend>(backend: &B) {
     // The TTL starts between the call and its return.
     let lasted = granted.elapsed();
     assert!(lasted >= SHORT / 2, "{SHORT:?} were over after {lasted:?}");
-    assert_eq!(renewed(backend, &key, holder, LONG).await, Renewed::NotHeld);
-    assert_eq!(released(backend, &key, holder).await, Released::NotHeld);
+    assert_eq!(
+        renewed(backend, &key, holder, LONG).await,
+        Renewed::NotHeld,
+        "an expired lease was renewed"
+    );
+    assert_eq!(
+        released(backend, &key, holder).await,
+        Released::NotHeld,
+        "an expired lease was released"
+    );
     release(backend, &key, next).await;
+}
+
+/// Checks that a lease that has expired is not renewed, even if no other lease has acquired the key.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn expired_lease_is_not_renewed<B: Backend>(backend: &B) {
+    let (key, holder, _) = fixture("expired");
+    grant_briefly(backend, &key, holder).await;
+    let deadline = Instant::now() + SHORT + MARGIN;
+    while definite(backend.inspect(&key).await, "inspect").is_some() {
+        assert!(
+            Instant::now() < deadline,
+            "{key:?} still has a holder {MARGIN:?} after its TTL"
+        );
+        sleep(Duration::from_millis(5)).await;
+    }
+    let outcome = renewed(backend, &key, holder, LONG).await;
+    assert_eq!(outcome, Renewed::NotHeld, "an expired lease was renewed");
 }
 
 /// Checks that exactly one of many concurrent attempts is granted.

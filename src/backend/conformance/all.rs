@@ -22,6 +22,7 @@ pub async fn all<B: Backend>(one: &B, other: &B) {
     counter::counter_of_each_grant_increases(one, other).await;
     counter::counter_after_expiry_or_force_increases(one, other).await;
     acquire::expired_lease_frees_key(one).await;
+    acquire::expired_lease_is_not_renewed(one).await;
     acquire::concurrent_acquires_grant_exactly_one(one, other).await;
     keep::release_or_keep_without_watch_keeps_or_frees(one).await;
     keep::release_or_keep_of_watched_key_releases(one, other).await;

@@ -16,7 +16,11 @@ use crate::backend::{Backend, ForceReleased, Released, Renewed};
 /// Panics if the backend breaks this promise.
 pub async fn inspect_returns_holder_and_remaining_ttl<B: Backend>(backend: &B) {
     let (key, holder, _) = fixture("inspect");
-    assert_eq!(definite(backend.inspect(&key).await, "inspect"), None);
+    assert_eq!(
+        definite(backend.inspect(&key).await, "inspect"),
+        None,
+        "a free key has no holder"
+    );
     grant(backend, &key, holder, LONG).await;
     let found = definite(backend.inspect(&key).await, "inspect");
     let found = found.expect("a held key has a holder");
@@ -31,7 +35,11 @@ pub async fn inspect_returns_holder_and_remaining_ttl<B: Backend>(backend: &B) {
     );
     assert_eq!(found.hold_count, 1, "leases are not counted in the store");
     release(backend, &key, holder).await;
-    assert_eq!(definite(backend.inspect(&key).await, "inspect"), None);
+    assert_eq!(
+        definite(backend.inspect(&key).await, "inspect"),
+        None,
+        "a free key has no holder"
+    );
 }
 
 /// Checks that `force_release_held_by` releases the lease of its holder, and no later one.
@@ -43,14 +51,19 @@ pub async fn forced_release_spares_other_holder<B: Backend>(one: &B, other: &B) 
     let (key, holder, next) = fixture("force-held-by");
     let (stale, present) = (holder.to_string(), next.to_string());
     let none = ForceReleased::NotHeld;
-    assert_eq!(forced(other, &key, &stale).await, none);
+    let outcome = forced(other, &key, &stale).await;
+    assert_eq!(outcome, none, "a free key has no holder to release");
     grant(one, &key, holder, LONG).await;
-    assert_eq!(forced(other, &key, &present).await, none);
-    let released = forced(other, &key, &stale).await;
-    assert_eq!(released, ForceReleased::Released);
+    let outcome = forced(other, &key, &present).await;
+    assert_eq!(outcome, none, "only the holder that is named is released");
+    let outcome = forced(other, &key, &stale).await;
+    let released = ForceReleased::Released;
+    assert_eq!(outcome, released, "the holder that is named is released");
     grant(one, &key, next, LONG).await;
-    assert_eq!(forced(other, &key, &stale).await, none);
-    assert_eq!(renewed(one, &key, next, LONG).await, Renewed::Renewed);
+    let outcome = forced(other, &key, &stale).await;
+    assert_eq!(outcome, none, "the next holder is spared");
+    let outcome = renewed(one, &key, next, LONG).await;
+    assert_eq!(outcome, Renewed::Renewed, "the next holder keeps its lease");
     release(one, &key, next).await;
 }
 
@@ -67,12 +80,24 @@ async fn forced<B: Backend>(backend: &B, key: &LockKey, holder: &str) -> ForceRe
 pub async fn forced_release_frees_key_of_any_lease<B: Backend>(one: &B, other: &B) {
     let (key, holder, next) = fixture("force");
     let force = || other.force_release(&key);
-    assert_eq!(definite(force().await, "force"), ForceReleased::NotHeld);
+    let outcome = definite(force().await, "force_release");
+    assert_eq!(outcome, ForceReleased::NotHeld, "the key was free");
     grant(one, &key, holder, LONG).await;
-    assert_eq!(definite(force().await, "force"), ForceReleased::Released);
-    assert_eq!(renewed(one, &key, holder, LONG).await, Renewed::NotHeld);
+    let outcome = definite(force().await, "force_release");
+    assert_eq!(outcome, ForceReleased::Released, "the key was held");
+    let outcome = renewed(one, &key, holder, LONG).await;
+    assert_eq!(
+        outcome,
+        Renewed::NotHeld,
+        "a lease that was ended by force was renewed"
+    );
     grant(one, &key, next, LONG).await;
-    assert_eq!(released(one, &key, holder).await, Released::NotHeld);
+    let outcome = released(one, &key, holder).await;
+    assert_eq!(
+        outcome,
+        Released::NotHeld,
+        "a late release must not free the next holder"
+    );
     release(one, &key, next).await;
     // A slow node of a quorum may still hold an earlier lease.
     let deadline = Instant::now() + MARGIN;

@@ -99,7 +99,7 @@ pub async fn keep_or_extend_without_lease_changes_nothing<B: Backend>(backend: &
             grant(backend, &key, holder, LONG).await;
         }
         let passed = release_or_keep(backend, &key, another).await;
-        assert_eq!(passed, ReleasedOrKept::NotHeld);
+        assert_eq!(passed, ReleasedOrKept::NotHeld, "it does not hold the key");
         let extended = extend(backend, &key, another).await;
         let is_extended = matches!(extended, Extended::Kept { .. });
         assert!(!is_extended, "it does not hold the key: {extended:?}");

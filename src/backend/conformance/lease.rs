@@ -16,7 +16,8 @@ pub async fn release_frees_key_and_repeat_changes_nothing<B: Backend>(backend: &
     let (key, holder, next) = fixture("release");
     grant(backend, &key, holder, LONG).await;
     release(backend, &key, holder).await;
-    assert_eq!(released(backend, &key, holder).await, Released::NotHeld);
+    let repeat = released(backend, &key, holder).await;
+    assert_eq!(repeat, Released::NotHeld, "the key was released before");
     grant(backend, &key, next, LONG).await;
     assert_eq!(
         released(backend, &key, holder).await,
@@ -35,11 +36,10 @@ pub async fn release_frees_key_and_repeat_changes_nothing<B: Backend>(backend: &
 pub async fn other_lease_cannot_release_or_renew<B: Backend>(one: &B, other: &B) {
     let (key, holder, another) = fixture("another");
     grant(one, &key, holder, LONG).await;
-    assert_eq!(released(other, &key, another).await, Released::NotHeld);
-    assert_eq!(
-        renewed(other, &key, another, LONG * 10).await,
-        Renewed::NotHeld
-    );
+    let outcome = released(other, &key, another).await;
+    assert_eq!(outcome, Released::NotHeld, "another lease released the key");
+    let outcome = renewed(other, &key, another, LONG * 10).await;
+    assert_eq!(outcome, Renewed::NotHeld, "another lease renewed the key");
     let left = busy(other, &key, another).await;
     assert!(
         left <= LONG,
@@ -55,10 +55,12 @@ pub async fn other_lease_cannot_release_or_renew<B: Backend>(one: &B, other: &B)
 /// Panics if the backend breaks this promise.
 pub async fn renewal_without_lease_creates_none<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("renew-free");
-    assert_eq!(renewed(backend, &key, holder, LONG).await, Renewed::NotHeld);
+    let outcome = renewed(backend, &key, holder, LONG).await;
+    assert_eq!(outcome, Renewed::NotHeld, "the key was never held");
     grant(backend, &key, holder, LONG).await;
     release(backend, &key, holder).await;
-    assert_eq!(renewed(backend, &key, holder, LONG).await, Renewed::NotHeld);
+    let outcome = renewed(backend, &key, holder, LONG).await;
+    assert_eq!(outcome, Renewed::NotHeld, "a released lease was renewed");
     grant(backend, &key, next, LONG).await;
     release(backend, &key, next).await;
 }
@@ -71,16 +73,12 @@ pub async fn renewal_without_lease_creates_none<B: Backend>(backend: &B) {
 pub async fn renewal_extends_and_does_not_shorten_lease<B: Backend>(backend: &B) {
     let (key, holder, another) = fixture("renew");
     grant(backend, &key, holder, LONG).await;
-    assert_eq!(
-        renewed(backend, &key, holder, 3 * LONG).await,
-        Renewed::Renewed
-    );
+    let outcome = renewed(backend, &key, holder, 3 * LONG).await;
+    assert_eq!(outcome, Renewed::Renewed, "the lease is held");
     let left = busy(backend, &key, another).await;
     assert!(left > 2 * LONG, "renewed for {:?}, {left:?} left", 3 * LONG);
-    assert_eq!(
-        renewed(backend, &key, holder, SHORT).await,
-        Renewed::Renewed
-    );
+    let outcome = renewed(backend, &key, holder, SHORT).await;
+    assert_eq!(outcome, Renewed::Renewed, "the lease is held");
     let left = busy(backend, &key, another).await;
     assert!(left > 2 * LONG, "a short renewal cut it to {left:?}");
     release(backend, &key, holder).await;

@@ -31,7 +31,7 @@ mod queue;
 mod support;
 
 pub use acquire::{
-    concurrent_acquires_grant_exactly_one, expired_lease_frees_key,
+    concurrent_acquires_grant_exactly_one, expired_lease_frees_key, expired_lease_is_not_renewed,
     free_key_is_granted_and_held_key_is_busy, repeated_acquire_under_one_lease_is_granted,
 };
 pub use all::all;
