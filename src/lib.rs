@@ -17,8 +17,8 @@
 //! };
 //!
 //! fn app(locks: LockManager) -> Router {
-//!     // A layer: requests to the same path, one at a time.
-//!     let by_path = LockLayer::by_path(locks.clone()).wait(Duration::from_secs(2));
+//!     // A layer: writes to the same path, one at a time. Reads pass.
+//!     let by_path = LockLayer::by_path(locks.clone()).writes_only().wait(Duration::from_secs(2));
 //!     // A scope: locks of `Locked` are held until the response is complete.
 //!     let scope = LockScopeLayer::new().wait(Duration::from_secs(2));
 //!     Router::new()
@@ -45,6 +45,7 @@
 //!
 //! impl LockTarget for Transfer {
 //!     fn lock_keys(&self) -> LockKeys {
+//!         // Both or none. One lock if `from == to`, which the handler must check.
 //!         LockKeys::from([
 //!             LockKey::from_parts(["account", &self.from]),
 //!             LockKey::from_parts(["account", &self.to]),
@@ -158,7 +159,7 @@
 //! - [`RedisBackend`]: one Redis server, Sentinel or a Cluster, for any number of processes. It is wire-compatible
 //!   with Redisson's `getLock`, so services in Java and in Rust exclude and notify each other.
 //! - [`Quorum`]: several independent stores, of which any minority may be lost, at the cost of a command to each.
-//! - A [`Backend`] of your own: the feature `conformance` has its contract as test functions.
+//! - A [`Backend`] of your own: [`guide::backend`]. The feature `conformance` has its contract as test functions.
 //!
 //! The [`guide`] states for each place what it guarantees, what a failover can do to it, and what to set.
 //!

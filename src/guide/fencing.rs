@@ -78,6 +78,33 @@
 //!
 //! Compare only tokens of the same key.
 //!
+//! # Several keys
+//!
+//! A guard of several keys has one token per key. [`fencing_token`](crate::Held::fencing_token) returns the largest. If
+//! one counter serves all keys, that one is fresh for each of them. In a Cluster, each slot has its own counter. The
+//! largest token can be ahead of the counter of another key. Written to the record of that key, it rejects the next
+//! holders until their counter has passed it. So write each record with its own token, which is right in every place:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tower_lock::Error> {
+//! use tower_lock::{LockKey, LockManager};
+//!
+//! let locks = LockManager::in_memory();
+//! let [alice, bob] = ["alice", "bob"].map(|id| LockKey::from_parts(["account", id]));
+//! let guard = locks.acquire([alice.clone(), bob.clone()]).await?;
+//!
+//! // `None` if the guard does not hold the key.
+//! let token = guard.fencing_token_for(&alice).expect("a key of the acquire");
+//! // UPDATE account SET balance = $3, fence = $1 WHERE id = 'alice' AND fence <= $1;
+//! let other = guard.fencing_token_for(&bob).expect("a key of the acquire");
+//! // UPDATE account SET balance = $3, fence = $1 WHERE id = 'bob' AND fence <= $1;
+//! # assert_ne!(token, other);
+//! # assert_eq!(guard.fencing_token(), token.max(other));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Tokens fit a signed 64-bit integer, SQL `BIGINT`. They exceed 2^53, so write them as strings in JSON.
 //!
 //! # When tokens increase

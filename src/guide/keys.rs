@@ -79,7 +79,7 @@
 //!   record, or by the parsed value everywhere: `by_path_param_as` parses it. `by_path` decodes the path, so `a%40b` and
 //!   `a@b` are one key.
 //! - **All keys in one acquire.** A handler that needs two locks acquires them in one [`LockKeys`](crate::LockKeys): all
-//!   or none, in one order. If it acquires them one after the other, two requests can wait for each other until
+//!   or none, in one order, and [a duplicate only once](#when-two-keys-are-one). If it acquires them one after the other, two requests can wait for each other until
 //!   their waits end.
 //! - **Authentication and validation go outside of the lock.** A client without permission then cannot block other
 //!   clients. Timeouts go outside as well, and are longer than the wait: a busy resource is then 409 and not 408.
@@ -90,6 +90,54 @@
 //!   are not trusted, set [`read_body_first`](crate::LockLayer::read_body_first), or use `Locked<Json<..>>`, which
 //!   locks after the body.
 //! - **In doubt, lock too much.** A key that covers too much costs time. A key that covers too little loses updates.
+//!
+//! # When two keys are one
+//!
+//! A transfer from an account to itself names one key twice. An acquire removes duplicates: the guard holds one lock, and
+//! the request neither waits for itself nor is rejected. The lock does not correct the handler. One that reads both
+//! balances and then writes both overwrites the first write with the second, and creates money. Compare the two before
+//! the first write:
+//!
+//! ```
+//! # #[cfg(not(feature = "axum"))]
+//! # fn main() {}
+//! # #[cfg(feature = "axum")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use axum::{Json, Router, body::Body, http::{Request, StatusCode}, routing::post};
+//! use serde::Deserialize;
+//! use tower::ServiceExt;
+//! use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
+//!
+//! #[derive(Deserialize)]
+//! struct Transfer {
+//!     from: String,
+//!     to: String,
+//! }
+//!
+//! impl LockTarget for Transfer {
+//!     fn lock_keys(&self) -> LockKeys {
+//!         // Two keys, or one if `from == to`.
+//!         [&self.from, &self.to].map(|id| LockKey::from_parts(["account", id])).into()
+//!     }
+//! }
+//!
+//! async fn transfer(Locked(Json(transfer), guard): Locked<Json<Transfer>>) -> StatusCode {
+//!     if transfer.from == transfer.to {
+//!         return StatusCode::UNPROCESSABLE_ENTITY;
+//!     }
+//!     assert_eq!(guard.keys().len(), 2);
+//!     StatusCode::OK
+//! }
+//!
+//! let app: Router = Router::new().route("/transfers", post(transfer)).with_state(LockManager::in_memory());
+//! let to_itself = Request::post("/transfers")
+//!     .header("content-type", "application/json")
+//!     .body(Body::from(r#"{"from": "alice", "to": "alice"}"#))?;
+//! assert_eq!(app.oneshot(to_itself).await?.status(), StatusCode::UNPROCESSABLE_ENTITY);
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # Form and length
 //!
