@@ -120,7 +120,14 @@
 //!
 //! A process that ends without a shutdown keeps its locks until their leases expire.
 //! [`shutdown`](crate::LockManager::shutdown) rejects waiters, lets holders finish and releases their locks. Call it on
-//! SIGTERM and on Ctrl-C, as `examples/orders.rs` does. Its documentation has the lines for `axum::serve`.
+//! SIGTERM and on Ctrl-C, as `examples/orders.rs` does. [Its documentation](crate::LockManager::shutdown) has the lines
+//! for `axum::serve`, with the signals and a bound for requests that do not end.
+//!
+//! - Pass a `grace` that is shorter than the time after which the service manager kills the process, such as
+//!   `terminationGracePeriodSeconds` of Kubernetes.
+//! - `grace` bounds `shutdown` only. A graceful shutdown of the server has no bound, so put a `timeout` around it.
+//! - A lock whose holder does not end by then remains until its lease expires. The returned
+//!   [`Snapshot`](crate::Snapshot) counts these locks.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

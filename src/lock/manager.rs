@@ -212,17 +212,32 @@ impl LockManager {
     /// # let locks = LockManager::in_memory();
     /// # let app: axum::Router = axum::Router::new();
     /// # let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-    /// # let sigterm = async {};
+    /// use tokio::signal::unix::{SignalKind, signal};
+    /// use tokio::sync::oneshot;
+    /// use tokio::time::timeout;
+    ///
+    /// /// The longest time that requests may take to finish. Shorter than that of the service manager.
     /// const GRACE: Duration = Duration::from_secs(10);
     ///
-    /// let stopping = locks.clone();
-    /// let server = axum::serve(listener, app).with_graceful_shutdown(async move {
-    ///     sigterm.await;
-    ///     stopping.shutdown(Duration::ZERO).await; // Rejects the waiters.
-    /// });
-    /// server.await?; // Lets the requests finish.
-    /// let left = locks.shutdown(GRACE).await; // Finishes the releases.
+    /// let mut sigterm = signal(SignalKind::terminate())?;
+    /// let (stop, stopped) = oneshot::channel::<()>();
+    /// let server = axum::serve(listener, app).with_graceful_shutdown(async { drop(stopped.await) });
+    /// let server = tokio::spawn(async move { server.await });
+    /// # let this = std::process::id().to_string();
+    /// # std::process::Command::new("kill").args(["-TERM", &this]).status()?;
+    ///
+    /// tokio::select! {
+    ///     _ = sigterm.recv() => {}
+    ///     _ = tokio::signal::ctrl_c() => {}
+    /// }
+    /// drop(stop); // The server accepts no connections, and lets its requests finish.
+    /// // Rejects the waiters, and releases the locks of the requests that finish. Both end within GRACE.
+    /// let (left, served) = tokio::join!(locks.shutdown(GRACE), timeout(GRACE, server));
+    /// if !left.is_idle() || served.is_err() {
+    ///     eprintln!("still at work: {left:?}"); // These locks expire with their leases.
+    /// }
     /// # assert!(left.is_idle());
+    /// # served???;
     /// # Ok(())
     /// # }
     /// ```

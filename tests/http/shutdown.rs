@@ -62,12 +62,8 @@ async fn documented_shutdown_serves_holders_only() {
         .layer(LockLayer::by_path(locks.clone()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (terminate, terminated) = oneshot::channel::<()>();
-    let stopping = locks.clone();
-    let server = axum::serve(listener, app).with_graceful_shutdown(async move {
-        drop(terminated.await);
-        stopping.shutdown(Duration::ZERO).await;
-    });
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = axum::serve(listener, app).with_graceful_shutdown(async { drop(stopped.await) });
     let server = tokio::spawn(server.into_future());
 
     let send = || async move {
@@ -78,12 +74,16 @@ async fn documented_shutdown_serves_holders_only() {
     let finish = running.recv().await.unwrap();
     let waiter = tokio::spawn(send());
     within(PATIENCE, "a waiter", || locks.snapshot().waiting == 1).await;
-    drop(terminate);
-    let rejected = timeout(PATIENCE, waiter).await.expect("at once").unwrap();
-    assert_eq!(rejected, StatusCode::SERVICE_UNAVAILABLE);
-    drop(finish);
-    assert_eq!(holder.await.unwrap(), StatusCode::OK);
-    server.await.unwrap().unwrap();
-    assert!(locks.shutdown(PATIENCE).await.is_idle());
+    drop(stop);
+    let stopping = async { tokio::join!(locks.shutdown(PATIENCE), timeout(PATIENCE, server)) };
+    let clients = async {
+        let rejected = timeout(PATIENCE, waiter).await.expect("at once").unwrap();
+        assert_eq!(rejected, StatusCode::SERVICE_UNAVAILABLE);
+        drop(finish);
+        assert_eq!(holder.await.unwrap(), StatusCode::OK);
+    };
+    let ((left, served), ()) = tokio::join!(stopping, clients);
+    assert!(left.is_idle());
+    served.expect("it ends").unwrap().unwrap();
     nothing_is_left(&redis, &[], Duration::ZERO, "the end of the server").await;
 }
