@@ -100,6 +100,49 @@ use crate::{Error, Held, LockKeys, LockManager, LockScope, Owner};
 /// - The state does not supply a [`LockManager`]. Write `.with_state(locks)`, or implement `FromRef` for the
 ///   state.
 ///
+/// This handler compiles:
+///
+/// ```
+/// # use axum::{Json, Router, extract::Path, routing::post};
+/// # use serde::Deserialize;
+/// # use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
+/// # #[derive(Deserialize)] struct Ship { order: String }
+/// impl LockTarget for Ship {
+///     fn lock_keys(&self) -> LockKeys {
+///         LockKey::from_parts(["order", &self.order]).into()
+///     }
+/// }
+/// async fn ship(Path(shop): Path<String>, Locked(Json(ship), guard): Locked<Json<Ship>>) {}
+/// # let app: Router<LockManager> = Router::new().route("/{shop}/ship", post(ship));
+/// ```
+///
+/// The same extractors in another order do not, because the body is not last:
+///
+/// ```compile_fail
+/// # use axum::{Json, Router, extract::Path, routing::post};
+/// # use serde::Deserialize;
+/// # use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
+/// # #[derive(Deserialize)] struct Ship { order: String }
+/// # impl LockTarget for Ship {
+/// #     fn lock_keys(&self) -> LockKeys {
+/// #         LockKey::from_parts(["order", &self.order]).into()
+/// #     }
+/// # }
+/// async fn ship(Locked(Json(ship), guard): Locked<Json<Ship>>, Path(shop): Path<String>) {}
+/// # let app: Router<LockManager> = Router::new().route("/{shop}/ship", post(ship));
+/// ```
+///
+/// Neither does the first one without the `impl LockTarget`:
+///
+/// ```compile_fail
+/// # use axum::{Json, Router, extract::Path, routing::post};
+/// # use serde::Deserialize;
+/// # use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
+/// # #[derive(Deserialize)] struct Ship { order: String }
+/// async fn ship(Path(shop): Path<String>, Locked(Json(ship), guard): Locked<Json<Ship>>) {}
+/// # let app: Router<LockManager> = Router::new().route("/{shop}/ship", post(ship));
+/// ```
+///
 /// # A state with other values
 ///
 /// `FromRef` supplies the manager from a state of the program. It cannot be implemented for `Arc<App>`, because

@@ -160,13 +160,35 @@ impl fmt::Debug for Hold {
 /// [`Held`], which has the state of the lock. There is one guard for each hold: `guard.clone()`
 /// returns a [`Held`], which does not extend the hold.
 ///
-/// Dropping never blocks and needs no runtime: without one, the lease expires. Note that
-/// `let _ = …` drops at once, and `let _guard = …` at the end of the scope.
+/// Dropping never blocks and needs no runtime: without one, the lease expires.
+///
+/// # Guards that are dropped at once
+///
+/// A guard that is bound to no variable locks nothing. The compiler warns about the first line. The second one needs
+/// a lint that is off by default: put `#![deny(let_underscore_drop)]` at the top of the crate.
 ///
 /// ```compile_fail
-/// # #![deny(unused_must_use)]
+/// #![deny(unused_must_use)]
 /// # async fn example(locks: tower_lock::LockManager) -> Result<(), tower_lock::Error> {
-/// locks.acquire("order:42").await?; // dropped at once: nothing would be locked
+/// locks.acquire("order:42").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// ```compile_fail
+/// #![deny(let_underscore_drop)]
+/// # async fn example(locks: tower_lock::LockManager) -> Result<(), tower_lock::Error> {
+/// let _ = locks.acquire("order:42").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A variable whose name begins with an underscore lives until the end of its scope:
+///
+/// ```
+/// #![deny(unused_must_use, let_underscore_drop)]
+/// # async fn example(locks: tower_lock::LockManager) -> Result<(), tower_lock::Error> {
+/// let _guard = locks.acquire("order:42").await?;
 /// # Ok(())
 /// # }
 /// ```
