@@ -8,14 +8,14 @@ use std::task::{Context, Poll};
 use tokio::time::{Sleep, sleep, sleep_until};
 use tower_lock::{AcquireFuture, Error, LockGuard, LockManager, Owner};
 
+use crate::environment::Environment;
 use crate::executor::Origin;
 use crate::plan::{self, Acquire, Fate, Release, Step, Wait};
 use crate::time::{MS, Time, duration};
 use crate::wire::key;
-use crate::world::World;
 
 pub struct Actor {
-    pub world: Arc<World>,
+    pub environment: Arc<Environment>,
     pub locks: LockManager,
     /// The owners that actors of this manager share.
     pub owners: Vec<Owner>,
@@ -45,20 +45,23 @@ impl Actor {
                 Step::Block(pause) => self.block(ms(pause)).await,
                 Step::Inspect(n) => {
                     let holder = self.locks.inspect(key(n)).await;
-                    self.world.trace(|| {
+                    self.environment.trace(|| {
                         let waiters = holder.map(|info| info.map(|info| info.waiters));
                         format!("m{} inspects k{n}: {waiters:?} waiters", self.manager)
                     });
                 }
                 Step::Force(n) => {
                     let forced = self.locks.force_release(key(n)).await;
-                    (self.world).trace(|| format!("m{} forces k{n}: {forced:?}", self.manager));
+                    (self.environment)
+                        .trace(|| format!("m{} forces k{n}: {forced:?}", self.manager));
                 }
                 Step::Shutdown(grace) => {
-                    self.world.seen.lock().unwrap().closing[self.manager] = true;
-                    self.world.trace(|| format!("m{} shuts down", self.manager));
+                    self.environment.seen.lock().unwrap().closing[self.manager] = true;
+                    self.environment
+                        .trace(|| format!("m{} shuts down", self.manager));
                     let left = self.locks.shutdown(duration(ms(grace))).await;
-                    (self.world).trace(|| format!("m{} is shut down: {left:?}", self.manager));
+                    (self.environment)
+                        .trace(|| format!("m{} is shut down: {left:?}", self.manager));
                 }
             }
         }
@@ -76,9 +79,9 @@ impl Actor {
 
     /// Returns when the runtime has been blocked for so long.
     async fn block(&self, pause: Time) {
-        let until = self.world.awake() + pause;
-        let runtime = self.world.runtime(self.manager, self.runtime);
-        (self.world).trace(|| {
+        let until = self.environment.awake() + pause;
+        let runtime = self.environment.runtime(self.manager, self.runtime);
+        (self.environment).trace(|| {
             let (manager, runtime) = (self.manager, self.runtime);
             format!("m{manager}r{runtime} is blocked for {} ms", pause / MS)
         });
@@ -96,7 +99,7 @@ impl Actor {
     }
 
     async fn acquire(&self, acquire: &Acquire, owner: Option<Owner>) -> Option<Kept> {
-        let world = &self.world;
+        let environment = &self.environment;
         let keys: Vec<_> = acquire.keys.iter().map(|n| key(*n)).collect();
         let mut request = self.locks.acquire(keys);
         request = match acquire.wait {
@@ -114,8 +117,8 @@ impl Actor {
             request = request.owner(owner);
         }
         let waiting = Waiting {
-            world: Arc::clone(world),
-            id: world.acquire_starts(self.manager, self.runtime, acquire, owner),
+            environment: Arc::clone(environment),
+            id: environment.acquire_starts(self.manager, self.runtime, acquire, owner),
         };
         let attention = Attention {
             waiting: &waiting,
@@ -131,33 +134,33 @@ impl Actor {
         let outcome = attention.await;
         match outcome {
             Some(Ok(guard)) => {
-                let waiter = world.acquire_ends(waiting.id, || "is served".to_owned())?;
-                let id = world.granted(&waiter, acquire, &guard);
+                let waiter = environment.acquire_ends(waiting.id, || "is served".to_owned())?;
+                let id = environment.granted(&waiter, acquire, &guard);
                 self.listen(id, &guard);
                 Some(Kept {
-                    world: Arc::clone(world),
+                    environment: Arc::clone(environment),
                     id,
                     guard: Some(guard),
                 })
             }
             Some(Err(error)) => {
-                world.acquire_ends(waiting.id, || format!("fails: {:?}", error.kind()));
+                environment.acquire_ends(waiting.id, || format!("fails: {:?}", error.kind()));
                 None
             }
             None => {
-                world.acquire_ends(waiting.id, || "is dropped".to_owned());
+                environment.acquire_ends(waiting.id, || "is dropped".to_owned());
                 None
             }
         }
     }
 
     fn listen(&self, id: u64, guard: &LockGuard) {
-        let world = Arc::clone(&self.world);
+        let environment = Arc::clone(&self.environment);
         let held = guard.held();
-        let runtime = self.world.runtime(self.manager, self.runtime);
+        let runtime = self.environment.runtime(self.manager, self.runtime);
         let listener = async move {
             held.lost().await;
-            world.loss_reported(id);
+            environment.loss_reported(id);
         };
         runtime.start(Box::pin(listener), Origin::Simulation);
     }
@@ -165,13 +168,13 @@ impl Actor {
 
 /// A pending acquire, as the simulation sees it.
 struct Waiting {
-    world: Arc<World>,
+    environment: Arc<Environment>,
     id: u64,
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.world
+        self.environment
             .acquire_ends(self.id, || "is dropped with its caller".to_owned());
     }
 }
@@ -201,7 +204,7 @@ impl Future for Attention<'_> {
             }
             this.stalled = false;
             this.timer = None;
-            this.waiting.world.acquire_goes_on(this.waiting.id);
+            this.waiting.environment.acquire_goes_on(this.waiting.id);
         }
         this.polls += 1;
         if let Poll::Ready(outcome) = this.request.as_mut().poll(context) {
@@ -217,18 +220,18 @@ impl Future for Attention<'_> {
                 }
             }
             Fate::Stalled { polls, pause } if this.polls == polls => {
-                let world = &this.waiting.world;
-                let until = world.instant(world.awake() + ms(pause));
+                let environment = &this.waiting.environment;
+                let until = environment.instant(environment.awake() + ms(pause));
                 let mut timer = Box::pin(sleep_until(until));
                 // Registers the waker.
                 let _pending = timer.as_mut().poll(context);
                 this.timer = Some(timer);
                 this.stalled = true;
-                world.acquire_stalls(this.waiting.id);
+                environment.acquire_stalls(this.waiting.id);
             }
             Fate::Forgotten { polls } if this.polls == polls => {
                 this.stalled = true;
-                this.waiting.world.acquire_stalls(this.waiting.id);
+                this.waiting.environment.acquire_stalls(this.waiting.id);
             }
             _ => {}
         }
@@ -238,7 +241,7 @@ impl Future for Attention<'_> {
 
 /// A guard whose release the simulation sees.
 struct Kept {
-    world: Arc<World>,
+    environment: Arc<Environment>,
     id: u64,
     guard: Option<LockGuard>,
 }
@@ -252,14 +255,14 @@ impl Kept {
         let Some(guard) = self.guard.take() else {
             return;
         };
-        let (world, id) = (Arc::clone(&self.world), self.id);
+        let (environment, id) = (Arc::clone(&self.environment), self.id);
         let polls = match how {
             Release::Dropped => {
                 self.guard = Some(guard);
                 return;
             }
             Release::DroppedOutside => {
-                world.released(id, false, "is dropped outside of a runtime");
+                environment.released(id, false, "is dropped outside of a runtime");
                 let outside = tower_lock::test_util::leave();
                 drop(guard);
                 drop(outside);
@@ -269,10 +272,10 @@ impl Kept {
             Release::AwaitedForPolls(polls) => polls,
         };
         let release = Ending {
-            id: world.release_starts(id),
-            world: Arc::clone(&world),
+            id: environment.release_starts(id),
+            environment: Arc::clone(&environment),
         };
-        world.released(id, true, "is released");
+        environment.released(id, true, "is released");
         let mut future = Box::pin(guard.release());
         let mut left = polls;
         let outcome = poll_fn(|context| {
@@ -287,14 +290,14 @@ impl Kept {
         })
         .await;
         let how = format!("ends: {:?}", outcome.map(|it| it.map_err(|e| e.kind())));
-        release.world.release_ends(release.id, &how);
+        release.environment.release_ends(release.id, &how);
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(guard) = self.guard.take() {
-            self.world.released(self.id, true, "is dropped");
+            self.environment.released(self.id, true, "is dropped");
             drop(guard);
         }
     }
@@ -302,12 +305,12 @@ impl Drop for Kept {
 
 /// A release that is awaited, as the simulation sees it.
 struct Ending {
-    world: Arc<World>,
+    environment: Arc<Environment>,
     id: u64,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.world.release_ends(self.id, "is over");
+        self.environment.release_ends(self.id, "is over");
     }
 }

@@ -25,6 +25,7 @@
 mod actor;
 mod check;
 mod draw;
+mod environment;
 mod executor;
 mod plan;
 mod queue;
@@ -37,7 +38,6 @@ mod tests;
 mod time;
 mod violation;
 mod wire;
-mod world;
 
 use std::collections::BTreeMap;
 use std::env;

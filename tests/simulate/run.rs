@@ -10,12 +10,12 @@ use tokio::time::sleep_until;
 use tower_lock::{LockManager, test_util};
 
 use crate::actor::Actor;
+use crate::environment::{Environment, Managers, OUTSIDE, Weather};
 use crate::executor::{Mode, Origin, Runtime, Task};
 use crate::plan::{Event, Ms, Plan, What};
 use crate::time::{MS, SECOND, Time, duration};
 use crate::violation::{Invariant, Violation};
 use crate::wire::{Wire, key};
-use crate::world::{Managers, OUTSIDE, Weather, World};
 
 /// More polls than any plan takes.
 const MOST_POLLS: usize = 500_000;
@@ -54,7 +54,7 @@ pub fn run(plan: &Plan, traced: bool) -> Ran {
 }
 
 struct Simulation {
-    world: Arc<World>,
+    environment: Arc<Environment>,
     managers: Managers,
     /// The events to come, the next one last.
     events: Vec<Event>,
@@ -70,26 +70,29 @@ fn ms(time: Ms) -> Time {
 
 impl Simulation {
     fn new(plan: Plan, traced: bool) -> Self {
-        let world = World::new(plan, traced);
-        let plan = &world.plan;
+        let environment = Environment::new(plan, traced);
+        let plan = &environment.plan;
         let mut ids = 0;
         for manager in &plan.managers {
             let runtimes = (0..manager.runtimes).map(|_| {
                 ids += 1;
-                Runtime::new(ids, 0, &world.alarm)
+                Runtime::new(ids, 0, &environment.alarm)
             });
             let runtimes = runtimes.collect();
-            world.runtimes.lock().unwrap().push(runtimes);
+            environment.runtimes.lock().unwrap().push(runtimes);
         }
         let managers: Managers = (plan.managers.iter().enumerate())
             .map(|(manager, settings)| {
-                let world = Arc::clone(&world);
-                LockManager::builder(Wire { world, manager })
-                    .watchdog_timeout(duration(ms(settings.watchdog)))
-                    .max_waiters(settings.max_waiters)
-                    .max_waiters_per_key(settings.max_waiters_per_key)
-                    .build()
-                    .unwrap()
+                let environment = Arc::clone(&environment);
+                LockManager::builder(Wire {
+                    environment,
+                    manager,
+                })
+                .watchdog_timeout(duration(ms(settings.watchdog)))
+                .max_waiters(settings.max_waiters)
+                .max_waiters_per_key(settings.max_waiters_per_key)
+                .build()
+                .unwrap()
             })
             .collect();
         let owners: Vec<Vec<_>> = (managers.iter())
@@ -97,7 +100,7 @@ impl Simulation {
             .collect();
         for plan in &plan.actors {
             let actor = Actor {
-                world: Arc::clone(&world),
+                environment: Arc::clone(&environment),
                 locks: managers[plan.manager].clone(),
                 owners: owners[plan.manager].clone(),
                 manager: plan.manager,
@@ -108,28 +111,28 @@ impl Simulation {
                 tokio::time::sleep(start).await;
                 actor.run(steps).await;
             };
-            let runtime = world.runtime(plan.manager, plan.runtime);
+            let runtime = environment.runtime(plan.manager, plan.runtime);
             runtime.start(Box::pin(task), Origin::Simulation);
         }
         let mut events = plan.events.clone();
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
         Self {
-            random: world.random(1 << 60),
+            random: environment.random(1 << 60),
             managers,
             events,
             polls: 0,
             graves: Vec::new(),
-            world,
+            environment,
         }
     }
 
     async fn run(mut self) -> Ran {
-        self.run_until(ms(self.world.plan.length)).await;
-        if self.world.violation().is_none() {
+        self.run_until(ms(self.environment.plan.length)).await;
+        if self.environment.violation().is_none() {
             self.clean_up().await;
         }
-        let violation = self.world.violation();
-        let trace = self.world.take_trace();
+        let violation = self.environment.violation();
+        let trace = self.environment.take_trace();
         self.tear_down();
         Ran {
             violation,
@@ -141,8 +144,8 @@ impl Simulation {
     /// Runs until that time, or the first violation.
     async fn run_until(&mut self, end: Time) {
         loop {
-            self.world.observe(&self.managers);
-            if self.world.violation().is_some() {
+            self.environment.observe(&self.managers);
+            if self.environment.violation().is_some() {
                 return;
             }
             if self.resume_or_happen() {
@@ -151,7 +154,7 @@ impl Simulation {
             if self.poll_one() {
                 continue;
             }
-            if self.world.awake() >= end {
+            if self.environment.awake() >= end {
                 return;
             }
             self.wait(end).await;
@@ -159,7 +162,7 @@ impl Simulation {
     }
 
     fn resume_or_happen(&mut self) -> bool {
-        let (awake, now) = (self.world.awake(), self.world.now());
+        let (awake, now) = (self.environment.awake(), self.environment.now());
         for runtime in self.runtimes() {
             if let Mode::Paused { until } = runtime.mode()
                 && until <= awake
@@ -168,7 +171,7 @@ impl Simulation {
                 return true;
             }
         }
-        if self.world.happen() {
+        if self.environment.happen() {
             return true;
         }
         let due = (self.events.last()).is_some_and(|event| ms(event.at) <= awake);
@@ -179,14 +182,14 @@ impl Simulation {
     }
 
     fn runtimes(&self) -> Vec<Arc<Runtime>> {
-        let runtimes = self.world.runtimes.lock().unwrap();
+        let runtimes = self.environment.runtimes.lock().unwrap();
         runtimes.iter().flatten().map(Arc::clone).collect()
     }
 
     /// Polls one of the tasks that are ready.
     fn poll_one(&mut self) -> bool {
         let ready: Vec<(usize, usize, Arc<Runtime>)> = {
-            let runtimes = self.world.runtimes.lock().unwrap();
+            let runtimes = self.environment.runtimes.lock().unwrap();
             let all = runtimes.iter().enumerate().flat_map(|(manager, of)| {
                 let of = of.iter().enumerate();
                 of.map(move |(n, runtime)| (manager, n, Arc::clone(runtime)))
@@ -203,13 +206,13 @@ impl Simulation {
         } else {
             0
         };
-        self.world.set_current(*manager, *n);
+        self.environment.set_current(*manager, *n);
         runtime.poll_one(task);
-        self.world.set_current(OUTSIDE, OUTSIDE);
+        self.environment.set_current(OUTSIDE, OUTSIDE);
         self.polls += 1;
         if self.polls > MOST_POLLS {
             let polls = self.polls;
-            self.world
+            self.environment
                 .violate(Invariant::Livelock, || format!("{polls} polls"));
         }
         true
@@ -224,13 +227,13 @@ impl Simulation {
                 Mode::Paused { until } => Some(until),
                 _ => None,
             });
-        let next = (resumes.chain(self.world.next_event()))
+        let next = (resumes.chain(self.environment.next_event()))
             .chain(self.events.last().map(|event| ms(event.at)))
             .fold(end, Time::min);
         let runtimes = self.runtimes();
-        let mut timer = pin!(sleep_until(self.world.instant(next)));
+        let mut timer = pin!(sleep_until(self.environment.instant(next)));
         poll_fn(|context| {
-            self.world.alarm.set(context.waker());
+            self.environment.alarm.set(context.waker());
             if runtimes.iter().any(|runtime| runtime.is_ready()) {
                 return Poll::Ready(());
             }
@@ -240,41 +243,43 @@ impl Simulation {
     }
 
     fn happen(&mut self, what: What) {
-        let world = Arc::clone(&self.world);
-        world.trace(|| format!("EVENT {what:?}"));
-        let (awake, now) = (world.awake(), world.now());
+        let environment = Arc::clone(&self.environment);
+        environment.trace(|| format!("EVENT {what:?}"));
+        let (awake, now) = (environment.awake(), environment.now());
         match what {
             What::Idle {
                 manager,
                 runtime,
                 pause,
-            } => world.runtime(manager, runtime).pause(awake + ms(pause)),
-            What::Stop { manager, runtime } => world.runtime(manager, runtime).stop(),
+            } => environment
+                .runtime(manager, runtime)
+                .pause(awake + ms(pause)),
+            What::Stop { manager, runtime } => environment.runtime(manager, runtime).stop(),
             What::End {
                 manager,
                 runtime,
                 outside,
             } => {
-                world.set_current(manager, runtime);
-                world.runtime(manager, runtime).end(outside);
-                world.set_current(OUTSIDE, OUTSIDE);
+                environment.set_current(manager, runtime);
+                environment.runtime(manager, runtime).end(outside);
+                environment.set_current(OUTSIDE, OUTSIDE);
             }
             What::Kill { manager } => {
-                world.seen.lock().unwrap().kill(manager);
-                let runtimes = world.runtimes.lock().unwrap()[manager].clone();
+                environment.seen.lock().unwrap().kill(manager);
+                let runtimes = environment.runtimes.lock().unwrap()[manager].clone();
                 for runtime in runtimes {
                     self.graves.extend(runtime.kill());
                 }
             }
             What::Suspend(pause) => {
-                world.suspend(ms(pause));
-                world.seen.lock().unwrap().resumed = world.now();
+                environment.suspend(ms(pause));
+                environment.seen.lock().unwrap().resumed = environment.now();
             }
-            What::StepForward(step) => world.store.lock().unwrap().step(ms(step), now),
-            What::StepBack(step) => world.store.lock().unwrap().step(-ms(step), now),
-            What::EmptyRestart => world.store.lock().unwrap().restart(now),
-            What::Recovery { manager } => world.store.lock().unwrap().recovered(manager),
-            What::NoHints { pause } => world.drop_hints_until(awake + ms(pause)),
+            What::StepForward(step) => environment.store.lock().unwrap().step(ms(step), now),
+            What::StepBack(step) => environment.store.lock().unwrap().step(-ms(step), now),
+            What::EmptyRestart => environment.store.lock().unwrap().restart(now),
+            What::Recovery { manager } => environment.store.lock().unwrap().recovered(manager),
+            What::NoHints { pause } => environment.drop_hints_until(awake + ms(pause)),
             What::Trouble {
                 manager,
                 key,
@@ -282,7 +287,7 @@ impl Simulation {
                 pause,
                 share,
                 kind,
-            } => world.add_weather(Weather {
+            } => environment.add_weather(Weather {
                 until: awake + ms(pause),
                 manager,
                 key,
@@ -295,26 +300,26 @@ impl Simulation {
 
     /// I10: lets every caller go, heals the store, and looks at what is left.
     async fn clean_up(&mut self) {
-        let world = Arc::clone(&self.world);
-        world.trace(|| "CLEAN UP".to_owned());
+        let environment = Arc::clone(&self.environment);
+        environment.trace(|| "CLEAN UP".to_owned());
         self.events.clear();
-        world.heal();
-        let now = world.now();
+        environment.heal();
+        let now = environment.now();
         let mut rescued = Vec::new();
         for manager in 0..self.managers.len() {
-            if world.seen.lock().unwrap().killed[manager] {
+            if environment.seen.lock().unwrap().killed[manager] {
                 continue;
             }
-            let runtimes = world.runtimes.lock().unwrap()[manager].clone();
+            let runtimes = environment.runtimes.lock().unwrap()[manager].clone();
             for (n, runtime) in runtimes.iter().enumerate() {
-                world.set_current(manager, n);
+                environment.set_current(manager, n);
                 runtime.resume(now);
                 match runtime.mode() {
                     Mode::Stopped => runtime.end(true),
                     _ => runtime.drop_actors(),
                 }
             }
-            world.set_current(OUTSIDE, OUTSIDE);
+            environment.set_current(OUTSIDE, OUTSIDE);
             if runtimes.iter().all(|runtime| runtime.mode() == Mode::Ended) {
                 rescued.push(manager);
             }
@@ -322,11 +327,11 @@ impl Simulation {
         for manager in rescued {
             self.rescue(manager);
         }
-        let start = world.awake();
-        while world.awake() < start + CLEAN_UP && !self.is_clean() {
-            let step = (world.awake() + 100 * MS).min(start + CLEAN_UP);
+        let start = environment.awake();
+        while environment.awake() < start + CLEAN_UP && !self.is_clean() {
+            let step = (environment.awake() + 100 * MS).min(start + CLEAN_UP);
             self.run_until(step).await;
-            if world.violation().is_some() {
+            if environment.violation().is_some() {
                 return;
             }
         }
@@ -336,10 +341,10 @@ impl Simulation {
     /// Gives a process a runtime that runs, and lets the engine know of it.
     fn rescue(&self, manager: usize) {
         let id = 1_000 + u64::try_from(manager).unwrap();
-        let runtime = Runtime::new(id, self.world.now(), &self.world.alarm);
-        self.world.runtimes.lock().unwrap()[manager].push(Arc::clone(&runtime));
+        let runtime = Runtime::new(id, self.environment.now(), &self.environment.alarm);
+        self.environment.runtimes.lock().unwrap()[manager].push(Arc::clone(&runtime));
         let locks = self.managers[manager].clone();
-        let keys = self.world.plan.keys;
+        let keys = self.environment.plan.keys;
         let task = async move {
             // One that is shut down refuses acquires, and takes up its work here.
             drop(locks.acquire(key(keys)).no_wait().await);
@@ -356,8 +361,8 @@ impl Simulation {
 
     /// What is left behind, in words.
     fn left(&self) -> Vec<String> {
-        let world = &self.world;
-        let killed = world.seen.lock().unwrap().killed.clone();
+        let environment = &self.environment;
+        let killed = environment.seen.lock().unwrap().killed.clone();
         let mut left = Vec::new();
         for (manager, locks) in self.managers.iter().enumerate() {
             if killed[manager] {
@@ -367,22 +372,22 @@ impl Simulation {
             if !snapshot.is_idle() {
                 left.push(format!("m{manager} is not idle: {snapshot:?}"));
             }
-            let runtimes = world.runtimes.lock().unwrap()[manager].clone();
+            let runtimes = environment.runtimes.lock().unwrap()[manager].clone();
             let tasks: usize = runtimes.iter().map(|it| it.engine_tasks()).sum();
             if tasks > 0 {
                 left.push(format!("m{manager} has {tasks} tasks"));
             }
         }
-        let mut store = world.store.lock().unwrap();
-        for (key, lease) in store.held(world.now()) {
-            let number = crate::world::number(lease);
+        let mut store = environment.store.lock().unwrap();
+        for (key, lease) in store.held(environment.now()) {
+            let number = crate::environment::number(lease);
             let manager = store.records.get(&lease).map(|record| record.manager);
             left.push(format!("k{key} is held by lease {number} of m{manager:?}"));
         }
-        for key in 0..world.plan.keys {
-            let queued = store.queued(key, world.now()).into_iter();
+        for key in 0..environment.plan.keys {
+            let queued = store.queued(key, environment.now()).into_iter();
             for (lease, manager) in queued.filter(|(_, manager)| !killed[*manager]) {
-                let lease = crate::world::number(lease);
+                let lease = crate::environment::number(lease);
                 left.push(format!("lease {lease} of m{manager} queues for k{key}"));
             }
         }
@@ -398,7 +403,7 @@ impl Simulation {
     fn check_clean(&self) {
         let left = self.left();
         if !left.is_empty() {
-            self.world
+            self.environment
                 .violate(Invariant::LeftBehind, || left.join("; "));
         }
     }
@@ -409,7 +414,7 @@ impl Simulation {
         }
         let _outside = test_util::leave();
         self.graves.clear();
-        self.world.runtimes.lock().unwrap().clear();
+        self.environment.runtimes.lock().unwrap().clear();
         self.managers.clear();
     }
 }

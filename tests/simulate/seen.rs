@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 use tower_lock::backend::LeaseId;
 use tower_lock::{FencingToken, Held, LockGuard, Owner};
 
+use crate::environment::Environment;
 use crate::plan::{Acquire, Plan, Wait};
 use crate::time::{MS, RESPONSE_TIMEOUT, SECOND, Time};
 use crate::violation::Invariant;
 use crate::wire::index;
-use crate::world::World;
 
 /// At least as long as every lease that a plan asks for.
 pub const LONGEST_LEASE: Time = 5 * SECOND + 100 * MS;
@@ -162,7 +162,7 @@ impl Seen {
 }
 
 /// The events of the actors.
-impl World {
+impl Environment {
     pub fn acquire_starts(
         &self,
         manager: usize,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use tower_lock::LockManager;
 
 use crate::draw::{Weights, draw};
+use crate::environment::Environment;
 use crate::plan::{self, Acquire, Actor, Event, Fate, Manager, Plan, Release, Step, Wait, What};
 use crate::run::run;
 use crate::shrink::shrink;
@@ -12,7 +13,6 @@ use crate::store::{Item, Outcome, Store};
 use crate::time::{MS, SECOND};
 use crate::violation::{Invariant, Violation};
 use crate::wire::{Wire, key};
-use crate::world::World;
 
 #[test]
 fn seed_gives_same_trace_twice() {
@@ -79,50 +79,59 @@ fn item(manager: u128, ttl: i64) -> Item {
 
 /// Lets `test` act on two processes, each with a wire of its own to one store, and returns what
 /// is violated then.
-async fn violated<F>(test: impl FnOnce(Arc<World>, Vec<LockManager>) -> F) -> Option<Violation>
+async fn violated<F>(
+    test: impl FnOnce(Arc<Environment>, Vec<LockManager>) -> F,
+) -> Option<Violation>
 where
     F: Future<Output = ()>,
 {
-    let world = World::new(plan(), false);
-    let runtime = crate::executor::Runtime::new(1, 0, &world.alarm);
-    *world.runtimes.lock().unwrap() = vec![vec![Arc::clone(&runtime)], vec![runtime]];
+    let environment = Environment::new(plan(), false);
+    let runtime = crate::executor::Runtime::new(1, 0, &environment.alarm);
+    *environment.runtimes.lock().unwrap() = vec![vec![Arc::clone(&runtime)], vec![runtime]];
     let managers: Vec<_> = (0..2)
         .map(|manager| {
-            let world = Arc::clone(&world);
-            let wire = Wire { world, manager };
+            let environment = Arc::clone(&environment);
+            let wire = Wire {
+                environment,
+                manager,
+            };
             LockManager::builder(wire).build().unwrap()
         })
         .collect();
-    test(Arc::clone(&world), managers.clone()).await;
-    world.observe(&managers);
-    world.violation()
+    test(Arc::clone(&environment), managers.clone()).await;
+    environment.observe(&managers);
+    environment.violation()
 }
 
 /// Acquires, with the wire driven by hand.
-async fn guard(world: &World, locks: &LockManager, manager: usize) -> tower_lock::LockGuard {
+async fn guard(
+    environment: &Environment,
+    locks: &LockManager,
+    manager: usize,
+) -> tower_lock::LockGuard {
     let request = acquire();
-    let id = world.acquire_starts(manager, 0, &request, None);
+    let id = environment.acquire_starts(manager, 0, &request, None);
     let mut future = Box::pin(locks.acquire(key(0)).into_future());
     let guard = loop {
-        while world.happen() {}
+        while environment.happen() {}
         tokio::select! {
             biased;
             guard = &mut future => break guard.unwrap(),
             () = tokio::time::sleep(std::time::Duration::from_millis(1)) => {}
         }
     };
-    let waiter = world.acquire_ends(id, String::new).unwrap();
-    world.granted(&waiter, &request, &guard);
+    let waiter = environment.acquire_ends(id, String::new).unwrap();
+    environment.granted(&waiter, &request, &guard);
     guard
 }
 
 #[tokio::test(start_paused = true)]
 async fn checker_accepts_one_guard() {
     let guards = Mutex::new(Vec::new());
-    let violation = violated(|world, managers| {
+    let violation = violated(|environment, managers| {
         let guards = &guards;
         async move {
-            let one = guard(&world, &managers[0], 0).await;
+            let one = guard(&environment, &managers[0], 0).await;
             guards.lock().unwrap().push(one);
         }
     });
@@ -132,12 +141,12 @@ async fn checker_accepts_one_guard() {
 #[tokio::test(start_paused = true)]
 async fn checker_finds_invented_overlap() {
     let guards = Mutex::new(Vec::new());
-    let violation = violated(|world, managers| {
+    let violation = violated(|environment, managers| {
         let guards = &guards;
         async move {
-            let one = guard(&world, &managers[0], 0).await;
+            let one = guard(&environment, &managers[0], 0).await;
             // The store frees the key without a notification.
-            let lease = world.store.lock().unwrap().held(world.now())[0].1;
+            let lease = environment.store.lock().unwrap().held(environment.now())[0].1;
             let release = Item {
                 key: 0,
                 lease: Some(lease),
@@ -145,12 +154,16 @@ async fn checker_finds_invented_overlap() {
                 listens: false,
                 next: None,
             };
-            let now = world.now();
-            let freed =
-                (world.store.lock().unwrap()).execute(plan::Command::Release, &release, now, now);
+            let now = environment.now();
+            let freed = (environment.store.lock().unwrap()).execute(
+                plan::Command::Release,
+                &release,
+                now,
+                now,
+            );
             assert!(matches!(freed, Outcome::Released { .. }));
-            let two = guard(&world, &managers[1], 1).await;
-            world.check_exclusion(&world.seen.lock().unwrap());
+            let two = guard(&environment, &managers[1], 1).await;
+            environment.check_exclusion(&environment.seen.lock().unwrap());
             guards.lock().unwrap().extend([one, two]);
         }
     });
@@ -161,13 +174,13 @@ async fn checker_finds_invented_overlap() {
 #[tokio::test(start_paused = true)]
 async fn checker_finds_guard_without_lease() {
     let guards = Mutex::new(Vec::new());
-    let violation = violated(|world, managers| {
+    let violation = violated(|environment, managers| {
         let guards = &guards;
         async move {
-            let one = guard(&world, &managers[0], 0).await;
-            world.store.lock().unwrap().restart(world.now());
+            let one = guard(&environment, &managers[0], 0).await;
+            environment.store.lock().unwrap().restart(environment.now());
             // As if the store had not lost it.
-            for record in world.store.lock().unwrap().records.values_mut() {
+            for record in environment.store.lock().unwrap().records.values_mut() {
                 record.broken = false;
             }
             guards.lock().unwrap().push(one);
@@ -179,8 +192,8 @@ async fn checker_finds_guard_without_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn checker_finds_waiter_beyond_deadline() {
-    let violation = violated(|world, _managers| async move {
-        world.acquire_starts(0, 0, &acquire(), None);
+    let violation = violated(|environment, _managers| async move {
+        environment.acquire_starts(0, 0, &acquire(), None);
         tokio::time::advance(std::time::Duration::from_millis(1_100)).await;
     });
     let invariant = violation.await.map(|violation| violation.invariant);
@@ -189,10 +202,10 @@ async fn checker_finds_waiter_beyond_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn checker_finds_renewal_after_release() {
-    let violation = violated(|world, _managers| async move {
-        drop(world.send(0, plan::Command::Acquire, vec![item(1, SECOND)]));
-        drop(world.send(0, plan::Command::Release, vec![item(1, 0)]));
-        drop(world.send(0, plan::Command::Renew, vec![item(1, SECOND)]));
+    let violation = violated(|environment, _managers| async move {
+        drop(environment.send(0, plan::Command::Acquire, vec![item(1, SECOND)]));
+        drop(environment.send(0, plan::Command::Release, vec![item(1, 0)]));
+        drop(environment.send(0, plan::Command::Renew, vec![item(1, SECOND)]));
     });
     let invariant = violation.await.map(|violation| violation.invariant);
     assert_eq!(invariant, Some(Invariant::RenewedAfterRelease));
@@ -200,9 +213,9 @@ async fn checker_finds_renewal_after_release() {
 
 #[tokio::test(start_paused = true)]
 async fn checker_finds_storm_of_attempts() {
-    let violation = violated(|world, _managers| async move {
+    let violation = violated(|environment, _managers| async move {
         for _ in 0..40 {
-            drop(world.send(0, plan::Command::Acquire, vec![item(1, SECOND)]));
+            drop(environment.send(0, plan::Command::Acquire, vec![item(1, SECOND)]));
             tokio::time::advance(std::time::Duration::from_millis(5)).await;
         }
     });

@@ -12,15 +12,15 @@ use tower_lock::backend::{
 use tower_lock::{Backend, LockKey};
 use uuid::Uuid;
 
+use crate::environment::{Environment, Failure};
 use crate::plan::Command;
 use crate::queue::GRANT;
 use crate::store::{Item, Outcome};
 use crate::time::{RESPONSE_TIMEOUT, duration, time};
-use crate::world::{Failure, World};
 
 /// The connection of one process.
 pub struct Wire {
-    pub world: Arc<World>,
+    pub environment: Arc<Environment>,
     pub manager: usize,
 }
 
@@ -47,7 +47,7 @@ impl Wire {
     async fn call(&self, command: Command, items: Vec<Item>) -> Vec<Result<Outcome, BackendError>> {
         let count = items.len();
         let deadline = Instant::now() + duration(RESPONSE_TIMEOUT);
-        let reply = self.world.send(self.manager, command, items);
+        let reply = self.environment.send(self.manager, command, items);
         let reply = match timeout_at(deadline, reply).await {
             Ok(Ok(reply)) => reply,
             // Lost: known when the time is over.
@@ -118,7 +118,7 @@ impl Backend for Wire {
             listens,
             ..
         } = request;
-        if !self.world.plan.queue {
+        if !self.environment.plan.queue {
             let request = AcquireRequest::new(key.clone(), *lease, *ttl);
             return Ok(self.try_acquire(&request).await?.into());
         }
@@ -147,7 +147,7 @@ impl Backend for Wire {
     }
 
     async fn leave(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
-        let command = match self.world.plan.queue {
+        let command = match self.environment.plan.queue {
             true => Command::Leave,
             false => Command::Release,
         };
@@ -175,7 +175,7 @@ impl Backend for Wire {
     }
 
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
-        let queue = self.world.plan.queue;
+        let queue = self.environment.plan.queue;
         let item = Item {
             listens: request.listens,
             next: request.next.filter(|_| queue),
@@ -205,18 +205,18 @@ impl Backend for Wire {
 
     fn watch(&self, key: &LockKey, _manager: Uuid) -> Hints {
         let (sender, hints) = Hints::channel();
-        self.world.watch(index(key), self.manager, sender);
+        self.environment.watch(index(key), self.manager, sender);
         hints
     }
 
     fn recoveries(&self) -> Hints {
         let (sender, hints) = Hints::channel();
-        (self.world.store.lock().unwrap()).watch_recoveries(self.manager, sender);
+        (self.environment.store.lock().unwrap()).watch_recoveries(self.manager, sender);
         hints
     }
 
     fn group(&self, key: &LockKey) -> u64 {
-        if self.world.plan.grouped {
+        if self.environment.plan.grouped {
             index(key) as u64
         } else {
             0

@@ -1,10 +1,10 @@
 //! What may be sent to the store, and how often.
 
+use crate::environment::{Environment, number};
 use crate::plan::Command;
 use crate::store::Item;
 use crate::time::{SECOND, Time};
 use crate::violation::Invariant;
-use crate::world::{World, number};
 
 /// How many attempts a second without a cause are no storm.
 const CALM: usize = 12;
@@ -13,7 +13,7 @@ const CALM: usize = 12;
 /// after each tenth of its wait.
 const POLLS: usize = 60;
 
-impl World {
+impl Environment {
     /// I8, I9, I15: before a command is sent for one key.
     pub fn check_command(&self, manager: usize, command: Command, item: &Item, now: Time) {
         let mut seen = self.seen.lock().unwrap();

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::SLACK;
+use crate::environment::Environment;
 use crate::seen::{Guard, Seen};
 use crate::time::{MS, Time, time};
 use crate::violation::Invariant;
-use crate::world::World;
 
-impl World {
+impl Environment {
     pub(super) fn check_guards(&self, seen: &mut Seen, now: Time) {
         let mut lost = Vec::new();
         let mut guards = std::mem::take(&mut seen.guards);

@@ -1,9 +1,9 @@
 //! A free key is granted, and a key that no guard holds becomes free.
 
+use crate::environment::{Environment, number};
 use crate::seen::{Seen, Waiter};
 use crate::time::{MS, Time};
 use crate::violation::Invariant;
-use crate::world::{World, number};
 
 /// How long a lost notification may delay a waiter, jitter included.
 const BACKSTOP: Time = 1_100 * MS;
@@ -11,7 +11,7 @@ const BACKSTOP: Time = 1_100 * MS;
 /// How long a transfer to a runtime that is blocked stays unconfirmed.
 const CONFIRM: Time = 1_500 * MS;
 
-impl World {
+impl Environment {
     /// I6, I7, I13.
     pub(super) fn check_keys(&self, seen: &mut Seen, now: Time) {
         let slack = 2 * self.round_trip() + 150 * MS;

@@ -5,10 +5,10 @@ mod guards;
 mod keys;
 mod waiters;
 
+use crate::environment::{Environment, Managers};
 use crate::plan::Step;
 use crate::seen::Seen;
 use crate::time::{MS, Time};
-use crate::world::{Managers, World};
 
 /// For timers, which fire at whole milliseconds, and for the order of tasks.
 const SLACK: Time = 10 * MS;
@@ -16,7 +16,7 @@ const SLACK: Time = 10 * MS;
 /// For the first timers after a suspend, which do not follow its clock.
 const AFTER_SUSPEND: Time = 100 * MS;
 
-impl World {
+impl Environment {
     /// Looks at everything once.
     pub fn observe(&self, managers: &Managers) {
         let now = self.now();

@@ -1,12 +1,12 @@
 //! What a waiter can expect: its deadline, its turn, and the locks of its owner.
 
 use super::SLACK;
+use crate::environment::{Environment, Managers};
 use crate::seen::{LONGEST_LEASE, Seen, Waiter};
 use crate::time::{MS, RESPONSE_TIMEOUT, Time};
 use crate::violation::Invariant;
-use crate::world::{Managers, World};
 
-impl World {
+impl Environment {
     pub(super) fn check_deadlines(&self, seen: &Seen, now: Time) {
         for waiter in &seen.waiters {
             let since = self.running_since(seen, waiter.manager, waiter.runtime);

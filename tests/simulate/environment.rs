@@ -19,7 +19,7 @@ use crate::violation::{Invariant, Violation};
 
 pub const OUTSIDE: usize = usize::MAX;
 
-pub struct World {
+pub struct Environment {
     pub plan: Plan,
     origin: Instant,
     suspended: AtomicI64,
@@ -85,7 +85,7 @@ enum WireEvent {
     Watch(usize, usize, HintSender),
 }
 
-impl World {
+impl Environment {
     pub fn new(plan: Plan, traced: bool) -> Arc<Self> {
         Arc::new(Self {
             origin: Instant::now(),
