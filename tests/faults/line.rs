@@ -7,10 +7,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::referee::Referee;
+use crate::run::Run;
 use crate::store::Store;
 use crate::support::engine::{MS, SECOND, eventually};
 use crate::support::redis_server::RedisServer;
-use crate::world::World;
 
 /// The key of the queue.
 pub(crate) const PRIZE: &str = "prize";
@@ -28,7 +28,7 @@ pub(crate) const CONFIRM: Duration = Duration::from_millis(1_500);
 const QUEUE_EXPIRES: Duration = Duration::from_millis(6_000);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-impl World {
+impl Run {
     /// Runs a command at the server of the prize.
     pub(crate) fn ask(&self, args: &[&str]) -> String {
         self.server_of_prize().cli(args)
@@ -101,12 +101,12 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    pub(crate) async fn acquire(world: &World, process: usize) -> Self {
-        let asked = world.referee.asks();
-        let guard = world.managers[process].acquire(PRIZE).await;
+    pub(crate) async fn acquire(run: &Run, process: usize) -> Self {
+        let asked = run.referee.asks();
+        let guard = run.managers[process].acquire(PRIZE).await;
         let guard = guard.expect("it is free");
-        let terms = (world.row.lease, true);
-        let grip = world.referee.granted(guard, process, asked, terms);
+        let terms = (run.row.lease, true);
+        let grip = run.referee.granted(guard, process, asked, terms);
         let (release, released) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
             tokio::select! {
@@ -140,18 +140,18 @@ pub(crate) struct Line {
 
 impl Line {
     /// Forms a line behind the processes that are in the queue. Each waiter acquires the prize `rounds` times.
-    pub(crate) async fn form(world: &mut World, count: usize, rounds: usize) -> Self {
-        let first = world.places().len();
+    pub(crate) async fn form(run: &mut Run, count: usize, rounds: usize) -> Self {
+        let first = run.places().len();
         let mut line = Self {
             processes: Vec::new(),
             rounds,
             waiters: Vec::new(),
         };
         for place in first..first + count {
-            let process = world.add_idle_process().await;
+            let process = run.add_idle_process().await;
             line.processes.push(process);
-            let locks = world.managers[process].clone();
-            let (referee, lease) = (world.referee.clone(), world.row.lease);
+            let locks = run.managers[process].clone();
+            let (referee, lease) = (run.referee.clone(), run.row.lease);
             line.waiters.push(tokio::spawn(async move {
                 let mut grants = Vec::new();
                 for _ in 0..rounds {
@@ -165,7 +165,7 @@ impl Line {
                 }
                 grants
             }));
-            world.queued(place + 1).await;
+            run.queued(place + 1).await;
         }
         line
     }
@@ -177,7 +177,7 @@ impl Line {
     /// Expects that all waiters are served within `allowed` since a moment, or `in_order`.
     pub(crate) async fn expect_served(
         self,
-        world: &mut World,
+        run: &mut Run,
         since: Instant,
         allowed: Duration,
         in_order: bool,
@@ -188,24 +188,23 @@ impl Line {
         for (place, waiter) in self.waiters.into_iter().enumerate() {
             let Ok(grants) = timeout(PATIENCE, waiter).await else {
                 let what = format!("the waiter at place {place} was never served");
-                world.referee.violation("queue", what);
+                run.referee.violation("queue", what);
                 continue;
             };
             let grants = grants.expect("no panic");
             firsts.extend(grants.first().copied());
             last = grants.into_iter().fold(last, Instant::max);
         }
-        let (took, net) = taken(&world.referee, since, last);
-        world.referee.expect(net <= allowed, "queue", || {
+        let (took, net) = taken(&run.referee, since, last);
+        run.referee.expect(net <= allowed, "queue", || {
             format!("{turns} turns took {took:?}, allowed {allowed:?}")
         });
-        world
-            .referee
+        run.referee
             .expect(!in_order || firsts.is_sorted(), "queue", || {
                 let after = firsts.iter().map(|at| *at - since);
                 format!("out of order: {:?}", after.collect::<Vec<_>>())
             });
-        world.evidence(format!("{turns} turns in {took:.0?}"));
+        run.evidence(format!("{turns} turns in {took:.0?}"));
     }
 }
 

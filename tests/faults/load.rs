@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use tower_lock::{Acquire, ErrorKind, LockGuard, LockManager};
 
 use crate::referee::{Grip, Referee};
-use crate::world::PROCESSES;
+use crate::run::PROCESSES;
 
 /// The contended keys. Each process has a worker for each key, so some worker always wants it.
 const HOT: usize = 3;

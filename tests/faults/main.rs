@@ -10,11 +10,11 @@ mod line;
 mod load;
 mod referee;
 mod rows;
+mod run;
 mod store;
 #[path = "../support/mod.rs"]
 mod support;
 mod table;
-mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -24,8 +24,8 @@ use tokio::time::Instant;
 
 use referee::{Verdict, Violation};
 use rows::Row;
+use run::Run;
 use table::Runs;
-use world::World;
 
 fn number(variable: &str, default: usize) -> usize {
     match std::env::var(variable) {
@@ -95,9 +95,9 @@ fn run(row: &'static Row) -> Verdict {
             .build()
             .expect("a runtime");
         runtime.block_on(async {
-            let mut world = World::start(row).await;
-            (row.fault)(&mut world).await;
-            world.finish().await
+            let mut run = Run::start(row).await;
+            (row.fault)(&mut run).await;
+            run.finish().await
         })
     }));
     let verdict = verdict.unwrap_or_else(|panic| Verdict {

@@ -20,15 +20,15 @@ use tower_lock::{Held, LockLayer, LockManager};
 use super::Row;
 use crate::load::{millis, random};
 use crate::referee::{Grip, Referee};
+use crate::run::Run;
 use crate::store::Topology::Single;
 use crate::support::engine::{MS, SECOND};
-use crate::world::World;
 
 pub(super) fn rows() -> Vec<Row> {
     vec![Row::new(
         Single(&[]),
         "clients hang up, handlers panic",
-        |world| Box::pin(hung_up(world)),
+        |run| Box::pin(hung_up(run)),
     )]
 }
 
@@ -123,13 +123,13 @@ async fn frame((grip, n): (Grip, u32)) -> Option<(Result<Bytes, std::io::Error>,
 
 /// Starts the server of one process.
 async fn serve(
-    world: &World,
+    run: &Run,
     process: usize,
     locks: LockManager,
     seen: &Arc<Seen>,
 ) -> (SocketAddr, JoinHandle<()>) {
-    let (referee, seen) = (Arc::clone(&world.referee), Arc::clone(seen));
-    let lease = world.row.lease;
+    let (referee, seen) = (Arc::clone(&run.referee), Arc::clone(seen));
+    let lease = run.row.lease;
     let handler = move |held: Held| handler(referee, process, lease, seen, held);
     let layer = LockLayer::by_path(locks).wait(300 * MS);
     let app = Router::new()
@@ -177,11 +177,11 @@ async fn request(
     Ok(())
 }
 
-async fn hung_up(world: &mut World) {
+async fn hung_up(run: &mut Run) {
     let seen = Arc::new(Seen::default());
     let mut servers = Vec::new();
-    for (process, locks) in world.managers.iter().enumerate() {
-        servers.push(serve(world, process, locks.clone(), &seen).await);
+    for (process, locks) in run.managers.iter().enumerate() {
+        servers.push(serve(run, process, locks.clone(), &seen).await);
     }
     // The load runs for two seconds, and until each outcome has occurred.
     let (enough, late) = (Instant::now() + 2 * SECOND, Instant::now() + 20 * SECOND);
@@ -193,7 +193,7 @@ async fn hung_up(world: &mut World) {
     let mut clients = Vec::new();
     while goes_on() {
         for (address, _) in &servers {
-            let (referee, seen) = (Arc::clone(&world.referee), Arc::clone(&seen));
+            let (referee, seen) = (Arc::clone(&run.referee), Arc::clone(&seen));
             clients.push(tokio::spawn(request(*address, referee, seen)));
         }
         sleep(millis(5..25)).await;
@@ -206,7 +206,7 @@ async fn hung_up(world: &mut World) {
     servers.iter().for_each(|(_, server)| server.abort());
     let counts = seen.counts();
     let [panics, bodies, dropped, refused, hung_up] = counts;
-    world.proof(
+    run.proof(
         counts.iter().all(|count| *count > 0),
         format!("{panics} panics, {bodies} bodies, {dropped} handlers dropped, {refused} refused, {hung_up} clients gone"),
     );

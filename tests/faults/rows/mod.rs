@@ -19,12 +19,12 @@ use std::time::Duration;
 use tower_lock::ErrorKind;
 
 use crate::referee::BACKSTOP;
+use crate::run::Run;
 use crate::store::Topology;
 use crate::support::engine::SECOND;
-use crate::world::World;
 
 /// The fault of a row, from the start of the load to the beginning of the recovery.
-pub(crate) type Fault = for<'a> fn(&'a mut World) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+pub(crate) type Fault = for<'a> fn(&'a mut Run) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// A server reports its uptime in full seconds, so a quarantine lasts longer by up to this time.
 pub(crate) const ROUNDING: Duration = Duration::from_secs(2);

@@ -12,12 +12,12 @@ use super::Row;
 use crate::child::Child;
 use crate::load::{Load, hot, millis, random};
 use crate::referee::{BACKSTOP, wire};
+use crate::run::{PROCESSES, Run};
 use crate::store::Topology::Single;
 use crate::support::engine::{MS, SECOND, eventually, manager};
 use crate::support::suspended_clock::SuspendedClock;
-use crate::world::{PROCESSES, World};
 
-/// A process outside the world.
+/// A process outside the run.
 const OTHER: usize = PROCESSES;
 /// The keys of that process. No error contains such a name by chance.
 const THEIRS: [&str; 2] = ["theirs:1", "theirs:2"];
@@ -28,26 +28,24 @@ const LEASE_AND_BACKSTOP: Duration = LEASE.saturating_add(BACKSTOP);
 pub(super) fn rows() -> Vec<Row> {
     let row = |name, fault| Row::new(Single(&[]), name, fault).lease(LEASE);
     vec![
-        row("process killed", |world| Box::pin(killed(world))).recovers_within(LEASE_AND_BACKSTOP),
-        row("process stopped for longer than the lease", |world| {
-            Box::pin(stopped(world, None))
+        row("process killed", |run| Box::pin(killed(run))).recovers_within(LEASE_AND_BACKSTOP),
+        row("process stopped for longer than the lease", |run| {
+            Box::pin(stopped(run, None))
         })
         .recovers_within(BACKSTOP),
-        row("machine suspended for longer than the lease", |world| {
-            Box::pin(stopped(world, Some(SuspendedClock::new())))
+        row("machine suspended for longer than the lease", |run| {
+            Box::pin(stopped(run, Some(SuspendedClock::new())))
         })
         .recovers_within(BACKSTOP),
-        row("tasks cancelled anywhere", |world| {
-            Box::pin(cancelled(world))
-        }),
+        row("tasks cancelled anywhere", |run| Box::pin(cancelled(run))),
         // No process is left to leave the queues, which therefore expire.
-        row("runtime shut down", |world| Box::pin(runtime_gone(world)))
+        row("runtime shut down", |run| Box::pin(runtime_gone(run)))
             .recovers_within(LEASE_AND_BACKSTOP)
             .clears_within(7 * SECOND),
-        row("graceful shutdown", |world| Box::pin(shut_down(world)))
+        row("graceful shutdown", |run| Box::pin(shut_down(run)))
             .may_fail_with(&[ErrorKind::ShuttingDown]),
-        row("forced open by another process", |world| {
-            Box::pin(forced(world))
+        row("forced open by another process", |run| {
+            Box::pin(forced(run))
         })
         .loses_data(),
     ]
@@ -55,15 +53,15 @@ pub(super) fn rows() -> Vec<Row> {
 
 /// A process that holds these keys, and the names of its leases.
 async fn another_process(
-    world: &mut World,
+    run: &mut Run,
     keys: &[String],
     clock: Option<SuspendedClock>,
 ) -> (Child, String) {
-    let url = world.server().url();
+    let url = run.server().url();
     let mut child = Child::start(&url, LEASE, keys, clock);
     let mut name = String::new();
     while let Some(holds) = child.holds() {
-        world.referee.claimed(&holds.key, OTHER, holds.token, LEASE);
+        run.referee.claimed(&holds.key, OTHER, holds.token, LEASE);
         name = holds.manager;
     }
     // The process renews the lease while it is alive.
@@ -71,82 +69,79 @@ async fn another_process(
     (child, name)
 }
 
-async fn killed(world: &mut World) {
+async fn killed(run: &mut Run) {
     let keys = [&hot()[..2], &[THEIRS[0].to_owned()]].concat();
-    let (mut child, _) = another_process(world, &keys, None).await;
-    let begun = world.begin(Some(OTHER));
+    let (mut child, _) = another_process(run, &keys, None).await;
+    let begun = run.begin(Some(OTHER));
     child.kill();
-    world.referee.gone(OTHER);
-    world.end(&begun, 0);
-    let left = world.cli(&format!("PTTL lock:{}", THEIRS[0]));
-    world.proof(
+    run.referee.gone(OTHER);
+    run.end(&begun, 0);
+    let left = run.cli(&format!("PTTL lock:{}", THEIRS[0]));
+    run.proof(
         left.parse().is_ok_and(|left: i64| left > 0),
         "its lock is left",
     );
     sleep(LEASE + 100 * MS).await;
-    let left = world.cli(&format!("EXISTS lock:{}", THEIRS[0]));
-    world
-        .referee
+    let left = run.cli(&format!("EXISTS lock:{}", THEIRS[0]));
+    run.referee
         .expect(left == "0", "I7", || "held by nobody alive".to_owned());
 }
 
 /// With a clock, the process detects a suspend of the machine. Without one, it detects only that it was
 /// stopped.
-async fn stopped(world: &mut World, clock: Option<SuspendedClock>) {
+async fn stopped(run: &mut Run, clock: Option<SuspendedClock>) {
     // The keys are acquired together, and therefore renewed together.
     let keys = THEIRS.map(ToOwned::to_owned);
-    let (mut child, name) = another_process(world, &keys, clock).await;
+    let (mut child, name) = another_process(run, &keys, clock).await;
     // Just after a renewal, no further renewal is between its decision and its command.
-    let renewals = |world: &World| wire::renewals_of(&world.wire(), &name);
+    let renewals = |run: &Run| wire::renewals_of(&run.wire(), &name);
     let just_now = |at: SystemTime| at.elapsed().is_ok_and(|ago| ago < 100 * MS);
     eventually("it renews", || {
-        renewals(world).last().copied().is_some_and(just_now)
+        renewals(run).last().copied().is_some_and(just_now)
     })
     .await;
     sleep(50 * MS).await;
-    let before = renewals(world).len();
-    let begun = world.begin(Some(OTHER));
+    let before = renewals(run).len();
+    let begun = run.begin(Some(OTHER));
     child.stop();
-    world.referee.gone(OTHER);
+    run.referee.gone(OTHER);
     let waiting = Instant::now();
-    let taken = world.holder(0, THEIRS[0], 2 * SECOND).await;
+    let taken = run.holder(0, THEIRS[0], 2 * SECOND).await;
     let waited = waiting.elapsed();
-    let delay = world.referee.canary.delay(waiting, waiting + waited);
-    world
-        .referee
+    let delay = run.referee.canary.delay(waiting, waiting + waited);
+    run.referee
         .expect(waited < LEASE_AND_BACKSTOP + delay, "I7", || {
             format!("taken after {waited:?}")
         });
     sleep(LEASE.saturating_sub(waited) + 200 * MS).await;
-    world.end(&begun, 0);
+    run.end(&begun, 0);
     child.resume();
     let held = child.says("woke").expect("it was stopped");
-    world
-        .referee
+    run.referee
         .expect(held == "0", "I3", || format!("woke up with {held} locks"));
     for _ in &keys {
         let told = child.says("told").expect("what it was told");
-        world.referee.expect(told == "true true", "I3", || {
+        run.referee.expect(told == "true true", "I3", || {
             format!("told, refused: {told}")
         });
     }
     let is_held = taken.await.expect("no panic");
-    world.referee.expect(is_held, "I1", || {
+    run.referee.expect(is_held, "I1", || {
         "acquired again by the stopped process".to_owned()
     });
-    let after = renewals(world).len();
-    world.proof(before > 0, format!("{before} renewals before"));
-    world.referee.expect(after == before, "I9", || {
+    let after = renewals(run).len();
+    run.proof(before > 0, format!("{before} renewals before"));
+    run.referee.expect(after == before, "I9", || {
         format!("{} renewals after it woke up", after - before)
     });
 }
 
 /// The futures are dropped after a number of polls, and the tasks are aborted after a time.
-async fn cancelled(world: &mut World) {
+async fn cancelled(run: &mut Run) {
     let end = Instant::now() + 2 * SECOND;
     let mut dropped = 0;
     while Instant::now() < end {
-        let locks = &world.managers[usize::try_from(random(3)).unwrap_or(0)];
+        let locks = &run.managers[usize::try_from(random(3)).unwrap_or(0)];
         let keys = hot();
         let acquire = match random(3) {
             0 => locks.acquire(keys),
@@ -177,17 +172,17 @@ async fn cancelled(world: &mut World) {
             task.abort();
         }
     }
-    world.proof(dropped > 20, format!("{dropped} tasks aborted"));
+    run.proof(dropped > 20, format!("{dropped} tasks aborted"));
 }
 
-async fn runtime_gone(world: &mut World) {
+async fn runtime_gone(run: &mut Run) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .expect("a runtime");
-    let url = world.server().url();
-    let referee = std::sync::Arc::clone(&world.referee);
+    let url = run.server().url();
+    let referee = std::sync::Arc::clone(&run.referee);
     let (load, locks) = runtime
         .spawn(async move {
             let locks = manager(url, LEASE).await;
@@ -198,11 +193,11 @@ async fn runtime_gone(world: &mut World) {
         .await
         .expect("a load");
     let kept = crate::load::kept(OTHER);
-    let start = world.referee.start.0;
-    let granted = || world.referee.next_grant(&kept, start).is_some();
+    let start = run.referee.start.0;
+    let granted = || run.referee.next_grant(&kept, start).is_some();
     eventually("it holds", granted).await;
     sleep(LEASE / 2).await;
-    let begun = world.begin(Some(OTHER));
+    let begun = run.begin(Some(OTHER));
     let begin = Instant::now();
     // A runtime must not be dropped inside another one.
     let (gone, is_gone) = std::sync::mpsc::channel();
@@ -211,68 +206,64 @@ async fn runtime_gone(world: &mut World) {
         gone.send(()).expect("somebody waits");
     }));
     let ended = is_gone.recv_timeout(5 * SECOND).is_ok();
-    world
-        .referee
+    run.referee
         .expect(ended, "drop", || "the runtime hangs".to_owned());
-    world.end(&begun, 0);
+    run.end(&begun, 0);
     let held = locks.snapshot();
-    world.proof(
+    run.proof(
         !held.is_idle(),
         format!("{:?} to end, {held:?}", begin.elapsed()),
     );
     drop((load, locks));
 }
 
-async fn shut_down(world: &mut World) {
-    let locks = world.managers[0].clone();
-    let begun = world.begin(Some(0));
+async fn shut_down(run: &mut Run) {
+    let locks = run.managers[0].clone();
+    let begun = run.begin(Some(0));
     let start = Instant::now();
     let left = locks.shutdown(2 * LEASE).await;
     let took = start.elapsed();
     // One worker never releases. Its lease is renewed to the end, and its guard reports the loss.
     let late = took.saturating_sub(2 * LEASE);
-    let net = late.saturating_sub(world.referee.canary.delay(start, start + took));
-    world
-        .referee
+    let net = late.saturating_sub(run.referee.canary.delay(start, start + took));
+    run.referee
         .expect(net < 50 * MS, "shutdown", || format!("{late:?} late"));
     let others = (left.held, left.waiting, left.lanes);
-    world.referee.expect(others == (1, 0, 1), "shutdown", || {
+    run.referee.expect(others == (1, 0, 1), "shutdown", || {
         format!("left: {left:?}")
     });
     let after = start + 100 * MS;
-    let granted = world.grants(0, after);
-    world.referee.expect(granted == 0, "shutdown", || {
+    let granted = run.grants(0, after);
+    run.referee.expect(granted == 0, "shutdown", || {
         format!("{granted} grants after it")
     });
-    let outage = world.end(&begun, 0);
-    let refused = world.refusals(ErrorKind::ShuttingDown);
-    world.proof(refused > 10, format!("{refused} refused"));
-    let kept = world.held_from(&crate::load::kept(0), outage.begin);
-    world
-        .referee
+    let outage = run.end(&begun, 0);
+    let refused = run.refusals(ErrorKind::ShuttingDown);
+    run.proof(refused > 10, format!("{refused} refused"));
+    let kept = run.held_from(&crate::load::kept(0), outage.begin);
+    run.referee
         .expect(kept, "shutdown", || "its holder was lost".to_owned());
 }
 
 /// The old holder detects the loss at its next renewal.
-async fn forced(world: &mut World) {
-    let begun = world.begin(None);
+async fn forced(run: &mut Run) {
+    let begun = run.begin(None);
     let mut forced = 0;
     for _ in 0..4 {
-        let first = world.holder(0, "prize", 3 * LEASE).await;
-        let waits = world.managers[1].acquire("prize").wait_forever();
-        let asked = world.referee.asks();
+        let first = run.holder(0, "prize", 3 * LEASE).await;
+        let waits = run.managers[1].acquire("prize").wait_forever();
+        let asked = run.referee.asks();
         let second = tokio::spawn(waits.into_future());
         sleep(millis(20..400)).await;
-        let outcome = world.managers[2].force_release("prize").await;
+        let outcome = run.managers[2].force_release("prize").await;
         forced += usize::from(outcome.is_ok_and(|released| released));
         let guard = second.await.expect("no panic").expect("it waits for ever");
-        let second = world.referee.granted(guard, 1, asked, (LEASE, true));
+        let second = run.referee.granted(guard, 1, asked, (LEASE, true));
         let was_lost = !first.await.expect("no panic");
-        world
-            .referee
+        run.referee
             .expect(was_lost, "I9", || "forced open, and renewed".to_owned());
         drop(second.release().await);
     }
-    world.end(&begun, 0);
-    world.proof(forced > 1, format!("{forced} times"));
+    run.end(&begun, 0);
+    run.proof(forced > 1, format!("{forced} times"));
 }

@@ -6,27 +6,27 @@ use tokio::time::sleep;
 
 use super::Row;
 use crate::load::kept;
+use crate::run::{PROCESSES, Run};
 use crate::store::{Store, Topology};
 use crate::support::engine::{MS, SECOND};
 use crate::support::redis_server::RedisServer;
-use crate::world::{PROCESSES, World};
 
 pub(super) fn rows() -> Vec<Row> {
     let row = |name, fault| Row::new(Topology::Quorum, name, fault).lease(3 * SECOND);
     vec![
-        row("two of five killed", |world| Box::pin(killed(world))),
-        row("two of five stopped, and back", |world| {
-            Box::pin(stopped(world, 2))
+        row("two of five killed", |run| Box::pin(killed(run))),
+        row("two of five stopped, and back", |run| {
+            Box::pin(stopped(run, 2))
         }),
-        row("three of five stopped, and back", |world| {
-            Box::pin(stopped(world, 3))
+        row("three of five stopped, and back", |run| {
+            Box::pin(stopped(run, 3))
         }),
-        row("one of five restarted empty", |world| {
-            Box::pin(restarted_empty(world))
+        row("one of five restarted empty", |run| {
+            Box::pin(restarted_empty(run))
         })
         .loses_data(),
-        row("one of five restarted empty, with a quarantine", |world| {
-            Box::pin(restarted_empty(world))
+        row("one of five restarted empty, with a quarantine", |run| {
+            Box::pin(restarted_empty(run))
         })
         .in_quarantine(),
     ]
@@ -34,51 +34,48 @@ pub(super) fn rows() -> Vec<Row> {
 
 const A_WHILE: Duration = Duration::from_millis(1_200);
 
-fn servers(world: &mut World) -> &mut Vec<RedisServer> {
-    match &mut world.store {
+fn servers(run: &mut Run) -> &mut Vec<RedisServer> {
+    match &mut run.store {
         Store::Quorum(servers) => servers,
         _ => panic!("not a row on a quorum"),
     }
 }
 
-async fn killed(world: &mut World) {
-    let begun = world.begin(None);
-    for server in &mut servers(world)[..2] {
+async fn killed(run: &mut Run) {
+    let begun = run.begin(None);
+    for server in &mut servers(run)[..2] {
         server.kill();
     }
-    let outage = world.end(&begun, 1);
-    let dead = servers(world)
-        .iter()
-        .filter(|server| !server.runs())
-        .count();
-    world.proof(dead == 2, "two killed");
-    world.expect_all_kept(outage).await;
+    let outage = run.end(&begun, 1);
+    let dead = servers(run).iter().filter(|server| !server.runs()).count();
+    run.proof(dead == 2, "two killed");
+    run.expect_all_kept(outage).await;
 }
 
-async fn stopped(world: &mut World, count: usize) {
-    let begun = world.begin(None);
-    let port = servers(world)[0].port();
-    for server in &servers(world)[..count] {
+async fn stopped(run: &mut Run, count: usize) {
+    let begun = run.begin(None);
+    let port = servers(run)[0].port();
+    for server in &servers(run)[..count] {
         server.stop_process();
     }
     sleep(A_WHILE).await;
-    let is_silent = !World::answers(port, 100 * MS);
+    let is_silent = !Run::answers(port, 100 * MS);
     // The nodes reply as soon as they continue, so this must precede it.
     if count == 3 {
-        world.expect_silence(0, begun.at + A_WHILE * 2 / 3);
+        run.expect_silence(0, begun.at + A_WHILE * 2 / 3);
     }
-    for server in &servers(world)[..count] {
+    for server in &servers(run)[..count] {
         server.continue_process();
     }
-    let outage = world.end(&begun, 1);
-    world.proof(is_silent, "no answer");
-    world.expect_all_kept(outage).await;
+    let outage = run.end(&begun, 1);
+    run.proof(is_silent, "no answer");
+    run.expect_all_kept(outage).await;
 }
 
 /// A lease on one of the two remaining nodes is lost with this node: a majority has then lost it.
-async fn restarted_empty(world: &mut World) {
-    let begun = world.begin(None);
-    let [first, others @ ..] = &mut servers(world)[..] else {
+async fn restarted_empty(run: &mut Run) {
+    let begun = run.begin(None);
+    let [first, others @ ..] = &mut servers(run)[..] else {
         panic!("not five");
     };
     // The query is by lease. If the holder's vote was late, a rival's lease may be at the node for a
@@ -92,9 +89,9 @@ async fn restarted_empty(world: &mut World) {
     };
     let safe: Vec<_> = (0..PROCESSES).map(kept).filter(on_most).collect();
     first.restart_empty();
-    let outage = world.end(&begun, 1);
+    let outage = run.end(&begun, 1);
     let safe_locks = format!("{} locks on enough of the others", safe.len());
-    world.proof(!safe.is_empty(), safe_locks);
-    sleep(world.row.lease).await;
-    world.expect_kept(&safe, outage);
+    run.proof(!safe.is_empty(), safe_locks);
+    sleep(run.row.lease).await;
+    run.expect_kept(&safe, outage);
 }

@@ -9,9 +9,9 @@ use tokio::time::{Instant, sleep};
 use tower_lock::ErrorKind;
 
 use super::Row;
+use crate::run::{PROCESSES, Run};
 use crate::store::Topology::Single;
 use crate::support::engine::{MS, SECOND, eventually};
-use crate::world::{PROCESSES, World};
 
 /// Shorter than a lease.
 const A_WHILE: Duration = Duration::from_secs(1);
@@ -23,167 +23,164 @@ const SOMEBODY: &str = "ACL SETUSER somebody reset on >secret ~* &* +@all";
 pub(super) fn rows() -> Vec<Row> {
     let row = |name, fault| Row::new(Single(&[]), name, fault).lease(3 * SECOND);
     vec![
-        row("SCRIPT FLUSH, again and again", |world| {
-            Box::pin(flushed(world))
+        row("SCRIPT FLUSH, again and again", |run| {
+            Box::pin(flushed(run))
         }),
-        row("memory full", |world| {
-            Box::pin(configured(world, "maxmemory 1", "maxmemory 0", "OOM"))
+        row("memory full", |run| {
+            Box::pin(configured(run, "maxmemory 1", "maxmemory 0", "OOM"))
         }),
-        row("NOREPLICAS", |world| {
+        row("NOREPLICAS", |run| {
             let (bad, good) = ("min-replicas-to-write 1", "min-replicas-to-write 0");
-            Box::pin(configured(world, bad, good, "NOREPLICAS"))
+            Box::pin(configured(run, bad, good, "NOREPLICAS"))
         }),
-        row("MISCONF", |world| Box::pin(cannot_save(world))),
-        row("READONLY", |world| Box::pin(read_only(world))),
-        row("BUSY script", |world| Box::pin(busy(world))),
-        row("CLIENT PAUSE", |world| Box::pin(paused(world))),
-        row("password changed and changed back", |world| {
-            Box::pin(wrong_password(world))
+        row("MISCONF", |run| Box::pin(cannot_save(run))),
+        row("READONLY", |run| Box::pin(read_only(run))),
+        row("BUSY script", |run| Box::pin(busy(run))),
+        row("CLIENT PAUSE", |run| Box::pin(paused(run))),
+        row("password changed and changed back", |run| {
+            Box::pin(wrong_password(run))
         })
         .logs_in_as(SOMEBODY, "somebody:secret")
         .may_fail_with(MISCONFIGURED)
         .recovers_within(MENDED),
-        row("permission withdrawn and given back", |world| {
-            Box::pin(no_permission(world))
+        row("permission withdrawn and given back", |run| {
+            Box::pin(no_permission(run))
         })
         .logs_in_as(SOMEBODY, "somebody:secret")
         .may_fail_with(MISCONFIGURED)
         .recovers_within(MENDED),
-        row("CLIENT PAUSE WRITE", |world| Box::pin(paused_writes(world))).lease(6 * SECOND),
-        row("one key forbidden", |world| Box::pin(forbidden(world)))
+        row("CLIENT PAUSE WRITE", |run| Box::pin(paused_writes(run))).lease(6 * SECOND),
+        row("one key forbidden", |run| Box::pin(forbidden(run)))
             .logs_in_as(SOMEBODY, "somebody:secret"),
-        row("WRONGTYPE", |world| Box::pin(wrong_type(world)))
-            .may_fail_with(&[ErrorKind::KeyConflict]),
+        row("WRONGTYPE", |run| Box::pin(wrong_type(run))).may_fail_with(&[ErrorKind::KeyConflict]),
     ]
 }
 
-async fn flushed(world: &mut World) {
-    let loads = world.server().calls("eval");
+async fn flushed(run: &mut Run) {
+    let loads = run.server().calls("eval");
     let end = Instant::now() + 1_500 * MS;
     while Instant::now() < end {
-        world.cli("SCRIPT FLUSH");
+        run.cli("SCRIPT FLUSH");
         sleep(2 * MS).await;
     }
-    let loads = world.server().calls("eval") - loads;
-    world.proof(loads > 20, format!("{loads} reloads"));
+    let loads = run.server().calls("eval") - loads;
+    run.proof(loads > 20, format!("{loads} reloads"));
 }
 
 /// The error of the server to a client that writes.
-fn refusal(world: &mut World) -> String {
-    match world.server().command(&["SET", "probe", "1"]) {
+fn refusal(run: &mut Run) -> String {
+    match run.server().command(&["SET", "probe", "1"]) {
         Ok(_) => {
-            world.cli("DEL probe");
+            run.cli("DEL probe");
             "nothing".to_owned()
         }
         Err(error) => error.to_string().chars().take(60).collect(),
     }
 }
 
-async fn configured(world: &mut World, bad: &str, good: &str, code: &str) {
-    let begun = world.begin(None);
-    world.cli(&format!("CONFIG SET {bad}"));
+async fn configured(run: &mut Run, bad: &str, good: &str, code: &str) {
+    let begun = run.begin(None);
+    run.cli(&format!("CONFIG SET {bad}"));
     sleep(A_WHILE).await;
-    let refusal = refusal(world);
-    world.proof(refusal.contains(code), refusal);
-    world.cli(&format!("CONFIG SET {good}"));
-    let outage = world.end(&begun, 0);
+    let refusal = refusal(run);
+    run.proof(refusal.contains(code), refusal);
+    run.cli(&format!("CONFIG SET {good}"));
+    let outage = run.end(&begun, 0);
     // The held leases were renewed, or have time for it.
-    world.expect_all_kept(outage).await;
+    run.expect_all_kept(outage).await;
 }
 
-async fn cannot_save(world: &mut World) {
-    let dir = world.cli("CONFIG GET dir");
+async fn cannot_save(run: &mut Run) {
+    let dir = run.cli("CONFIG GET dir");
     let dir = dir.lines().last().expect("a path").to_owned();
     // A directory with the name of the file makes saving fail.
     std::fs::create_dir(format!("{dir}/dump.rdb")).expect("a directory");
     std::fs::write(format!("{dir}/dump.rdb/file"), "").expect("a file");
-    let begun = world.begin(None);
-    world
-        .server()
-        .cli(&["CONFIG", "SET", "save", "3600 1000000"]);
-    world.cli("BGSAVE");
+    let begun = run.begin(None);
+    run.server().cli(&["CONFIG", "SET", "save", "3600 1000000"]);
+    run.cli("BGSAVE");
     let failed = |info: String| info.contains("rdb_last_bgsave_status:err");
-    eventually("a failed save", || failed(world.cli("INFO persistence"))).await;
+    eventually("a failed save", || failed(run.cli("INFO persistence"))).await;
     sleep(A_WHILE).await;
-    let refusal = refusal(world);
-    world.proof(refusal.contains("MISCONF"), refusal);
-    world.server().cli(&["CONFIG", "SET", "save", ""]);
-    let outage = world.end(&begun, 0);
-    world.expect_all_kept(outage).await;
+    let refusal = refusal(run);
+    run.proof(refusal.contains("MISCONF"), refusal);
+    run.server().cli(&["CONFIG", "SET", "save", ""]);
+    let outage = run.end(&begun, 0);
+    run.expect_all_kept(outage).await;
 }
 
-async fn read_only(world: &mut World) {
-    let begun = world.begin(None);
+async fn read_only(run: &mut Run) {
+    let begun = run.begin(None);
     // No server has the address of the primary, so the data stays.
-    world.cli("REPLICAOF 127.0.0.1 1");
+    run.cli("REPLICAOF 127.0.0.1 1");
     sleep(A_WHILE).await;
-    let refusal = refusal(world);
-    world.proof(refusal.contains("read only"), refusal);
-    world.cli("REPLICAOF NO ONE");
-    let outage = world.end(&begun, 5);
-    world.expect_all_kept(outage).await;
+    let refusal = refusal(run);
+    run.proof(refusal.contains("read only"), refusal);
+    run.cli("REPLICAOF NO ONE");
+    let outage = run.end(&begun, 5);
+    run.expect_all_kept(outage).await;
 }
 
-async fn busy(world: &mut World) {
-    world.cli("CONFIG SET lua-time-limit 100");
-    let begun = world.begin(None);
-    let mut other = TcpStream::connect(("127.0.0.1", world.port())).expect("the server");
+async fn busy(run: &mut Run) {
+    run.cli("CONFIG SET lua-time-limit 100");
+    let begun = run.begin(None);
+    let mut other = TcpStream::connect(("127.0.0.1", run.port())).expect("the server");
     let script: &[u8] = b"EVAL \"while true do end\" 0\r\n";
     other.write_all(script).expect("it listens");
     sleep(A_WHILE).await;
-    let refusal = refusal(world);
-    world.proof(refusal.contains("BUSY"), refusal);
-    world.cli("SCRIPT KILL");
-    let outage = world.end(&begun, 0);
-    world.expect_all_kept(outage).await;
+    let refusal = refusal(run);
+    run.proof(refusal.contains("BUSY"), refusal);
+    run.cli("SCRIPT KILL");
+    let outage = run.end(&begun, 0);
+    run.expect_all_kept(outage).await;
 }
 
-async fn paused(world: &mut World) {
-    let begun = world.begin(None);
-    world.cli("CLIENT PAUSE 1200 ALL");
+async fn paused(run: &mut Run) {
+    let begun = run.begin(None);
+    run.cli("CLIENT PAUSE 1200 ALL");
     let start = Instant::now();
     sleep(A_WHILE).await;
-    let is_silent = world.is_silent();
-    world.proof(is_silent, "no answer");
+    let is_silent = run.is_silent();
+    run.proof(is_silent, "no answer");
     // A server that holds back all commands accepts no command from the test either.
     tokio::time::sleep_until(start + 1_200 * MS).await;
-    let outage = world.end(&begun, 1);
-    world.expect_all_kept(outage).await;
+    let outage = run.end(&begun, 1);
+    run.expect_all_kept(outage).await;
 }
 
-async fn paused_writes(world: &mut World) {
-    let begun = world.begin(None);
-    world.cli("CLIENT PAUSE 3000 WRITE");
+async fn paused_writes(run: &mut Run) {
+    let begun = run.begin(None);
+    run.cli("CLIENT PAUSE 3000 WRITE");
     let start = Instant::now();
     sleep(2_500 * MS).await;
-    let clients = world.cli("INFO clients");
+    let clients = run.cli("INFO clients");
     let blocked = clients
         .lines()
         .any(|line| line.starts_with("blocked_clients:") && !line.ends_with(":0"));
-    world.proof(blocked, "writes are blocked");
-    let made = world.connections_since(&begun);
+    run.proof(blocked, "writes are blocked");
+    let made = run.connections_since(&begun);
     tokio::time::sleep_until(start + 3 * SECOND).await;
-    let outage = world.end(&begun, 1);
+    let outage = run.end(&begun, 1);
     // One replacement per process.
     let allowed = PROCESSES as u64;
-    world.referee.expect(made <= allowed, "I15", || {
+    run.referee.expect(made <= allowed, "I15", || {
         format!("{made} connections, {allowed} allowed")
     });
-    world.expect_all_kept(outage).await;
+    run.expect_all_kept(outage).await;
 }
 
 /// Every acquire of the forbidden key shares calls with the load, which must not fail.
-async fn forbidden(world: &mut World) {
-    world.cli("ACL SETUSER somebody resetkeys ~lock:[^f]*");
-    let begun = world.begin(Some(0));
+async fn forbidden(run: &mut Run) {
+    run.cli("ACL SETUSER somebody resetkeys ~lock:[^f]*");
+    let begun = run.begin(Some(0));
     let start = Instant::now();
     let mut rejected = 0;
     while start.elapsed() < A_WHILE {
         let key = |n: usize| format!("forbidden:{n}");
-        let attempts = (0..9).map(|n| world.managers[n % 3].acquire(&*key(n)).no_wait());
+        let attempts = (0..9).map(|n| run.managers[n % 3].acquire(&*key(n)).no_wait());
         for outcome in join_all(attempts.map(IntoFuture::into_future)).await {
             let error = outcome.expect_err("forbidden");
-            world.referee.expect(
+            run.referee.expect(
                 error.kind() == ErrorKind::Misconfigured,
                 "forbidden",
                 || error.to_string(),
@@ -192,67 +189,66 @@ async fn forbidden(world: &mut World) {
         }
         sleep(50 * MS).await;
     }
-    world.proof(rejected > 20, format!("{rejected} acquires forbidden"));
-    world.end(&begun, 0);
-    world.cli("ACL SETUSER somebody allkeys");
+    run.proof(rejected > 20, format!("{rejected} acquires forbidden"));
+    run.end(&begun, 0);
+    run.cli("ACL SETUSER somebody allkeys");
 }
 
-async fn wrong_password(world: &mut World) {
-    let begun = world.begin(None);
-    world.cli("ACL SETUSER somebody resetpass >changed");
-    world.cli("CLIENT KILL USER somebody");
-    let log_ins = |world: &mut World| world.server().calls("hello") + world.server().calls("auth");
-    let before = log_ins(world);
+async fn wrong_password(run: &mut Run) {
+    let begun = run.begin(None);
+    run.cli("ACL SETUSER somebody resetpass >changed");
+    run.cli("CLIENT KILL USER somebody");
+    let log_ins = |run: &mut Run| run.server().calls("hello") + run.server().calls("auth");
+    let before = log_ins(run);
     sleep(A_WHILE).await;
-    let attempts = log_ins(world) - before;
-    world.cli("ACL SETUSER somebody >secret");
-    world.end(&begun, 1);
-    world.proof(attempts > 0, format!("{attempts} log-ins refused"));
-    world.referee.expect(attempts <= 30, "I15", || {
+    let attempts = log_ins(run) - before;
+    run.cli("ACL SETUSER somebody >secret");
+    run.end(&begun, 1);
+    run.proof(attempts > 0, format!("{attempts} log-ins refused"));
+    run.referee.expect(attempts <= 30, "I15", || {
         format!("{attempts} log-ins in {A_WHILE:?}")
     });
 }
 
-async fn no_permission(world: &mut World) {
-    let begun = world.begin(None);
-    world.cli("ACL SETUSER somebody -evalsha");
+async fn no_permission(run: &mut Run) {
+    let begun = run.begin(None);
+    run.cli("ACL SETUSER somebody -evalsha");
     sleep(A_WHILE).await;
-    let log = world.cli("ACL LOG 1");
-    world.proof(log.contains("evalsha"), "evalsha denied");
-    world.cli("ACL SETUSER somebody +@all");
-    world.end(&begun, 0);
+    let log = run.cli("ACL LOG 1");
+    run.proof(log.contains("evalsha"), "evalsha denied");
+    run.cli("ACL SETUSER somebody +@all");
+    run.end(&begun, 0);
 }
 
 /// A key that is not a lock, and a held one that another client overwrites.
-async fn wrong_type(world: &mut World) {
-    world.cli("SET lock:foreign precious");
-    let locks = world.managers[0].clone();
+async fn wrong_type(run: &mut Run) {
+    run.cli("SET lock:foreign precious");
+    let locks = run.managers[0].clone();
     let overwritten = locks.acquire("overwritten").await.expect("free");
-    let begun = world.begin(Some(0));
-    world.cli("SET lock:overwritten precious");
+    let begun = run.begin(Some(0));
+    run.cli("SET lock:overwritten precious");
     for n in 0..20 {
-        let acquire = world.managers[n % 3].acquire("foreign");
+        let acquire = run.managers[n % 3].acquire("foreign");
         let start = Instant::now();
         let error = acquire.wait(SECOND).await.expect_err("not a lock");
-        world.referee.shows_error(&error);
-        world
-            .referee
+        run.referee.shows_error(&error);
+        run.referee
             .expect(error.kind() == ErrorKind::KeyConflict, "conflict", || {
                 format!("{error} after {:?}", start.elapsed())
             });
         sleep(20 * MS).await;
     }
-    world.end(&begun, 0);
+    run.end(&begun, 0);
     overwritten.lost().await;
-    let referee = world.referee.clone();
+    let referee = run.referee.clone();
     let lost = overwritten
         .release()
         .await
         .is_err_and(|error| error.is_lost());
     referee.expect(lost, "I3", || "an overwritten lock is not lost".to_owned());
     for key in ["lock:foreign", "lock:overwritten"] {
-        let value = world.cli(&format!("GET {key}"));
-        world.proof(value == "precious", format!("{key} untouched"));
-        world.cli(&format!("DEL {key}"));
+        let value = run.cli(&format!("GET {key}"));
+        run.proof(value == "precious", format!("{key} untouched"));
+        run.cli(&format!("DEL {key}"));
     }
 }

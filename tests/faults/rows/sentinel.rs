@@ -8,11 +8,11 @@ use tower_lock::ErrorKind;
 use super::Row;
 use crate::load::hot;
 use crate::referee::BACKSTOP;
+use crate::run::{PROCESSES, Run};
 use crate::store::{Store, Topology};
 use crate::support::engine::{MS, SECOND};
 use crate::support::proxy::Proxy;
 use crate::support::sentinel::SentinelSet;
-use crate::world::{PROCESSES, World};
 
 const NODES: usize = 3;
 const LEASE: Duration = Duration::from_millis(1_500);
@@ -30,26 +30,25 @@ pub(super) fn rows() -> Vec<Row> {
             .loses_data()
     };
     vec![
-        row("primary killed", |world| Box::pin(killed(world))),
-        row("sentinel connections hang, primary killed", |world| {
-            Box::pin(hung_sentinels(world))
+        row("primary killed", |run| Box::pin(killed(run))),
+        row("sentinel connections hang, primary killed", |run| {
+            Box::pin(hung_sentinels(run))
         })
         .recovers_within(BACKSTOP + RESPONSE_TIMEOUT),
-        row("primary stopped, and back as a replica", |world| {
-            Box::pin(stopped(world))
+        row("primary stopped, and back as a replica", |run| {
+            Box::pin(stopped(run))
         }),
         // The old primary still accepts releases, which the new one does not receive.
-        row("commanded failover", |world| Box::pin(commanded(world)))
-            .recovers_within(LEASE + BACKSTOP),
-        row("failover that loses the last writes", |world| {
-            Box::pin(last_writes_lost(world))
+        row("commanded failover", |run| Box::pin(commanded(run))).recovers_within(LEASE + BACKSTOP),
+        row("failover that loses the last writes", |run| {
+            Box::pin(last_writes_lost(run))
         })
         .lease(LONG)
         // A release may be among the lost writes. The lease then expires.
         .recovers_within(LONG + BACKSTOP)
         .clears_within(LONG),
-        row("the same, with grants acknowledged by replicas", |world| {
-            Box::pin(nothing_granted_alone(world))
+        row("the same, with grants acknowledged by replicas", |run| {
+            Box::pin(nothing_granted_alone(run))
         })
         .lease(LONG)
         .acknowledged_by(2)
@@ -59,83 +58,81 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-fn set(world: &mut World) -> &mut SentinelSet {
-    match &mut world.store {
+fn set(run: &mut Run) -> &mut SentinelSet {
+    match &mut run.store {
         Store::Sentinel(set) => set,
         _ => panic!("not a row with Sentinels"),
     }
 }
 
-async fn replaced(world: &mut World, before: usize) {
-    let took = set(world).failover().await;
-    let now = set(world).primary();
-    world.proof(now != before, format!("another primary after {took:.1?}"));
+async fn replaced(run: &mut Run, before: usize) {
+    let took = set(run).failover().await;
+    let now = set(run).primary();
+    run.proof(now != before, format!("another primary after {took:.1?}"));
 }
 
-async fn killed(world: &mut World) {
-    let begun = world.begin(None);
-    let before = set(world).kill_primary();
-    replaced(world, before).await;
-    world.end(&begun, 1);
+async fn killed(run: &mut Run) {
+    let begun = run.begin(None);
+    let before = set(run).kill_primary();
+    replaced(run, before).await;
+    run.end(&begun, 1);
 }
 
 /// The sentinels are healthy, and new connections to them pass.
-async fn hung_sentinels(world: &mut World) {
-    let accepted = |world: &World| world.sentinels.iter().map(Proxy::accepted).sum::<u64>();
-    let made = accepted(world);
-    let begun = world.begin(None);
-    world.sentinels.iter().for_each(Proxy::freeze);
-    let before = set(world).kill_primary();
-    replaced(world, before).await;
-    world.end(&begun, 1);
+async fn hung_sentinels(run: &mut Run) {
+    let accepted = |run: &Run| run.sentinels.iter().map(Proxy::accepted).sum::<u64>();
+    let made = accepted(run);
+    let begun = run.begin(None);
+    run.sentinels.iter().for_each(Proxy::freeze);
+    let before = set(run).kill_primary();
+    replaced(run, before).await;
+    run.end(&begun, 1);
     sleep(BACKSTOP).await;
-    let made = accepted(world) - made;
+    let made = accepted(run) - made;
     // There is one replacement per process and sentinel, which then stays.
-    let each = (PROCESSES * world.sentinels.len()) as u64;
-    world.proof(made >= each, format!("{made} connections to sentinels"));
-    world.referee.expect(made <= 2 * each, "I15", || {
+    let each = (PROCESSES * run.sentinels.len()) as u64;
+    run.proof(made >= each, format!("{made} connections to sentinels"));
+    run.referee.expect(made <= 2 * each, "I15", || {
         format!("{made} connections to sentinels")
     });
 }
 
-async fn stopped(world: &mut World) {
-    let begun = world.begin(None);
-    let before = set(world).stop_primary();
-    replaced(world, before).await;
-    world.end(&begun, 1);
+async fn stopped(run: &mut Run) {
+    let begun = run.begin(None);
+    let before = set(run).stop_primary();
+    replaced(run, before).await;
+    run.end(&begun, 1);
     sleep(SECOND).await;
     // The stopped primary considers itself the primary until a sentinel reconfigures it.
-    set(world).continue_node(before);
-    set(world).in_order_again().await;
-    world.is_whole();
+    set(run).continue_node(before);
+    set(run).in_order_again().await;
+    run.is_whole();
     sleep(500 * MS).await;
 }
 
-async fn commanded(world: &mut World) {
-    let before = set(world).primary();
-    let begun = world.begin(None);
-    let service = set(world).service();
-    let answer = set(world)
-        .sentinel(0)
-        .cli(&["SENTINEL", "FAILOVER", service]);
-    world.proof(answer == "OK", answer);
-    replaced(world, before).await;
-    world.end(&begun, 1);
-    set(world).in_order_again().await;
-    world.is_whole();
+async fn commanded(run: &mut Run) {
+    let before = set(run).primary();
+    let begun = run.begin(None);
+    let service = set(run).service();
+    let answer = set(run).sentinel(0).cli(&["SENTINEL", "FAILOVER", service]);
+    run.proof(answer == "OK", answer);
+    replaced(run, before).await;
+    run.end(&begun, 1);
+    set(run).in_order_again().await;
+    run.is_whole();
 }
 
 /// Rejects the replicas from now on. Returns the primary.
-fn cut_replicas_off(world: &mut World) -> usize {
-    let primary = set(world).primary();
-    log_replicas_in_as(world, primary, "nobody", "wrong");
-    let cut = set(world).cli(primary, &["CLIENT", "KILL", "TYPE", "replica"]);
-    world.proof(cut == "2", "replicas cut off");
+fn cut_replicas_off(run: &mut Run) -> usize {
+    let primary = set(run).primary();
+    log_replicas_in_as(run, primary, "nobody", "wrong");
+    let cut = set(run).cli(primary, &["CLIENT", "KILL", "TYPE", "replica"]);
+    run.proof(cut == "2", "replicas cut off");
     primary
 }
 
-fn log_replicas_in_as(world: &mut World, primary: usize, user: &str, password: &str) {
-    let set = set(world);
+fn log_replicas_in_as(run: &mut Run, primary: usize, user: &str, password: &str) {
+    let set = set(run);
     for replica in (0..NODES).filter(|node| *node != primary) {
         set.cli(replica, &["CONFIG", "SET", "masteruser", user]);
         set.cli(replica, &["CONFIG", "SET", "masterauth", password]);
@@ -144,46 +141,45 @@ fn log_replicas_in_as(world: &mut World, primary: usize, user: &str, password: &
 
 /// A lock that is granted while the replicas are cut off is granted again after the failover, to another
 /// process. Both hold it at most until the expiry of the first lease without a renewal.
-async fn last_writes_lost(world: &mut World) {
-    let primary = cut_replicas_off(world);
-    let first = world.holder(0, "prize", LONG).await;
+async fn last_writes_lost(run: &mut Run) {
+    let primary = cut_replicas_off(run);
+    let first = run.holder(0, "prize", LONG).await;
     sleep(300 * MS).await;
-    let begun = world.begin(None);
-    set(world).kill_primary();
-    log_replicas_in_as(world, primary, "", "");
-    let waits = world.managers[1].acquire("prize").wait_forever();
+    let begun = run.begin(None);
+    set(run).kill_primary();
+    log_replicas_in_as(run, primary, "", "");
+    let waits = run.managers[1].acquire("prize").wait_forever();
     let second = tokio::spawn(waits.into_future());
-    replaced(world, primary).await;
-    let asked = world.end(&begun, 1).begin;
+    replaced(run, primary).await;
+    let asked = run.end(&begun, 1).begin;
     let guard = second.await.expect("no panic").expect("it waits for ever");
-    let terms = (world.row.lease, true);
-    let second = world.referee.granted(guard, 1, asked, terms);
+    let terms = (run.row.lease, true);
+    let second = run.referee.granted(guard, 1, asked, terms);
     second.keep(500 * MS).await;
     drop(second);
     let was_lost = !first.await.expect("no panic");
-    world.proof(was_lost, "its lock was lost with the writes");
+    run.proof(was_lost, "its lock was lost with the writes");
 }
 
 /// A grant that no replica has is rejected, so it cannot be lost.
-async fn nothing_granted_alone(world: &mut World) {
-    let begun = world.begin(None);
-    let primary = cut_replicas_off(world);
+async fn nothing_granted_alone(run: &mut Run) {
+    let begun = run.begin(None);
+    let primary = cut_replicas_off(run);
     sleep(300 * MS).await;
     let since = Instant::now();
-    let prize = world.managers[0].acquire("prize").wait(500 * MS).await;
+    let prize = run.managers[0].acquire("prize").wait(500 * MS).await;
     let kind = prize.expect_err("not acknowledged").kind();
     let refused = kind == ErrorKind::Unavailable;
-    world
-        .referee
+    run.referee
         .expect(refused, "replicas", || format!("refused as {kind:?}"));
     for key in hot() {
-        let granted = world.referee.next_grant(&key, since).is_some();
-        world.proof(!granted, format!("{key} not granted"));
+        let granted = run.referee.next_grant(&key, since).is_some();
+        run.proof(!granted, format!("{key} not granted"));
     }
-    set(world).kill_primary();
-    log_replicas_in_as(world, primary, "", "");
-    replaced(world, primary).await;
+    set(run).kill_primary();
+    log_replicas_in_as(run, primary, "", "");
+    replaced(run, primary).await;
     // Two replicas are in sync again.
-    set(world).restart(primary).await;
-    world.end(&begun, 1);
+    set(run).restart(primary).await;
+    run.end(&begun, 1);
 }

@@ -4,7 +4,7 @@ use std::iter::repeat;
 
 use tokio::time::Instant;
 
-use super::{PROCESSES, World};
+use super::{PROCESSES, Run};
 use crate::referee::Outage;
 use crate::store::Store;
 use crate::support::engine::scripts_called;
@@ -25,7 +25,7 @@ struct Traffic {
     commands: u64,
 }
 
-impl World {
+impl Run {
     /// Begins an outage, in which one process or all may lose their locks.
     pub(crate) fn begin(&self, process: Option<usize>) -> Begun {
         Begun {

@@ -7,14 +7,14 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tower_lock::{LockManager, Snapshot};
 
-use super::{AFTERMATH, World};
+use super::{AFTERMATH, Run};
 use crate::load::hot;
 use crate::referee::{Referee, Verdict, silence, wire};
 use crate::rows::Row;
 use crate::store::Store;
 use crate::support::engine::{MS, SECOND};
 
-impl World {
+impl Run {
     /// Continues the load for a while, ends it, and checks the remains.
     pub(crate) async fn finish(mut self) -> Verdict {
         let contended = if self.managers.is_empty() {

@@ -37,7 +37,7 @@ pub(crate) struct Gate {
     pub(crate) messages: Proxy,
 }
 
-pub(crate) struct World {
+pub(crate) struct Run {
     pub(crate) row: &'static Row,
     pub(crate) store: Store,
     pub(crate) gates: Vec<Gate>,
@@ -53,9 +53,9 @@ pub(crate) struct World {
     pub(crate) has_silent_connections: bool,
 }
 
-impl World {
+impl Run {
     pub(crate) async fn start(row: &'static Row) -> Self {
-        let mut world = Self {
+        let mut run = Self {
             row,
             store: Store::start(row.topology),
             gates: Vec::new(),
@@ -69,28 +69,28 @@ impl World {
             has_silent_connections: false,
         };
         if row.topology != Topology::Own {
-            world.watch_the_wire();
+            run.watch_the_wire();
             if let Some((rules, _)) = row.login {
-                world.cli(rules);
+                run.cli(rules);
             }
             if row.quarantine {
-                world.sit_out_the_first_quarantine().await;
+                run.sit_out_the_first_quarantine().await;
             }
-            if let Store::Sentinel(set) = &world.store {
+            if let Store::Sentinel(set) = &run.store {
                 for port in set.sentinel_ports() {
-                    world.sentinels.push(Proxy::start(port).await);
+                    run.sentinels.push(Proxy::start(port).await);
                 }
             }
             for process in 0..PROCESSES {
-                world.add_process(process).await;
+                run.add_process(process).await;
             }
-            let start = world.referee.start.0;
-            world.granted(&hot(), start).await;
-            let all_kept = || (0..PROCESSES).all(|process| world.keeps(process));
+            let start = run.referee.start.0;
+            run.granted(&hot(), start).await;
+            let all_kept = || (0..PROCESSES).all(|process| run.keeps(process));
             eventually("all hold what they hold for good", all_kept).await;
             sleep(AFTERMATH).await;
         }
-        world
+        run
     }
 
     /// Returns a builder of a backend for this row.

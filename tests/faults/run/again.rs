@@ -1,6 +1,6 @@
 //! I12: releases that arrive twice, as after a broken connection.
 
-use super::World;
+use super::Run;
 use crate::load::hot;
 use crate::referee::wire::{Release, releases_of};
 use crate::support::engine::Monitor;
@@ -9,7 +9,7 @@ use crate::support::redis_server::RedisServer;
 /// The most releases per server that are repeated, from the whole run.
 const ABOUT: usize = 50;
 
-impl World {
+impl Run {
     /// Repeats releases of the load after its end, while other owners hold the keys. Returns the number of
     /// replies, and whether each server with such keys replied to some.
     pub(super) fn release_again(&self) -> (usize, bool) {

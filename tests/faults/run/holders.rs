@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, sleep};
 use tower_lock::ErrorKind;
 
-use super::{PROCESSES, World};
+use super::{PROCESSES, Run};
 use crate::load::kept;
 use crate::referee::{Hold, Outage};
 use crate::support::engine::{Monitor, SECOND};
@@ -19,7 +19,7 @@ pub(super) enum Expectation {
     AllKept(Outage),
 }
 
-impl World {
+impl Run {
     pub(crate) fn expect_all_lost(&mut self, outage: Outage) {
         self.expectations.push(Expectation::AllLost(outage));
     }
