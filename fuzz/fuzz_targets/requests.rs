@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::{Builder, Runtime};
 
-use self::check::{ALL, Head, World};
+use self::check::{ALL, Head, Apps};
 
 const METHODS: [Method; 5] = [
     Method::GET,
@@ -24,7 +24,7 @@ const METHODS: [Method; 5] = [
 ];
 
 thread_local! {
-    static WORLD: OnceCell<(Runtime, World)> = const { OnceCell::new() };
+    static APPS: OnceCell<(Runtime, Apps)> = const { OnceCell::new() };
 }
 
 fn head(first: u8, input: &[u8]) -> Option<Head> {
@@ -51,11 +51,11 @@ fuzz_target!(|input: &[u8]| {
     let Some(head) = head(first, input) else {
         return;
     };
-    WORLD.with(|world| {
-        let (runtime, world) = world.get_or_init(|| {
+    APPS.with(|apps| {
+        let (runtime, apps) = apps.get_or_init(|| {
             let runtime = Builder::new_current_thread().enable_all().build();
-            (runtime.expect("a runtime"), World::new())
+            (runtime.expect("a runtime"), Apps::new())
         });
-        runtime.block_on(world.check(usize::from(first) % ALL.len(), &head));
+        runtime.block_on(apps.check(usize::from(first) % ALL.len(), &head));
     });
 });

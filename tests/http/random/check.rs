@@ -168,13 +168,13 @@ fn is_grpc(head: &Head) -> bool {
 }
 
 /// The routers of all kinds of layers.
-pub(crate) struct World {
+pub(crate) struct Apps {
     locks: LockManager,
     seen: Seen,
     apps: [Router; ALL.len()],
 }
 
-impl World {
+impl Apps {
     pub(crate) fn new() -> Self {
         let locks = LockManager::in_memory();
         let seen = Seen::default();

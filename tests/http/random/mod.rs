@@ -8,7 +8,7 @@ mod check;
 use fastrand::Rng;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
-use self::check::{ALL, Head, World};
+use self::check::{ALL, Apps, Head};
 
 const SEEDS: std::ops::Range<u64> = 0..100;
 const REQUESTS_PER_SEED: usize = 1_000;
@@ -122,14 +122,14 @@ fn head(rng: &mut Rng) -> Option<Head> {
 
 #[tokio::test]
 async fn random_request_runs_only_under_its_lock() {
-    let world = World::new();
+    let apps = Apps::new();
     let mut ran = [0; ALL.len()];
     for seed in SEEDS {
         let mut rng = Rng::with_seed(seed);
         for _ in 0..REQUESTS_PER_SEED {
             let at = rng.usize(..ALL.len());
             if let Some(head) = head(&mut rng)
-                && world.check(at, &head).await
+                && apps.check(at, &head).await
             {
                 ran[at] += 1;
             }
