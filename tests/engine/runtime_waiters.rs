@@ -5,10 +5,11 @@ use std::thread;
 use futures_util::poll;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
+use tower_lock::LockManager;
 
 use crate::stopped_runtime::{
-    LATE, LEASE, Other, POLL, WAIT, current_thread, in_each_case, is_served, is_served_by, polled,
-    queued,
+    Fate, LATE, LEASE, Other, POLL, WAIT, current_thread, in_each_case, is_served, is_served_by,
+    polled, queued,
 };
 use crate::support::engine::MS;
 
@@ -26,33 +27,42 @@ fn waiter_is_served_after_stopped_holder() {
     });
 }
 
+/// Queues behind the work of another runtime, which then stops with the output of that work, and expects a grant.
+fn is_served_behind<T: Send + 'static>(
+    fate: Fate,
+    here: &LockManager,
+    work: impl Future<Output = T> + Send + 'static,
+) {
+    let (works, is_working) = oneshot::channel();
+    let (waits, is_waiting) = oneshot::channel::<()>();
+    let other = thread::spawn(move || {
+        Other::after(fate, async move {
+            let kept = work.await;
+            works.send(()).unwrap();
+            is_waiting.await.unwrap();
+            kept
+        })
+    });
+    let driven = current_thread();
+    let acquire = driven.block_on(async {
+        is_working.await.unwrap();
+        polled(here.acquire("k").wait(WAIT), 1).await
+    });
+    waits.send(()).unwrap();
+    let _other = other.join().unwrap();
+    let start = Instant::now();
+    let guard = driven.block_on(acquire.0).unwrap();
+    let waited = start.elapsed();
+    assert!(guard.is_held());
+    assert!(waited <= LEASE + POLL + LATE, "served after {waited:?}");
+}
+
 /// The waiter queued before the holder's runtime stopped.
 #[test]
 fn queued_waiter_is_served_after_stopped_holder() {
     in_each_case(|fate, here, _| {
-        let (granted, is_granted) = oneshot::channel();
-        let (waits, is_waiting) = oneshot::channel::<()>();
         let locks = here.clone();
-        let other = thread::spawn(move || {
-            Other::after(fate, async move {
-                let kept = locks.acquire("k").await.unwrap();
-                granted.send(()).unwrap();
-                is_waiting.await.unwrap();
-                kept
-            })
-        });
-        let driven = current_thread();
-        let acquire = driven.block_on(async {
-            is_granted.await.unwrap();
-            polled(here.acquire("k").wait(WAIT), 1).await
-        });
-        waits.send(()).unwrap();
-        let _other = other.join().unwrap();
-        let start = Instant::now();
-        let guard = driven.block_on(acquire.0).unwrap();
-        let waited = start.elapsed();
-        assert!(guard.is_held());
-        assert!(waited <= LEASE + POLL + LATE, "served after {waited:?}");
+        is_served_behind(fate, here, async move { locks.acquire("k").await.unwrap() });
     });
 }
 
@@ -79,29 +89,10 @@ fn queued_waiter_is_served_after_stopped_contender() {
         let third = current_thread();
         let held = third.block_on(there.acquire("k").lease(LEASE).into_future());
         let _held = held.unwrap();
-        let (contends, is_contending) = oneshot::channel();
-        let (waits, is_waiting) = oneshot::channel::<()>();
         let locks = here.clone();
-        let other = thread::spawn(move || {
-            Other::after(fate, async move {
-                let kept = queued(locks.acquire("k").wait(LEASE / 2)).await;
-                contends.send(()).unwrap();
-                is_waiting.await.unwrap();
-                kept
-            })
+        is_served_behind(fate, here, async move {
+            queued(locks.acquire("k").wait(LEASE / 2)).await
         });
-        let driven = current_thread();
-        let acquire = driven.block_on(async {
-            is_contending.await.unwrap();
-            polled(here.acquire("k").wait(WAIT), 1).await
-        });
-        waits.send(()).unwrap();
-        let _other = other.join().unwrap();
-        let start = Instant::now();
-        let guard = driven.block_on(acquire.0).unwrap();
-        let waited = start.elapsed();
-        assert!(guard.is_held());
-        assert!(waited <= LEASE + POLL + LATE, "served after {waited:?}");
     });
 }
 

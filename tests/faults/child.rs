@@ -1,12 +1,13 @@
 //! Another process: this program, started again to hold locks until it is stopped or killed.
 
 use std::io::{BufRead as _, BufReader, Lines};
-use std::process::{Child as Process, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::timeout;
 
 use crate::support::engine::{MS, manager};
+use crate::support::process::Process;
 use crate::support::suspended_clock::SuspendedClock;
 
 /// The environment variable with the URL, the lease in milliseconds, and the keys.
@@ -99,7 +100,7 @@ impl Child {
             .expect("it can be started again");
         let out = process.stdout.take().expect("piped");
         Self {
-            process,
+            process: Process::of(process),
             clock,
             says: BufReader::new(out).lines(),
         }
@@ -124,7 +125,7 @@ impl Child {
     }
 
     pub(crate) fn stop(&mut self) {
-        self.signal("-STOP");
+        self.process.signal("-STOP");
         if let Some(clock) = &mut self.clock {
             clock.stop();
         }
@@ -134,24 +135,10 @@ impl Child {
         if let Some(clock) = &mut self.clock {
             clock.resume();
         }
-        self.signal("-CONT");
-    }
-
-    fn signal(&self, signal: &str) {
-        let id = self.process.id().to_string();
-        let status = Command::new("kill").args([signal, &id]).status();
-        assert!(status.is_ok_and(|status| status.success()), "{signal}");
+        self.process.signal("-CONT");
     }
 
     pub(crate) fn kill(&mut self) {
-        self.process.kill().expect("it can be killed");
-        self.process.wait().expect("it has ended");
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
+        self.process.kill();
     }
 }

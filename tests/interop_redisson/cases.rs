@@ -6,9 +6,9 @@ use tokio::time::{Instant, sleep};
 use tower_lock::{ErrorKind, LockKey, RedisBackend};
 
 use crate::child::Child;
+use crate::sides::{LEASE, Sides, channel, manager};
 use crate::support::engine::{MS, SECOND};
 use crate::table::Latencies;
-use crate::world::{LEASE, World, channel, manager};
 
 const BOTH: &str = "both";
 const JAVA_RUST: &str = "Java → Rust";
@@ -19,25 +19,25 @@ const WOKEN_WITHIN: Duration = Duration::from_millis(20);
 
 /// Reads a counter, and later writes its successor. The count is exact only if no other worker runs
 /// concurrently.
-pub(crate) async fn exclusion(world: &mut World, managers: usize, jvms: usize, times: u64) {
+pub(crate) async fn exclusion(sides: &mut Sides, managers: usize, jvms: usize, times: u64) {
     const THREADS: u64 = 4;
     let (name, counter) = ("interop:counted", "interop:counter");
     let mut javas = Vec::new();
     for _ in 0..jvms {
-        let mut java = world.java().await;
+        let mut java = sides.java().await;
         // A JVM is slow at first, and would begin after all others have ended.
-        world.node_of(counter).cli(&["SET", counter, "0 0 none"]);
+        sides.node_of(counter).cli(&["SET", counter, "0 0 none"]);
         java.call("t0", "count", name, &[&counter, &20]).await;
         javas.push(java);
     }
-    world.node_of(counter).cli(&["SET", counter, "0 0 none"]);
+    sides.node_of(counter).cli(&["SET", counter, "0 0 none"]);
     let start = Instant::now();
     let mut workers = Vec::new();
     for _ in 0..managers {
-        let locks = world.rust().await;
+        let locks = sides.rust().await;
         for _ in 0..THREADS {
             let locks = locks.clone();
-            let client = redis::Client::open(world.node_of(counter).url()).expect("a URL");
+            let client = redis::Client::open(sides.node_of(counter).url()).expect("a URL");
             workers.push(tokio::spawn(async move {
                 let connection = client.get_multiplexed_async_connection().await;
                 let mut connection = connection.expect("the server is there");
@@ -70,7 +70,7 @@ pub(crate) async fn exclusion(world: &mut World, managers: usize, jvms: usize, t
         worker.await.expect("no worker panics");
     }
     let took = start.elapsed().as_secs_f64();
-    let value = world.node_of(counter).cli(&["GET", counter]);
+    let value = sides.node_of(counter).cli(&["GET", counter]);
     let (counted, turns, _) = counted(&value);
     let expected = THREADS * times * (managers + jvms) as u64;
     assert_eq!(counted, expected, "updates were lost");
@@ -79,7 +79,7 @@ pub(crate) async fn exclusion(world: &mut World, managers: usize, jvms: usize, t
     let result = format!(
         "{managers} managers, {jvms} JVMs: {counted} of {expected}, {turns} turns, in {took:.0} s"
     );
-    world.row("mutual exclusion", BOTH, result);
+    sides.row("mutual exclusion", BOTH, result);
 }
 
 /// The counter, the number of turns between the sides, and the last writer.
@@ -92,11 +92,11 @@ fn counted(value: &str) -> (u64, u64, &str) {
 }
 
 /// A waiter is notified by the message of the other side.
-pub(crate) async fn wake_ups(world: &mut World) {
+pub(crate) async fn wake_ups(sides: &mut Sides) {
     const ROUNDS: usize = 200;
     /// The warm-up rounds: a JVM compiles at run time, and connects to each node at its first use.
     const WARM_UP: usize = 20;
-    let (locks, mut java) = (world.rust().await, world.java().await);
+    let (locks, mut java) = (sides.rust().await, sides.java().await);
     let (mut rust_woken, mut java_woken) = (Latencies::default(), Latencies::default());
     for round in 0..WARM_UP + ROUNDS {
         // A subscription outlives its last waiter briefly, and still counts.
@@ -109,7 +109,7 @@ pub(crate) async fn wake_ups(world: &mut World) {
                 (guard, Instant::now())
             })
         };
-        world.listened_to(name, world.own_subscriptions()).await;
+        sides.listened_to(name, sides.own_subscriptions()).await;
         // The waiter attempts again after it has subscribed.
         sleep(5 * MS).await;
         let told = Instant::now();
@@ -120,9 +120,9 @@ pub(crate) async fn wake_ups(world: &mut World) {
         }
         unlock.value().await;
 
-        let listeners = world.listeners(name);
+        let listeners = sides.listeners(name);
         let waiting = java.send("b", "tryLock", name, &[&30_000, &NO_LEASE]);
-        world.listened_to(name, listeners + 1).await;
+        sides.listened_to(name, listeners + 1).await;
         sleep(5 * MS).await;
         let told = Instant::now();
         drop(guard);
@@ -136,7 +136,7 @@ pub(crate) async fn wake_ups(world: &mut World) {
     for (direction, latencies) in [(JAVA_RUST, rust_woken), (RUST_JAVA, java_woken)] {
         let p99 = latencies.at(0.99);
         assert!(p99 <= WOKEN_WITHIN, "{direction}: {latencies}");
-        world.row("a waiter is woken", direction, latencies.to_string());
+        sides.row("a waiter is woken", direction, latencies.to_string());
     }
 }
 
@@ -146,9 +146,9 @@ fn after(woken: Instant, told: Instant) -> Duration {
 }
 
 /// The watchdog of each side keeps a lock beyond its lease.
-pub(crate) async fn watchdogs(world: &mut World) {
+pub(crate) async fn watchdogs(sides: &mut Sides) {
     let name = "interop:kept";
-    let (locks, mut java) = (world.rust().await, world.java().await);
+    let (locks, mut java) = (sides.rust().await, sides.java().await);
     java.call("a", "lock", name, &[]).await;
     let end = Instant::now() + 2 * LEASE;
     while Instant::now() < end {
@@ -166,14 +166,14 @@ pub(crate) async fn watchdogs(world: &mut World) {
     }
     assert!(guard.is_held());
     let result = format!("kept for {:?} under a lease of {LEASE:?}", 2 * LEASE);
-    world.row("a watchdog renews", BOTH, result);
+    sides.row("a watchdog renews", BOTH, result);
 }
 
 /// The lock of a killed process is granted again after its lease expires.
-pub(crate) async fn crashes(world: &mut World) {
+pub(crate) async fn crashes(sides: &mut Sides) {
     let name = "interop:crashed";
-    let locks = world.rust().await;
-    let (mut java, mut survivor) = (world.java().await, world.java().await);
+    let locks = sides.rust().await;
+    let (mut java, mut survivor) = (sides.java().await, sides.java().await);
     java.call("a", "lock", name, &[]).await;
     java.kill();
     let start = Instant::now();
@@ -183,14 +183,14 @@ pub(crate) async fn crashes(world: &mut World) {
         (LEASE / 2..=LEASE + SECOND).contains(&took),
         "{took:?} after the JVM was killed"
     );
-    world.row(
+    sides.row(
         "a crash",
         JAVA_RUST,
         format!("passed over after {took:.1?}"),
     );
     guard.release().await.expect("given back");
 
-    let child = Child::start(&world.url(), name);
+    let child = Child::start(&sides.url(), name);
     drop(child);
     let start = Instant::now();
     let locked = survivor
@@ -203,7 +203,7 @@ pub(crate) async fn crashes(world: &mut World) {
         "{took:?} after our process was killed"
     );
     survivor.call("a", "unlock", name, &[]).await;
-    world.row(
+    sides.row(
         "a crash",
         RUST_JAVA,
         format!("passed over after {took:.1?}"),
@@ -211,9 +211,9 @@ pub(crate) async fn crashes(world: &mut World) {
 }
 
 /// Each side observes a lock of the other.
-pub(crate) async fn views(world: &mut World) {
+pub(crate) async fn views(sides: &mut Sides) {
     let name = "interop:seen";
-    let (locks, mut java) = (world.rust().await, world.java().await);
+    let (locks, mut java) = (sides.rust().await, sides.java().await);
     let mut counts = Vec::new();
     for (command, count) in [("lock", 1), ("lock", 2), ("unlock", 1)] {
         java.call("a", command, name, &[]).await;
@@ -228,12 +228,12 @@ pub(crate) async fn views(world: &mut World) {
     java.call("a", "unlock", name, &[]).await;
     assert!(!locks.is_locked(name).await.expect("an answer"));
     let result = format!("hold counts {} seen by `inspect`", counts.join(", "));
-    world.row("nested holds", JAVA_RUST, result);
+    sides.row("nested holds", JAVA_RUST, result);
 
     let guard = locks.acquire(name).await.expect("it is free");
     let again = locks.acquire(name).owner(guard.owner()).await;
     let again = again.expect("its own");
-    assert_eq!(world.node_of(name).cli(&["HVALS", name]), "1");
+    assert_eq!(sides.node_of(name).cli(&["HVALS", name]), "1");
     for (command, more, value) in [
         ("isLocked", None, "true"),
         ("isHeldByCurrentThread", None, "false"),
@@ -254,13 +254,13 @@ pub(crate) async fn views(world: &mut World) {
     assert!(guard.is_held());
     drop((guard, again));
     let result = "`isLocked`, `remainTimeToLive`, not the thread's own, `unlock` throws";
-    world.row("a guard", RUST_JAVA, result.to_owned());
+    sides.row("a guard", RUST_JAVA, result.to_owned());
 }
 
 /// Each side forces the release of a lock of the other, and the holder is notified.
-pub(crate) async fn by_force(world: &mut World) {
+pub(crate) async fn by_force(sides: &mut Sides) {
     let name = "interop:forced";
-    let (locks, mut java) = (world.rust().await, world.java().await);
+    let (locks, mut java) = (sides.rust().await, sides.java().await);
     let guard = locks.acquire(name).await.expect("it is free");
     assert_eq!(java.call("a", "forceUnlock", name, &[]).await, "true");
     let start = Instant::now();
@@ -278,7 +278,7 @@ pub(crate) async fn by_force(world: &mut World) {
         java.call("a", "isHeldByCurrentThread", name, &[]).await,
         "true"
     );
-    world.row(
+    sides.row(
         "`forceUnlock`",
         JAVA_RUST,
         format!("told lost after {took:.1?}"),
@@ -288,27 +288,27 @@ pub(crate) async fn by_force(world: &mut World) {
     let unlock = java.send("a", "unlock", name, &[]);
     assert_eq!(unlock.exception().await, "IllegalMonitorStateException");
     let result = "its `unlock` throws".to_owned();
-    world.row("`force_release`", RUST_JAVA, result);
+    sides.row("`force_release`", RUST_JAVA, result);
 }
 
 /// A name is one key, one channel and one slot on both sides.
-pub(crate) async fn names(world: &mut World) {
+pub(crate) async fn names(sides: &mut Sides) {
     let names = ["order 42", "müller/日本", "{user}:1", "a{user}b", "plain"];
-    let (locks, mut java) = (world.rust().await, world.java().await);
+    let (locks, mut java) = (sides.rust().await, sides.java().await);
     for name in names {
         assert_eq!(LockKey::new(name).as_str(), name);
         let guard = locks.acquire(name).await.expect("it is free");
-        assert_eq!(world.node_of(name).cli(&["EXISTS", name]), "1", "{name}");
+        assert_eq!(sides.node_of(name).cli(&["EXISTS", name]), "1", "{name}");
         let of_java = java.send("a", "tryLock", name, &[&30_000, &NO_LEASE]);
         let waiting = {
             let locks = locks.clone();
             tokio::spawn(async move { locks.acquire(name).await.map(drop) })
         };
         // Java holds this one. A waiter of this crate would wait behind a guard in the same process.
-        world.listened_to(name, 1).await;
-        let channels = world.channels();
+        sides.listened_to(name, 1).await;
+        let channels = sides.channels();
         assert!(channels.contains(&channel(name)), "{name}: {channels:?}");
-        if let Some(slot) = world.slot(name) {
+        if let Some(slot) = sides.slot(name) {
             for name in [name, &channel(name)] {
                 let of_java = java.call("b", "slot", name, &[]).await;
                 assert_eq!(of_java, slot.to_string(), "{name}");
@@ -321,7 +321,7 @@ pub(crate) async fn names(world: &mut World) {
         waiting.await.expect("no panic").expect("in its turn");
         assert!(start.elapsed() < 500 * MS, "{name}: woken by a poll");
     }
-    world.row(
+    sides.row(
         "names",
         BOTH,
         names.map(|name| format!("`{name}`")).join(", "),
@@ -329,11 +329,11 @@ pub(crate) async fn names(world: &mut World) {
 }
 
 /// The tokens of a fenced lock in Java and of this crate are one sequence.
-pub(crate) async fn fenced_tokens(world: &mut World) {
+pub(crate) async fn fenced_tokens(sides: &mut Sides) {
     let name = "interop:fenced";
-    let backend = RedisBackend::builder(world.server().url()).redisson_fencing_tokens();
-    let (locks, mut java) = (manager(backend).await, world.java().await);
-    let before = world.server().cli(&["KEYS", "redisson_lock_token:*"]);
+    let backend = RedisBackend::builder(sides.server().url()).redisson_fencing_tokens();
+    let (locks, mut java) = (manager(backend).await, sides.java().await);
+    let before = sides.server().cli(&["KEYS", "redisson_lock_token:*"]);
     assert_eq!(before, "", "the trial at the start left a counter");
     let mut tokens = Vec::new();
     let number = |token: String| token.parse::<i64>().expect("a number");
@@ -346,7 +346,7 @@ pub(crate) async fn fenced_tokens(world: &mut World) {
     let guard = locks.acquire(name).await.expect("it is free");
     tokens.push(guard.fencing_token().get());
     let waiting = java.send("a", "fencingToken", name, &[]);
-    world.listened_to(name, 1).await;
+    sides.listened_to(name, 1).await;
     sleep(5 * MS).await;
     let told = Instant::now();
     drop(guard);
@@ -358,5 +358,5 @@ pub(crate) async fn fenced_tokens(world: &mut World) {
     tokens.push(number(token));
     assert_eq!(tokens, [1, 2, 3, 4, 5]);
     let shown = format!("{tokens:?}, Java's the first and the last; it waited, and was woken");
-    world.row("`getFencedLock`", BOTH, shown);
+    sides.row("`getFencedLock`", BOTH, shown);
 }

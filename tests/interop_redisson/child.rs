@@ -5,7 +5,7 @@ use std::process::{Child as Process, Command, Stdio};
 
 use tower_lock::RedisBackend;
 
-use crate::world::manager;
+use crate::sides::manager;
 
 /// The environment variable with the URL and the name.
 const ORDER: &str = "LOCK_FOR_ANOTHER_PROCESS";

@@ -5,13 +5,15 @@ use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
+
+use crate::support::process::Process;
 
 /// The timeout for steps without a deadline of their own.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,7 +29,7 @@ pub(crate) type Outcome = (Result<String, String>, Instant);
 
 /// One JVM with one `RedissonClient`, which ends when dropped.
 pub(crate) struct Java {
-    process: Child,
+    process: Process,
     input: ChildStdin,
     commands: u64,
     waiting: Arc<Mutex<HashMap<u64, oneshot::Sender<Outcome>>>>,
@@ -122,7 +124,7 @@ impl Java {
         });
         // From here on, the process is killed if a step fails.
         let java = Self {
-            process,
+            process: Process::of(process),
             input,
             commands: 0,
             waiting,
@@ -171,15 +173,7 @@ impl Java {
 
     /// Kills the process.
     pub(crate) fn kill(&mut self) {
-        self.process.kill().expect("it can be killed");
-        self.process.wait().expect("it has ended");
-    }
-}
-
-impl Drop for Java {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
+        self.process.kill();
     }
 }
 

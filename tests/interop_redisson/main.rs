@@ -7,21 +7,21 @@
 mod cases;
 mod child;
 mod java;
+mod sides;
 #[path = "../support/mod.rs"]
 mod support;
 mod table;
-mod world;
 
 use std::process::ExitCode;
 
 use tower_lock::backend::redis::Publish;
 
 use java::VERSIONS;
+use sides::{Sides, Store};
 use support::cluster::Cluster;
 use support::redis_server::RedisServer;
 use support::sentinel::SentinelSet;
 use table::Row;
-use world::{Store, World};
 
 fn main() -> ExitCode {
     if child::main() {
@@ -53,28 +53,28 @@ fn main() -> ExitCode {
 
 async fn on_one_server(version: &'static str) -> Vec<Row> {
     let store = Store::Single(RedisServer::start());
-    let mut world = World::new(version, store, Publish::Auto);
-    cases::exclusion(&mut world, 4, 2, 100).await;
-    cases::wake_ups(&mut world).await;
-    cases::watchdogs(&mut world).await;
-    cases::crashes(&mut world).await;
-    cases::views(&mut world).await;
-    cases::by_force(&mut world).await;
-    cases::names(&mut world).await;
+    let mut sides = Sides::new(version, store, Publish::Auto);
+    cases::exclusion(&mut sides, 4, 2, 100).await;
+    cases::wake_ups(&mut sides).await;
+    cases::watchdogs(&mut sides).await;
+    cases::crashes(&mut sides).await;
+    cases::views(&mut sides).await;
+    cases::by_force(&mut sides).await;
+    cases::names(&mut sides).await;
     // Older versions have no fenced locks.
     if version != "3.16.8" {
-        cases::fenced_tokens(&mut world).await;
+        cases::fenced_tokens(&mut sides).await;
     }
-    world.rows
+    sides.rows
 }
 
 async fn behind_sentinel(version: &'static str) -> Vec<Row> {
     let store = Store::Sentinel(SentinelSet::start());
-    let mut world = World::new(version, store, Publish::Auto);
-    cases::exclusion(&mut world, 1, 1, 25).await;
-    cases::wake_ups(&mut world).await;
-    cases::crashes(&mut world).await;
-    world.rows
+    let mut sides = Sides::new(version, store, Publish::Auto);
+    cases::exclusion(&mut sides, 1, 1, 25).await;
+    cases::wake_ups(&mut sides).await;
+    cases::crashes(&mut sides).await;
+    sides.rows
 }
 
 /// Since 3.22, Redisson publishes sharded messages in a Cluster, as this crate does. Before, it published
@@ -84,10 +84,10 @@ async fn in_a_cluster(version: &'static str) -> Vec<Row> {
         "3.16.8" => Publish::Both,
         _ => Publish::Auto,
     };
-    let mut world = World::new(version, Store::Cluster(Cluster::start()), publish);
-    cases::exclusion(&mut world, 1, 1, 25).await;
-    cases::wake_ups(&mut world).await;
-    cases::crashes(&mut world).await;
-    cases::names(&mut world).await;
-    world.rows
+    let mut sides = Sides::new(version, Store::Cluster(Cluster::start()), publish);
+    cases::exclusion(&mut sides, 1, 1, 25).await;
+    cases::wake_ups(&mut sides).await;
+    cases::crashes(&mut sides).await;
+    cases::names(&mut sides).await;
+    sides.rows
 }

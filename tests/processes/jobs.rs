@@ -119,9 +119,9 @@ fn split(id: u32, [a, b]: [Child; 2]) -> (Child, Child) {
 
 #[tokio::test]
 async fn killed_job_continues_in_other_process() {
-    let world = Jobs::new(2 * SECOND);
-    let file = world.file();
-    let both = [world.start(), world.start()];
+    let jobs = Jobs::new(2 * SECOND);
+    let file = jobs.file();
+    let both = [jobs.start(), jobs.start()];
     let first = working(&file, 0, None).await;
     let (mut holder, mut waiter) = split(first, both);
     holder.kill().await.unwrap();
@@ -131,24 +131,24 @@ async fn killed_job_continues_in_other_process() {
     assert_one_at_a_time(&runs(&file));
     terminate(&mut waiter).await;
     // The queue of a key lasts 6 s after the last attempt of a process.
-    nothing_is_left(&world.redis, &[], 7 * SECOND, "the end").await;
+    nothing_is_left(&jobs.redis, &[], 7 * SECOND, "the end").await;
 }
 
 #[tokio::test]
 async fn terminated_job_continues_before_its_lease() {
     // Longer than the test waits.
-    let world = Jobs::new(10 * PATIENCE);
-    let file = world.file();
-    let both = [world.start(), world.start()];
+    let jobs = Jobs::new(10 * PATIENCE);
+    let file = jobs.file();
+    let both = [jobs.start(), jobs.start()];
     let first = working(&file, 0, None).await;
     let (mut holder, mut waiter) = split(first, both);
     terminate(&mut holder).await;
     let second = working(&file, 0, Some(first)).await;
     assert_eq!(Some(second), waiter.id());
     // A third process waits, and ends although it never held the lock.
-    let waiters = || subscribers(&world.redis, "job:count");
+    let waiters = || subscribers(&jobs.redis, "job:count");
     within(PATIENCE, "no waiter", || waiters() == 0).await;
-    let mut third = world.start();
+    let mut third = jobs.start();
     within(PATIENCE, "a waiter", || waiters() == 1).await;
     terminate(&mut third).await;
     terminate(&mut waiter).await;
@@ -158,5 +158,5 @@ async fn terminated_job_continues_before_its_lease() {
             .all(|run| [first, second].contains(&run.process))
     );
     assert_one_at_a_time(&runs);
-    nothing_is_left(&world.redis, &[], 7 * SECOND, "the end").await;
+    nothing_is_left(&jobs.redis, &[], 7 * SECOND, "the end").await;
 }

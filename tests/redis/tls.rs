@@ -92,15 +92,21 @@ async fn cluster_over_tls_passes_conformance() {
     assert!(refusal(other).await.contains("certificate"));
 }
 
-#[tokio::test]
-async fn sentinel_over_tls_finds_primary() {
-    let primary = TlsServer::start();
+/// Starts a sentinel of this primary. Returns it, and the URL of the locks.
+fn sentinel_of(primary: &TlsServer) -> (TlsServer, String) {
     let port = primary.port();
     let configuration = format!("sentinel monitor locks 127.0.0.1 {port} 1\n");
     let options = ["--sentinel", "--tls-replication", "yes"];
     let options = [&options[..], &["--tls-auth-clients", "no"]].concat();
     let sentinel = primary.start_beside(&configuration, &options);
     let url = sentinel.url().replace("rediss://", "rediss+sentinel://") + "/locks";
+    (sentinel, url)
+}
+
+#[tokio::test]
+async fn sentinel_over_tls_finds_primary() {
+    let primary = TlsServer::start();
+    let (_sentinel, url) = sentinel_of(&primary);
     let locks = manager(at(&url).ca_certificate(primary.ca())).await;
     let guard = locks.acquire("a").await.unwrap();
     assert_eq!(primary.server().cli(&["EXISTS", "lock:a"]), "1");
@@ -238,13 +244,8 @@ async fn server_name_replaces_host_in_certificate() {
 #[tokio::test]
 async fn server_name_reaches_sentinel_and_primary() {
     let primary = TlsServer::start();
-    let port = primary.port();
-    let configuration = format!("sentinel monitor locks 127.0.0.1 {port} 1\n");
-    let options = ["--sentinel", "--tls-replication", "yes"];
-    let options = [&options[..], &["--tls-auth-clients", "no"]].concat();
-    let sentinel = primary.start_beside(&configuration, &options);
+    let (_sentinel, url) = sentinel_of(&primary);
     primary.show(&primary.authority().issue_for(&["localhost"]));
-    let url = sentinel.url().replace("rediss://", "rediss+sentinel://") + "/locks";
     let builder = || at(&url).ca_certificate(primary.ca());
     let story = refusal(builder()).await;
     assert!(story.contains("primary"), "{story}");

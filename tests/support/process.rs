@@ -1,4 +1,4 @@
-//! The server program: its path, a free port, and its process, which ends when dropped.
+//! Processes that end when dropped, and the server program: its path, a free port, its log.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -58,12 +58,17 @@ impl Process {
             .stdout(output.try_clone().expect("the same file"))
             .stderr(output)
             .spawn();
-        Self(child.unwrap_or_else(|error| {
+        Self::of(child.unwrap_or_else(|error| {
             panic!(
                 "these tests need a Redis server: `{}` cannot be run ({error}); install it, or name another in the variable SERVER",
                 program()
             )
         }))
+    }
+
+    /// Takes a process over.
+    pub(crate) fn of(child: Child) -> Self {
+        Self(child)
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
@@ -72,8 +77,8 @@ impl Process {
 
     /// Kills the process, even if it is stopped.
     pub(crate) fn kill(&mut self) {
-        self.0.kill().expect("the server can be killed");
-        self.0.wait().expect("the server has ended");
+        self.0.kill().expect("it can be killed");
+        self.0.wait().expect("it has ended");
     }
 
     pub(crate) fn signal(&self, signal: &str) {
@@ -81,7 +86,7 @@ impl Process {
             .args([signal, &self.0.id().to_string()])
             .status()
             .expect("`kill` runs");
-        assert!(status.success(), "the server takes {signal}");
+        assert!(status.success(), "the process takes {signal}");
     }
 }
 

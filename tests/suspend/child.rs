@@ -1,13 +1,14 @@
 //! The process that is suspended: this program, started again with a URL.
 
 use std::io::{BufRead as _, BufReader, Lines};
-use std::process::{Child as Process, ChildStderr, Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, timeout};
 use tower_lock::LockGuard;
 
 use crate::support::engine::{MS, PATIENCE, manager};
+use crate::support::process::Process;
 use crate::support::suspended_clock::SuspendedClock;
 
 const URL: &str = "URL_FOR_THE_SUSPENDED_PROCESS";
@@ -82,7 +83,7 @@ impl Child {
             .unwrap();
         let output = BufReader::new(process.stderr.take().unwrap()).lines();
         Self {
-            process,
+            process: Process::of(process),
             clock,
             output,
         }
@@ -102,25 +103,12 @@ impl Child {
     }
 
     pub(crate) fn suspend(&mut self) {
-        self.signal("-STOP");
+        self.process.signal("-STOP");
         self.clock.stop();
     }
 
     pub(crate) fn resume(&mut self) {
         self.clock.resume();
-        self.signal("-CONT");
-    }
-
-    fn signal(&self, signal: &str) {
-        let id = self.process.id().to_string();
-        let status = Command::new("kill").args([signal, &id]).status().unwrap();
-        assert!(status.success());
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
+        self.process.signal("-CONT");
     }
 }

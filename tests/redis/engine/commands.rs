@@ -7,8 +7,8 @@ use tower_lock::{LockManager, RedisBackend};
 
 use super::support::{LEASE, percentile};
 use crate::support::engine::{
-    MS, Monitor, PATIENCE, SECOND, eventually, manager, no_subscription_is_left, nothing_is_left,
-    scripts_called, subscribers, within,
+    MS, Monitor, PATIENCE, SECOND, eventually, manager, managers, no_subscription_is_left,
+    nothing_is_left, scripts_called, subscribers, within,
 };
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
@@ -207,10 +207,7 @@ async fn many_held_locks_renew_in_batches_without_loss() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn remote_release_reaches_waiter_in_two_round_trips() {
     let server = RedisServer::start();
-    let (here, there) = (
-        manager(server.url(), LEASE).await,
-        manager(server.url(), LEASE).await,
-    );
+    let (here, there) = managers(server.url(), LEASE).await;
     let mut round_trips = Vec::new();
     let mut hand_overs = Vec::new();
     for _ in 0..200 {
@@ -258,10 +255,7 @@ async fn remote_release_reaches_waiter_in_two_round_trips() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfer_to_restored_place_passes_on() {
     let server = RedisServer::start();
-    let (here, there) = (
-        manager(server.url(), LEASE).await,
-        manager(server.url(), LEASE).await,
-    );
+    let (here, there) = managers(server.url(), LEASE).await;
     let guard = here.acquire("k").await.unwrap();
     let waiter = tokio::spawn(there.acquire("k").into_future());
     let queue = "lock:{lock:k}%queue";

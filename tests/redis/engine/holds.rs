@@ -9,7 +9,8 @@ use uuid::Uuid;
 
 use super::support::{LEASE, percentile};
 use crate::support::engine::{
-    MS, SECOND, eventually, fails_at_its_deadline, manager, nothing_is_left, pttl, subscribers,
+    MS, SECOND, eventually, fails_at_its_deadline, manager, managers, nothing_is_left, pttl,
+    subscribers,
 };
 use crate::support::redis_server::RedisServer;
 
@@ -39,10 +40,7 @@ async fn hold_counts_go_0_1_2_1_0() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_owner_acquires_after_last_release() {
     let server = RedisServer::start();
-    let (here, there) = (
-        manager(server.url(), LEASE).await,
-        manager(server.url(), LEASE).await,
-    );
+    let (here, there) = managers(server.url(), LEASE).await;
     for other in [&here, &there] {
         let outer = here.acquire("k").await.unwrap();
         let inner = here.acquire("k").owner(outer.owner()).await.unwrap();
@@ -65,10 +63,7 @@ async fn other_owner_acquires_after_last_release() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_second_wait_on_held_key_ends_on_time() {
     let server = RedisServer::start();
-    let (here, there) = (
-        manager(server.url(), LEASE).await,
-        manager(server.url(), LEASE).await,
-    );
+    let (here, there) = managers(server.url(), LEASE).await;
     let _guard = here.acquire("k").await.unwrap();
     let waits = [&here, &there].map(|locks| fails_at_its_deadline(locks.acquire("k"), 3 * SECOND));
     for error in join_all(waits).await {
@@ -80,10 +75,7 @@ async fn three_second_wait_on_held_key_ends_on_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expired_lease_admits_waiter_and_loses_guard() {
     let server = RedisServer::start();
-    let (here, there) = (
-        manager(server.url(), LEASE).await,
-        manager(server.url(), LEASE).await,
-    );
+    let (here, there) = managers(server.url(), LEASE).await;
     let (here, there) = (&here, &there);
     // Concurrent rounds: a busy machine may delay some of them, but hardly all.
     let rounds = (0..7_u32).map(async |n| {
@@ -135,10 +127,7 @@ async fn release_by_other_owner_changes_nothing() {
 async fn force_release_notifies_waiter_and_holder() {
     let server = RedisServer::start();
     let lease = 6 * SECOND;
-    let (here, there) = (
-        manager(server.url(), lease).await,
-        manager(server.url(), lease).await,
-    );
+    let (here, there) = managers(server.url(), lease).await;
     // If the holder's own manager forces the release, the guard is lost at once.
     let guard = here.acquire("k").await.unwrap();
     let mut waiter = Box::pin(there.acquire("k").into_future());

@@ -67,11 +67,11 @@ struct Pair {
 /// Runs the scenario for each number of polls until it completes, and for many durations.
 /// After each run, all traces must be gone long before a lease expires.
 macro_rules! dropped_everywhere {
-    ($name:ident, $moments:literal, |$world:ident, $until:ident| $scenario:block) => {
+    ($name:ident, $moments:literal, |$pair:ident, $until:ident| $scenario:block) => {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
             let server = RedisServer::start();
-            let $world = Pair {
+            let $pair = Pair {
                 here: manager(server.url(), LONG).await,
                 there: manager(server.url(), LONG).await,
             };
@@ -92,7 +92,7 @@ macro_rules! dropped_everywhere {
                     ready_by_polls = ready;
                 }
                 midway += usize::from(!ready && !matches!($until, Until::Polls(0)));
-                let managers = [&$world.here, &$world.there];
+                let managers = [&$pair.here, &$pair.there];
                 nothing_is_left(&server, &managers, 2 * SECOND, $until).await;
             }
             assert!(midway > 0, "the scenario never waits");
@@ -105,29 +105,29 @@ macro_rules! dropped_everywhere {
 dropped_everywhere!(
     acquire_dropped_on_free_key_leaves_nothing,
     5_000,
-    |world, until| { dropped_at(until, world.here.acquire("a").into_future()).await }
+    |pair, until| { dropped_at(until, pair.here.acquire("a").into_future()).await }
 );
 
 dropped_everywhere!(
     acquire_dropped_on_busy_key_leaves_nothing,
     80_000,
-    |world, until| {
-        let _guard = world.there.acquire("a").await.unwrap();
-        dropped_at(until, world.here.acquire("a").wait(50 * MS).into_future()).await
+    |pair, until| {
+        let _guard = pair.there.acquire("a").await.unwrap();
+        dropped_at(until, pair.here.acquire("a").wait(50 * MS).into_future()).await
     }
 );
 
 dropped_everywhere!(
     acquire_dropped_on_remote_release_leaves_nothing,
     80_000,
-    |world, until| {
-        let guard = world.there.acquire("a").await.unwrap();
+    |pair, until| {
+        let guard = pair.there.acquire("a").await.unwrap();
         let release = async {
             sleep(5 * MS).await;
             guard.release().await.unwrap();
         };
         join(
-            dropped_at(until, world.here.acquire("a").into_future()),
+            dropped_at(until, pair.here.acquire("a").into_future()),
             release,
         )
         .await
@@ -138,14 +138,14 @@ dropped_everywhere!(
 dropped_everywhere!(
     acquire_dropped_on_local_handoff_leaves_nothing,
     20_000,
-    |world, until| {
-        let guard = world.here.acquire("a").await.unwrap();
+    |pair, until| {
+        let guard = pair.here.acquire("a").await.unwrap();
         let release = async {
             sleep(2 * MS).await;
             guard.release().await.unwrap();
         };
         join(
-            dropped_at(until, world.here.acquire("a").into_future()),
+            dropped_at(until, pair.here.acquire("a").into_future()),
             release,
         )
         .await
@@ -156,13 +156,13 @@ dropped_everywhere!(
 dropped_everywhere!(
     acquire_dropped_on_several_keys_leaves_nothing,
     80_000,
-    |world, until| {
-        let guard = world.there.acquire("b").await.unwrap();
+    |pair, until| {
+        let guard = pair.there.acquire("b").await.unwrap();
         let release = async {
             sleep(5 * MS).await;
             guard.release().await.unwrap();
         };
-        let several = world.here.acquire(["a", "b", "c"]);
+        let several = pair.here.acquire(["a", "b", "c"]);
         join(dropped_at(until, several.into_future()), release)
             .await
             .0
@@ -173,16 +173,16 @@ dropped_everywhere!(
 mod release {
     use super::*;
 
-    dropped_everywhere!(dropped_leaves_nothing, 5_000, |world, until| {
-        let guard = world.here.acquire("a").await.unwrap();
+    dropped_everywhere!(dropped_leaves_nothing, 5_000, |pair, until| {
+        let guard = pair.here.acquire("a").await.unwrap();
         dropped_at(until, guard.release()).await
     });
 
     dropped_everywhere!(
         dropped_on_several_keys_leaves_nothing,
         5_000,
-        |world, until| {
-            let guard = world.here.acquire(["a", "b", "c"]).await.unwrap();
+        |pair, until| {
+            let guard = pair.here.acquire(["a", "b", "c"]).await.unwrap();
             dropped_at(until, guard.release()).await
         }
     );
@@ -191,8 +191,8 @@ mod release {
 dropped_everywhere!(
     work_dropped_under_lock_leaves_nothing,
     20_000,
-    |world, until| {
-        let work = world.here.acquire("a").run(|_held| sleep(5 * MS));
+    |pair, until| {
+        let work = pair.here.acquire("a").run(|_held| sleep(5 * MS));
         dropped_at(until, work).await
     }
 );

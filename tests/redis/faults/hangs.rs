@@ -9,7 +9,7 @@ use tower_lock::ErrorKind;
 
 use super::holder::{LONG, SHORT, end_of, renewed_beyond, waiter};
 use crate::support::engine::{
-    MS, SECOND, fails_at_its_deadline, lost_at_its_deadline, manager, nothing_is_left,
+    MS, SECOND, fails_at_its_deadline, lost_at_its_deadline, managers, nothing_is_left,
     scripts_called,
 };
 use crate::support::redis_server::RedisServer;
@@ -49,10 +49,7 @@ impl Standstill {
 /// Hangs the server for twice the lease.
 async fn hang_beyond_lease(standstill: Standstill) {
     let server = RedisServer::start();
-    let (here, there) = (
-        manager(server.url(), SHORT).await,
-        manager(server.url(), SHORT).await,
-    );
+    let (here, there) = managers(server.url(), SHORT).await;
     let guard = here.acquire("k").await.unwrap();
     let patient = waiter(&there, "k").await;
     let late: Vec<_> = (0..50)
@@ -106,10 +103,7 @@ async fn server_pause_beyond_lease_loses_lock_at_deadline() {
 /// Redisson #2515, #3194: the watchdog stopped after one failed renewal.
 async fn hang_within_lease(standstill: Standstill) {
     let server = RedisServer::start();
-    let (here, there) = (
-        manager(server.url(), LONG).await,
-        manager(server.url(), LONG).await,
-    );
+    let (here, there) = managers(server.url(), LONG).await;
     let guard = here.acquire("k").await.unwrap();
     let waiter = waiter(&there, "k").await;
     // The first renewal is due after two seconds and fails.

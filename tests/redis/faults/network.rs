@@ -9,7 +9,7 @@ use tower_lock::{ErrorKind, LockManager, RedisBackend};
 
 use super::holder::{LONG, SHORT, acquired_again, nothing_is_waited_for, waiter};
 use crate::support::engine::{
-    MS, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, manager,
+    MS, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, manager, managers,
     no_subscription_is_left, nothing_is_left, pttl, scripts_called, subscribers, within,
 };
 use crate::support::proxy::{Proxy, Swallow};
@@ -164,10 +164,7 @@ async fn acquire_with_late_reply_is_undone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_after_resubscribe_is_served_promptly() {
     let server = RedisServer::start();
-    let (here, there) = (
-        manager(server.url(), LONG).await,
-        manager(server.url(), LONG).await,
-    );
+    let (here, there) = managers(server.url(), LONG).await;
     for _ in 0..3 {
         let guard = there.acquire("k").await.unwrap();
         let waiter = waiter(&here, "k").await;
@@ -212,10 +209,7 @@ async fn release_before_subscription_is_not_missed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn timed_out_waits_leave_no_subscription() {
     let server = RedisServer::start();
-    let (here, there) = (
-        manager(server.url(), LONG).await,
-        manager(server.url(), LONG).await,
-    );
+    let (here, there) = managers(server.url(), LONG).await;
     let keys: Vec<_> = (0..200).map(|n| format!("k:{n}")).collect();
     let guards = join_all(keys.iter().map(|key| there.acquire(&**key).into_future())).await;
     for _ in 0..3 {

@@ -1,7 +1,7 @@
 //! Processes that are stopped, killed or shut down.
 
 use std::io::{BufRead as _, BufReader, Lines};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
 use std::time::Duration;
 
 use futures_util::poll;
@@ -10,9 +10,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::holder::{LONG, SHORT, end_of, renewed_beyond, waiter};
 use crate::support::engine::{
-    MS, Monitor, PATIENCE, SECOND, by, eventually, manager, no_subscription_is_left,
+    MS, Monitor, PATIENCE, SECOND, by, eventually, manager, managers, no_subscription_is_left,
     nothing_is_left, pttl,
 };
+use crate::support::process::Process;
 use crate::support::redis_server::RedisServer;
 
 const LEASE_OF_THE_OTHER: Duration = SHORT;
@@ -51,7 +52,7 @@ fn other_process() {
 }
 
 struct OtherProcess {
-    child: Child,
+    process: Process,
     said: Lines<BufReader<ChildStderr>>,
 }
 
@@ -66,7 +67,8 @@ impl OtherProcess {
             .spawn()
             .unwrap();
         let said = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut other = Self { child, said };
+        let process = Process::of(child);
+        let mut other = Self { process, said };
         assert_eq!(other.says(), "holds");
         other
     }
@@ -79,19 +81,6 @@ impl OtherProcess {
                 return said.to_owned();
             }
         }
-    }
-
-    fn signal(&self, signal: &str) {
-        let id = self.child.id().to_string();
-        let status = Command::new("kill").args([signal, &id]).status().unwrap();
-        assert!(status.success());
-    }
-}
-
-impl Drop for OtherProcess {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
     }
 }
 
@@ -113,12 +102,12 @@ async fn process_resumed_after_lease_sees_lock_lost() {
     // The stop follows a renewal closely, so that the next one is not due yet.
     eventually("a renewal", || renewals(&monitor.lines()) > 0).await;
     sleep(50 * MS).await;
-    other.signal("-STOP");
+    other.process.signal("-STOP");
     let guard = locks.acquire("k").wait(LEASE_OF_THE_OTHER + SECOND).await;
     let guard = guard.expect("the lease expired");
     sleep(LEASE_OF_THE_OTHER).await;
     let before = renewals(&monitor.lines_until_now(&server).await);
-    other.signal("-CONT");
+    other.process.signal("-CONT");
     assert_eq!(other.says(), "woke, held: false");
     assert_eq!(other.says(), "told: true");
     assert_eq!(other.says(), "lost: true");
@@ -138,7 +127,7 @@ async fn killed_process_key_expires_with_lease() {
     // The lease is renewed while its holder runs.
     sleep(2 * LEASE_OF_THE_OTHER).await;
     assert!(!waiter.is_finished());
-    other.child.kill().unwrap();
+    other.process.kill();
     let limit = Instant::now() + LEASE_OF_THE_OTHER + SECOND;
     let guard = by(limit, "the key of a killed process", waiter).await;
     guard.unwrap().unwrap().release().await.unwrap();
@@ -209,10 +198,7 @@ fn runtime_shutdown_during_connect_does_not_hang() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shutdown_wakes_waiters_and_flushes_releases() {
     let server = RedisServer::start();
-    let (here, there) = (
-        manager(server.url(), SHORT).await,
-        manager(server.url(), SHORT).await,
-    );
+    let (here, there) = managers(server.url(), SHORT).await;
     let guard = here.acquire("k").await.unwrap();
     let theirs = there.acquire("theirs").await.unwrap();
     let waiters = [waiter(&here, "k").await, waiter(&here, "theirs").await];

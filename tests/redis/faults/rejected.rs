@@ -11,7 +11,7 @@ use tower_lock::{ErrorKind, LockManager};
 use super::holder::{LONG, SHORT, acquired_again, end_of, renewed_beyond, waiter};
 use crate::support::engine::{
     MS, PATIENCE, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, manager,
-    nothing_is_left, pttl, scripts_called, within,
+    managers, nothing_is_left, pttl, scripts_called, within,
 };
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
@@ -79,10 +79,7 @@ async fn script_flush_under_load_preserves_locks() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_memory_rejects_acquires_and_keeps_leases() {
     let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
-    let (here, there) = (
-        manager(server.url(), SHORT).await,
-        manager(server.url(), SHORT).await,
-    );
+    let (here, there) = managers(server.url(), SHORT).await;
     let guard = here.acquire("held").await.unwrap();
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     let once = there.acquire("new").no_wait().await.unwrap_err();

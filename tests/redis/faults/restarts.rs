@@ -6,8 +6,8 @@ use tower_lock::ErrorKind;
 
 use super::holder::{LONG, SHORT, acquired_again, end_of, renewed_beyond, waiter};
 use crate::support::engine::{
-    MS, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, manager, nothing_is_left,
-    pttl, subscribers,
+    MS, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, manager, managers,
+    nothing_is_left, pttl, subscribers,
 };
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
@@ -38,10 +38,7 @@ async fn guard_after_empty_restart_is_lost_at_renewal() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holder_and_waiter_survive_restart_with_data() {
     let mut server = RedisServer::start();
-    let (here, there) = (
-        manager(server.url(), LONG).await,
-        manager(server.url(), LONG).await,
-    );
+    let (here, there) = managers(server.url(), LONG).await;
     let guard = here.acquire("k").await.unwrap();
     let waiter = waiter(&there, "k").await;
     let end = end_of(&guard);
@@ -60,10 +57,7 @@ async fn holder_and_waiter_survive_restart_with_data() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acquire_at_stopped_server_ends_at_deadline() {
     let mut server = RedisServer::start();
-    let (here, there) = (
-        manager(server.url(), SHORT).await,
-        manager(server.url(), SHORT).await,
-    );
+    let (here, there) = managers(server.url(), SHORT).await;
     let guard = here.acquire("k").await.unwrap();
     // This waiter is queued before the outage and stays queued until after it.
     let patient = waiter(&there, "k").await;

@@ -13,13 +13,7 @@ fn lease(number: u8) -> String {
 #[test]
 fn clock_step_back_ends_turn_of_others() {
     let mut server = FrozenServer::start();
-    let mut other = server.connect();
-    let mut subscribe = redis::cmd("SUBSCRIBE");
-    subscribe.arg(CHANNEL);
-    other
-        .send_packed_command(&subscribe.get_packed_command())
-        .unwrap();
-    other.recv_response().unwrap();
+    let _other = server.subscribe(&[CHANNEL.to_owned()]);
     let mut connection = server.connect();
     let mut run = |call: Call| call.run(&mut connection, Counted::All).0;
     let contend = |number| Call::Contend {

@@ -1,6 +1,7 @@
 //! The queue of a lock's waiters in Redis: the scripts against a reference, and the rules of the order.
 
 mod clock;
+mod comparison;
 mod drops;
 mod grants;
 mod model;
@@ -10,4 +11,3 @@ mod rules;
 mod scripts;
 mod server;
 mod single;
-mod world;

@@ -4,9 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use tower_lock::backend::redis::RedisBackend;
 
+use super::comparison::Comparison;
 use super::model::Counted;
 use super::scripts::SOURCES;
-use super::world::World;
 use crate::support::redis_server::RedisServer;
 
 fn number(name: &str) -> Option<u64> {
@@ -24,21 +24,21 @@ fn random_steps_follow_reference() {
     let seed = number("QUEUE_SEED").unwrap_or_else(|| fastrand::u64(..));
     let (mut granted, mut transferred) = (0, 0);
     for counted in [Counted::All, Counted::Ours, Counted::Nothing] {
-        let mut world = World::new(seed, counted);
+        let mut comparison = Comparison::new(seed, counted);
         let count = if counted == Counted::All {
             steps / 2
         } else {
             steps / 4
         };
         for step in 0..count {
-            let taken = catch_unwind(AssertUnwindSafe(|| world.step()));
+            let taken = catch_unwind(AssertUnwindSafe(|| comparison.step()));
             if let Err(panic) = taken {
                 eprintln!("QUEUE_SEED={seed}, {counted:?}, step {step}");
                 resume_unwind(panic);
             }
         }
-        granted += world.granted;
-        transferred += world.transferred;
+        granted += comparison.granted;
+        transferred += comparison.transferred;
     }
     eprintln!("QUEUE_SEED={seed}: {granted} grants, {transferred} transfers to listeners");
     assert!(steps < 2_000 || granted > 10 && transferred > 10);

@@ -3,19 +3,19 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use redis::{Client, Connection};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use crate::support::process::{program, version};
+use crate::support::process::{Process, program, version};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct FrozenServer {
-    process: Child,
+    _process: Process,
     dir: TempDir,
     millis: File,
     now: i64,
@@ -52,7 +52,7 @@ impl FrozenServer {
             .unwrap();
         let millis = OpenOptions::new().write(true).open(millis).unwrap();
         let server = Self {
-            process,
+            _process: Process::of(process),
             dir,
             millis,
             now,
@@ -82,6 +82,18 @@ impl FrozenServer {
         self.client().get_connection().unwrap()
     }
 
+    /// Opens a connection that has subscribed to these channels.
+    pub(crate) fn subscribe(&self, channels: &[String]) -> Connection {
+        let mut connection = self.connect();
+        let mut subscribe = redis::cmd("SUBSCRIBE");
+        let subscribe = subscribe.arg(channels).get_packed_command();
+        connection.send_packed_command(&subscribe).unwrap();
+        for _ in channels {
+            connection.recv_response().unwrap();
+        }
+        connection
+    }
+
     /// Returns the server's time in milliseconds.
     pub(crate) fn now(&self) -> i64 {
         self.now
@@ -108,12 +120,5 @@ impl FrozenServer {
         while time() != self.now {
             assert!(Instant::now() < deadline, "the clock of the server stands");
         }
-    }
-}
-
-impl Drop for FrozenServer {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
     }
 }

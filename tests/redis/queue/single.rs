@@ -16,17 +16,6 @@ fn lease(number: u8) -> String {
     format!("{}:1", manager(number))
 }
 
-fn subscribe(server: &FrozenServer, channels: &[String]) -> Connection {
-    let mut connection = server.connect();
-    let mut subscribe = redis::cmd("SUBSCRIBE");
-    let subscribe = subscribe.arg(channels).get_packed_command();
-    connection.send_packed_command(&subscribe).unwrap();
-    for _ in channels {
-        connection.recv_response().unwrap();
-    }
-    connection
-}
-
 fn acquire(number: u8) -> Call {
     Call::Acquire {
         lease: lease(number),
@@ -48,10 +37,10 @@ fn acquire_outside(connection: &mut Connection) -> bool {
 #[test]
 fn single_attempt_uses_one_turn_of_others() {
     let server = FrozenServer::start();
-    let _outside = subscribe(&server, &[CHANNEL.to_owned()]);
+    let _outside = server.subscribe(&[CHANNEL.to_owned()]);
     let _processes = [1, 2].map(|number| {
         let own = format!("{CHANNEL}%{}", manager(number));
-        subscribe(&server, &[format!("{CHANNEL}%w"), own, CHANNEL.to_owned()])
+        server.subscribe(&[format!("{CHANNEL}%w"), own, CHANNEL.to_owned()])
     });
     let mut outside = server.connect();
     let mut connection = server.connect();

@@ -26,6 +26,15 @@ pub(crate) async fn manager(url: impl Into<String>, lease: Duration) -> LockMana
         .expect("valid settings")
 }
 
+/// Two managers, as in two processes.
+pub(crate) async fn managers(
+    url: impl Into<String>,
+    lease: Duration,
+) -> (LockManager, LockManager) {
+    let url = url.into();
+    (manager(&*url, lease).await, manager(url, lease).await)
+}
+
 /// Expects that no lock is left in these managers and on the server within `patience`.
 pub(crate) async fn nothing_is_left(
     server: &RedisServer,

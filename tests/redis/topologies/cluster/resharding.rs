@@ -9,15 +9,12 @@ use tower_lock::{LockManager, RedisBackend};
 
 use super::support::{SHORT, has_subscriptions, key_of_each, nothing_is_left, waiter};
 use crate::support::cluster::Cluster;
-use crate::support::engine::{MS, PATIENCE, SECOND, eventually, manager};
+use crate::support::engine::{MS, PATIENCE, SECOND, eventually, managers};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_survive_slot_migration() {
     let cluster = Cluster::start();
-    let (here, there) = (
-        manager(cluster.url(), SHORT).await,
-        manager(cluster.url(), SHORT).await,
-    );
+    let (here, there) = managers(cluster.url(), SHORT).await;
     let (slot, from) = (cluster.slot("{user}"), cluster.node_of("{user}"));
     let to = cluster
         .primaries()

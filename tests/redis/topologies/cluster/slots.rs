@@ -12,7 +12,7 @@ use tower_lock::{
 
 use super::support::{LONG, SHORT, has_subscriptions, key_of_each, nothing_is_left, waiter};
 use crate::support::cluster::Cluster;
-use crate::support::engine::{MS, PATIENCE, SECOND, eventually, manager, within};
+use crate::support::engine::{MS, PATIENCE, SECOND, eventually, manager, managers, within};
 use crate::support::process::version;
 use crate::support::redis_server::RedisServer;
 
@@ -57,10 +57,7 @@ async fn cluster_with_both_messages_passes_conformance() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lock_channel_and_counter_share_slot() {
     let cluster = Cluster::start();
-    let (here, there) = (
-        manager(cluster.url(), LONG).await,
-        manager(cluster.url(), LONG).await,
-    );
+    let (here, there) = managers(cluster.url(), LONG).await;
     for key in [
         "a", "{user}:1", "x{y}{z}", "a{", "}", "{}", "ü 1", "order:42",
     ] {
@@ -117,10 +114,7 @@ async fn renewals_batch_by_slot_across_nodes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn multi_node_key_set_is_held_atomically() {
     let cluster = Cluster::start();
-    let (here, there) = (
-        manager(cluster.url(), LONG).await,
-        manager(cluster.url(), LONG).await,
-    );
+    let (here, there) = managers(cluster.url(), LONG).await;
     let keys: Vec<_> = key_of_each(&cluster)
         .into_iter()
         .map(|(_, key)| key)

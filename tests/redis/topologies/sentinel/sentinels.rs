@@ -6,7 +6,7 @@ use tower_lock::{ConnectError, ErrorKind, LockManager, RedisBackend};
 
 use super::support::{GIVEN_BACK, NEXT_GRANT, SHORT, replicated, url, waiter};
 use crate::support::engine::{
-    MS, PATIENCE, SECOND, by, eventually, fails_at_its_deadline, manager, nothing_is_left, pttl,
+    MS, PATIENCE, SECOND, by, eventually, fails_at_its_deadline, managers, nothing_is_left, pttl,
     subscribers, within,
 };
 use crate::support::errors::debug_chain;
@@ -92,10 +92,7 @@ async fn sentinel_naming_other_primary_is_outvoted() {
 async fn sentinel_outage_delays_only_new_connections() {
     let mut set = SentinelSet::start();
     let lease = 3 * SHORT;
-    let (here, there) = (
-        manager(url(&set), lease).await,
-        manager(url(&set), lease).await,
-    );
+    let (here, there) = managers(url(&set), lease).await;
     let guard = here.acquire("k").await.unwrap();
     let waiting = waiter(&there, "k").await;
     eventually("subscribed", || subscribers(set.node(0), "k") == 1).await;

@@ -4,7 +4,7 @@ use tokio::time::{Instant, timeout};
 
 use super::support::{GIVEN_BACK, LONG, NEXT_GRANT, is_unused, url, waiter};
 use crate::support::engine::{
-    MS, PATIENCE, SECOND, by, manager, nothing_is_left, pttl, subscribers, within,
+    MS, PATIENCE, SECOND, by, manager, managers, nothing_is_left, pttl, subscribers, within,
 };
 use crate::support::sentinel::SentinelSet;
 
@@ -12,10 +12,7 @@ use crate::support::sentinel::SentinelSet;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_client_after_failover_leaves_stale_primary() {
     let mut set = SentinelSet::start();
-    let (asleep, awake) = (
-        manager(url(&set), LONG).await,
-        manager(url(&set), LONG).await,
-    );
+    let (asleep, awake) = managers(url(&set), LONG).await;
     let old = set.stop_primary();
     set.failover().await;
     let guard = awake.acquire("k").wait(PATIENCE).await.unwrap();

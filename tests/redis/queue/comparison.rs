@@ -16,7 +16,7 @@ const PAUSES: [i64; 17] = [
     0, 1, 3, 6, 9, 10, 11, 100, 299, 300, 301, 499, 500, 1500, 1501, 3000, 6001,
 ];
 
-pub(crate) struct World {
+pub(crate) struct Comparison {
     server: FrozenServer,
     admin: Connection,
     model: Model,
@@ -37,7 +37,7 @@ fn manager(number: u64) -> String {
     format!("00000000-0000-4000-8000-{number:012}")
 }
 
-impl World {
+impl Comparison {
     pub(crate) fn new(seed: u64, counted: Counted) -> Self {
         let server = FrozenServer::start();
         let admin = server.connect();
@@ -126,9 +126,9 @@ impl World {
             _ => lease.clone(),
         };
         // A waiter that says it listens may have lost its connection.
-        let listens = |world: &mut Self, lease: &str| {
-            let is_connected = world.listeners.contains_key(manager_of(lease));
-            is_connected != (world.random.u8(..12) == 0)
+        let listens = |comparison: &mut Self, lease: &str| {
+            let is_connected = comparison.listeners.contains_key(manager_of(lease));
+            is_connected != (comparison.random.u8(..12) == 0)
         };
         match self.random.u8(..20) {
             0 => Call::Acquire { lease, ttl: TTL },
@@ -254,22 +254,11 @@ impl World {
         }
     }
 
-    fn subscribe(&self, channels: &[String]) -> Connection {
-        let mut connection = self.server.connect();
-        let mut subscribe = redis::cmd("SUBSCRIBE");
-        let subscribe = subscribe.arg(channels).get_packed_command();
-        connection.send_packed_command(&subscribe).unwrap();
-        for _ in channels {
-            connection.recv_response().unwrap();
-        }
-        connection
-    }
-
     /// The server notices the end of a connection soon.
     fn await_subscribers(&mut self) {
         let expected = self.listeners.len() + self.others.len();
-        let count = |world: &mut Self| {
-            let counts = world.command(&["PUBSUB", "NUMSUB", CHANNEL]);
+        let count = |comparison: &mut Self| {
+            let counts = comparison.command(&["PUBSUB", "NUMSUB", CHANNEL]);
             let (_, count): (String, usize) = redis::from_redis_value(counts).unwrap();
             count
         };
@@ -285,7 +274,7 @@ impl World {
         if self.listeners.remove(&manager).is_none() {
             let ours = [format!("{CHANNEL}%w"), format!("{CHANNEL}%{manager}")];
             let channels = [&ours[..], &[CHANNEL.to_owned()]].concat();
-            let connection = self.subscribe(&channels);
+            let connection = self.server.subscribe(&channels);
             self.listeners.insert(manager, connection);
         }
         self.await_subscribers();
@@ -293,7 +282,7 @@ impl World {
 
     fn toggle_other(&mut self) {
         if self.others.pop().is_none() {
-            let connection = self.subscribe(&[CHANNEL.to_owned()]);
+            let connection = self.server.subscribe(&[CHANNEL.to_owned()]);
             self.others.push(connection);
         }
         self.await_subscribers();
@@ -353,7 +342,7 @@ impl World {
     fn compare(&mut self) {
         self.model.begin(self.server.now());
         let (now, model) = (self.model.now, self.model.clone());
-        let ttl = |world: &mut Self, key: &str| match world.command(&["PTTL", key]) {
+        let ttl = |comparison: &mut Self, key: &str| match comparison.command(&["PTTL", key]) {
             Value::Int(ttl @ 0..) => Some(now + ttl),
             _ => None,
         };

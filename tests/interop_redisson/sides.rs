@@ -21,7 +21,7 @@ pub(crate) enum Store {
     Cluster(Cluster),
 }
 
-pub(crate) struct World {
+pub(crate) struct Sides {
     /// The version of Redisson.
     pub(crate) version: &'static str,
     store: Store,
@@ -29,7 +29,7 @@ pub(crate) struct World {
     pub(crate) rows: Vec<Row>,
 }
 
-impl World {
+impl Sides {
     pub(crate) fn new(version: &'static str, store: Store, publish: Publish) -> Self {
         Self {
             version,
