@@ -1,20 +1,25 @@
 //! The example `tonic`: a gRPC service that locks.
 
+use std::net::{Shutdown, SocketAddr};
 use std::process::Stdio;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::uri::PathAndQuery;
+use http_body_util::Full;
+use hyper::client::conn::http2::SendRequest;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 use tower_lock::{LockKey, LockManager};
 
-use crate::support::engine::{PATIENCE, nothing_is_left};
+use crate::served::{WINDOW, over_http2};
+use crate::support::engine::{MS, PATIENCE, SECOND, nothing_is_left};
 use crate::support::example::program;
 use crate::support::redis_server::RedisServer;
 
@@ -67,8 +72,8 @@ async fn call<M: prost::Message + 'static>(
     Ok(replied.await?.into_inner().balance)
 }
 
-/// Starts the example and connects to it.
-async fn start(redis: &RedisServer) -> (Child, Channel) {
+/// Starts the example. Returns its process and its address.
+async fn launch(redis: &RedisServer) -> (Child, SocketAddr) {
     let mut bank = Command::new(program("tonic"))
         .args(["--port", "0", "--locks", &redis.url()])
         .stdin(Stdio::null())
@@ -82,8 +87,18 @@ async fn start(redis: &RedisServer) -> (Child, Channel) {
     // The example continues to print.
     tokio::spawn(async move { while let Ok(Some(_)) = said.next_line().await {} });
     let (_, address) = line.trim_end_matches('.').split_once("http://").unwrap();
+    (bank, address.parse().unwrap())
+}
+
+async fn channel(address: SocketAddr) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-    (bank, endpoint.connect().await.unwrap())
+    endpoint.connect().await.unwrap()
+}
+
+/// Starts the example and connects to it.
+async fn start(redis: &RedisServer) -> (Child, Channel) {
+    let (bank, address) = launch(redis).await;
+    (bank, channel(address).await)
 }
 
 /// A call waits for at most 2 s, so the number of calls is small.
@@ -132,4 +147,59 @@ async fn grpc_call_for_busy_account_is_aborted() {
 
     let unnamed = deposit(channel, None, 1).await.unwrap_err();
     assert_eq!(unnamed.code(), Code::InvalidArgument);
+}
+
+/// Calls a method of the bank over plain HTTP/2.
+fn raw_deposit(address: SocketAddr) -> http::Request<Full<Bytes>> {
+    // A frame without compression, and the message `Deposit { amount: 1 }`.
+    let message = Bytes::from_static(&[0, 0, 0, 0, 2, 0x08, 1]);
+    http::Request::post(format!("http://{address}/bank.Bank/Deposit"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("account", "7")
+        .body(Full::new(message))
+        .unwrap()
+}
+
+#[tokio::test]
+async fn grpc_clients_that_end_in_flight_leave_no_key() {
+    let redis = RedisServer::start();
+    let (_bank, address) = launch(&redis).await;
+    for round in 0..10 {
+        let mut sockets = Vec::new();
+        let mut calls = JoinSet::new();
+        for _ in 0..4 {
+            let (client, socket) = over_http2(address, WINDOW).await;
+            sockets.push(socket);
+            for _ in 0..5 {
+                let mut client: SendRequest<Full<Bytes>> = client.clone();
+                calls.spawn(async move { client.send_request(raw_deposit(address)).await });
+            }
+        }
+        // Some calls have ended by then, one runs, and the others wait.
+        sleep(3 * round * MS).await;
+        for socket in &sockets {
+            socket.shutdown(Shutdown::Both).unwrap();
+        }
+        drop(calls);
+        nothing_is_left(&redis, &[], 2 * SECOND, round).await;
+    }
+    let channel = channel(address).await;
+    let before = deposit(channel.clone(), Some("7"), 0).await.unwrap();
+    assert_eq!(deposit(channel, Some("7"), 1).await.unwrap(), before + 1);
+}
+
+/// The message and the trailers of a reply are a stream. One that is not read must not hold the account.
+#[tokio::test]
+async fn unread_grpc_reply_holds_no_account() {
+    let redis = RedisServer::start();
+    let (_bank, address) = launch(&redis).await;
+    let (mut client, _socket) = over_http2(address, 0).await;
+    let reply = client.send_request(raw_deposit(address)).await.unwrap();
+    assert_eq!(reply.status(), 200);
+    // A call waits for at most 2 s.
+    let channel = channel(address).await;
+    assert_eq!(deposit(channel, Some("7"), 1).await.unwrap(), 2);
+    drop(reply);
+    nothing_is_left(&redis, &[], 2 * SECOND, "the end").await;
 }

@@ -12,6 +12,8 @@ mod dashboard;
 mod extract;
 #[cfg(all(unix, feature = "redis"))]
 mod grpc;
+#[cfg(feature = "redis")]
+mod http2;
 mod keys;
 mod layer;
 mod locked_by;

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -10,6 +11,9 @@ use bytes::Bytes;
 use futures_util::poll;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tower_lock::{LockKey, LockManager};
 
@@ -53,6 +57,30 @@ pub(crate) async fn until(mut condition: impl FnMut() -> bool) {
         tokio::task::yield_now().await;
     }
     panic!("the condition never held");
+}
+
+/// The window that RFC 9113 §6.9.2 defines.
+pub(crate) const WINDOW: u32 = 65_535;
+
+/// Opens an HTTP/2 connection whose streams accept `window` bytes before the client reads. Also returns its socket:
+/// the shutdown of it is the end of the client.
+pub(crate) async fn over_http2<B>(
+    address: SocketAddr,
+    window: u32,
+) -> (SendRequest<B>, std::net::TcpStream)
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: std::error::Error + Send + Sync,
+{
+    let stream = TcpStream::connect(address).await.unwrap();
+    let stream = stream.into_std().unwrap();
+    let socket = stream.try_clone().unwrap();
+    let stream = TokioIo::new(TcpStream::from_std(stream).unwrap());
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(window);
+    let (sender, connection) = builder.handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    (sender, socket)
 }
 
 /// Runs a closure when it is dropped.

@@ -44,7 +44,7 @@ use tower_http::trace::TraceLayer;
 use tower_http::validate_request::ValidateRequestHeaderLayer;
 use tower_lock::{Held, LockLayer, LockManager};
 
-use crate::served::path_key;
+use crate::served::{WINDOW, over_http2, path_key};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -125,14 +125,6 @@ pub(crate) async fn over_http1(
     sender
 }
 
-async fn over_http2(address: SocketAddr) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
-    let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
-    let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await;
-    let (sender, connection) = handshake.unwrap();
-    tokio::spawn(connection);
-    sender
-}
-
 #[tokio::test]
 async fn documented_stack_on_hyper_locks() {
     let locks = LockManager::in_memory();
@@ -156,7 +148,7 @@ async fn documented_stack_on_hyper_locks() {
     })
     .await;
     assert_locks(&locks, async |user| {
-        let mut client = over_http2(address).await;
+        let (mut client, _socket) = over_http2::<Full<Bytes>>(address, WINDOW).await;
         read(client.send_request(request(user)).await.unwrap()).await
     })
     .await;
@@ -209,7 +201,7 @@ async fn documented_stack_on_tonic_locks() {
         .add_service(Orders)
         .serve_with_incoming(incoming);
     tokio::spawn(server);
-    let mut client = over_http2(address).await;
+    let (mut client, _socket) = over_http2::<Full<Bytes>>(address, WINDOW).await;
     let mut call = async || {
         let request = Request::post(format!("http://{address}{PATH}"))
             .header(CONTENT_TYPE, "application/grpc")

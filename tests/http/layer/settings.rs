@@ -1,12 +1,15 @@
-//! Settings that bound the wait, and values that construction rejects.
+//! Settings that bound the wait, requests that are skipped, and values that construction rejects.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http::{HeaderName, StatusCode};
+use http::request::Parts;
+use http::{HeaderName, Request, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_lock::{LockLayer, LockManager};
+use tower_lock::{KeyExtractor, LockKey, LockLayer, LockManager};
 
-use super::support::show_held;
+use super::support::{show_held, text};
 use crate::served::{path_key, post};
 
 #[tokio::test(start_paused = true)]
@@ -73,4 +76,52 @@ fn invalid_header_name_is_rejected_at_construction() {
 fn header_name_constant_is_accepted() {
     let _layer = LockLayer::by_header(LockManager::in_memory(), http::header::IF_MATCH);
     let _layer = LockLayer::by_header(LockManager::in_memory(), HeaderName::from_static("x-id"));
+}
+
+/// Sends a request through the layer, to a handler that shows what it holds.
+async fn shown<K: KeyExtractor>(layer: &LockLayer<K>, method: &str, path: &str) -> String {
+    let request = Request::builder().method(method).uri(path);
+    let service = layer.layer(service_fn(show_held));
+    let response = service.oneshot(request.body(String::new()).unwrap());
+    text(response.await.unwrap()).await
+}
+
+#[tokio::test]
+async fn skip_runs_before_key_extraction() {
+    let extracted = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&extracted);
+    let by = move |_: &Parts| {
+        count.fetch_add(1, Ordering::Relaxed);
+        LockKey::new("all")
+    };
+    let locks = LockManager::in_memory();
+    let layer = LockLayer::by_fn(locks.clone(), by).skip(|request| request.uri.path() == "/health");
+    assert_eq!(shown(&layer, "POST", "/health").await, "unlocked");
+    assert_eq!(extracted.load(Ordering::Relaxed), 0);
+    assert!(locks.snapshot().is_idle());
+    assert_eq!(shown(&layer, "POST", "/orders").await, "all");
+    assert_eq!(extracted.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn later_skip_replaces_earlier_one() {
+    let layer = LockLayer::by_fn(LockManager::in_memory(), |_| LockKey::new("all"))
+        .skip(|request| request.uri.path() == "/first")
+        .skip(|request| request.uri.path() == "/second");
+    assert_eq!(shown(&layer, "POST", "/first").await, "all");
+    assert_eq!(shown(&layer, "POST", "/second").await, "unlocked");
+}
+
+#[tokio::test]
+async fn skip_adds_to_writes_only() {
+    let layer = LockLayer::by_fn(LockManager::in_memory(), |_| LockKey::new("all"))
+        .writes_only()
+        .skip(|request| request.uri.path() == "/health");
+    for (method, path, held) in [
+        ("GET", "/orders", "unlocked"),
+        ("POST", "/health", "unlocked"),
+        ("POST", "/orders", "all"),
+    ] {
+        assert_eq!(shown(&layer, method, path).await, held, "{method} {path}");
+    }
 }

@@ -6,14 +6,11 @@ mod routes;
 use futures_util::future::join_all;
 use http::Request;
 use http_body_util::BodyExt;
-use hyper::client::conn::http2::handshake;
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
-use tokio::net::TcpStream;
 
 use self::curl::{Received, Version, send};
-use self::routes::World;
-use crate::served::Stream;
+use self::routes::BusyServer;
+use crate::served::{Stream, WINDOW, over_http2};
 
 /// A rejection, as the table describes it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -160,8 +157,8 @@ impl Row {
     }
 
     /// Sends the request in each form.
-    async fn check(&self, version: Version, world: &World) {
-        let url = world.url(self.path);
+    async fn check(&self, version: Version, server: &BusyServer) {
+        let url = server.url(self.path);
         let mut options = self.request();
         self.check_problem(&send(version, &url, &options).await);
         options.extend(["--header", "accept: text/plain"].map(ToOwned::to_owned));
@@ -179,21 +176,21 @@ impl Row {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_row_is_as_table_says() {
-    let world = World::start().await;
+    let server = BusyServer::start().await;
     for version in Version::ALL {
         // A few clients at a time: each is a process.
         for rows in ROWS.chunks(4) {
             let rows = rows.iter().filter(|row| row.is_for_curl(version));
-            join_all(rows.map(|row| row.check(version, &world))).await;
+            join_all(rows.map(|row| row.check(version, &server))).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn loss_in_body_is_incomplete_response() {
-    let world = World::start().await;
+    let server = BusyServer::start().await;
     for version in Version::ALL {
-        let received = send(version, &world.url("/lost-in-body"), &["--no-buffer"]).await;
+        let received = send(version, &server.url("/lost-in-body"), &["--no-buffer"]).await;
         assert_eq!(received.status, 200);
         assert_eq!(received.body, "part");
         assert!(!received.is_complete, "{version:?}");
@@ -202,14 +199,11 @@ async fn loss_in_body_is_incomplete_response() {
 
 #[tokio::test]
 async fn late_body_over_http2_is_408() {
-    let world = World::start().await;
-    let connection = TcpStream::connect(world.address()).await.unwrap();
-    let connection = TokioIo::new(connection);
-    let (mut client, connection) = handshake(TokioExecutor::new(), connection).await.unwrap();
-    tokio::spawn(connection);
+    let server = BusyServer::start().await;
+    let (mut client, _socket) = over_http2(server.address(), WINDOW).await;
     let (body, frames) = Stream::new();
     frames.data("12");
-    let request = Request::post(world.url(LATE)).body(body).unwrap();
+    let request = Request::post(server.url(LATE)).body(body).unwrap();
     let response = client.send_request(request).await.unwrap();
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();

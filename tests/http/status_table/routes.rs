@@ -23,7 +23,7 @@ use crate::support::broken::broken;
 use crate::support::engine::{MS, PATIENCE, SECOND, within};
 
 /// A server, and those that keep its resources busy.
-pub(super) struct World {
+pub(super) struct BusyServer {
     address: SocketAddr,
     _guards: Vec<LockGuard>,
     _tasks: JoinSet<()>,
@@ -56,7 +56,7 @@ fn no_handler() -> MethodRouter<LockManager> {
     any(unlocked)
 }
 
-impl World {
+impl BusyServer {
     pub(super) async fn start() -> Self {
         let busy = LockManager::in_memory();
         let [few_per_key, few] = limited();
