@@ -12,13 +12,38 @@ pub(super) enum Reserved {
     Part,
 }
 
+/// Which bytes stay, by [`Reserved`]. A table, because most requests encode a key.
+static PLAIN: [[bool; 256]; 3] = [
+    Reserved::Controls.plain(),
+    Reserved::Braces.plain(),
+    Reserved::Part.plain(),
+];
+
 impl Reserved {
+    const fn plain(self) -> [bool; 256] {
+        let mut plain = [false; 256];
+        let mut byte = b' ';
+        while byte <= b'~' {
+            plain[byte as usize] = match byte {
+                b'%' => false,
+                b'{' | b'}' => matches!(self, Self::Controls),
+                b':' => !matches!(self, Self::Part),
+                _ => true,
+            };
+            byte += 1;
+        }
+        plain
+    }
+
+    /// Returns `true` for an ASCII byte that stays.
+    fn keeps(self, byte: u8) -> bool {
+        PLAIN[self as usize][usize::from(byte)]
+    }
+
     fn holds(self, c: char) -> bool {
-        match c {
-            '%' => true,
-            '{' | '}' => self != Self::Controls,
-            ':' => self == Self::Part,
-            c => c.is_control(),
+        match u8::try_from(c) {
+            Ok(byte) if byte.is_ascii() => !self.keeps(byte),
+            _ => c.is_control(),
         }
     }
 
@@ -34,9 +59,8 @@ impl Reserved {
 
 pub(super) fn encode(bytes: &[u8], reserved: Reserved, out: &mut String) {
     // Most names have nothing to encode.
-    let is_plain = |&byte: &u8| byte.is_ascii() && !reserved.holds(byte.into());
-    if let Ok(text) = str::from_utf8(bytes)
-        && bytes.iter().all(is_plain)
+    if bytes.iter().all(|&byte| reserved.keeps(byte))
+        && let Ok(text) = str::from_utf8(bytes)
     {
         out.push_str(text);
         return;
