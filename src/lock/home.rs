@@ -31,14 +31,12 @@ pub(super) struct Home {
 
 #[derive(Debug)]
 pub(super) struct Homes {
-    /// The id of the manager in [`LAST`].
-    manager: u64,
     fixed: Option<Arc<Home>>,
     known: Mutex<Vec<Arc<Home>>>,
     /// The first of them, which most programs look up only, without the mutex.
     first: OnceLock<Arc<Home>>,
-    /// The number of runtimes that have ended.
-    ended: AtomicU64,
+    /// Identifies the manager and its ended runtimes in [`LAST`]: each end of a runtime draws another number.
+    version: AtomicU64,
     /// Leases of unknown fate for which no runtime was left. The next runtime resolves them.
     pub(super) unresolved: Unresolved,
 }
@@ -57,9 +55,14 @@ pub(super) enum Current {
 struct NoRuntime;
 
 thread_local! {
-    /// The runtime that this thread checked last, with its manager and the number of that manager's ended
-    /// runtimes.
-    static LAST: Cell<Option<(u64, u64, RuntimeId)>> = const { Cell::new(None) };
+    /// The runtime that this thread checked last, for the manager with this version.
+    static LAST: Cell<Option<(u64, RuntimeId)>> = const { Cell::new(None) };
+}
+
+/// Returns a number that no manager has had.
+fn new_version() -> u64 {
+    static VERSIONS: AtomicU64 = AtomicU64::new(0);
+    VERSIONS.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Home {
@@ -111,14 +114,12 @@ impl Drop for Probe {
 
 impl Homes {
     pub(super) fn new(fixed: Option<Runtime>) -> Self {
-        static MANAGERS: AtomicU64 = AtomicU64::new(0);
         let fixed = fixed.map(|runtime| Arc::new(Home::new(runtime)));
         Self {
-            manager: MANAGERS.fetch_add(1, Ordering::Relaxed),
             known: Mutex::new(fixed.iter().cloned().collect()),
             fixed,
             first: OnceLock::new(),
-            ended: AtomicU64::new(0),
+            version: AtomicU64::new(new_version()),
             unresolved: Unresolved::default(),
         }
     }
@@ -127,25 +128,29 @@ impl Homes {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the runtime for work that the caller begins.
+    /// Returns the runtime for work that the caller begins, or `None` if that needs a check.
+    #[inline]
+    pub(super) fn checked(&self) -> Option<RuntimeId> {
+        if let Some(fixed) = &self.fixed {
+            return Some(fixed.id);
+        }
+        let id = Runtime::current()?.id();
+        (LAST.get() == self.as_last(id)).then_some(id)
+    }
+
+    /// Checks the runtime for work that the caller begins.
     ///
     /// # Errors
     ///
     /// Returns [`Misconfigured`](ErrorKind::Misconfigured) outside a runtime, and in one without timers.
-    #[inline]
     pub(super) fn current(&self) -> Result<Current, Error> {
-        if let Some(fixed) = &self.fixed {
-            return Ok(Current::Known(fixed.id));
+        if let Some(checked) = self.checked() {
+            return Ok(Current::Known(checked));
         }
         let Some(runtime) = Runtime::current() else {
             return Err(Error::new(ErrorKind::Misconfigured).with_source(NoRuntime));
         };
-        let id = runtime.id();
-        let last = self.as_last(id);
-        if LAST.get() == last {
-            return Ok(Current::Known(id));
-        }
-        LAST.set(last);
+        LAST.set(self.as_last(runtime.id()));
         let current = self.look_up(runtime);
         if current.is_err() {
             LAST.set(None);
@@ -153,8 +158,8 @@ impl Homes {
         current
     }
 
-    fn as_last(&self, id: RuntimeId) -> Option<(u64, u64, RuntimeId)> {
-        Some((self.manager, self.ended.load(Ordering::Acquire), id))
+    fn as_last(&self, id: RuntimeId) -> Option<(u64, RuntimeId)> {
+        Some((self.version.load(Ordering::Acquire), id))
     }
 
     /// Returns `true` if the caller runs inside a runtime with timers.
@@ -174,8 +179,6 @@ impl Homes {
         works
     }
 
-    /// Returns the same for a runtime that was not the last one of this thread.
-    #[inline(never)]
     fn look_up(&self, runtime: Runtime) -> Result<Current, Error> {
         let id = runtime.id();
         if self.get(id).is_some() {
@@ -255,7 +258,7 @@ impl Homes {
             }
             stays
         });
-        self.ended.fetch_add(1, Ordering::AcqRel);
+        self.version.store(new_version(), Ordering::Release);
     }
 }
 

@@ -52,7 +52,16 @@ impl Engine {
     ///
     /// Returns [`Misconfigured`](crate::ErrorKind::Misconfigured) outside a runtime, and in one without
     /// timers.
+    #[inline]
     pub(super) fn current_home(self: &Arc<Self>) -> Result<RuntimeId, Error> {
+        match self.homes.checked() {
+            Some(home) => Ok(home),
+            None => self.check_home(),
+        }
+    }
+
+    #[cold]
+    fn check_home(self: &Arc<Self>) -> Result<RuntimeId, Error> {
         match self.homes.current()? {
             Current::Known(home) => Ok(home),
             Current::New(home) => {
