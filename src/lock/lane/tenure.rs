@@ -184,23 +184,33 @@ impl Tenure {
 
     /// Adds a hold of the same owner.
     pub(super) fn nest(&mut self, claim: &Claim, now: Moment) {
-        let Claim { hold, terms, .. } = *claim;
+        let terms = claim.terms;
+        let is_alike = terms.renewed
+            && self.listed().is_empty()
+            && self.lease.fits(terms)
+            && self.grant.limit() == now + terms.max_hold;
+        if !is_alike {
+            self.mix(claim, now);
+        }
+        self.grant.set_holds(self.grant.holds() + 1);
+    }
+
+    /// Lists a hold that is not like the others.
+    #[cold]
+    fn mix(&mut self, claim: &Claim, now: Moment) {
+        let terms = claim.terms;
         let end = if terms.renewed {
             End::Renewed(terms.ttl)
         } else {
             End::At(valid_until(now, terms.ttl))
         };
-        let limit = now + terms.max_hold;
-        let is_alike = self.listed().is_empty()
-            && self.end_of_alike() == end
-            && terms.renewed
-            && self.grant.limit() == limit;
-        if !is_alike {
-            let id = hold;
-            self.mixed().push(Hold { id, end, limit });
-            self.follow_holds(now);
-        }
-        self.grant.set_holds(self.grant.holds() + 1);
+        let hold = Hold {
+            id: claim.hold,
+            end,
+            limit: now + terms.max_hold,
+        };
+        self.mixed().push(hold);
+        self.follow_holds(now);
     }
 
     /// Returns the holds if they are not alike.
