@@ -81,20 +81,17 @@ fn is_grpc(headers: &HeaderMap) -> bool {
 /// Returns `true` if the client accepts `text/plain` and no kind of JSON.
 fn accepts_only_text(headers: &HeaderMap) -> bool {
     let mut text = false;
-    let ranges = headers
-        .get_all(ACCEPT)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter(|range| !is_refused(range));
-    for range in ranges {
-        let media_type = range.split(';').next().unwrap_or_default().trim();
-        match media_type.to_ascii_lowercase().as_str() {
-            "text/plain" | "text/*" => text = true,
-            "*/*" | "application/*" | "application/json" | "application/problem+json" => {
-                return false;
+    for value in headers.get_all(ACCEPT) {
+        let ranges = value.to_str().unwrap_or_default().split(',');
+        for range in ranges.filter(|range| !is_refused(range)) {
+            let media_type = range.split(';').next().unwrap_or_default().trim();
+            match media_type.to_ascii_lowercase().as_str() {
+                "text/plain" | "text/*" => text = true,
+                "*/*" | "application/*" | "application/json" | "application/problem+json" => {
+                    return false;
+                }
+                _ => {}
             }
-            _ => {}
         }
     }
     text
