@@ -89,19 +89,26 @@ enum Wait {
     Forever,
 }
 
+impl Wait {
+    fn of(wait: Duration) -> Self {
+        match wait.is_zero() {
+            true => Self::Never,
+            false => Self::For(wait),
+        }
+    }
+}
+
 impl Acquire {
     pub(super) fn new(engine: Arc<Engine>, keys: LockKeys) -> Self {
-        let wait = engine.options.wait;
-        let acquire = Self {
+        Self {
+            wait: Wait::of(engine.options.wait),
             engine,
             keys,
-            wait: Wait::Forever,
             lease: None,
             max_hold: None,
             owner: None,
             name: Name::NONE,
-        };
-        acquire.wait(wait)
+        }
     }
 
     /// Sets the longest wait. Defaults to the manager's wait, 5 s.
@@ -110,11 +117,7 @@ impl Acquire {
     /// 366 days; zero is [`no_wait`](Self::no_wait). A wait shorter than a round trip to the backend ends
     /// as [`Unavailable`](ErrorKind::Unavailable), because the state of the lock is unknown by then.
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = if wait.is_zero() {
-            Wait::Never
-        } else {
-            Wait::For(wait)
-        };
+        self.wait = Wait::of(wait);
         self
     }
 
