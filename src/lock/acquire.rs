@@ -390,11 +390,17 @@ impl Future for AcquireFuture {
         }
         match &mut self.state {
             State::Slow { since, rest, span } => {
-                let outcome = ready!(span.within(|| match rest {
-                    Slow::One(pending) => Pin::new(pending).poll(cx).map_ok(LockGuard::one),
-                    Slow::Many { all, .. } => all.as_mut().poll(cx),
+                let (outcome, now) = ready!(span.within(|| match rest {
+                    Slow::One(pending) => {
+                        let ended = Pin::new(pending).poll(cx);
+                        ended.map(|(outcome, now)| (outcome.map(LockGuard::one), now))
+                    }
+                    Slow::Many { all, .. } => {
+                        let ended = all.as_mut().poll(cx);
+                        ended.map(|outcome| (outcome, Moment::now()))
+                    }
                 }));
-                let waited = Moment::now().since(*since);
+                let waited = now.since(*since);
                 let outcome = outcome.map(|mut guard| {
                     guard.set_waited(waited);
                     guard
@@ -460,9 +466,10 @@ async fn acquire_all(
             Step::Done(outcome) => outcome?,
             Step::Slow(stage) => {
                 let engine = Arc::clone(&engine);
-                let hold = PendingAcquire::new(engine, key.clone(), one, stage, now).await?;
-                now = Moment::now();
-                hold
+                let pending = PendingAcquire::new(engine, key.clone(), one, stage, now);
+                let (outcome, ended_at) = pending.await;
+                now = ended_at;
+                outcome?
             }
         });
     }

@@ -153,8 +153,9 @@ impl PendingAcquire {
     }
 }
 
+/// Completes with the moment of the end, for which most ends have read the clock.
 impl Future for PendingAcquire {
-    type Output = Result<Hold, Error>;
+    type Output = (Result<Hold, Error>, Moment);
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -164,7 +165,7 @@ impl Future for PendingAcquire {
         loop {
             #[cfg(feature = "dashboard")]
             let queued = matches!(this.stage, Stage::Queued(_));
-            let step = match &mut this.stage {
+            let (step, now) = match &mut this.stage {
                 Stage::Attempting(inline) => {
                     let mut state = inline.state();
                     match &mut *state {
@@ -175,7 +176,8 @@ impl Future for PendingAcquire {
                                     unreachable!("BUG: the attempt was just polled");
                                 };
                                 drop(state);
-                                attempted(engine, key, in_flight, replied)
+                                let now = replied.now;
+                                (attempted(engine, key, in_flight, replied), now)
                             } else if needs_no_timer {
                                 return Poll::Pending;
                             } else {
@@ -194,7 +196,8 @@ impl Future for PendingAcquire {
                                 drop(state);
                                 let attempt = Some(in_flight.attempt);
                                 leave_inline(engine, key, claim, attempt, Seen::Nothing);
-                                Step::Done(Err(Seen::Nothing.error(Moment::now())))
+                                let now = Moment::now();
+                                (Step::Done(Err(Seen::Nothing.error(now))), now)
                             }
                         }
                         Inline::TakenOver(_) => {
@@ -202,7 +205,8 @@ impl Future for PendingAcquire {
                                 unreachable!("BUG: the attempt was just found taken over");
                             };
                             drop(state);
-                            Step::Slow(Stage::Queued(answer))
+                            this.stage = Stage::Queued(answer);
+                            continue;
                         }
                         Inline::Empty => unreachable!("BUG: an attempt ends once"),
                     }
@@ -212,7 +216,7 @@ impl Future for PendingAcquire {
                         this.stage = Stage::Over;
                         let picked_up = pick_up(engine, claim, given);
                         let now = Moment::now();
-                        match picked_up {
+                        let step = match picked_up {
                             Some(hold) if hold.is_held(now) => Step::Done(Ok(hold)),
                             // This future was not polled before its deadline.
                             None if claim.deadline.has_passed(now) => {
@@ -221,9 +225,10 @@ impl Future for PendingAcquire {
                             }
                             // The process was paused after the grant.
                             Some(_) | None => enter(engine, key, claim, now),
-                        }
+                        };
+                        (step, now)
                     }
-                    Poll::Ready(Ok(Err(error))) => Step::Done(Err(error)),
+                    Poll::Ready(Ok(Err(error))) => (Step::Done(Err(error)), Moment::now()),
                     Poll::Ready(Err(_)) => {
                         unreachable!("BUG: a waiter was dropped unresolved")
                     }
@@ -238,7 +243,7 @@ impl Future for PendingAcquire {
                         match left {
                             Some((_waiter, error)) => {
                                 answer.close();
-                                Step::Done(Err(error))
+                                (Step::Done(Err(error)), now)
                             }
                             // Granted or rejected concurrently: the result will wake this future.
                             None => return Poll::Pending,
@@ -254,7 +259,7 @@ impl Future for PendingAcquire {
                     if queued {
                         engine.hot.waited(key, claim.since);
                     }
-                    return Poll::Ready(outcome);
+                    return Poll::Ready((outcome, now));
                 }
                 Step::Slow(stage) => this.stage = stage,
             }
