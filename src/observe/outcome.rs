@@ -3,55 +3,47 @@
 use super::label::label;
 use crate::{Error, ErrorKind};
 
-label! {
-    /// The end of an acquire.
-    pub(crate) enum Outcome {
-        Granted = "granted",
-        Busy = "busy",
-        TooManyWaiters = "too_many_waiters",
-        Overloaded = "overloaded",
-        Unavailable = "unavailable",
-        Misconfigured = "misconfigured",
-        Lost = "lost",
-        ShuttingDown = "shutting_down",
-        InvalidKey = "invalid_key",
-        InvalidSetup = "invalid_setup",
-        NoRoute = "no_route",
-        BodyTooLarge = "body_too_large",
-        BodyTimeout = "body_timeout",
-        BodyFailed = "body_failed",
-        InvalidOption = "invalid_option",
-        KeyConflict = "key_conflict",
-        ReentrancyLimit = "reentrancy_limit",
-        /// The caller dropped the acquire while it waited.
-        Cancelled = "cancelled",
-    }
+/// Defines the outcomes of an acquire: the kinds of errors, and the two ends without an error.
+macro_rules! outcomes {
+    ($($kind:ident = $text:literal,)+) => {
+        label! {
+            /// The end of an acquire.
+            pub(crate) enum Outcome {
+                Granted = "granted",
+                $($kind = $text,)+
+                /// The caller dropped the acquire while it waited.
+                Cancelled = "cancelled",
+            }
+        }
+
+        impl Outcome {
+            pub(crate) fn of(outcome: Result<(), &Error>) -> Self {
+                match outcome.map_err(Error::kind) {
+                    Ok(()) => Self::Granted,
+                    $(Err(ErrorKind::$kind) => Self::$kind,)+
+                }
+            }
+        }
+    };
 }
 
-impl Outcome {
-    pub(crate) fn of(outcome: Result<(), &Error>) -> Self {
-        match outcome {
-            Ok(()) => Self::Granted,
-            Err(error) => match error.kind() {
-                ErrorKind::Busy => Self::Busy,
-                ErrorKind::TooManyWaiters => Self::TooManyWaiters,
-                ErrorKind::Overloaded => Self::Overloaded,
-                ErrorKind::Unavailable => Self::Unavailable,
-                ErrorKind::Misconfigured => Self::Misconfigured,
-                ErrorKind::Lost => Self::Lost,
-                ErrorKind::ShuttingDown => Self::ShuttingDown,
-                ErrorKind::InvalidKey => Self::InvalidKey,
-                ErrorKind::InvalidSetup => Self::InvalidSetup,
-                ErrorKind::NoRoute => Self::NoRoute,
-                ErrorKind::BodyTooLarge => Self::BodyTooLarge,
-                ErrorKind::BodyTimeout => Self::BodyTimeout,
-                ErrorKind::BodyFailed => Self::BodyFailed,
-                ErrorKind::InvalidOption => Self::InvalidOption,
-                ErrorKind::KeyConflict => Self::KeyConflict,
-                ErrorKind::ReentrancyLimit => Self::ReentrancyLimit,
-            },
-        }
-    }
+outcomes! {
+    Busy = "busy",
+    TooManyWaiters = "too_many_waiters",
+    Overloaded = "overloaded",
+    Unavailable = "unavailable",
+    Misconfigured = "misconfigured",
+    Lost = "lost",
+    ShuttingDown = "shutting_down",
+    InvalidKey = "invalid_key",
+    InvalidSetup = "invalid_setup",
+    NoRoute = "no_route",
+    BodyTooLarge = "body_too_large",
+    BodyTimeout = "body_timeout",
+    BodyFailed = "body_failed",
+    InvalidOption = "invalid_option",
+    KeyConflict = "key_conflict",
+    ReentrancyLimit = "reentrancy_limit",
 }
 
 label! {
