@@ -4,7 +4,7 @@
 //! the inner service, and polls the body once. A body that is not complete then holds the lock in its [`LockBody`].
 //!
 //! A new source of keys is a [`KeyExtractor`] in `keys/` and a constructor of `LockLayer`. A new rejection is an
-//! `ErrorKind` with a response in `rejection.rs`.
+//! `ErrorKind` with a response in `problem.rs`.
 
 mod body;
 mod body_first;
@@ -17,6 +17,7 @@ mod keys;
 mod layer;
 mod options;
 mod prefer;
+mod problem;
 mod reject;
 mod rejection;
 mod request_locks;
