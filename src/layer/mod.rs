@@ -25,6 +25,7 @@ mod scope;
 mod scope_layer;
 mod scope_service;
 mod service;
+mod settings;
 mod timing;
 mod unlocked;
 

@@ -1,0 +1,270 @@
+//! The settings of the layer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Response, StatusCode};
+use http_body::Body;
+use tower::BoxError;
+
+use super::body_first::BodyFirst;
+use super::keys::{KeyExtractor, Keyed};
+use super::layer::LockLayer;
+use super::options::{OnLost, Wait, assert_valid};
+use super::rejection::LockRejection;
+use super::unlocked::OnUnavailable;
+use crate::lock::valid_lease;
+
+impl<K: KeyExtractor> LockLayer<K> {
+    /// Adds the header `Server-Timing` to each response, with the time that the request waited for its lock. Off by
+    /// default.
+    ///
+    /// A browser shows `lock;dur=12.3;desc=handoff` in its network view. The description is how the lock was granted
+    /// ([`Via`](crate::Via)), or why not, for instance `busy`. The duration is in milliseconds, and 0 if the request did
+    /// not wait. gRPC responses have no such header. **Clients can measure by it how busy a resource is.** Each response
+    /// also has a [`LockTiming`](crate::LockTiming) in its extensions, for instance for `TraceLayer::on_response` of
+    /// tower-http.
+    pub fn server_timing(mut self) -> Self {
+        self.options.server_timing = true;
+        self
+    }
+
+    /// Sets the name under which metrics and events report the locks of this layer. Defaults to none.
+    ///
+    /// Metrics have the name as the label `layer`, and events as the field `lock.layer`. Each name creates about 120 time
+    /// series. A manager distinguishes 32 names, and reports further ones as `other`.
+    ///
+    /// ```
+    /// use tower_lock::{LockLayer, LockManager};
+    ///
+    /// let layer = LockLayer::by_path(LockManager::in_memory()).name("orders");
+    /// # drop(layer);
+    /// ```
+    pub fn name(mut self, name: impl AsRef<str>) -> Self {
+        let name = name.as_ref();
+        // Registers its series before the first request.
+        self.locks.shared_tally().number(name);
+        self.options.name = Some(name.into());
+        self
+    }
+
+    /// Reads the body of the request before the wait for the lock begins. By default, the lock is acquired when the
+    /// head has arrived, so a client that sends its body slowly holds the lock.
+    ///
+    /// A body of more than `limit` bytes is rejected with 413, before it is read if `Content-Length` shows it. A body
+    /// that is incomplete after `deadline`, counted from the head, is rejected with 408, and a body that ends with an
+    /// error with 400. None of these requests acquires a lock. A request without a usable key is rejected before
+    /// its body is read. A request that passes without a lock streams its body.
+    ///
+    /// - The inner service receives a [`ReadBody`](crate::ReadBody) with the bytes and the trailers. Routes, handlers
+    ///   and extractors of axum accept it. For a service of one body type, put
+    ///   [`MapRequestBodyLayer`](https://docs.rs/tower-http/latest/tower_http/map_request_body/) between them.
+    /// - Each request holds up to twice `limit` in memory while it is read, and once while it waits.
+    /// - Set it on no route with streaming bodies. A gRPC call whose client sends its messages one after another
+    ///   ends at the deadline with `DEADLINE_EXCEEDED`.
+    /// - Under [`observe_only`](Self::observe_only), a body that would be rejected runs without a lock.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `deadline` is not between 10 ms and 366 days.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_lock::{LockLayer, LockManager};
+    ///
+    /// let layer = LockLayer::by_path(LockManager::in_memory())
+    ///     .read_body_first(64 * 1024, Duration::from_secs(10))
+    ///     .wait(Duration::from_secs(2));
+    /// # drop(layer);
+    /// ```
+    #[track_caller]
+    pub fn read_body_first(self, limit: usize, deadline: Duration) -> LockLayer<BodyFirst<K>> {
+        assert_valid(valid_lease("read_body_first", deadline));
+        LockLayer {
+            locks: self.locks,
+            keys: Arc::new(Keyed::new(BodyFirst::new(self.keys, limit, deadline))),
+            options: self.options,
+        }
+    }
+}
+
+impl<K> LockLayer<K> {
+    /// Sets how long a request waits for its lock before it is rejected with 409. Defaults to the manager's wait, 5 s.
+    /// Zero is [`no_wait`](Self::no_wait).
+    ///
+    /// # Panics
+    ///
+    /// Panics if `wait` is longer than 366 days.
+    #[track_caller]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.options.set_wait(wait);
+        self
+    }
+
+    /// Makes each request attempt once: a request for a busy resource is rejected at once.
+    pub fn no_wait(mut self) -> Self {
+        self.options.wait = Wait::No;
+        self
+    }
+
+    /// Lets the client shorten the wait by `Prefer: wait=N` (RFC 7240), in seconds. Off by default.
+    ///
+    /// The wait of the layer remains the maximum; `wait=0` is a single attempt. The response to a request with
+    /// this preference carries `Preference-Applied: wait=N` with the whole seconds that apply, also if it is a
+    /// rejection. A malformed preference is ignored.
+    pub fn honor_prefer_wait(mut self) -> Self {
+        self.options.honors_preferred_wait = true;
+        self
+    }
+
+    /// Sets a fixed lease that is not renewed, after which the lock is lost. Defaults to a lease that the watchdog renews
+    /// for as long as the request takes, up to [`max_hold`](Self::max_hold).
+    ///
+    /// # Panics
+    ///
+    /// Panics if `lease` is not between 10 ms and 366 days.
+    #[track_caller]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.set_lease(lease);
+        self
+    }
+
+    /// Sets the longest hold of a request, the response body included, after which the lock is lost. Defaults to
+    /// 5 minutes. Has no effect on a layer that re-enters the lock of another.
+    ///
+    /// Over HTTP/2, the server does not poll a body that the client does not read. Such a body is dropped when the
+    /// client reads on or disconnects. The lock is released before.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `max_hold` is not between 10 ms and 366 days.
+    #[track_caller]
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.options.set_max_hold(max_hold);
+        self
+    }
+
+    /// Passes GET, HEAD, OPTIONS and TRACE without a lock. By default, these requests are locked too.
+    pub fn writes_only(mut self) -> Self {
+        self.options.writes_only = true;
+        self
+    }
+
+    /// Passes requests without a lock if `skip` returns `true`, in addition to those of
+    /// [`writes_only`](Self::writes_only). By default, each request that has a key is locked.
+    ///
+    /// `skip` runs before the key is extracted. A second call replaces the first.
+    ///
+    /// ```
+    /// use tower_lock::{LockLayer, LockManager};
+    ///
+    /// let layer = LockLayer::by_path(LockManager::in_memory())
+    ///     .skip(|request| request.uri.path() == "/health");
+    /// # drop(layer);
+    /// ```
+    pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.options.skip = Some(Arc::new(skip));
+        self
+    }
+
+    /// Sets the status when the resource is busy. Defaults to 409 Conflict. Clients that know WebDAV expect 423 Locked.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `status` is not a client error (4xx). After a 5xx, load balancers take an instance out of service for
+    /// one busy resource. Any other status looks like success.
+    #[track_caller]
+    pub fn status(mut self, status: StatusCode) -> Self {
+        self.options.set_busy_status(status);
+        self
+    }
+
+    /// Releases the lock at the head of the response, even if its body streams. By default, the lock is released
+    /// when the response is complete.
+    pub fn release_at_head(mut self) -> Self {
+        self.options.release_at_head = true;
+        self
+    }
+
+    /// Sets what happens to a request that loses its lock. Defaults to [`OnLost::Abort`].
+    pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+        self.options.on_lost = on_lost;
+        self
+    }
+
+    /// Passes each request without a lock that would be rejected: for the first week in production. Off by default.
+    ///
+    /// The layer makes one attempt without waiting. If it fails for any reason, the request runs at once without
+    /// a lock, and carries the extension [`Unlocked`](crate::Unlocked). The rejection that it would have received
+    /// is counted as `tower_lock_unlocked_total` and logged as an event of level `INFO`. With a
+    /// wait, some of these requests would be granted their lock. A handler whose lock is lost is not aborted,
+    /// even with [`OnLost::Abort`].
+    ///
+    /// Requests also pass if the program is wrong, such as a route without the parameter of
+    /// [`by_path_param`](LockLayer::by_path_param): the layer must not break what worked before. It logs the mistake
+    /// once as an error, and counts each request. Without this setting, they are answered with 500
+    /// `lock-misconfigured`.
+    ///
+    /// A request without a lock has no [`Held`](crate::Held): let the handler extract `Option<Held>`.
+    pub fn observe_only(mut self) -> Self {
+        self.options.passing.observe_only = true;
+        self
+    }
+
+    /// Sets the treatment of a request whose lock cannot be acquired because the backend is unavailable.
+    /// Defaults to [`OnUnavailable::Reject`].
+    ///
+    /// Applies to errors of kind [`Unavailable`](crate::ErrorKind::Unavailable) only: the backend did not reply
+    /// within the wait. A rejected login, a misconfigured program or a busy key is rejected in any case.
+    ///
+    /// **With [`OnUnavailable::Pass`], requests with the same key run concurrently during an outage.** Choose it
+    /// only if the storage itself rejects conflicting writes. Each request still spends its whole wait first.
+    /// A request that passes carries the extension [`Unlocked`](crate::Unlocked), its response the header
+    /// `tower-lock: unlocked`. It is counted as `tower_lock_unlocked_total`; the first one of an outage is
+    /// logged as a warning.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_lock::{LockLayer, LockManager, OnUnavailable};
+    ///
+    /// let layer = LockLayer::by_path(LockManager::in_memory())
+    ///     .wait(Duration::from_millis(500))
+    ///     .on_unavailable(OnUnavailable::Pass);
+    /// # drop(layer);
+    /// ```
+    pub fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
+        self.options.passing.on_unavailable = on_unavailable;
+        self
+    }
+
+    /// Sets a function that creates the response to a request that did not get its lock, or lost it before the head.
+    /// Defaults to problem details.
+    ///
+    /// The body can be a `String`, axum's body, or any other body of [`Bytes`]. The rejection is inserted into the
+    /// extensions of the response.
+    ///
+    /// ```
+    /// use http::{Response, StatusCode};
+    /// use tower_lock::{LockLayer, LockManager, LockRejection};
+    ///
+    /// let layer = LockLayer::by_path(LockManager::in_memory()).on_reject(|rejection: LockRejection| {
+    ///     let mut response = rejection.to_response();
+    ///     if rejection.status() == StatusCode::CONFLICT {
+    ///         *response.body_mut() = "come back later".to_owned();
+    ///     }
+    ///     response
+    /// });
+    /// # drop(layer);
+    /// ```
+    pub fn on_reject<F, B>(mut self, on_reject: F) -> Self
+    where
+        F: Fn(LockRejection) -> Response<B> + Send + Sync + 'static,
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.options.set_on_reject(on_reject);
+        self
+    }
+}
