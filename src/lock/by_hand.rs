@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::claim::{Claim, Deadline, Terms};
 use super::clock::{Moment, Span};
 use super::grant::Grant;
-use super::guard::Held;
+use super::held::Held;
 use super::lost::Grants;
 use crate::observe::{Name, RequestSpan, Via};
 use crate::task::RuntimeId;

@@ -7,7 +7,7 @@
 //! | [`manager`], [`options`], [`snapshot`] | the public handle, its settings, its view of the locks |
 //! | [`acquire`], [`entry`], [`pending`], [`take_over`], [`claim`], [`seats`] | an acquire: its options, its first event, its wait |
 //! | [`attempt`], [`command`] | one command that acquires, from its request to the meaning of its reply |
-//! | [`guard`], [`grant`], [`lost`] | what an acquire returns: the hold, the state that its views share, its loss |
+//! | [`guard`], [`held`], [`grant`], [`lost`] | what an acquire returns: the hold, the state that its views share, its loss |
 //! | [`lane`], [`lease`], [`effect`] | one key in this process: a state machine without I/O, and the effects of its events |
 //! | [`table`], [`deadlines`], [`engine`], [`dispatch`] | all lanes, the index of their deadlines, and the one place that carries out effects |
 //! | [`contender`], [`yielded`], [`promise`] | the acquire loop of a key that another process holds, its turns, and the transfers that end it |
@@ -133,6 +133,7 @@ mod forced;
 mod gauges;
 mod grant;
 mod guard;
+mod held;
 mod home;
 #[cfg(feature = "dashboard")]
 mod hot;
@@ -165,7 +166,8 @@ mod yielded;
 
 pub use acquire::{Acquire, AcquireFuture};
 pub(crate) use guard::Heir;
-pub use guard::{Held, LockGuard};
+pub use guard::LockGuard;
+pub use held::Held;
 #[cfg(feature = "dashboard")]
 pub(crate) use hot::HotKey;
 pub use lost::Lost;

@@ -1,0 +1,151 @@
+//! A read-only view of a held lock.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::clock::{Moment, Span};
+use super::lost::{Grants, Lost};
+use crate::observe::{LostReason, Via};
+use crate::{FencingToken, LockKey, Owner};
+
+/// A read-only view of a held lock, which the layer passes to handlers.
+///
+/// A view does not extend the hold: after the guard is dropped, [`is_held`](Held::is_held) returns
+/// `false` and [`hold_count`](Held::hold_count) returns 0.
+#[derive(Clone)]
+pub struct Held {
+    pub(super) grants: Grants,
+    pub(super) waited: Span,
+    pub(super) via: Via,
+}
+
+impl Held {
+    /// Returns the key, or the first of several keys in their sorted order.
+    #[must_use]
+    pub fn key(&self) -> &LockKey {
+        self.grants.first().key()
+    }
+
+    /// Returns the keys in their sorted order.
+    #[must_use]
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &LockKey> {
+        self.grants.as_slice().iter().map(|grant| grant.key())
+    }
+
+    /// Returns the owner of the lock. Pass it to [`Acquire::owner`](crate::Acquire::owner) to re-enter.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        self.grants.first().owner()
+    }
+
+    /// Returns the token to send with each write, by which the storage can reject writes of a stale
+    /// holder.
+    ///
+    /// For several keys this is the largest of their tokens. It is larger than every token granted
+    /// before on any of the keys, and smaller than every later one, if one counter serves all keys: in
+    /// memory, and on one Redis node that has counters of its own. With other backends, write each
+    /// record with the token of its own key, [`fencing_token_for`](Self::fencing_token_for).
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        let first = self.grants.first().token();
+        (self.grants.as_slice().iter()).fold(first, |largest, grant| largest.max(grant.token()))
+    }
+
+    /// Returns the token of one of the keys, or `None` if the lock does not cover the key.
+    #[must_use]
+    pub fn fencing_token_for(&self, key: &LockKey) -> Option<FencingToken> {
+        let mut grants = self.grants.as_slice().iter();
+        grants
+            .find(|grant| grant.key() == key)
+            .map(|grant| grant.token())
+    }
+
+    /// Returns the number of guards by which this owner holds the lock, or 0 after the release. With
+    /// several keys, returns the smallest of their counts.
+    #[must_use]
+    pub fn hold_count(&self) -> u32 {
+        let counts = self.grants.as_slice().iter().map(|grant| grant.holds());
+        counts.min().unwrap_or(0)
+    }
+
+    /// Returns `true` if the lock is held at this moment.
+    ///
+    /// Reads the clock at each call. Returns `false` from the instant at which the backend may admit another
+    /// owner, even after this process was paused or the machine was suspended.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.hold_count() > 0 && self.grants.are_held(Moment::now())
+    }
+
+    /// Returns the time until the lock is lost if no renewal succeeds, or zero if it is lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let now = Moment::now();
+        if self.hold_count() > 0 && self.grants.are_held(now) {
+            self.grants.valid_until().since(now)
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Returns how long the acquire waited, or zero if it was granted at its first poll.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.waited.get()
+    }
+
+    /// Returns how the lock was granted. For several keys, returns the slowest way.
+    #[must_use]
+    pub fn via(&self) -> Via {
+        self.via
+    }
+
+    /// Returns why the lock was lost, or `None` while it is held or after it was released. For several keys, returns the
+    /// reason of the first one that was lost.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_lock::Error> {
+    /// use std::time::Duration;
+    /// use tower_lock::{LockManager, LostReason};
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let guard = locks.acquire("order:42").max_hold(Duration::from_millis(10)).await?;
+    /// assert_eq!(guard.lost_reason(), None);
+    /// guard.lost().await;
+    /// assert_eq!(guard.lost_reason(), Some(LostReason::MaxHold));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn lost_reason(&self) -> Option<LostReason> {
+        self.grants.lost_reason()
+    }
+
+    /// Returns `true` if the lock is lost at this moment, and `false` if it is held or released.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.grants.are_lost(Moment::now())
+    }
+
+    /// Completes when the lock is lost, before its lease can expire in the backend. Never completes if the
+    /// lock is released first.
+    pub fn lost(&self) -> Lost {
+        Lost::new(self.grants.clone())
+    }
+
+    pub(super) fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(name)
+            .field("keys", &self.keys().collect::<Vec<_>>())
+            .field("owner", &self.owner())
+            .field("fencing_token", &self.fencing_token())
+            .field("hold_count", &self.hold_count())
+            .field("is_held", &self.is_held())
+            .finish()
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_as("Held", f)
+    }
+}
