@@ -4,7 +4,7 @@
 //!
 //! | files | responsibility |
 //! |---|---|
-//! | [`manager`], [`options`], [`snapshot`] | the public handle, its settings, its view of the locks |
+//! | [`manager`], [`builder`], [`options`], [`snapshot`] | the public handle, its settings, its view of the locks |
 //! | [`acquire`], [`entry`], [`pending`], [`take_over`], [`claim`], [`seats`] | an acquire: its options, its first event, its wait |
 //! | [`attempt`], [`command`] | one command that acquires, from its request to the meaning of its reply |
 //! | [`guard`], [`held`], [`grant`], [`lost`] | what an acquire returns: the hold, the state that its views share, its loss |
@@ -115,6 +115,7 @@
 
 mod acquire;
 mod attempt;
+mod builder;
 #[cfg(feature = "test-util")]
 mod by_hand;
 mod claim;
@@ -165,13 +166,14 @@ mod watchdog;
 mod yielded;
 
 pub use acquire::{Acquire, AcquireFuture};
+pub use builder::LockManagerBuilder;
 pub(crate) use guard::Heir;
 pub use guard::LockGuard;
 pub use held::Held;
 #[cfg(feature = "dashboard")]
 pub(crate) use hot::HotKey;
 pub use lost::Lost;
-pub use manager::{LockManager, LockManagerBuilder};
+pub use manager::LockManager;
 pub use options::MAX_HOLD_COUNT;
 pub(crate) use options::{valid_lease, valid_wait};
 pub use snapshot::{LockInfo, Snapshot};

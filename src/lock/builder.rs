@@ -1,0 +1,150 @@
+//! The settings of a manager.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::engine::Engine;
+use super::manager::LockManager;
+use super::options::Options;
+#[cfg(feature = "tracing")]
+use super::trace_keys::TraceKeys;
+use crate::ConfigError;
+use crate::backend::{Backend, ErasedBackend, erased};
+use crate::observe::Tally;
+use crate::task::{Handle, NoTimers, Runtime, timers_work};
+
+/// Settings of a [`LockManager`].
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct LockManagerBuilder {
+    backend: Arc<dyn ErasedBackend>,
+    options: Options,
+    runtime: Option<Handle>,
+    tally: Arc<Tally>,
+}
+
+impl LockManagerBuilder {
+    pub(super) fn new(backend: impl Backend) -> Self {
+        let tally = Arc::default();
+        Self {
+            backend: erased(backend, &tally),
+            options: Options::default(),
+            runtime: None,
+            tally,
+        }
+    }
+
+    /// Sets how long an acquire waits by default. Defaults to 5 s.
+    ///
+    /// At most 366 days; zero is [`no_wait`](crate::Acquire::no_wait).
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.options.wait = wait;
+        self
+    }
+
+    /// Sets the length of a renewed lease. Defaults to 30 s.
+    ///
+    /// The watchdog renews each lease when a third of it has passed. After a crash of the holder's
+    /// process, the key stays held for up to this time. Between 10 ms and 366 days.
+    pub fn watchdog_timeout(mut self, timeout: Duration) -> Self {
+        self.options.watchdog_timeout = timeout;
+        self
+    }
+
+    /// Sets the maximum number of waiters per key in this process. Defaults to 1,024.
+    ///
+    /// Further acquires are rejected with [`TooManyWaiters`](crate::ErrorKind::TooManyWaiters) before any command
+    /// is sent. At least 1.
+    pub fn max_waiters_per_key(mut self, limit: usize) -> Self {
+        self.options.max_waiters_per_key = limit;
+        self
+    }
+
+    /// Sets the maximum number of waiters of this manager. Defaults to 65,536.
+    ///
+    /// Further acquires are rejected with [`Overloaded`](crate::ErrorKind::Overloaded). At least 1.
+    pub fn max_waiters(mut self, limit: usize) -> Self {
+        self.options.max_waiters = limit;
+        self
+    }
+
+    /// Writes keys into the span of each acquire that waits. By default, traces contain no keys.
+    ///
+    /// Keys can contain personal data. [`TraceKeys::hashed`] writes hashes that only the holder of the secret can
+    /// compare with a known key.
+    ///
+    /// ```
+    /// use tower_lock::{LockManager, Memory, TraceKeys};
+    ///
+    /// let secret = [7; 32]; // From the configuration.
+    /// let locks = LockManager::builder(Memory::new())
+    ///     .trace_keys(TraceKeys::hashed(secret))
+    ///     .build()?;
+    /// # drop(locks);
+    /// # Ok::<_, tower_lock::ConfigError>(())
+    /// ```
+    #[cfg(feature = "tracing")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]
+    pub fn trace_keys(mut self, trace_keys: TraceKeys) -> Self {
+        self.options.trace_keys = Some(trace_keys);
+        self
+    }
+
+    /// Sets the runtime for all background work. Defaults to the runtime of each acquire.
+    ///
+    /// By default a lock is renewed only while the runtime that acquired it is driven. Set another runtime
+    /// if handlers block their executor, if the program calls `block_on` from synchronous code, or if it
+    /// acquires outside any Tokio runtime. Prefer a runtime with a thread of its own; it needs timers.
+    /// When that runtime ends, all locks are lost. See [`guide::runtimes`](crate::guide::runtimes).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_lock::{LockManager, Memory};
+    ///
+    /// let background = tokio::runtime::Builder::new_multi_thread()
+    ///     .worker_threads(1)
+    ///     .thread_name("locks")
+    ///     .enable_all()
+    ///     .build()?;
+    /// let locks = LockManager::builder(Memory::new())
+    ///     .runtime(background.handle().clone())
+    ///     .build()?;
+    /// # drop(locks);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn runtime(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// Creates the manager.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`ConfigError`] that names a setting out of bounds, or the runtime if it has no timers.
+    pub fn build(self) -> Result<LockManager, ConfigError> {
+        self.options.validate()?;
+        if let Some(runtime) = &self.runtime {
+            let _entered = runtime.enter();
+            if !timers_work() {
+                return Err(ConfigError::new("runtime", NoTimers.to_string()));
+            }
+        }
+        let runtime = self.runtime.map(Runtime::Tokio);
+        let engine = Engine::new(self.backend, self.options, runtime);
+        let engine = Arc::new(engine.counted_by(self.tally));
+        // A series that begins above zero shows no increase.
+        #[cfg(feature = "metrics")]
+        engine.report(true);
+        Ok(LockManager::of(engine))
+    }
+}
+
+impl fmt::Debug for LockManagerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockManagerBuilder")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
