@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use super::clock::{Moment, Span};
 use super::contender::AcquireLoop;
-use super::effect::{Effects, Few, Granted, Loss, Work};
+use super::effect::{Effects, Granted, Loss, Work};
 use super::engine::Engine;
 use super::extend_ahead::extend_ahead;
+use super::few::Few;
 use super::home::Home;
 use super::lane::Lane;
 use super::lease::LeaseNumber;
@@ -34,7 +35,7 @@ impl Engine {
         result
     }
 
-    /// Empties and frees the lists in this order. They are not moved, which would cost more than most effects.
+    /// Empties and frees the lists in this order. Empty ones are not moved.
     pub(super) fn carry_out(self: &Arc<Self>, key: &LockKey, effects: &mut Effects) {
         let Effects {
             grants,
@@ -172,7 +173,6 @@ impl Engine {
 /// Carries out the effects of one kind. Most lists are empty, and an iterator costs more than the test.
 fn each<T>(effects: &mut Few<T>, carry_out: impl FnMut(T)) {
     if !effects.is_empty() {
-        effects.drain(..).for_each(carry_out);
-        effects.shrink_to_fit();
+        std::mem::take(effects).into_iter().for_each(carry_out);
     }
 }

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
 use super::attempt::InlineAttempt;
 use super::claim::HoldId;
 use super::clock::{Moment, Span};
+use super::few::Few;
 use super::grant::Grant;
 use super::lease::LeaseNumber;
 use super::yielded::{PLACE, Yielded};
@@ -46,10 +46,7 @@ pub(super) struct Report {
 /// Wakes and identifies the task of one acquire loop.
 pub(super) type Wakeup = Arc<Notify>;
 
-/// A list for events that mostly have at most one of each effect.
-pub(super) type Few<T> = SmallVec<[T; 1]>;
-
-/// The effects of one event.
+/// The effects of one event. Most events have at most one of each.
 #[must_use]
 #[derive(Debug, Default)]
 pub(super) struct Effects {

@@ -8,7 +8,7 @@
 //! | [`acquire`], [`entry`], [`pending`], [`take_over`], [`claim`], [`seats`] | an acquire: its options, its first event, its wait |
 //! | [`attempt`], [`command`] | one command that acquires, from its request to the meaning of its reply |
 //! | [`guard`], [`held`], [`grant`], [`lost`] | what an acquire returns: the hold, the state that its views share, its loss |
-//! | [`lane`], [`lease`], [`effect`] | one key in this process: a state machine without I/O, and the effects of its events |
+//! | [`lane`], [`lease`], [`effect`], [`few`] | one key in this process: a state machine without I/O, and the effects of its events |
 //! | [`table`], [`deadlines`], [`engine`], [`dispatch`] | all lanes, the index of their deadlines, and the one place that carries out effects |
 //! | [`contender`], [`yielded`], [`promise`] | the acquire loop of a key that another process holds, its turns, and the transfers that end it |
 //! | [`watchdog`], [`wake`], [`extend_ahead`] | renewals and checks of overdue work |
@@ -129,6 +129,7 @@ mod ending;
 mod engine;
 mod entry;
 mod extend_ahead;
+mod few;
 mod forced;
 #[cfg(feature = "metrics")]
 mod gauges;

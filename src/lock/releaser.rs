@@ -12,6 +12,7 @@ use super::claim::HoldId;
 use super::clock::Moment;
 use super::effect::{Effects, Outgoing, Report, Work};
 use super::engine::Engine;
+use super::few::Few;
 use super::grant::Grant;
 use super::home::Home;
 use super::lane::{self, Kept, Lane, Order, ReleaseOrKeep};
@@ -107,7 +108,7 @@ fn return_now(
     let home = lane.home()?;
     let order = lane.take_return(home, now, engine.stuck_at(now))?;
     // The return is the only work, and is done here.
-    effects.work.clear();
+    effects.work = Few::Empty;
     match order {
         Order::Release(outgoing) => {
             let release = Release::new(key.clone(), engine.lease_id(outgoing.lease));

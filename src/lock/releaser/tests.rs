@@ -30,7 +30,7 @@ fn failed_release_dropped_by_lane_is_resolved() {
     };
     let error = Err(BackendError::unknown("no reply"));
     sent.settle(&mut Lane::default(), error, Moment::now(), &mut effects);
-    let Some(Work::Resolve { lease, ttl, home }) = effects.work.pop() else {
+    let Work::Resolve { lease, ttl, home } = effects.work.remove(0) else {
         panic!("not resolved");
     };
     assert_eq!((lease, home), (number(1), here()));

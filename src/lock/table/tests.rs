@@ -337,8 +337,8 @@ fn adopted_lanes_are_entered_in_other_runtime() {
     let all = lanes.adopt(here(), elsewhere(), now);
     assert_eq!(lanes.homes(), [elsewhere()]);
     assert!(!lanes.has_deadlines(here()));
-    let told = all.iter().flat_map(|(_, effects)| &effects.deadlines);
-    assert!(told.into_iter().all(|(home, _)| *home == elsewhere()));
+    let mut told = (all.iter()).flat_map(|(_, effects)| effects.deadlines.iter());
+    assert!(told.all(|(home, _)| *home == elsewhere()));
     look(&lanes, elsewhere(), grant.valid_until());
     assert!(grant.is_marked_lost());
 }
@@ -411,7 +411,7 @@ fn waiters_of_two_runtimes_leave_index_bounded() {
                 effects,
             );
         });
-        effects.work.clear();
+        drop(std::mem::take(&mut effects.work));
         now = now + MS;
         lanes.with(&key, &mut effects, |lane, _| {
             let due = now + RESPONSE_TIMEOUT;

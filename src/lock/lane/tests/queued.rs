@@ -141,7 +141,7 @@ fn dropped_attempt_leaves_queue() {
     lane.enqueue(from_elsewhere(claim(2, RENEWED)));
     assert_eq!(contend_as(&mut lane, &wakeup, 4), Some(number(3)));
     let mut effects = abandon(&mut lane, &wakeup);
-    let Some(Work::Contend { wakeup: next, .. }) = effects.work.pop() else {
+    let Work::Contend { wakeup: next, .. } = effects.work.remove(1) else {
         panic!("{effects:?}");
     };
     leaves(&mut effects, 3);

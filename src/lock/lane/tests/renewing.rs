@@ -128,7 +128,7 @@ fn hand_on(
     tickets.for_each(|ticket| lane.queue(ticket, RENEWED));
     for _ in 0..handoffs {
         let mut effects = lane.release(&grant);
-        for work in effects.work.drain(..) {
+        for work in std::mem::take(&mut effects.work) {
             assert!(matches!(work, Work::ExtendAhead(lease, _) if lease == number(1)));
             asked += 1;
         }
