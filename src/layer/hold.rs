@@ -119,7 +119,10 @@ impl Hold {
 
     pub(super) fn take(self: Pin<&mut Self>) -> Locks {
         let mut this = self.project();
-        this.lost.set(None);
+        // Mostly there is none, and the assignment moves the space of one.
+        if this.lost.is_some() {
+            this.lost.set(None);
+        }
         this.locks.take().expect("BUG: the handler answers once")
     }
 }

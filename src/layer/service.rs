@@ -74,14 +74,17 @@ where
         let options = Arc::clone(options);
         let (mut parts, body) = request.into_parts();
         let plan = options.plan(locks, keys, &mut parts);
-        let request = Request::from_parts(parts, body);
         match plan {
-            Plan::Run => unlocked(&mut self.inner, request, options),
+            Plan::Run => {
+                let request = Request::from_parts(parts, body);
+                unlocked(&mut self.inner, request, options)
+            }
             Plan::Reject(rejection) => ResponseFuture::invalid(rejection, options),
             Plan::Acquire(attempt) => {
                 let request_info = attempt.request_info;
                 let acquire = attempt.acquire(locks, &options);
                 let service = take_ready(&mut self.inner);
+                let request = Request::from_parts(parts, body);
                 ResponseFuture::waiting(acquire, service, request, request_info, options)
             }
         }
