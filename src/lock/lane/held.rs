@@ -39,6 +39,7 @@ impl Lane {
     }
 
     /// Ends one hold of `grant`. Returns when the lease must have expired in the backend.
+    #[inline]
     pub(in crate::lock) fn release(
         &mut self,
         key: &LockKey,
