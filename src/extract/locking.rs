@@ -1,5 +1,8 @@
 //! The acquire of `Locked`, in the scope of its request.
 
+use std::future::IntoFuture as _;
+use std::pin::Pin;
+
 use http::Extensions;
 use tokio::time::Instant;
 
@@ -38,9 +41,12 @@ impl Locking {
             Some(settings) => settings.acquire_in_scope(&self.locks, keys, self.owner),
             None => self.locks.acquire(keys).owner(self.owner),
         };
-        let mut guard = acquire
-            .await
-            .map_err(|error| LockRejection::new(error, request_info, Some(since.elapsed())))?;
+        let mut acquire = acquire.into_future();
+        let acquired = Pin::new(&mut acquire).await;
+        let mut guard = acquired.map_err(|error| {
+            LockRejection::new(error, request_info, Some(since.elapsed()))
+                .with_queue_position(acquire.queue_position())
+        })?;
         // Until here, a guard that is dropped is released.
         if let Some(scope) = &self.scope {
             scope.lend(&mut guard);

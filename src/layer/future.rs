@@ -138,10 +138,11 @@ where
                     call,
                     request_info,
                 } => {
-                    let Poll::Ready(acquired) = Pin::new(acquire).poll(cx) else {
+                    let Poll::Ready(acquired) = Pin::new(&mut *acquire).poll(cx) else {
                         since.get_or_insert_with(Instant::now);
                         return Poll::Pending;
                     };
+                    let queue_position = acquire.queue_position();
                     let request_info = *request_info;
                     let call = call.take();
                     let passed = match &acquired {
@@ -173,7 +174,8 @@ where
                             let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
                             drop(call);
                             this.state.set(State::Done);
-                            let rejection = LockRejection::new(error, request_info, Some(waited));
+                            let rejection = LockRejection::new(error, request_info, Some(waited))
+                                .with_queue_position(queue_position);
                             return Poll::Ready(Ok(this.options.reject(rejection)));
                         }
                     };

@@ -29,7 +29,7 @@ impl Locks {
     /// Returns how the layer's own lock was granted.
     pub(super) fn timing(&self) -> Option<LockTiming> {
         let guard = self.guard.as_ref()?;
-        Some(LockTiming::granted(guard.waited(), guard.via()))
+        Some(LockTiming::granted(guard))
     }
 
     /// Returns why a lock was lost.

@@ -1,6 +1,7 @@
 //! A rejected request, and its response.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
@@ -21,6 +22,7 @@ pub struct LockRejection {
     error: Error,
     status: StatusCode,
     waited: Option<Duration>,
+    queue_position: Option<NonZeroU32>,
     retry_after: Option<Duration>,
     request_info: RequestInfo,
     /// A layer or scope has applied its settings.
@@ -44,11 +46,22 @@ impl LockRejection {
             error,
             status: problem.status,
             waited: waited.filter(|_| problem.temporary),
+            queue_position: None,
             retry_after,
             request_info,
             is_rendered: false,
             lost_reason: None,
         }
+    }
+
+    /// Sets the position that the request had in the queue.
+    pub(crate) fn with_queue_position(mut self, queue_position: Option<NonZeroU32>) -> Self {
+        self.queue_position = queue_position;
+        self
+    }
+
+    pub(super) fn queue_position(&self) -> Option<NonZeroU32> {
+        self.queue_position
     }
 
     /// The rejection of a request that lost its lock.

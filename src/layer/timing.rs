@@ -1,11 +1,13 @@
 //! The time that a request waited for its lock, for its client and for other middleware.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Response};
 
 use super::form::{Form, RequestInfo};
 use super::rejection::LockRejection;
+use crate::Held;
 use crate::observe::{Outcome, Via};
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
@@ -19,12 +21,18 @@ pub struct LockTiming {
     pub waited: Duration,
     /// How the lock was granted, or `None` if it was not.
     pub via: Option<Via>,
+    /// The position of the request in the queue of this process when it joined it, or `None` if it did not queue. The
+    /// next request has the position 1. Of several keys, the largest one.
+    pub queue_position: Option<u32>,
 }
 
 impl LockTiming {
-    pub(super) fn granted(waited: Duration, via: Via) -> Self {
-        let via = Some(via);
-        Self { waited, via }
+    pub(super) fn granted(held: &Held) -> Self {
+        Self {
+            waited: held.waited(),
+            via: Some(held.via()),
+            queue_position: held.queue_position().map(NonZeroU32::get),
+        }
     }
 
     /// Adds the timing to the response of a request that had its lock.
@@ -38,6 +46,7 @@ impl LockTiming {
         let timing = Self {
             waited: rejection.waited().unwrap_or_default(),
             via: None,
+            queue_position: rejection.queue_position().map(NonZeroU32::get),
         };
         let description = Outcome::of(Err(rejection.error())).as_str();
         timing.add(description, response, rejection.request_info());

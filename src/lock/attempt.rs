@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::sync::oneshot;
 
-use super::claim::{Claim, Terms};
+use super::claim::{Claim, QueuePosition, Terms};
 use super::clock::Moment;
 use super::effect::Given;
 use super::seats::Seat;
@@ -67,6 +67,13 @@ impl fmt::Debug for Attempt {
 /// Resolves the future of a waiter.
 pub(super) type Answer = oneshot::Receiver<Result<Given, Error>>;
 
+/// The wait of an acquire in the queue of its lane.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) answer: Answer,
+    pub(super) position: QueuePosition,
+}
+
 /// The first attempt of an acquire, driven by the acquire while it is polled. The lane and the acquire
 /// share it, so that a task can take it over.
 #[derive(Debug, Default)]
@@ -81,7 +88,7 @@ pub(super) enum Inline {
     Empty,
     InFlight(InFlight),
     /// A task drives the attempt. The acquire waits in the queue.
-    TakenOver(Answer),
+    TakenOver(Queued),
 }
 
 /// An attempt in flight, with what a task needs to take it over.

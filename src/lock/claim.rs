@@ -1,5 +1,7 @@
 //! The request of one acquire to a lane.
 
+use std::num::NonZeroU32;
+
 use super::clock::{Moment, Span};
 use crate::Owner;
 use crate::observe::{Name, RequestSpan};
@@ -8,6 +10,10 @@ use crate::task::RuntimeId;
 /// The position of an acquire in any queue; smaller is earlier. Never reused, so that a late departure
 /// cannot remove another acquire.
 pub(super) type Ticket = u64;
+
+/// The position of an acquire in the queue of its lane when it joined it, or `None` if it did not queue. The next
+/// acquire has the position 1.
+pub(super) type QueuePosition = Option<NonZeroU32>;
 
 /// Identifies the hold of an acquire, on all of its keys.
 pub(super) type HoldId = u64;

@@ -5,8 +5,8 @@ use std::task::Waker;
 
 use tokio::sync::oneshot;
 
-use super::attempt::{Answer, Attempt, InFlight, Inline, InlineAttempt};
-use super::claim::Claim;
+use super::attempt::{Attempt, InFlight, Inline, InlineAttempt, Queued};
+use super::claim::{Claim, QueuePosition};
 use super::clock::Moment;
 use super::command::{Outcome, attempt_now, judge, send};
 use super::contender::AcquireLoop;
@@ -30,15 +30,24 @@ pub(super) enum Stage {
     /// The reply to its first attempt, which is in flight.
     Attempting(Arc<InlineAttempt>),
     /// A grant or a rejection as a waiter.
-    Queued(Answer),
+    Queued(Queued),
     Over,
+}
+
+impl Stage {
+    pub(super) fn queue_position(&self) -> QueuePosition {
+        match self {
+            Self::Queued(queued) => queued.position,
+            Self::Attempting(_) | Self::Over => None,
+        }
+    }
 }
 
 /// The result of the first event of an acquire.
 enum Start {
     Granted(Arc<Grant>),
     Nested(Arc<Grant>),
-    Queued(Answer),
+    Queued(Queued),
     Rejected(Error),
     /// The lane was idle, and the caller has to send the attempt.
     Send(Arc<InlineAttempt>),
@@ -52,7 +61,7 @@ pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Mom
     match start {
         Start::Granted(grant) => Step::Done(Ok(hold(engine, claim, grant))),
         Start::Nested(grant) => Step::Done(Ok(nested(engine, claim, grant))),
-        Start::Queued(answer) => Step::Slow(Stage::Queued(answer)),
+        Start::Queued(queued) => Step::Slow(Stage::Queued(queued)),
         Start::Rejected(error) => Step::Done(Err(error)),
         Start::Send(inline) => match engine.seat() {
             Ok(seat) => {
@@ -174,7 +183,8 @@ fn queue(
                 _seat: seat,
             };
             lane.enqueue(waiter, seen, now, effects);
-            Start::Queued(answer)
+            let position = lane.position(claim.ticket);
+            Start::Queued(Queued { answer, position })
         }
         // The bound is of the manager, but a later acquire joins this queue.
         Err(overloaded) => Start::Rejected(overloaded.with_retry_after(lane.free_in(now))),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::claim::{Claim, HoldId};
+use super::claim::{Claim, HoldId, QueuePosition};
 use super::clock::{Moment, Span};
 use super::effect::Report;
 use super::engine::Engine;
@@ -45,6 +45,7 @@ impl Hold {
             held: Held {
                 grants: Grants::One(grant),
                 waited: Span::new(Duration::ZERO),
+                queue_position: None,
                 via,
             },
             heir: None,
@@ -68,6 +69,7 @@ impl Hold {
             held: Held {
                 grants: Grants::Many(grants.into()),
                 waited: Span::new(Duration::ZERO),
+                queue_position: None,
                 via,
             },
             heir: None,
@@ -228,9 +230,10 @@ impl LockGuard {
         })
     }
 
-    /// Sets how long the acquire waited.
-    pub(super) fn set_waited(&mut self, waited: Duration) {
+    /// Sets how long the acquire waited, and its position in the queue.
+    pub(super) fn set_wait(&mut self, waited: Duration, queue_position: QueuePosition) {
         self.hold.held.waited = Span::new(waited);
+        self.hold.held.queue_position = queue_position;
     }
 
     /// Sets the heir of the hold, which receives this guard if it is dropped. An explicit

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::claim::QueuePosition;
 use super::clock::{Moment, Span};
 use super::lost::{Grants, Lost};
 use crate::observe::{LostReason, Via};
@@ -16,6 +17,7 @@ use crate::{FencingToken, LockKey, Owner};
 pub struct Held {
     pub(super) grants: Grants,
     pub(super) waited: Span,
+    pub(super) queue_position: QueuePosition,
     pub(super) via: Via,
 }
 
@@ -92,6 +94,10 @@ impl Held {
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.waited.get()
+    }
+
+    pub(crate) fn queue_position(&self) -> QueuePosition {
+        self.queue_position
     }
 
     /// Returns how the lock was granted. For several keys, returns the slowest way.

@@ -173,7 +173,7 @@ impl LockManager {
     pub(crate) fn not_acquired(&self, name: Option<&str>, error: &Error) {
         let tally = &self.engine.tally;
         let name = name.map_or(Name::NONE, |name| tally.number(name));
-        self.engine.acquired(name, Err(error), Duration::ZERO);
+        self.engine.acquired(name, Err(error), Duration::ZERO, None);
     }
 
     /// Returns the numbers of locks and waiters of this manager.

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::sync::oneshot;
 
-use super::attempt::{Answer, InFlight, Inline, Replied};
-use super::claim::{Claim, Deadline};
+use super::attempt::{Answer, InFlight, Inline, Queued, Replied};
+use super::claim::{Claim, Deadline, QueuePosition};
 use super::clock::Moment;
 use super::command::{Outcome, judge};
 use super::engine::Engine;
@@ -47,14 +47,16 @@ fn attempted(engine: &Arc<Engine>, key: &LockKey, in_flight: InFlight, replied: 
                 reply,
                 _seat: seat,
             };
-            engine.event(key, |lane, effects| {
+            let position = engine.event(key, |lane, effects| {
                 lane.inline_queues(waiter, seen, now, effects);
+                let position = lane.position(claim.ticket);
                 // Under the mutex: `close` finds the waiter in the queue, unless the flag is already set.
                 if engine.is_closing() {
                     lane.dismiss(&Error::new(ErrorKind::ShuttingDown), effects);
                 }
+                position
             });
-            Step::Slow(Stage::Queued(answer))
+            Step::Slow(Stage::Queued(Queued { answer, position }))
         }
         // A task makes another attempt for the waiters.
         Outcome::Never(error) => {
@@ -78,6 +80,7 @@ pub(super) struct PendingAcquire {
     /// Set until the first poll, if that poll needs no timer: the attempt ends, or a task takes it over and
     /// wakes this future, long before the deadline.
     begins_untimed: bool,
+    queue_position: QueuePosition,
     stage: Stage,
 }
 
@@ -92,11 +95,11 @@ impl Drop for PendingAcquire {
                         let attempt = Some(in_flight.attempt);
                         leave_inline(engine, key, claim, attempt, Seen::Nothing);
                     }
-                    Inline::TakenOver(answer) => leave_queue(engine, key, claim, answer),
+                    Inline::TakenOver(queued) => leave_queue(engine, key, claim, queued.answer),
                     Inline::Empty => {}
                 }
             }
-            Stage::Queued(answer) => leave_queue(engine, key, claim, answer),
+            Stage::Queued(queued) => leave_queue(engine, key, claim, queued.answer),
             Stage::Over => {}
         }
     }
@@ -141,6 +144,7 @@ impl PendingAcquire {
             claim,
             timer,
             begins_untimed,
+            queue_position: stage.queue_position(),
             stage,
         }
     }
@@ -150,6 +154,10 @@ impl PendingAcquire {
     /// Returns the engine that reports the acquire, and its name.
     pub(super) fn reporter(&self) -> (&Arc<Engine>, Name) {
         (&self.engine, self.claim.name)
+    }
+
+    pub(super) fn queue_position(&self) -> QueuePosition {
+        self.queue_position
     }
 }
 
@@ -201,17 +209,18 @@ impl Future for PendingAcquire {
                             }
                         }
                         Inline::TakenOver(_) => {
-                            let Inline::TakenOver(answer) = std::mem::take(&mut *state) else {
+                            let Inline::TakenOver(queued) = std::mem::take(&mut *state) else {
                                 unreachable!("BUG: the attempt was just found taken over");
                             };
                             drop(state);
-                            this.stage = Stage::Queued(answer);
+                            this.queue_position = queued.position.or(this.queue_position);
+                            this.stage = Stage::Queued(queued);
                             continue;
                         }
                         Inline::Empty => unreachable!("BUG: an attempt ends once"),
                     }
                 }
-                Stage::Queued(answer) => match Pin::new(&mut *answer).poll(cx) {
+                Stage::Queued(Queued { answer, .. }) => match Pin::new(&mut *answer).poll(cx) {
                     Poll::Ready(Ok(Ok(given))) => {
                         this.stage = Stage::Over;
                         let picked_up = pick_up(engine, claim, given);
@@ -261,7 +270,10 @@ impl Future for PendingAcquire {
                     }
                     return Poll::Ready((outcome, now));
                 }
-                Step::Slow(stage) => this.stage = stage,
+                Step::Slow(stage) => {
+                    this.queue_position = stage.queue_position().or(this.queue_position);
+                    this.stage = stage;
+                }
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claim::HoldId;
+use super::claim::{HoldId, QueuePosition};
 use super::clock::Moment;
 use super::engine::Engine;
 use super::grant::Grant;
@@ -19,10 +19,11 @@ impl Engine {
         name: Name,
         ended: Result<(), &Error>,
         waited: Duration,
+        queue_position: QueuePosition,
     ) {
         self.count(name, Outcome::of(ended), waited);
         if let Err(error) = ended {
-            observe::not_acquired(error, waited, || self.tally.text(name));
+            observe::not_acquired(error, waited, queue_position, || self.tally.text(name));
         }
     }
 

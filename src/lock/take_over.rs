@@ -1,10 +1,11 @@
 //! The end of an inline attempt that its acquire no longer polls: a task finishes it.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::attempt::{InFlight, Inline, InlineAttempt};
+use super::attempt::{InFlight, Inline, InlineAttempt, Queued};
 use super::clock::Moment;
 use super::contender::AcquireLoop;
 use super::engine::Engine;
@@ -29,8 +30,10 @@ pub(super) fn take_over(
         return;
     };
     let (reply, answer) = oneshot::channel();
-    let Inline::InFlight(in_flight) = std::mem::replace(&mut *state, Inline::TakenOver(answer))
-    else {
+    // It came before all that queue.
+    let position = Some(NonZeroU32::MIN);
+    let queued = Inline::TakenOver(Queued { answer, position });
+    let Inline::InFlight(in_flight) = std::mem::replace(&mut *state, queued) else {
         unreachable!("BUG: the attempt was just found in flight");
     };
     let InFlight {

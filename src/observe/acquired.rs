@@ -1,3 +1,4 @@
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 #[cfg(feature = "tracing")]
@@ -10,6 +11,7 @@ use crate::Error;
 pub(crate) fn not_acquired<'a>(
     error: &Error,
     waited: Duration,
+    queue_position: Option<NonZeroU32>,
     layer: impl FnOnce() -> Option<&'a str>,
 ) {
     #[cfg(feature = "tracing")]
@@ -22,20 +24,21 @@ pub(crate) fn not_acquired<'a>(
                 lock.layer = layer(),
                 lock.outcome = Outcome::of(Err(error)).as_str(),
                 lock.wait_ms = millis(waited),
+                lock.queue_position = queue_position.map(NonZeroU32::get),
                 cause = cause().map(tracing::field::display),
             },
             "lock not acquired"
         );
     }
     #[cfg(not(feature = "tracing"))]
-    let _unused_without_features = (error, waited, layer);
+    let _unused_without_features = (error, waited, queue_position, layer);
 }
 
 /// Reports a request whose handler extracts what no layer provides. No manager counts it, and the program may have
 /// none, so the recorder gets it at once.
 #[cfg(feature = "axum")]
 pub(crate) fn not_provided(error: &Error) {
-    not_acquired(error, Duration::ZERO, || None);
+    not_acquired(error, Duration::ZERO, None, || None);
     #[cfg(feature = "metrics")]
     super::metrics::rejected_at_once(error);
 }

@@ -1,3 +1,4 @@
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 #[cfg(feature = "tracing")]
@@ -27,6 +28,7 @@ impl WaitSpan {
                 "lock.acquire",
                 lock.layer = layer(),
                 lock.keys = Empty,
+                lock.queue_position = Empty,
                 lock.via = Empty,
                 lock.outcome = Empty,
                 lock.wait_ms = Empty,
@@ -58,11 +60,20 @@ impl WaitSpan {
     }
 
     /// Records the end of the acquire.
-    pub(crate) fn end(&self, outcome: Outcome, via: Option<Via>, waited: Duration) {
+    pub(crate) fn end(
+        &self,
+        outcome: Outcome,
+        via: Option<Via>,
+        waited: Duration,
+        queue_position: Option<NonZeroU32>,
+    ) {
         #[cfg(feature = "tracing")]
         if !self.span.is_disabled() {
             self.span.record("lock.outcome", outcome.as_str());
             self.span.record("lock.wait_ms", millis(waited));
+            if let Some(position) = queue_position {
+                self.span.record("lock.queue_position", position.get());
+            }
             match via {
                 Some(via) => {
                     self.span.record("lock.via", via.as_str());
@@ -75,6 +86,6 @@ impl WaitSpan {
             }
         }
         #[cfg(not(feature = "tracing"))]
-        let _unused_without_features = (outcome, via, waited);
+        let _unused_without_features = (outcome, via, waited, queue_position);
     }
 }

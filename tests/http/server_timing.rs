@@ -64,6 +64,7 @@ async fn free_lock_takes_no_time() {
         (timing.waited, timing.via),
         (Duration::ZERO, Some(Via::Backend))
     );
+    assert_eq!(timing.queue_position, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,6 +81,25 @@ async fn wait_is_in_milliseconds() {
     let millis = millis.strip_suffix(";desc=handoff").expect(header);
     assert!((20.0..22.0).contains(&millis.parse().unwrap()), "{header}");
     assert_eq!(timing.unwrap().via, Some(Via::HandOff));
+    assert_eq!(timing.unwrap().queue_position, Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn timing_has_position_in_queue() {
+    let locks = LockManager::in_memory();
+    let _guard = locks.acquire(key()).await.unwrap();
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        let waiter = tokio::spawn(respond(layer(&locks).server_timing(), request()));
+        tokio::task::yield_now().await;
+        waiting.push(waiter);
+    }
+    for (waiter, position) in waiting.into_iter().zip(1..) {
+        let response = waiter.await.unwrap();
+        assert_eq!(response.status(), StatusCode::CONFLICT);
+        let timing = timing(&response).1.unwrap();
+        assert_eq!((timing.via, timing.queue_position), (None, Some(position)));
+    }
 }
 
 #[tokio::test(start_paused = true)]

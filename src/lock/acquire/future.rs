@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{Acquire, Wait};
 use crate::backend::BoxFuture;
-use crate::lock::claim::{Claim, Deadline, Terms};
+use crate::lock::claim::{Claim, Deadline, QueuePosition, Terms};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
 use crate::lock::entry::{Step, enter};
@@ -99,7 +99,12 @@ impl Acquire {
             }
         } else {
             let span = self.wait_span(self.keys.as_slice());
-            let all = acquire_all(Arc::clone(&self.engine), self.keys.take(), claim, now);
+            let (engine, keys) = (Arc::clone(&self.engine), self.keys.take());
+            let all = async move {
+                let mut position = None;
+                let outcome = acquire_all(engine, keys, claim, now, &mut position).await;
+                (outcome, position)
+            };
             Started::Slow(
                 Slow::Many {
                     engine: Arc::clone(&self.engine),
@@ -142,7 +147,7 @@ enum State {
         rest: Slow,
         span: WaitSpan,
     },
-    Done,
+    Done(QueuePosition),
 }
 
 enum Slow {
@@ -150,7 +155,7 @@ enum Slow {
     Many {
         engine: Arc<Engine>,
         name: Name,
-        all: BoxFuture<Result<LockGuard, Error>>,
+        all: BoxFuture<(Result<LockGuard, Error>, QueuePosition)>,
     },
 }
 
@@ -174,8 +179,10 @@ impl Future for AcquireFuture {
             match acquire.start(since) {
                 Started::Done(outcome) => {
                     let ended = outcome.as_ref().map(|_| ());
-                    acquire.engine.acquired(acquire.name, ended, Duration::ZERO);
-                    self.state = State::Done;
+                    acquire
+                        .engine
+                        .acquired(acquire.name, ended, Duration::ZERO, None);
+                    self.state = State::Done(None);
                     return Poll::Ready(outcome);
                 }
                 Started::Slow(rest, span) => self.state = State::Slow { since, rest, span },
@@ -183,19 +190,21 @@ impl Future for AcquireFuture {
         }
         match &mut self.state {
             State::Slow { since, rest, span } => {
-                let (outcome, now) = ready!(span.within(|| match rest {
+                let (outcome, queue_position, now) = ready!(span.within(|| match rest {
                     Slow::One(pending) => {
-                        let ended = Pin::new(pending).poll(cx);
-                        ended.map(|(outcome, now)| (outcome.map(LockGuard::one), now))
+                        let ended = Pin::new(&mut *pending).poll(cx);
+                        ended.map(|(outcome, now)| {
+                            (outcome.map(LockGuard::one), pending.queue_position(), now)
+                        })
                     }
                     Slow::Many { all, .. } => {
                         let ended = all.as_mut().poll(cx);
-                        ended.map(|outcome| (outcome, Moment::now()))
+                        ended.map(|(outcome, position)| (outcome, position, Moment::now()))
                     }
                 }));
                 let waited = now.since(*since);
                 let outcome = outcome.map(|mut guard| {
-                    guard.set_waited(waited);
+                    guard.set_wait(waited, queue_position);
                     guard
                 });
                 let (engine, name) = rest.reporter();
@@ -204,12 +213,25 @@ impl Future for AcquireFuture {
                     Outcome::of(ended),
                     outcome.as_ref().map(|it| it.via()).ok(),
                     waited,
+                    queue_position,
                 );
-                engine.acquired(name, ended, waited);
-                self.state = State::Done;
+                engine.acquired(name, ended, waited, queue_position);
+                self.state = State::Done(queue_position);
                 Poll::Ready(outcome)
             }
-            State::Unpolled(_) | State::Done => panic!("`AcquireFuture` polled after completion"),
+            State::Unpolled(_) | State::Done(_) => {
+                panic!("`AcquireFuture` polled after completion")
+            }
+        }
+    }
+}
+
+impl AcquireFuture {
+    /// Returns the position in the queue, after the completion. Of several keys, the largest one.
+    pub(crate) fn queue_position(&self) -> QueuePosition {
+        match self.state {
+            State::Done(position) => position,
+            State::Unpolled(_) | State::Slow { .. } => None,
         }
     }
 }
@@ -219,7 +241,7 @@ impl Drop for AcquireFuture {
         if let State::Slow { since, rest, span } = &self.state {
             let (engine, name) = rest.reporter();
             let waited = Moment::now().since(*since);
-            span.end(Outcome::Cancelled, None, waited);
+            span.end(Outcome::Cancelled, None, waited, rest.queue_position());
             engine.cancelled(name, waited);
         }
     }
@@ -231,6 +253,14 @@ impl Slow {
         match self {
             Self::One(pending) => pending.reporter(),
             Self::Many { engine, name, .. } => (engine, *name),
+        }
+    }
+
+    /// Returns the position of an acquire that has not completed. Several keys report it at their end.
+    fn queue_position(&self) -> QueuePosition {
+        match self {
+            Self::One(pending) => pending.queue_position(),
+            Self::Many { .. } => None,
         }
     }
 }
@@ -246,6 +276,7 @@ async fn acquire_all(
     keys: LockKeys,
     claim: Claim,
     mut now: Moment,
+    position: &mut QueuePosition,
 ) -> Result<LockGuard, Error> {
     // The longest hold counts from the grant of the last key.
     let mut one = claim;
@@ -259,8 +290,9 @@ async fn acquire_all(
             Step::Done(outcome) => outcome?,
             Step::Slow(stage) => {
                 let engine = Arc::clone(&engine);
-                let pending = PendingAcquire::new(engine, key.clone(), one, stage, now);
-                let (outcome, ended_at) = pending.await;
+                let mut pending = PendingAcquire::new(engine, key.clone(), one, stage, now);
+                let (outcome, ended_at) = Pin::new(&mut pending).await;
+                *position = pending.queue_position().max(*position);
                 now = ended_at;
                 outcome?
             }

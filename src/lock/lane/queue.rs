@@ -1,11 +1,12 @@
 //! The queue of a lane, ordered by ticket.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::state::{Contending, Driver, Lane, Phase, Seen, Waiter};
 use super::tenure::TAKE_OVER;
 use super::waiters::Waiters;
-use crate::lock::claim::{Claim, Ticket};
+use crate::lock::claim::{Claim, QueuePosition, Ticket};
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Given, Granted, PickUp};
 use crate::lock::grant::Grant;
@@ -53,6 +54,12 @@ impl Lane {
             }
             _ => {}
         }
+    }
+
+    /// Returns the position of the acquire with this ticket in the queue.
+    pub(in crate::lock) fn position(&self, ticket: Ticket) -> QueuePosition {
+        let position = self.queue.up_to(ticket);
+        NonZeroU32::new(u32::try_from(position).unwrap_or(u32::MAX))
     }
 
     /// Removes a waiter, which the caller drops after the mutex is free: that wakes its future. Returns `None`

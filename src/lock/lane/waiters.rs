@@ -68,6 +68,16 @@ impl Waiters {
         self.0.as_ref().map_or(0, |crowd| crowd.waiters.len())
     }
 
+    /// Returns the number of waiters with this ticket or an earlier one.
+    pub(super) fn up_to(&self, ticket: Ticket) -> usize {
+        let Some(crowd) = &self.0 else { return 0 };
+        match crowd.waiters.last_key_value() {
+            // Mostly the ticket is the latest one, and a queue can be long.
+            Some((latest, _)) if *latest > ticket => crowd.waiters.range(..=ticket).count(),
+            _ => crowd.waiters.len(),
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
