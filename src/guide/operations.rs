@@ -59,13 +59,23 @@
 //! | `info` | `request would be rejected` | a request under `observe_only` |
 //! | `info` | `primary changed` | the sentinels named another primary |
 //! | `warn`, then `debug` | `renewal failed`, with the fields `count`, `left_ms` and `cause` | leases were not renewed; the first one of an outage is a warning |
-//! | `debug` | `lock not acquired`, with the fields `lock.layer`, `lock.outcome`, `lock.wait_ms` and `cause` | one acquire failed |
+//! | `debug` | `lock not acquired`, with the fields `lock.layer`, `lock.outcome`, `lock.wait_ms`, `lock.queue_position` and `cause` | one acquire failed |
 //! | `debug` | `lock granted`, with the fields `lock.layer`, `lock.via`, `lock.wait_ms` and `lock.token` | a key was granted, in the span of its acquire |
 //! | `debug` | `lock released`, with the fields `lock.layer` and `lock.hold_ms` | the last hold of a key was released |
+//! | `warn` | `force release`, of the target `tower_lock::audit`, with the fields `operator`, `reason` and `outcome` | an operator forced a release on the [dashboard](#release-a-key-from-the-page): `released`, `not_held`, `vetoed` or `failed` |
 //!
 //! An acquire that waits also has the span `lock.acquire` of the level `debug`, inside the span of its caller. Its fields
-//! are `lock.layer`, `lock.keys`, `lock.via`, `lock.outcome`, `lock.wait_ms`, `error.type`, `otel.kind` and
-//! `otel.status_code`. Without a wait there is no span. The target of these events and of the span is `tower_lock`.
+//! are `lock.layer`, `lock.keys`, `lock.queue_position`, `lock.via`, `lock.outcome`, `lock.wait_ms`, `error.type`,
+//! `otel.kind` and `otel.status_code`. Without a wait there is no span. The position is that in the queue of this process
+//! when the acquire joined it; the next acquire has the position 1.
+//!
+//! Each call of a script in Redis has the span `EVALSHA` of the level `trace`, from the command to its reply. It has no
+//! parent, because a call can serve several requests. Its fields are those of OpenTelemetry: `otel.kind`,
+//! `db.system.name`, `db.operation.name`, `db.stored_procedure.name` with the name of the script,
+//! `db.operation.batch.size` of a call for several locks, `server.address`, `server.port`, `error.type`, and
+//! `db.response.status_code` if the server rejects the call. Calls that undo an acquire without a reply have no span.
+//!
+//! The target of these events and spans is `tower_lock`, unless the table names another one.
 //!
 //! No event contains a key, an owner or a password. To find out which keys are busy, log the path of requests that
 //! receive 409 in the service itself, or set [`trace_keys`](crate::LockManagerBuilder::trace_keys), which writes keys or

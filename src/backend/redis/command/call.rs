@@ -148,10 +148,12 @@ impl Calls {
             commands: &release,
             limit: ttl,
         };
-        let outcome = match at.route.acquire(&command, undo).await {
-            Err(CommandError::NoScript { resent }) => {
-                after(at.route.acquire(&script.eval(&command), undo).await, resent)
-            }
+        let called = script.called(1);
+        let outcome = match at.route.acquire(called, &command, undo).await {
+            Err(CommandError::NoScript { resent }) => after(
+                at.route.acquire(called, &script.eval(&command), undo).await,
+                resent,
+            ),
             outcome => outcome,
         };
         if let Err(CommandError::Scattered(_)) = outcome {
@@ -206,8 +208,8 @@ impl Calls {
             limit: ttl,
         };
         let request = Request {
-            command: &command,
             undo: Some(undo),
+            ..(&command).into()
         };
         let outcome = call(vote, at.route, request).await;
         if at.route.slot().is_none()
@@ -258,8 +260,9 @@ impl Calls {
             limit: longest.unwrap_or_default(),
         };
         let request = Request {
-            command: &command,
             undo: Some(undo),
+            called: Some(script.called(acquires.len())),
+            ..(&command).into()
         };
         let outcome = call(script, route, request).await;
         if let Err(error @ CommandError::Refused(cause)) = &outcome
@@ -286,7 +289,11 @@ impl Calls {
         for renewal in renewals {
             command.arg(Lease(renewal.lease)).arg(millis(renewal.ttl));
         }
-        let reply = call(script, route, (&command).into()).await?;
+        let request = Request {
+            called: Some(script.called(renewals.len())),
+            ..(&command).into()
+        };
+        let reply = call(script, route, request).await?;
         let outcome = |reply| held(reply, Renewed::Renewed, Renewed::NotHeld);
         Ok(each(list(reply.value, renewals.len())?, outcome))
     }

@@ -12,7 +12,7 @@ use super::names::{Lease, Name, millis};
 use super::reply::{Outcomes, contended, holder, released, releases};
 use super::script::Script;
 use super::send::call;
-use crate::backend::redis::connection::{Reply, Undo, after};
+use crate::backend::redis::connection::{Reply, Request, Undo, after};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, ForceReleased, Holder,
@@ -124,10 +124,12 @@ impl Calls {
             commands: &leave,
             limit: ttl,
         };
-        let outcome = match at.route.acquire(&command, undo).await {
-            Err(CommandError::NoScript { resent }) => {
-                after(at.route.acquire(&script.eval(&command), undo).await, resent)
-            }
+        let called = script.called(1);
+        let outcome = match at.route.acquire(called, &command, undo).await {
+            Err(CommandError::NoScript { resent }) => after(
+                at.route.acquire(called, &script.eval(&command), undo).await,
+                resent,
+            ),
             outcome => outcome,
         };
         match outcome {
@@ -235,7 +237,11 @@ impl Calls {
         leases: &[&Release],
     ) -> Outcomes<Released> {
         let command = self.ending(script, route, leases);
-        let reply = call(script, route, (&command).into()).await?;
+        let request = Request {
+            called: Some(script.called(leases.len())),
+            ..(&command).into()
+        };
+        let reply = call(script, route, request).await?;
         ended(reply, leases.len())
     }
 

@@ -132,10 +132,12 @@ impl Calls {
             commands: &release,
             limit: ttl,
         };
-        let reply = match at.route.acquire(&command, undo).await {
-            Err(CommandError::NoScript { resent }) => {
-                after(at.route.acquire(&script.eval(&command), undo).await, resent)
-            }
+        let called = script.called(1);
+        let reply = match at.route.acquire(called, &command, undo).await {
+            Err(CommandError::NoScript { resent }) => after(
+                at.route.acquire(called, &script.eval(&command), undo).await,
+                resent,
+            ),
             outcome => outcome,
         };
         Ok(reply?.value)

@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::{Arg, Cmd};
 
 use super::names::Name;
+use crate::backend::redis::connection::Called;
 use crate::backend::redis::notify::Publish;
 
 /// The most keys of one call: Redis executes nothing else during a script.
@@ -20,20 +21,28 @@ pub(super) enum Resend {
 }
 
 pub(crate) struct Script {
+    name: &'static str,
     source: String,
     sha: String,
     pub(super) resend: Resend,
 }
 
 impl Script {
-    fn new(resend: Resend, pieces: &[&str]) -> Self {
+    fn new(name: &'static str, resend: Resend, pieces: &[&str]) -> Self {
         let source = pieces.concat();
         let sha = redis::Script::new(&source).get_hash().to_owned();
         Self {
+            name,
             source,
             sha,
             resend,
         }
+    }
+
+    /// Returns what the span of a call with this number of locks needs.
+    pub(super) fn called(&self, locks: usize) -> Called {
+        let script = self.name;
+        Called { script, locks }
     }
 
     /// Returns the head of a call with `keys` keys and `args` arguments of `size` bytes in total.
@@ -140,6 +149,7 @@ impl Scripts {
         let are_transfers_numbered = quarantine.is_none() && !of_redisson && !for_replicas;
         let prepare = || {
             Script::new(
+                "prepare",
                 Repeatable,
                 &[fence, NOTICE, include_str!("lua/prepare.lua")],
             )
@@ -181,22 +191,29 @@ impl Scripts {
         // Without numbers, these scripts take no counter.
         let fence_of_transfer = if are_transfers_numbered { fence } else { "" };
         Self {
-            acquire: Script::new(Repeatable, acquire),
-            acquire_all: Script::new(Repeatable, &[fence, include_str!("lua/acquire_all.lua")]),
+            acquire: Script::new("acquire", Repeatable, acquire),
+            acquire_all: Script::new(
+                "acquire_all",
+                Repeatable,
+                &[fence, include_str!("lua/acquire_all.lua")],
+            ),
             acquire_body: Script::new(
+                "acquire_body",
                 Repeatable,
                 &[include_str!("lua/fence_elsewhere.lua"), ACQUIRE],
             ),
             counter: Script::new(
+                "counter",
                 Repeatable,
                 &[fence, STARTED, include_str!("lua/counter.lua")],
             ),
-            span: Script::new(Repeatable, &[include_str!("lua/span.lua")]),
-            vote: Script::new(Repeatable, vote),
+            span: Script::new("span", Repeatable, &[include_str!("lua/span.lua")]),
+            vote: Script::new("vote", Repeatable, vote),
             quarantine,
-            renew: Script::new(Repeatable, &[include_str!("lua/renew.lua")]),
-            contend: Script::new(Repeatable, &contend),
+            renew: Script::new("renew", Repeatable, &[include_str!("lua/renew.lua")]),
+            contend: Script::new("contend", Repeatable, &contend),
             leave: Script::new(
+                "leave",
                 Compared,
                 &[
                     fence_of_transfer,
@@ -207,8 +224,13 @@ impl Scripts {
                     include_str!("lua/leave.lua"),
                 ],
             ),
-            queue_trial: Script::new(Repeatable, &[include_str!("lua/queue_trial.lua")]),
+            queue_trial: Script::new(
+                "queue_trial",
+                Repeatable,
+                &[include_str!("lua/queue_trial.lua")],
+            ),
             release: Script::new(
+                "release",
                 Compared,
                 &[
                     report,
@@ -221,6 +243,7 @@ impl Scripts {
                 ],
             ),
             release_or_keep: Script::new(
+                "release_or_keep",
                 Compared,
                 &[
                     fence,
@@ -232,6 +255,7 @@ impl Scripts {
                 ],
             ),
             inspect: Script::new(
+                "inspect",
                 Repeatable,
                 &[
                     report,
@@ -242,6 +266,7 @@ impl Scripts {
                 ],
             ),
             force_release: Script::new(
+                "force_release",
                 Compared,
                 &[
                     fence_of_transfer,

@@ -18,6 +18,10 @@ pub(super) async fn call(
     route: &Route,
     request: Request<'_>,
 ) -> Result<Reply, CommandError> {
+    let request = Request {
+        called: request.called.or(Some(script.called(1))),
+        ..request
+    };
     let outcome = match route.send(request).await {
         Err(CommandError::NoScript { resent }) => {
             let command = &script.eval(request.command);

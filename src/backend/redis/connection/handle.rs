@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use super::backoff::backoff;
+use super::call_span::CallSpan;
 use super::connecting::Connecting;
 use super::dial::Connector;
 use super::link::Link;
@@ -198,7 +199,10 @@ impl Connection {
             None => self.await_link().await.map_err(CommandError::Unsent)?,
         };
         let waited = self.network().response_timeout;
-        match timeout(waited, link.send(request.command, asking)).await {
+        let span = CallSpan::begin(&request, &link.address);
+        let reply = timeout(waited, link.send(request.command, asking)).await;
+        span.end(reply.as_ref().ok());
+        match reply {
             Ok(Ok(reply)) => {
                 self.answered(&link);
                 if self.connector.has_left(&link) {

@@ -9,6 +9,7 @@
 //! | `handle`, `state`, `connecting` | the current link for commands, and its replacement |
 //! | `request` | a command, its undo and its reply |
 //! | `network` | the settings that all connections share |
+//! | `call_span` | the span of one call of a script |
 //! | `outage`, `backoff` | logs of outages, pauses between attempts |
 //!
 //! Connections are dialled and driven by tasks on [one thread](crate::task::Background), or in a
@@ -18,6 +19,7 @@
 //! cannot overtake the command.
 
 mod backoff;
+mod call_span;
 mod connecting;
 mod dial;
 mod handle;
@@ -30,12 +32,13 @@ mod server;
 mod state;
 
 pub(crate) use backoff::backoff;
+pub(crate) use call_span::CallSpan;
 pub(crate) use dial::{Connector, Messages, Origin, listen, without_timeout};
 pub(crate) use handle::Connection;
 pub(crate) use link::Link;
 pub(crate) use network::{Network, within};
 pub(crate) use outage::Outage;
-pub(crate) use request::{Reply, Request, Undo, after};
+pub(crate) use request::{Called, Reply, Request, Undo, after};
 #[cfg(feature = "redis-tls")]
 pub(crate) use server::Certificates;
 pub use server::Credentials;

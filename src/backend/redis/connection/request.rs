@@ -12,6 +12,15 @@ pub(crate) struct Request<'a> {
     pub(crate) command: &'a Cmd,
     /// `None` for a command that leaves nothing behind.
     pub(crate) undo: Option<Undo<'a>>,
+    /// `None` for a command that calls no script.
+    pub(crate) called: Option<Called>,
+}
+
+/// The script that a command calls, and the number of locks in the call.
+#[derive(Clone, Copy)]
+pub(crate) struct Called {
+    pub(crate) script: &'static str,
+    pub(crate) locks: usize,
 }
 
 /// The reply to a command.
@@ -56,6 +65,7 @@ impl<'a> From<&'a Cmd> for Request<'a> {
         Self {
             command,
             undo: None,
+            called: None,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::cluster::Cluster;
 use super::node::Node;
 use crate::LockKey;
 use crate::backend::redis::command::{Cause, CommandError};
-use crate::backend::redis::connection::{Connection, Outage, Reply, Request, Undo, after};
+use crate::backend::redis::connection::{Called, Connection, Outage, Reply, Request, Undo, after};
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// The most redirections that one command follows.
@@ -118,15 +118,21 @@ impl Route {
     /// [`Replicas::acquire`]: super::replicas::Replicas::acquire
     pub(crate) async fn acquire(
         &self,
+        called: Called,
         command: &Cmd,
         undo: Undo<'_>,
     ) -> Result<Reply, CommandError> {
+        let request = Request {
+            command,
+            undo: Some(undo),
+            called: Some(called),
+        };
         let acquire = |node: Arc<Node>, index: usize, asking| async move {
             let connection = &node.connections[index];
             match &node.replicas {
                 // Boxed, so that acquires without replicas do not contain it.
                 Some(replicas) => {
-                    let acquire = replicas.acquire(connection, command, undo, asking);
+                    let acquire = replicas.acquire(connection, request, undo, asking);
                     let value = acquire.boxed().await?;
                     Ok(Reply {
                         value,
@@ -134,10 +140,7 @@ impl Route {
                         asked: asking,
                     })
                 }
-                None => {
-                    let undo = Some(undo);
-                    connection.send(Request { command, undo }, asking).await
-                }
+                None => connection.send(request, asking).await,
             }
         };
         self.follow(acquire).await

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, ready, select};
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -29,7 +29,7 @@ use crate::backend::redis::command::{
     Cause, CommandError, check, granted, is_demoted, is_granted_again, millis, unavailable,
     unexpected,
 };
-use crate::backend::redis::connection::{Connection, Undo, backoff};
+use crate::backend::redis::connection::{CallSpan, Connection, Request, Undo, backoff};
 use crate::task::{timeout, timeout_at};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -82,7 +82,7 @@ impl Replicas {
     pub(crate) async fn acquire(
         &self,
         connection: &Arc<Connection>,
-        command: &Cmd,
+        request: Request<'_>,
         undo: Undo<'_>,
         asking: bool,
     ) -> Result<Value, CommandError> {
@@ -97,7 +97,8 @@ impl Replicas {
         wait.arg(least).arg(millis(wait_limit));
 
         let sent_at = Instant::now();
-        let acquired = pin!(link.send(command, asking));
+        let span = CallSpan::begin(&request, &link.address);
+        let acquired = pin!(link.send(request.command, asking));
         let waited = pin!(link.send(&wait, false));
         let replies = async {
             // `select` polls both in this order, so both are sent before the first reply.
@@ -107,7 +108,9 @@ impl Replicas {
                 Either::Right((count, acquired)) => (acquired.await, Either::Right(ready(count))),
             }
         };
-        let Ok((reply, waited)) = timeout_at(sent_at + response_timeout, replies).await else {
+        let replies = timeout_at(sent_at + response_timeout, replies).await;
+        span.end(replies.as_ref().ok().map(|(reply, _)| reply));
+        let Ok((reply, waited)) = replies else {
             return Err(checkout.silent(undo, asking, response_timeout));
         };
         let reply = match reply {
