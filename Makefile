@@ -56,7 +56,7 @@ help:
 	@echo 'make features  clippy with each feature alone, and without features'
 	@echo 'make bench     comparison with other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot", HERD_SECONDS=n)'
 	@echo 'make instructions  instruction counts of the hot paths, against the stored ones (STORE=1 stores; requires valgrind)'
-	@echo 'make ops       alerts, dashboard and rendered metrics, with promtool (downloads it on Debian and Ubuntu)'
+	@echo 'make ops       alerts, dashboard and metrics, also under faults, with Prometheus (downloads it on Debian and Ubuntu)'
 	@echo 'make interop   locks shared with Java, against Redisson (requires a JDK 17, Maven, Redis 7)'
 	@echo 'SERVER=name    the Redis server that the tests start (now: $(SERVER))'
 	@echo 'PROCESSES_SECONDS=n  duration of the test with several processes (default: 60)'
@@ -150,8 +150,8 @@ instructions:
 	$(CARGO) bench --bench instructions -- $(if $(STORE),--store)
 	$(CARGO) bench --bench instructions --features metrics -- $(if $(STORE),--store)
 
-# Checks what `ops/` has for Prometheus and Grafana.
-ops:
+# Checks what `ops/` has for Prometheus and Grafana, also over the metrics of processes with faults.
+ops: server
 	CARGO='$(CARGO)' .ci/ops
 
 # Tests against two versions of Redisson.

@@ -1,0 +1,89 @@
+//! One run: a server, two managers with load, a fault, and the exporter.
+
+use std::time::Duration;
+
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tower_lock::metrics::BUCKETS;
+use tower_lock::{LockManager, RedisBackend};
+
+use crate::fault::Fault;
+use crate::history::History;
+use crate::load::Load;
+use crate::recording::Recording;
+use crate::support::engine::{MS, SECOND, eventually};
+use crate::support::proxy::Proxy;
+use crate::support::redis_server::RedisServer;
+
+/// The time between two scrapes.
+const PERIOD: Duration = Duration::from_millis(250);
+/// The load before the fault.
+const CALM: Duration = Duration::from_secs(3);
+/// The load after it.
+const AFTERMATH: Duration = Duration::from_secs(3);
+
+pub(crate) fn run(fault: &Fault) -> Recording {
+    let matcher = Matcher::Prefix("tower_lock_".into());
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(matcher, &BUCKETS);
+    let recorder = builder.unwrap().build_recorder();
+    let rendering = recorder.handle();
+    metrics::set_global_recorder(recorder).unwrap();
+    // With one thread, no grant can come between the last poll of an acquire and its drop.
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(with(fault, rendering))
+}
+
+async fn with(fault: &Fault, rendering: PrometheusHandle) -> Recording {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let managers = [connect(fault, &proxy).await, connect(fault, &proxy).await];
+    let history = History::default();
+    let mut recording = Recording::default();
+    let mut scrape = || {
+        managers.iter().for_each(LockManager::flush_metrics);
+        rendering.run_upkeep();
+        recording.add(&rendering.render()).clone()
+    };
+
+    let load = Load::start(&managers, &history);
+    let run = async {
+        sleep(CALM).await;
+        let server = fault.happen(server, &proxy).await;
+        sleep(AFTERMATH).await;
+        load.stop().await;
+        let idle = || managers.iter().all(|locks| locks.snapshot().is_idle());
+        eventually("all locks are released", idle).await;
+        server
+    };
+    let mut run = std::pin::pin!(run);
+    let mut ticks = interval(PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let _server = loop {
+        tokio::select! {
+            server = &mut run => break server,
+            _ = ticks.tick() => drop(scrape()),
+        }
+    };
+    history.expect_same(&scrape());
+    let lost = history.total("tower_lock_lost_total");
+    assert_eq!(lost > 0, fault.loses, "{}: {lost} lost", fault.name);
+    println!(
+        "{}: {} grants, {lost} losses, {} acquires, all counted",
+        fault.name,
+        history.total("tower_lock_grants_total"),
+        history.total("tower_lock_acquires_total"),
+    );
+    recording
+}
+
+/// Returns a manager as in a separate process.
+async fn connect(fault: &Fault, proxy: &Proxy) -> LockManager {
+    let backend = RedisBackend::builder(proxy.url()).response_timeout(1_500 * MS);
+    let backend = backend.connect_timeout(SECOND).connect().await;
+    let builder = LockManager::builder(backend.expect("the server is there"));
+    builder.watchdog_timeout(fault.lease).build().unwrap()
+}

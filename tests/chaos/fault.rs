@@ -1,0 +1,126 @@
+//! The faults, and the alerts that must fire.
+
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use crate::support::engine::SECOND;
+use crate::support::proxy::Proxy;
+use crate::support::redis_server::RedisServer;
+
+pub(crate) struct Fault {
+    pub(crate) name: &'static str,
+    /// The watchdog timeout.
+    pub(crate) lease: Duration,
+    /// Whether held locks are lost.
+    pub(crate) loses: bool,
+    /// All alerts that fire in the run, in alphabetical order.
+    pub(crate) alerts: &'static [&'static str],
+    kind: Kind,
+}
+
+enum Kind {
+    Nothing,
+    /// The server is killed and restarts without its data.
+    Killed,
+    /// The server gets SIGSTOP, and continues later.
+    Stopped,
+    /// The proxy resets all connections, and new ones.
+    CutOff,
+    /// The proxy resets all connections once.
+    Reconnect,
+    MemoryFull,
+}
+
+const DOWN: &str = "TowerLockBackendDown";
+const LOST: &str = "TowerLockLost";
+const STUCK: &str = "TowerLockReleasesStuck";
+const RENEWALS: &str = "TowerLockRenewalsFailing";
+
+/// A lease that ends in the outage, and one that outlasts it.
+const SHORT: Duration = Duration::from_secs(4);
+const LONG: Duration = Duration::from_secs(12);
+const OUTAGE: Duration = Duration::from_secs(5);
+
+pub(crate) const FAULTS: &[Fault] = &[
+    Fault {
+        name: "nothing",
+        lease: SHORT,
+        loses: false,
+        alerts: &[],
+        kind: Kind::Nothing,
+    },
+    Fault {
+        name: "killed",
+        lease: SHORT,
+        loses: true,
+        alerts: &[DOWN, LOST, STUCK, RENEWALS],
+        kind: Kind::Killed,
+    },
+    Fault {
+        name: "stopped",
+        lease: SHORT,
+        loses: true,
+        alerts: &[DOWN, LOST, STUCK, RENEWALS],
+        kind: Kind::Stopped,
+    },
+    // Nothing is lost: the leases outlast it.
+    Fault {
+        name: "cut_off",
+        lease: LONG,
+        loses: false,
+        alerts: &[DOWN, STUCK, RENEWALS],
+        kind: Kind::CutOff,
+    },
+    Fault {
+        name: "reconnect",
+        lease: LONG,
+        loses: false,
+        alerts: &[],
+        kind: Kind::Reconnect,
+    },
+    // The server still renews and releases.
+    Fault {
+        name: "memory_full",
+        lease: SHORT,
+        loses: false,
+        alerts: &[DOWN],
+        kind: Kind::MemoryFull,
+    },
+];
+
+impl Fault {
+    /// Completes at the end of the outage. The calls that block have a thread of their own, because the load has only
+    /// one.
+    pub(crate) async fn happen(&self, mut server: RedisServer, proxy: &Proxy) -> RedisServer {
+        let (before, after): (fn(&mut RedisServer), fn(&mut RedisServer)) = match self.kind {
+            Kind::Nothing => (|_| {}, |_| {}),
+            Kind::Killed => (RedisServer::kill, RedisServer::launch_again),
+            Kind::Stopped => (|it| it.stop_process(), |it| it.continue_process()),
+            Kind::CutOff => {
+                proxy.refuse();
+                proxy.cut();
+                (|_| {}, |_| {})
+            }
+            Kind::Reconnect => {
+                proxy.cut();
+                (|_| {}, |_| {})
+            }
+            Kind::MemoryFull => (
+                |it| drop(it.cli(&["CONFIG", "SET", "maxmemory", "1"])),
+                |it| drop(it.cli(&["CONFIG", "SET", "maxmemory", "0"])),
+            ),
+        };
+        for (change, then) in [(before, OUTAGE), (after, SECOND)] {
+            let changing = spawn_blocking(move || {
+                change(&mut server);
+                server
+            });
+            server = changing.await.unwrap();
+            sleep(then).await;
+            proxy.heal();
+        }
+        server
+    }
+}

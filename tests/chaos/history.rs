@@ -1,0 +1,96 @@
+//! What the load itself has seen.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use tower_lock::{Error, ErrorKind, Held, LostReason, Via};
+
+use crate::recording::Scrape;
+
+/// Counts by metric and labels, as the exporter renders them. Clones share the counts.
+#[derive(Clone, Default)]
+pub(crate) struct History(Arc<Mutex<BTreeMap<String, u64>>>);
+
+impl History {
+    fn count(&self, series: String) {
+        *self.0.lock().unwrap().entry(series).or_default() += 1;
+    }
+
+    fn acquire(&self, outcome: &str, waits: &str, layer: &str) {
+        self.count(format!(
+            "tower_lock_acquires_total{{outcome=\"{outcome}\",layer=\"{layer}\"}}"
+        ));
+        self.count(format!(
+            "tower_lock_wait_seconds_count{{outcome=\"{waits}\",layer=\"{layer}\"}}"
+        ));
+    }
+
+    pub(crate) fn granted(&self, held: &Held, layer: &str) {
+        self.acquire("granted", "granted", layer);
+        let via = match held.via() {
+            Via::Backend => "backend",
+            Via::HandOff => "handoff",
+            Via::Reclaimed => "reclaimed",
+            via => panic!("no owner has a lock twice: {via:?}"),
+        };
+        self.count(format!(
+            "tower_lock_grants_total{{via=\"{via}\",layer=\"{layer}\"}}"
+        ));
+    }
+
+    pub(crate) fn failed(&self, error: &Error, layer: &str) {
+        let outcome = match error.kind() {
+            ErrorKind::Busy => "busy",
+            ErrorKind::Unavailable => "unavailable",
+            kind => panic!("no fault has this error: {kind:?}"),
+        };
+        self.acquire(outcome, "rejected", layer);
+    }
+
+    pub(crate) fn cancelled(&self, layer: &str) {
+        self.acquire("cancelled", "cancelled", layer);
+    }
+
+    /// Counts a hold that ended, and why if it was lost.
+    pub(crate) fn ended(&self, released: &Result<(), Error>, held: &Held, layer: &str) {
+        self.count(format!(
+            "tower_lock_hold_seconds_count{{layer=\"{layer}\"}}"
+        ));
+        if !released.as_ref().is_err_and(Error::is_lost) {
+            return;
+        }
+        let reason = match held.lost_reason() {
+            Some(LostReason::Expired) => "expired",
+            Some(LostReason::NotHeld) => "not_held",
+            reason => panic!("no fault has this loss: {reason:?}"),
+        };
+        self.count(format!(
+            "tower_lock_lost_total{{reason=\"{reason}\",layer=\"{layer}\"}}"
+        ));
+    }
+
+    /// Returns the sum of the counts whose series begin with `name`.
+    pub(crate) fn total(&self, name: &str) -> u64 {
+        let counts = self.0.lock().unwrap();
+        let counts = counts.iter().filter(|(series, _)| series.starts_with(name));
+        counts.map(|(_, count)| count).sum()
+    }
+
+    /// Expects that the metrics have the same counts, and no others.
+    pub(crate) fn expect_same(&self, scrape: &Scrape) {
+        const COUNTED: [&str; 5] = [
+            "tower_lock_acquires_total{",
+            "tower_lock_wait_seconds_count{",
+            "tower_lock_grants_total{",
+            "tower_lock_hold_seconds_count{",
+            "tower_lock_lost_total{",
+        ];
+        let counted = scrape.iter().filter(|(series, value)| {
+            *value != "0" && COUNTED.iter().any(|name| series.starts_with(name))
+        });
+        let counted: BTreeMap<_, u64> = counted
+            .map(|(series, value)| (series.clone(), value.parse().unwrap()))
+            .collect();
+        assert_eq!(counted, *self.0.lock().unwrap());
+    }
+}
