@@ -6,6 +6,7 @@ use fantoccini::key::Key;
 use futures_util::poll;
 use serde_json::json;
 use tower_lock::LockManager;
+use tower_lock::dashboard::Dashboard;
 
 use crate::driver::Browser;
 use crate::server::Server;
@@ -116,9 +117,7 @@ async fn rejected_look_up_shows_its_reason() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn key_is_released_by_keyboard_alone() {
     let locks = LockManager::in_memory();
-    let board = |board: tower_lock::dashboard::Dashboard| {
-        board.unprotected().allow_force_release(|_| Ok(()))
-    };
+    let board = |board: Dashboard| board.unprotected().allow_force_release(|_| Ok(()));
     let server = Server::with(locks.clone(), board, 0).await;
     let first = locks.acquire("order:42").await.unwrap();
     let browser = Browser::start().await;
@@ -168,4 +167,31 @@ async fn key_is_released_by_keyboard_alone() {
         .until("document.getElementById('f-result').textContent === 'Released.'")
         .await;
     assert!(!second.is_held());
+}
+
+/// A peer is a link, and an address of another scheme is none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peers_are_links_to_web_pages_only() {
+    let settings = |board: Dashboard| {
+        let board = board.unprotected();
+        let board = board.peer("b", "https://b.example.com/ops/locks");
+        let board = board.peer("<img src=x>", "/c/ops/locks");
+        board.peer("hostile", "javascript:document.body.remove()")
+    };
+    let server = Server::with(LockManager::in_memory(), settings, 0).await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    let links = "[...document.querySelectorAll('#peers a')]";
+    browser.until(&format!("{links}.length === 2")).await;
+    let text = browser.text("#peers").await;
+    assert_eq!(text, "Other processes: b · <img src=x>");
+    let origin = format!("http://{}", server.address);
+    assert_eq!(
+        browser.value(&format!("{links}.map(it => it.href)")).await,
+        json!([
+            "https://b.example.com/ops/locks",
+            format!("{origin}/c/ops/locks")
+        ])
+    );
+    assert_eq!(browser.console().await, Vec::<String>::new());
 }

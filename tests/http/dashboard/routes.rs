@@ -7,9 +7,10 @@ use std::time::Duration;
 use futures_util::poll;
 use http::StatusCode;
 use serde_json::{Value, json};
+use tower_lock::dashboard::Dashboard;
 use tower_lock::{LockKey, LockManager, Memory};
 
-use super::support::{ask, get, open, post, send};
+use super::support::{ask, get, open, post, send, served};
 
 async fn inspect(app: &axum::Router, key: &str) -> (StatusCode, Value) {
     ask(app, post("/api/v1/inspect", &json!({ "key": key }))).await
@@ -241,4 +242,19 @@ async fn read_only_dashboard_has_no_release() {
     let (status, _) = ask(&app, post("/api/v1/force-release", &body)).await;
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
     assert!(guard.is_held());
+}
+
+#[tokio::test]
+async fn summary_lists_peers_in_order() {
+    let board = Dashboard::new(LockManager::in_memory()).unprotected();
+    let board = board.peer("b", "https://b.example.com/ops/locks");
+    let app = served(board.peer("c", "/c/ops/locks"));
+    let (_, summary) = ask(&app, get("/api/v1/summary")).await;
+    let expected = json!([
+        { "name": "b", "url": "https://b.example.com/ops/locks" },
+        { "name": "c", "url": "/c/ops/locks" },
+    ]);
+    assert_eq!(summary["peers"], expected);
+    let (_, alone) = ask(&open(&LockManager::in_memory()), get("/api/v1/summary")).await;
+    assert_eq!(alone["peers"], json!([]));
 }
