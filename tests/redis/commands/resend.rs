@@ -6,8 +6,9 @@ use futures_util::future::join;
 use tokio::time::{sleep, timeout};
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend, BackendErrorKind, ContendRequest, Contended, Extended,
-    ForceReleased, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
+    Extended, ForceReleased, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal,
+    Renewed,
 };
 use tower_lock::{LockKey, LockManager};
 use uuid::Uuid;
@@ -51,8 +52,10 @@ async fn release(backend: &RedisBackend, lease: LeaseId) -> Released {
     backend.release(&[release]).await.remove(0).unwrap()
 }
 
-#[tokio::test]
-async fn resent_force_release_spares_next_holder() {
+/// Forces releases whose replies are lost, while another client waits for the key.
+async fn spares_next_holder(
+    forced: impl AsyncFn(&RedisBackend, &LockKey, &str) -> Result<ForceReleased, BackendError>,
+) {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let (direct, backend) = (connect(server.url()).await, connect(proxy.url()).await);
@@ -71,7 +74,8 @@ async fn resent_force_release_spares_next_holder() {
                 sleep(MS).await;
             }
         };
-        let (forced, next) = join(backend.force_release(&key), next).await;
+        let id = holder.to_string();
+        let (forced, next) = join(forced(&backend, &key, &id), next).await;
         assert_eq!(forced.unwrap(), ForceReleased::Released, "{bytes} bytes");
         assert_eq!(renew(&direct, holder).await, Renewed::NotHeld);
         assert_eq!(
@@ -82,6 +86,20 @@ async fn resent_force_release_spares_next_holder() {
         assert_eq!(release(&direct, next).await, Released::Released);
         proxy.heal();
     }
+}
+
+#[tokio::test]
+async fn resent_force_release_spares_next_holder() {
+    spares_next_holder(async |backend, key, _| backend.force_release(key).await).await;
+}
+
+/// As the dashboard does.
+#[tokio::test]
+async fn resent_release_of_named_holder_spares_next() {
+    spares_next_holder(async |backend, key, holder| {
+        backend.force_release_held_by(key, holder).await
+    })
+    .await;
 }
 
 #[tokio::test]

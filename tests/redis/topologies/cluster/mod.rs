@@ -1,6 +1,7 @@
 //! Locks in a real cluster: slots, resharding, nodes that die or hang, and one endpoint in front.
 
 mod endpoint;
+mod forced;
 mod migration;
 mod outages;
 mod resharding;
