@@ -118,7 +118,7 @@ lint:
 	.ci/test-names
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --all-targets --all-features -- -D warnings
-	$(CARGO) clippy --all-features --test faults --test processes --test interop_redisson -- -D warnings
+	$(CARGO) clippy --all-features --test browser --test chaos --test faults --test processes --test interop_redisson -- -D warnings
 	RUSTDOC=$(CURDIR)/.ci/rustdoc RUSTDOCFLAGS='-D warnings --cfg docsrs' $(CARGO) doc --all-features --no-deps
 
 # Compares the public API with api.txt.
