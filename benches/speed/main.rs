@@ -7,6 +7,8 @@
     clippy::cast_precision_loss
 )]
 
+#[cfg(feature = "dashboard")]
+mod dashboard;
 mod layer;
 #[path = "../../tests/support/process.rs"]
 #[allow(dead_code)]
@@ -37,6 +39,10 @@ fn main() {
     if runs("layer") {
         layer::allocations(&mut table);
         runtime.block_on(layer::overhead(&mut table));
+    }
+    #[cfg(feature = "dashboard")]
+    if runs("walk") {
+        runtime.block_on(dashboard::walk(&mut table));
     }
     runtime.block_on(async {
         let server = redis_server::RedisServer::start();

@@ -1,9 +1,11 @@
 //! What locks cost, in allocations and CPU time.
 //!
 //! It is a program of its own: the allocator is global, and a subscriber of another test would add allocations.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod acquire;
+#[cfg(feature = "dashboard")]
+mod dashboard;
 mod layer;
 mod watchdog;
 
