@@ -7,6 +7,7 @@ use super::*;
 use crate::lock::attempt::InlineAttempt;
 use crate::lock::claim::Claim;
 use crate::lock::effect::Work;
+use crate::lock::few::Few;
 use crate::lock::grant::Grant;
 use crate::lock::lane::Seen;
 use crate::lock::lease::Lease;
@@ -65,7 +66,7 @@ fn release(lanes: &Lanes, key: &LockKey, grant: &Arc<Grant>, now: Moment) {
                 .is_some()
         );
         // The return is done here.
-        effects.work.clear();
+        effects.work = Few::Empty;
         lane.returned(number(1), Ok(()), Yielded::ToNobody, here(), now, effects);
     });
 }
