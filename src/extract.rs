@@ -116,7 +116,7 @@ use crate::{Error, Held, LockKeys, LockManager, LockScope, Owner};
 /// # let app: Router<LockManager> = Router::new().route("/{shop}/ship", post(ship));
 /// ```
 ///
-/// The same extractors in another order do not, because the body is not last:
+/// With its extractors in another order, it does not compile, because the body is not last:
 ///
 /// ```compile_fail
 /// # use axum::{Json, Router, extract::Path, routing::post};
@@ -132,7 +132,7 @@ use crate::{Error, Held, LockKeys, LockManager, LockScope, Owner};
 /// # let app: Router<LockManager> = Router::new().route("/{shop}/ship", post(ship));
 /// ```
 ///
-/// Neither does the first one without the `impl LockTarget`:
+/// Without the `impl LockTarget`, the first one does not compile either:
 ///
 /// ```compile_fail
 /// # use axum::{Json, Router, extract::Path, routing::post};

@@ -1,7 +1,7 @@
 //! A backend: for those that keep locks in a store of their own, such as a database or a file.
 //!
-//! A store implements [`Backend`](crate::Backend). The engine does the rest: reentrancy, the queue in the process,
-//! renewals, retries and hand-offs. Its documentation is the contract. This page is the way through it.
+//! A store implements [`Backend`](crate::Backend), whose documentation is the contract. The engine does the rest:
+//! reentrancy, the queue in the process, renewals, retries and hand-offs.
 //!
 //! 1. Implement the seven methods of the first table.
 //! 2. [Run the contract](#run-the-contract) against two handles on one store, until it passes.
@@ -45,7 +45,8 @@
 //!   and a restart. It stays below 2^53. One counter for the whole store is enough. A counter that can be lost begins
 //!   at the clock: `max(stored + 1, milliseconds since 1970)`.
 //! - *Batches.* `renew` and `release` return one result per item, in order, for any number of items and also for none.
-//!   The failure of one item does not fail the others.
+//!   The failure of one item does not fail the others. If the store fails as a whole, each item returns a clone of the
+//!   error.
 //! - *Text forms.* A store outside of the process writes a key as [`LockKey::as_str`](crate::LockKey::as_str), and a
 //!   lease as its `to_string()`. It compares these texts and never parses them. `Holder::id` is the text of the lease.
 //! - *Order.* A `release` that starts after a `try_acquire` has returned, with an outcome or an error, does not take

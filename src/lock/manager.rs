@@ -193,6 +193,9 @@ impl LockManager {
     /// SIGTERM, by which service managers and containers stop a program, and on Ctrl-C:
     ///
     /// ```
+    /// # #[cfg(not(unix))]
+    /// # fn main() {}
+    /// # #[cfg(unix)]
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
