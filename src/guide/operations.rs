@@ -92,7 +92,7 @@
 //! | 429 `too-many-waiters` | 1,024 acquires wait for this key | find the client that repeats its request; raise [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) only with a reason |
 //! | 503 `lock-overload` | 65,536 acquires wait in this manager | as above, over all keys: [`max_waiters`](crate::LockManagerBuilder::max_waiters) |
 //! | 503 `lock-unavailable` with `Retry-After` | the server did not reply within the wait | read the `cause` of the event `lock store unreachable` in the log; check the network, the load and the failover of the server |
-//! | 503 `lock-unavailable` without `Retry-After` | the server rejects this client | check the password, the [permissions](super::redis#permissions) and the certificate; `ACL LOG` on the server names the denied command as `object` |
+//! | 503 `lock-unavailable` without `Retry-After` | the server rejects this client | read the `cause` of the event `locks cannot be acquired` in the log; check the password, the [permissions](super::redis#permissions) and the certificate. A command that is denied inside a script has no name in the `cause`: `ACL LOG` on the server names it as `object` |
 //! | 408 or 413 | [`read_body_first`](crate::LockLayer::read_body_first) rejected a body | raise its deadline or limit if the clients are right |
 //! | 503 `shutting-down` | this instance is ending | nothing: another instance serves the retry |
 //! | 500 `lock-lost` | the lock was lost while the handler ran | see the next section |

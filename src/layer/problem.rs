@@ -62,7 +62,7 @@ impl Problem {
             },
             // A client sees the same status, but waiting does not help.
             ErrorKind::Misconfigured => Self {
-                detail: "locks cannot be acquired",
+                detail: "the store of the locks rejects this server; report this to its operator",
                 temporary: false,
                 ..Self::of(ErrorKind::Unavailable)
             },

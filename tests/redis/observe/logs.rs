@@ -120,6 +120,9 @@ fn permission_loss_and_recovery_are_logged_once() {
             assert_eq!(error.kind(), ErrorKind::Misconfigured);
         }
         assert_eq!(log.messages(), [REFUSED]);
+        // The server does not name a command that a script may not use.
+        let (text, remedy) = (log.text(), "`ACL LOG` on the server names the command");
+        assert_eq!(text.matches(remedy).count(), 1, "{text}");
         allow("+hset");
         drop(locks.acquire("k").wait(PATIENCE).await.unwrap());
         assert_eq!(log.messages(), [REFUSED, GRANTED]);

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use redis::{RedisError, ServerError, Value};
+use redis::{RedisError, ServerError, Value, make_extension_error};
 
 use crate::backend::{BackendError, BackendErrorKind};
 
@@ -292,11 +292,18 @@ pub(crate) fn refusal(error: ServerError) -> BackendError {
     if let Some(cause) = unknown_command(error.details()) {
         return BackendError::refused(BackendErrorKind::Misconfigured, cause);
     }
-    BackendError::refused(
-        kind_of(error.code(), error.details().unwrap_or_default()),
-        RedisError::from(error),
-    )
+    let details = error.details().unwrap_or_default();
+    let kind = kind_of(error.code(), details);
+    if details.contains(DENIED_IN_SCRIPT) {
+        let details = format!("{details} (`ACL LOG` on the server names the command)");
+        let error = make_extension_error(error.code().to_owned(), Some(details));
+        return BackendError::refused(kind, error);
+    }
+    BackendError::refused(kind, RedisError::from(error))
 }
+
+/// The text of a denied command inside a script, which does not name the command.
+const DENIED_IN_SCRIPT: &str = "The user executing the script can't run this command";
 
 /// Creates the error of a connection that could not be opened.
 pub(crate) fn not_connected(error: RedisError) -> BackendError {
