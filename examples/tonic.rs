@@ -56,6 +56,8 @@ const GRACE: Duration = Duration::from_secs(10);
 fn layer(locks: LockManager) -> LockLayer<impl KeyExtractor> {
     LockLayer::by_header(locks, "account")
         .skip(|request| request.uri.path() == TRANSFER)
+        // The work is done when the reply begins. A client that does not read it would otherwise hold the account.
+        .release_at_head()
         .wait(WAIT)
 }
 

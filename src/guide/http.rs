@@ -123,7 +123,8 @@
 //!
 //! - A client that must not write the resource goes no further than authentication outside of the layer.
 //! - A client that reads its response slowly holds the lock too. A response in memory, or
-//!   [`release_at_head`](crate::LockLayer::release_at_head), releases it at the head.
+//!   [`release_at_head`](crate::LockLayer::release_at_head), releases it at the head. The reply of a unary gRPC call is
+//!   not in memory for the layer: see `examples/tonic.rs`.
 //! - The keys of a layer come from the client. [`max_waiters`](crate::LockManagerBuilder::max_waiters) bounds the
 //!   requests that wait. A limit of concurrent requests outside of the layer bounds the memory of their bodies.
 //!
