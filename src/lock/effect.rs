@@ -145,6 +145,8 @@ impl Effects {
         self.rejections.push((reply, error));
     }
 
+    /// Most releases are not awaited, so only that comparison is inline.
+    #[inline(always)]
     pub(super) fn report(&mut self, report: Option<Box<Report>>, outcome: Result<(), Error>) {
         if let Some(report) = report {
             self.reports.push((report, outcome));

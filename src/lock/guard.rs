@@ -129,6 +129,7 @@ struct Started {
 }
 
 impl Drop for Hold {
+    #[inline]
     fn drop(&mut self) {
         if let Some(engine) = self.engine.take() {
             if let Some(heir) = self.heir.take() {

@@ -39,7 +39,7 @@ impl Lane {
     }
 
     /// Ends one hold of `grant`. Returns when the lease must have expired in the backend.
-    #[inline]
+    #[inline(always)]
     pub(in crate::lock) fn release(
         &mut self,
         key: &LockKey,
