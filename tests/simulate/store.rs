@@ -6,7 +6,7 @@ use tower_lock::backend::{HintSender, LeaseId, ReleasedOrKept};
 
 use crate::plan::Command;
 use crate::queue::{GRANT, POLLED, Queue};
-use crate::time::{Time, valid_until};
+use crate::time::{MS, Time, valid_until};
 
 /// The outcome of a command for one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +99,11 @@ pub struct Store {
     stepped_back: bool,
     /// By key: when a lease last ended earlier than promised.
     pub broken_at: BTreeMap<usize, Time>,
+}
+
+/// Whether the store has room to count, which it mostly has. Most times are whole milliseconds.
+fn has_room(now: Time) -> bool {
+    now / MS % 5 != 0
 }
 
 impl Store {
@@ -212,8 +217,7 @@ impl Store {
             Command::Extend if watchers > 0 => Outcome::Wanted { watchers },
             Command::Extend | Command::Pass if watchers == 0 => {
                 self.lengthen(item, lease, sent, now);
-                let is_full = now % 5 == 0;
-                let counter = (!is_full)
+                let counter = has_room(now)
                     .then(|| self.next_counters(item.key, lease, ReleasedOrKept::COUNTERS, now));
                 Outcome::Kept { counter }
             }
@@ -334,8 +338,7 @@ impl Store {
         if let Some(record) = self.records.get_mut(&lease) {
             record.longest = record.longest.max(now + ttl);
         }
-        // Sometimes the store has no room to count.
-        let counts = first.listens && now % 5 != 0;
+        let counts = first.listens && has_room(now);
         let counter = counts.then(|| self.next_counters(key, lease, 1, now));
         // The message of this transfer is a grant, for the TTL counted from before the last attempt.
         if counter.is_some()
