@@ -3,8 +3,8 @@
 use fastrand::Rng;
 
 use crate::plan::{
-    Acquire, Actor, Command, Event, Fate, Manager, Ms, Owner, Plan, Release, Step, Trouble, Wait,
-    What,
+    Acquire, Actor, Command, Event, Fate, Manager, Messages, Ms, Owner, Plan, Release, Step,
+    Trouble, Wait, What,
 };
 
 /// Which classes of behavior and of faults are drawn.
@@ -34,6 +34,8 @@ pub const CLASSES: &[&str] = &[
     "hung",
     "hints",
     "recovery",
+    "messages",
+    "transfers",
     // Callers.
     "single",
     "several",
@@ -50,6 +52,13 @@ pub const CLASSES: &[&str] = &[
     "shutdown",
     "bounds",
 ];
+
+/// How long a transferred lease lasts in Redis.
+pub const TRANSFER_TTL: Ms = 1_500;
+
+/// Most leases between these two expire before the next attempt of their waiter, if their message is late. The waiter
+/// confirms those that are shorter.
+const SHORTEST_TRANSFER: Ms = 550;
 
 impl Weights {
     /// All classes but these. Fails at a name that is no class.
@@ -120,6 +129,8 @@ impl Draw<'_> {
             delay: self.pick(&[(0, 0), (0, 2), (1, 5), (3, 20)]),
             grouped: self.random.bool(),
             queue: !seed.is_multiple_of(3),
+            transfer_ttl: TRANSFER_TTL,
+            messages: Messages::PROMPT,
             managers,
             actors,
             events: Vec::new(),
@@ -136,7 +147,23 @@ impl Draw<'_> {
             }
         }
         plan.events.sort_by_key(|event| event.at);
+        if self.comes("messages", 60) {
+            plan.messages = self.messages();
+        }
+        if self.comes("transfers", 60) {
+            let longest = TRANSFER_TTL.min(watchdog.max(SHORTEST_TRANSFER));
+            plan.transfer_ttl = self.span(SHORTEST_TRANSFER, longest);
+        }
         plan
+    }
+
+    fn messages(&mut self) -> Messages {
+        Messages {
+            held: self.pick(&[0, 20, 50, 100]),
+            late: self.pick(&[0, 20, 50, 100]),
+            repeated: self.pick(&[0, 20, 100]),
+            delay: self.span(100, 5_000),
+        }
     }
 
     fn manager(&mut self, watchdog: Ms) -> Manager {

@@ -1,19 +1,20 @@
 //! What the parts of one simulation share: time, the store and its wires, what has been seen.
 
+mod messages;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tower_lock::backend::{Hint, HintSender, LeaseId};
+use tower_lock::backend::{HintSender, LeaseId};
 use tower_lock::{LockManager, test_util};
 
 use crate::executor::{Alarm, Runtime};
 use crate::plan::{Command, Plan, Trouble};
-use crate::queue::GRANT;
 use crate::seen::Seen;
-use crate::store::{Item, Outcome, Store};
+use crate::store::{Item, Outcome, Store, Transfer};
 use crate::time::{MS, RESPONSE_TIMEOUT, Time, duration, time};
 use crate::violation::{Invariant, Violation};
 
@@ -55,6 +56,8 @@ struct Wires {
     last_effect: BTreeMap<(usize, usize), Time>,
     weather: Vec<Weather>,
     no_hints_until: Time,
+    /// The messages of transfers that wait for a reply.
+    held: Vec<Transfer>,
     healthy: bool,
 }
 
@@ -78,10 +81,20 @@ struct Call {
     reply_after: Time,
 }
 
+/// The command of a reply.
+struct Sent {
+    number: u64,
+    manager: usize,
+    /// The first one.
+    key: usize,
+}
+
 enum WireEvent {
     Effect(Call),
-    Reply(oneshot::Sender<Reply>, Reply, u64),
-    Hint(usize, usize, HintSender, Option<(LeaseId, Option<u64>)>),
+    Reply(oneshot::Sender<Reply>, Reply, Sent),
+    /// To one subscription of a key by a manager.
+    Hint(usize, usize, HintSender),
+    Transfer(Transfer),
     Watch(usize, usize, HintSender),
 }
 
@@ -93,7 +106,10 @@ impl Environment {
             alarm: Arc::default(),
             runtimes: Mutex::default(),
             running: (AtomicUsize::new(OUTSIDE), AtomicUsize::new(OUTSIDE)),
-            store: Mutex::new(Store::new(plan.queue)),
+            store: Mutex::new(Store::new(
+                plan.queue,
+                MS * i64::try_from(plan.transfer_ttl).unwrap(),
+            )),
             wires: Mutex::default(),
             seen: Mutex::new(Seen::new(&plan)),
             violation: Mutex::default(),
@@ -292,24 +308,20 @@ impl Environment {
         };
         match event {
             WireEvent::Effect(call) => self.take_effect(call),
-            WireEvent::Reply(sender, reply, call) => {
+            WireEvent::Reply(sender, reply, sent) => {
+                let call = sent.number;
                 self.trace(|| format!("reply to #{call}: {}", describe_reply(&reply)));
+                if matches!(reply[..], [Ok(Outcome::Waiting { .. })]) {
+                    self.let_go(sent.manager, sent.key);
+                }
                 // Its caller may be gone.
                 drop(sender.send(reply));
             }
-            WireEvent::Hint(key, manager, sender, transfer) => {
-                let transferred = transfer.map(|(lease, counter)| (number(lease), counter));
-                self.trace(|| format!("m{manager} is notified of k{key} {transferred:?}"));
-                self.seen.lock().unwrap().hinted(manager, key, self.now());
-                sender.send(match transfer {
-                    None => Hint::Released,
-                    Some((lease, None)) => Hint::transferred(lease),
-                    Some((lease, Some(counter))) => Hint::transferred_under(lease, counter),
-                });
-            }
+            WireEvent::Hint(key, manager, sender) => self.hint_arrives(key, manager, &sender),
+            WireEvent::Transfer(transfer) => self.transfer_arrives(transfer),
             WireEvent::Watch(key, manager, sender) => {
                 (self.store.lock().unwrap()).watch(key, manager, sender.clone());
-                self.hint(key, manager, sender, None);
+                self.hint(key, manager, sender);
             }
         }
         true
@@ -337,15 +349,12 @@ impl Environment {
             if freed {
                 let watchers = self.store.lock().unwrap().senders(item.key);
                 for (manager, sender) in watchers {
-                    self.hint(item.key, manager, sender, None);
+                    self.hint(item.key, manager, sender);
                 }
             }
             let transfers = self.store.lock().unwrap().take_transfers();
-            for (key, transfer, to) in transfers {
-                let watchers = self.store.lock().unwrap().senders(key);
-                for (manager, sender) in watchers.into_iter().filter(|(of, _)| *of == to) {
-                    self.hint(key, manager, sender, Some(transfer));
-                }
+            for transfer in transfers {
+                self.transferred(transfer);
             }
         }
         self.trace(|| {
@@ -355,35 +364,12 @@ impl Environment {
         if let Some(sender) = call.reply {
             let at = self.awake() + call.reply_after;
             let mut wires = self.wires.lock().unwrap();
-            wires.schedule(at, WireEvent::Reply(sender, reply, call.number));
-        }
-    }
-
-    /// Sends a message, unless messages are lost. The message of a transfer may arrive late instead, or twice.
-    fn hint(
-        &self,
-        key: usize,
-        manager: usize,
-        sender: HintSender,
-        transfer: Option<(LeaseId, Option<u64>)>,
-    ) {
-        let awake = self.awake();
-        let mut wires = self.wires.lock().unwrap();
-        let mut random = self.random(wires.next ^ 1 << 50);
-        let delay = random.u64(self.plan.delay.0..=self.plan.delay.1);
-        let at = awake + MS * i64::try_from(delay).unwrap();
-        let arrives = awake >= wires.no_hints_until || wires.healthy;
-        let again = transfer.is_some() && random.u8(..4) == 0;
-        // Up to twice the time for which a transferred lease lasts.
-        let late = at + random.i64(0..2 * GRANT);
-        if again {
-            wires.schedule(
-                late,
-                WireEvent::Hint(key, manager, sender.clone(), transfer),
-            );
-        }
-        if arrives {
-            wires.schedule(at, WireEvent::Hint(key, manager, sender, transfer));
+            let sent = Sent {
+                number: call.number,
+                manager: call.manager,
+                key: call.items[0].key,
+            };
+            wires.schedule(at, WireEvent::Reply(sender, reply, sent));
         }
     }
 

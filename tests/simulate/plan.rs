@@ -15,9 +15,34 @@ pub struct Plan {
     pub grouped: bool,
     /// The store has a queue of waiters.
     pub queue: bool,
+    /// How long a transferred lease lasts until it is confirmed.
+    pub transfer_ttl: Ms,
+    pub messages: Messages,
     pub managers: Vec<Manager>,
     pub actors: Vec<Actor>,
     pub events: Vec<Event>,
+}
+
+/// How the messages of transfers arrive. A message that is late can arrive after a later one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Messages {
+    /// How many of a hundred arrive after the next reply that their process waits.
+    pub held: u64,
+    /// How many of the others are late.
+    pub late: u64,
+    /// How many of a hundred arrive again.
+    pub repeated: u64,
+    /// The longest delay of these.
+    pub delay: Ms,
+}
+
+impl Messages {
+    pub const PROMPT: Self = Self {
+        held: 0,
+        late: 0,
+        repeated: 0,
+        delay: 0,
+    };
 }
 
 /// One process.

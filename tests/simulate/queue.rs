@@ -4,9 +4,6 @@ use tower_lock::backend::LeaseId;
 
 use crate::time::{MS, Time};
 
-/// How long a transferred lease lasts until it is confirmed.
-pub const GRANT: Time = 1_500 * MS;
-
 /// How long a lease lasts that was transferred to a waiter without messages.
 pub const POLLED: Time = 300 * MS;
 

@@ -1,6 +1,7 @@
 //! Shortens a plan for as long as it violates the same invariant.
 
-use crate::plan::{Acquire, Fate, Owner, Plan, Release, Step, What};
+use crate::draw::TRANSFER_TTL;
+use crate::plan::{Acquire, Fate, Messages, Owner, Plan, Release, Step, What};
 use crate::violation::Violation;
 
 /// The most runs that one plan is worth.
@@ -62,6 +63,18 @@ fn candidate(plan: &Plan, mut n: usize) -> Option<Plan> {
     if plan.delay != (1, 1) {
         changes.push(Plan {
             delay: (1, 1),
+            ..plan.clone()
+        });
+    }
+    if plan.messages != Messages::PROMPT {
+        changes.push(Plan {
+            messages: Messages::PROMPT,
+            ..plan.clone()
+        });
+    }
+    if plan.transfer_ttl != TRANSFER_TTL {
+        changes.push(Plan {
+            transfer_ttl: TRANSFER_TTL,
             ..plan.clone()
         });
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tower_lock::backend::{HintSender, LeaseId, ReleasedOrKept};
 
 use crate::plan::Command;
-use crate::queue::{GRANT, POLLED, Queue};
+use crate::queue::{POLLED, Queue};
 use crate::time::{MS, Time, valid_until};
 
 /// The outcome of a command for one key.
@@ -73,6 +73,15 @@ pub struct Record {
     pub dropped_in: Option<usize>,
 }
 
+/// The message of a transfer.
+#[derive(Debug, Clone, Copy)]
+pub struct Transfer {
+    pub key: usize,
+    pub lease: LeaseId,
+    pub manager: usize,
+    pub counter: Option<u64>,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Live {
     lease: LeaseId,
@@ -83,8 +92,10 @@ struct Live {
 pub struct Store {
     live: BTreeMap<usize, Live>,
     queues: BTreeMap<usize, Queue>,
-    /// The transfers whose messages have to be sent, and their counters.
-    transfers: Vec<(usize, LeaseId, Option<u64>)>,
+    /// The messages that have to be sent.
+    transfers: Vec<Transfer>,
+    /// How long a transferred lease lasts until it is confirmed.
+    transfer_ttl: Time,
     /// When the last `contend` of each lease was sent that entered the queue.
     contended: BTreeMap<LeaseId, Time>,
     watchers: BTreeMap<usize, Vec<(usize, HintSender)>>,
@@ -107,9 +118,10 @@ fn has_room(now: Time) -> bool {
 }
 
 impl Store {
-    pub fn new(has_queue: bool) -> Self {
+    pub fn new(has_queue: bool, transfer_ttl: Time) -> Self {
         Self {
             has_queue,
+            transfer_ttl,
             ..Self::default()
         }
     }
@@ -332,7 +344,10 @@ impl Store {
         }
         queue.leave(first.lease);
         let lease = first.lease;
-        let ttl = if first.listens { GRANT } else { POLLED };
+        let ttl = match first.listens {
+            true => self.transfer_ttl,
+            false => POLLED,
+        };
         let expires = clock + ttl;
         self.live.insert(key, Live { lease, expires });
         if let Some(record) = self.records.get_mut(&lease) {
@@ -346,17 +361,18 @@ impl Store {
         {
             self.promise(lease, ttl, *sent, now);
         }
-        self.transfers.push((key, lease, counter));
+        self.transfers.push(Transfer {
+            key,
+            lease,
+            manager: first.manager,
+            counter,
+        });
         false
     }
 
-    /// Returns the messages of the last transfers: the key, the lease with its counter, and its manager.
-    pub fn take_transfers(&mut self) -> Vec<(usize, (LeaseId, Option<u64>), usize)> {
-        let transfers = std::mem::take(&mut self.transfers);
-        let transfers = transfers.into_iter();
-        transfers
-            .map(|(key, lease, counter)| (key, (lease, counter), self.manager_of(lease)))
-            .collect()
+    /// Returns the messages of the last transfers.
+    pub fn take_transfers(&mut self) -> Vec<Transfer> {
+        std::mem::take(&mut self.transfers)
     }
 
     // ---- what becomes of a lease ----------------------------------------------------------

@@ -4,9 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use tower_lock::LockManager;
 
-use crate::draw::{Weights, draw};
+use crate::draw::{TRANSFER_TTL, Weights, draw};
 use crate::environment::Environment;
-use crate::plan::{self, Acquire, Actor, Event, Fate, Manager, Plan, Release, Step, Wait, What};
+use crate::plan::{
+    self, Acquire, Actor, Event, Fate, Manager, Messages, Plan, Release, Step, Wait, What,
+};
 use crate::run::run;
 use crate::shrink::shrink;
 use crate::store::{Item, Outcome, Store};
@@ -49,6 +51,8 @@ fn plan() -> Plan {
         delay: (1, 1),
         grouped: false,
         queue: false,
+        transfer_ttl: TRANSFER_TTL,
+        messages: Messages::PROMPT,
         managers: vec![manager.clone(), manager],
         actors: Vec::new(),
         events: Vec::new(),

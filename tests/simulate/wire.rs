@@ -14,9 +14,8 @@ use uuid::Uuid;
 
 use crate::environment::{Environment, Failure};
 use crate::plan::Command;
-use crate::queue::GRANT;
 use crate::store::{Item, Outcome};
-use crate::time::{RESPONSE_TIMEOUT, duration, time};
+use crate::time::{MS, RESPONSE_TIMEOUT, duration, time};
 
 /// The connection of one process.
 pub struct Wire {
@@ -137,7 +136,8 @@ impl Backend for Wire {
                 let waiting = Contended::polling(duration(ttl), queued, poll_after.map(duration));
                 match transfers {
                     Some(counter) => {
-                        waiting.with_transfers(TransferTerms::new(counter, duration(GRANT)))
+                        let ttl = MS * i64::try_from(self.world.plan.transfer_ttl).unwrap();
+                        waiting.with_transfers(TransferTerms::new(counter, duration(ttl)))
                     }
                     None => waiting,
                 }

@@ -1,0 +1,96 @@
+//! The messages of the store: hints to subscriptions, and the messages of transfers.
+
+use tower_lock::backend::{Hint, HintSender};
+
+use super::{WireEvent, Wires, World, number};
+use crate::store::Transfer;
+use crate::time::{MS, Time};
+
+impl World {
+    /// Sends a hint to one subscription, unless messages are lost.
+    pub(super) fn hint(&self, key: usize, manager: usize, sender: HintSender) {
+        let mut wires = self.wires.lock().unwrap();
+        let mut random = self.random(wires.next ^ 1 << 50);
+        let at = self.awake() + self.message_delay(&mut random);
+        if wires.delivers(self.awake()) {
+            wires.schedule(at, WireEvent::Hint(key, manager, sender));
+        }
+    }
+
+    /// Sends the message of a transfer, unless messages are lost. A second copy may arrive in any case.
+    pub(super) fn transferred(&self, transfer: Transfer) {
+        let messages = self.plan.messages;
+        let mut wires = self.wires.lock().unwrap();
+        let mut random = self.random(wires.next ^ 1 << 52);
+        let at = self.awake() + self.message_delay(&mut random);
+        let mut late = || random.i64(0..=MS * i64::try_from(messages.delay).unwrap());
+        let (first, second) = (late(), late());
+        let mut comes = |percent| !wires.healthy && random.u64(0..100) < percent;
+        let (is_held, is_late) = (comes(messages.held), comes(messages.late));
+        let is_repeated = comes(messages.repeated);
+        let first = if is_late { at + first } else { at };
+        if is_held {
+            wires.held.push(transfer);
+        } else if wires.delivers(self.awake()) {
+            wires.schedule(first, WireEvent::Transfer(transfer));
+        }
+        if is_repeated {
+            wires.schedule(first + second, WireEvent::Transfer(transfer));
+        }
+    }
+
+    /// Delivers the messages that waited for a reply to this process.
+    pub(super) fn let_go(&self, manager: usize, key: usize) {
+        let mut wires = self.wires.lock().unwrap();
+        let held = std::mem::take(&mut wires.held);
+        let (due, held): (Vec<_>, Vec<_>) =
+            (held.into_iter()).partition(|it| (it.manager, it.key) == (manager, key));
+        wires.held = held;
+        let at = self.awake();
+        for transfer in due {
+            let mut random = self.random(wires.next ^ 1 << 53);
+            let late = random.i64(0..50 * MS);
+            wires.schedule(at + late, WireEvent::Transfer(transfer));
+        }
+    }
+
+    fn message_delay(&self, random: &mut fastrand::Rng) -> Time {
+        let (shortest, longest) = self.plan.delay;
+        MS * i64::try_from(random.u64(shortest..=longest)).unwrap()
+    }
+
+    pub(super) fn hint_arrives(&self, key: usize, manager: usize, sender: &HintSender) {
+        self.trace(|| format!("m{manager} is notified of k{key}"));
+        self.seen.lock().unwrap().hinted(manager, key, self.now());
+        sender.send(Hint::Released);
+    }
+
+    /// Reaches the subscriptions of this moment, which may be later than the transfer.
+    pub(super) fn transfer_arrives(&self, transfer: Transfer) {
+        let Transfer {
+            key,
+            lease,
+            manager,
+            counter,
+        } = transfer;
+        let watchers = self.store.lock().unwrap().senders(key);
+        for (_, sender) in watchers.iter().filter(|(of, _)| *of == manager) {
+            self.trace(|| {
+                let lease = number(lease);
+                format!("m{manager} is notified of k{key}: lease {lease}, counter {counter:?}")
+            });
+            self.seen.lock().unwrap().hinted(manager, key, self.now());
+            sender.send(match counter {
+                None => Hint::transferred(lease),
+                Some(counter) => Hint::transferred_under(lease, counter),
+            });
+        }
+    }
+}
+
+impl Wires {
+    /// Whether messages that are sent now arrive.
+    fn delivers(&self, awake: Time) -> bool {
+        awake >= self.no_hints_until || self.healthy
+    }
+}
