@@ -51,7 +51,13 @@ impl Actor {
                     });
                 }
                 Step::Force(n) => {
+                    let start = self.environment.now();
                     let forced = self.locks.force_release(key(n)).await;
+                    let end = self.environment.now();
+                    self.environment.seen.lock().unwrap().forced.insert(n, end);
+                    if matches!(forced, Ok(true)) {
+                        self.environment.check_forced(self.manager, n, start);
+                    }
                     (self.environment)
                         .trace(|| format!("m{} forces k{n}: {forced:?}", self.manager));
                 }
@@ -289,7 +295,11 @@ impl Kept {
             Poll::Pending
         })
         .await;
-        let how = format!("ends: {:?}", outcome.map(|it| it.map_err(|e| e.kind())));
+        let outcome = outcome.map(|it| it.map_err(|error| error.kind()));
+        if let Some(outcome) = &outcome {
+            release.environment.release_replied(release.id, outcome);
+        }
+        let how = format!("ends: {outcome:?}");
         release.environment.release_ends(release.id, &how);
     }
 }

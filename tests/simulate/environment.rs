@@ -345,6 +345,11 @@ impl Environment {
             {
                 (self.seen.lock().unwrap()).polled(lease, call.manager, item.key, after, now);
             }
+            if call.command == Command::Contend && matches!(outcome, Outcome::Busy { .. }) {
+                // Its process leaves the place that it had.
+                let mut seen = self.seen.lock().unwrap();
+                seen.trouble(call.manager, now + RESPONSE_TIMEOUT);
+            }
             let freed = matches!(outcome, Outcome::Released { .. });
             if freed {
                 let watchers = self.store.lock().unwrap().senders(item.key);

@@ -25,6 +25,8 @@ pub struct Place {
     pub lease: LeaseId,
     pub manager: usize,
     pub listens: bool,
+    /// When it entered the queue, by the clock of the store.
+    pub entered: Time,
     until: Time,
 }
 
@@ -51,6 +53,7 @@ impl Queue {
                 lease,
                 manager,
                 listens,
+                entered: clock,
                 until,
             });
         }

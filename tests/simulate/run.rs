@@ -386,8 +386,8 @@ impl Simulation {
         }
         for key in 0..environment.plan.keys {
             let queued = store.queued(key, environment.now()).into_iter();
-            for (lease, manager) in queued.filter(|(_, manager)| !killed[*manager]) {
-                let lease = crate::environment::number(lease);
+            for place in queued.filter(|place| !killed[place.manager]) {
+                let (lease, manager) = (crate::environment::number(place.lease), place.manager);
                 left.push(format!("lease {lease} of m{manager} queues for k{key}"));
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use tower_lock::backend::LeaseId;
-use tower_lock::{FencingToken, Held, LockGuard, Owner};
+use tower_lock::{ErrorKind, FencingToken, Held, LockGuard, Owner};
 
 use crate::environment::Environment;
 use crate::plan::{Acquire, Plan, Wait};
@@ -23,15 +23,21 @@ pub struct Seen {
     pub groups: BTreeMap<(usize, i64), Group>,
     /// By key: the largest token, and its owner.
     pub tokens: BTreeMap<usize, (i64, Owner)>,
+    /// By key: the largest token of an acquire that held it, perhaps with other keys.
+    pub group_tokens: BTreeMap<usize, i64>,
     /// By manager: until when a command may be in trouble.
     pub troubled: Vec<Time>,
     /// When the machine was last resumed; 0 if it was never suspended.
     pub resumed: Time,
     pub killed: Vec<bool>,
     pub closing: Vec<bool>,
+    /// By key: when a release by force last began or ended.
+    pub forced: BTreeMap<usize, Time>,
     pub free_since: BTreeMap<usize, Time>,
     /// By key: a lease that no guard has, and since when.
     pub unowned: BTreeMap<usize, (LeaseId, Time)>,
+    /// By manager and key: since when it has places in the queue that it does not need.
+    pub misplaced: BTreeMap<(usize, usize), Time>,
     pub attempts: BTreeMap<(usize, usize), VecDeque<Time>>,
     /// What may bring about an attempt.
     pub causes: BTreeMap<(usize, usize), VecDeque<Time>>,
@@ -104,6 +110,14 @@ pub struct Releasing {
     pub started: Time,
     /// When the store must have let go.
     pub until: Time,
+    pub keys: Vec<usize>,
+    pub leases: Vec<LeaseId>,
+    /// Whether its guard was held.
+    pub was_held: bool,
+    /// Whether an acquire of the same process may have received its lease.
+    pub handed_off: bool,
+    /// The end of its guard.
+    pub valid_until: Time,
 }
 
 impl Seen {
@@ -116,12 +130,15 @@ impl Seen {
             releases: Vec::new(),
             groups: BTreeMap::new(),
             tokens: BTreeMap::new(),
+            group_tokens: BTreeMap::new(),
             troubled: vec![0; managers],
             resumed: 0,
             killed: vec![false; managers],
             closing: vec![false; managers],
+            forced: BTreeMap::new(),
             free_since: BTreeMap::new(),
             unowned: BTreeMap::new(),
+            misplaced: BTreeMap::new(),
             attempts: BTreeMap::new(),
             causes: BTreeMap::new(),
             polled: BTreeMap::new(),
@@ -273,6 +290,9 @@ impl Environment {
                 continue;
             };
             leases.push(lease);
+            for release in &mut seen.releases {
+                release.handed_off |= release.leases.contains(&lease);
+            }
             let last = seen.tokens.get(key).copied();
             if let Some((last, owner)) = last {
                 // A grant that was overtaken outside of A0 can be entered again until it is lost.
@@ -282,6 +302,10 @@ impl Environment {
                 reentrant |= again;
                 // A lease that was broken is handed off before that is known.
                 let broken = self.store.lock().unwrap().records[&lease].broken;
+                let last = seen
+                    .group_tokens
+                    .get(key)
+                    .map_or(last, |group| last.max(*group));
                 if is_held && !again && !broken && *token <= last {
                     self.violate(Invariant::Fencing, || {
                         format!("g{id} has token {token} of k{key} after {last}")
@@ -292,6 +316,17 @@ impl Environment {
                 seen.tokens.insert(*key, (*token, held.owner()));
             }
         }
+        let is_broken = |lease| self.store.lock().unwrap().records[lease].broken;
+        if let Some(largest) = tokens.iter().max()
+            && !reentrant
+            && !leases.iter().any(is_broken)
+        {
+            for key in &keys {
+                let group = seen.group_tokens.entry(*key).or_default();
+                *group = *largest.max(group);
+            }
+        }
+        self.check_grant(&seen, waiter, &held, &leases, reentrant);
         let ms = |time: Option<u64>| time.map(|time| MS * i64::try_from(time).unwrap());
         let guard = Guard {
             id,
@@ -349,15 +384,32 @@ impl Environment {
             let longest = guard.leases.iter().map(|lease| &store.records[lease]);
             let until = longest.map(|record| record.longest).max().unwrap_or(0);
             let (manager, runtime) = (guard.manager, guard.runtime);
-            seen.releases.push(Releasing {
+            let releasing = Releasing {
                 id: release,
                 manager,
                 runtime,
                 started: self.now(),
                 until,
-            });
+                keys: guard.keys.clone(),
+                leases: guard.leases.clone(),
+                was_held: guard.held.is_held(),
+                handed_off: (seen.waiters.iter()).any(|it| {
+                    it.manager == manager && it.keys.iter().any(|key| guard.keys.contains(key))
+                }),
+                valid_until: self.now() + crate::time::time(guard.held.remaining()),
+            };
+            drop(store);
+            seen.releases.push(releasing);
         }
         release
+    }
+
+    /// The release of a guard that was held, or not, has an outcome.
+    pub fn release_replied(&self, id: u64, outcome: &Result<(), ErrorKind>) {
+        let seen = self.seen.lock().unwrap();
+        if let Some(release) = seen.releases.iter().find(|release| release.id == id) {
+            self.check_release(&seen, release, outcome, self.now());
+        }
     }
 
     pub fn release_ends(&self, id: u64, how: &str) {

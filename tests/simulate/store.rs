@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tower_lock::backend::{HintSender, LeaseId, ReleasedOrKept};
 
 use crate::plan::Command;
-use crate::queue::{POLLED, Queue};
+use crate::queue::{POLLED, Place, Queue};
 use crate::time::{MS, Time, valid_until};
 
 /// The outcome of a command for one key.
@@ -65,6 +65,10 @@ pub struct Record {
     /// Until when the store may hold it, by the commands that were sent.
     pub longest: Time,
     pub release_sent: bool,
+    /// When a command of its process released it.
+    pub released: Option<Time>,
+    /// Whether a release did not find it.
+    pub found_absent: bool,
     /// It ended, or may end, earlier than promised: outside of A0.
     pub broken: bool,
     /// The runtime that is to return it; `None` if that cannot be known.
@@ -115,6 +119,11 @@ pub struct Store {
 /// Whether the store has room to count, which it mostly has. Most times are whole milliseconds.
 fn has_room(now: Time) -> bool {
     now / MS % 5 != 0
+}
+
+/// Whether the queue of the store has no room, not even to refresh a place.
+fn is_full(now: Time) -> bool {
+    now / MS % 64 == 7
 }
 
 impl Store {
@@ -175,6 +184,8 @@ impl Store {
             valid_until: Time::MIN,
             longest: now,
             release_sent: false,
+            released: None,
+            found_absent: false,
             broken: false,
             home: None,
             dropped_in: None,
@@ -217,7 +228,13 @@ impl Store {
         if command == Command::Leave {
             self.queues.entry(item.key).or_default().leave(lease);
         }
-        if !self.is_held_by(item.key, lease, now) {
+        let is_held = self.is_held_by(item.key, lease, now);
+        if matches!(command, Command::Release | Command::Pass)
+            && let Some(record) = self.records.get_mut(&lease)
+        {
+            record.found_absent |= !is_held;
+        }
+        if !is_held {
             return Outcome::NotHeld;
         }
         let watchers = self.waiting(item.key, now);
@@ -234,6 +251,9 @@ impl Store {
                 Outcome::Kept { counter }
             }
             _ => {
+                if let Some(record) = self.records.get_mut(&lease) {
+                    record.released.get_or_insert(now);
+                }
                 let freed = self.free(item.key, now);
                 if let Some(next) = item.next {
                     self.enter(item, next, now);
@@ -257,12 +277,17 @@ impl Store {
         self.watching(key)
     }
 
-    /// The leases in the queue, and their managers.
-    pub fn queued(&self, key: usize, now: Time) -> Vec<(LeaseId, usize)> {
+    /// The live places in the queue. They entered it at times of the simulation.
+    pub fn queued(&self, key: usize, now: Time) -> Vec<Place> {
         let clock = self.clock(now);
         let queue = self.queues.get(&key);
         let live = queue.into_iter().flat_map(|queue| queue.live(clock));
-        live.map(|place| (place.lease, place.manager)).collect()
+        live.map(|place| {
+            let mut place = *place;
+            place.entered -= self.steps;
+            place
+        })
+        .collect()
     }
 
     fn enter(&mut self, item: &Item, lease: LeaseId, now: Time) -> Option<Time> {
@@ -287,6 +312,9 @@ impl Store {
         let holder = self.holder(key, now);
         let mut is_first = holder.is_some_and(|(holder, _)| holder == lease);
         let mut poll_after = None;
+        if let Some((_, ttl)) = holder.filter(|_| !is_first && is_full(now)) {
+            return Outcome::Busy { ttl };
+        }
         if !is_first {
             poll_after = self.enter(item, lease, now);
             if holder.is_none() {

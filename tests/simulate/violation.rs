@@ -22,9 +22,9 @@ pub enum Invariant {
     RenewedAfterLoss,
     /// I10: nothing is left behind.
     LeftBehind,
-    /// I11: first come, first served.
+    /// I11: first come, first served, and a process that waits keeps its place.
     Order,
-    /// I13: what no guard holds is released.
+    /// I10, I13: what no guard holds is released, and a place that no acquire needs is left.
     CleanUp,
     /// I15: bounds, and no storms of attempts.
     Bounds,
@@ -34,7 +34,7 @@ pub enum Invariant {
     HeldTooLong,
     /// An acquire ends by its deadline.
     Deadline,
-    /// `release` ends by the end of the lease.
+    /// `release` ends by the end of the lease, and reports what became of it.
     ReleaseEnds,
     /// The engine panicked.
     Panic,

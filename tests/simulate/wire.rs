@@ -127,6 +127,7 @@ impl Backend for Wire {
         };
         Ok(match self.one(Command::Contend, item).await? {
             Outcome::Granted { counter } => Contended::granted(counter),
+            Outcome::Busy { ttl } => Contended::waiting(duration(ttl), None),
             Outcome::Waiting {
                 ttl,
                 queued,
@@ -136,7 +137,7 @@ impl Backend for Wire {
                 let waiting = Contended::polling(duration(ttl), queued, poll_after.map(duration));
                 match transfers {
                     Some(counter) => {
-                        let ttl = MS * i64::try_from(self.world.plan.transfer_ttl).unwrap();
+                        let ttl = MS * i64::try_from(self.environment.plan.transfer_ttl).unwrap();
                         waiting.with_transfers(TransferTerms::new(counter, duration(ttl)))
                     }
                     None => waiting,

@@ -1,7 +1,10 @@
 //! What may be sent to the store, and how often.
 
+use tower_lock::backend::LeaseId;
+
 use crate::environment::{Environment, number};
 use crate::plan::Command;
+use crate::seen::{LONGEST_LEASE, Seen};
 use crate::store::Item;
 use crate::time::{SECOND, Time};
 use crate::violation::Invariant;
@@ -14,10 +17,13 @@ const CALM: usize = 12;
 const POLLS: usize = 60;
 
 impl Environment {
-    /// I8, I9, I15: before a command is sent for one key.
+    /// I8, I9, I11, I15: before a command is sent for one key.
     pub fn check_command(&self, manager: usize, command: Command, item: &Item, now: Time) {
         let mut seen = self.seen.lock().unwrap();
         let seen = &mut *seen;
+        if command == Command::Force {
+            seen.forced.insert(item.key, now);
+        }
         let Some(lease) = item.lease else { return };
         match command {
             Command::Renew | Command::Extend => {
@@ -42,7 +48,9 @@ impl Environment {
                     });
                 }
             }
+            Command::Leave => self.check_place(seen, manager, item.key, &|it| it == lease, now),
             Command::Acquire | Command::Contend => {
+                self.check_place(seen, manager, item.key, &|it| it != lease, now);
                 let recent = |times: &mut std::collections::VecDeque<Time>, span| {
                     while times.front().is_some_and(|at| *at < now - span) {
                         times.pop_front();
@@ -66,6 +74,46 @@ impl Environment {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// I11: a process that waits all the time keeps its place in the queue of the store. `left` selects the leases
+    /// that the process waits under no more.
+    fn check_place(
+        &self,
+        seen: &Seen,
+        manager: usize,
+        key: usize,
+        left: &dyn Fn(LeaseId) -> bool,
+        now: Time,
+    ) {
+        let store = self.store.lock().unwrap();
+        let broken_at = store.broken_at.get(&key).copied();
+        let places = store.queued(key, now).into_iter();
+        drop(store);
+        for place in places.filter(|place| place.manager == manager && left(place.lease)) {
+            let Some(running) = self.all_running_since(seen, manager) else {
+                return;
+            };
+            let broken = broken_at.map_or(0, |at| at + LONGEST_LEASE);
+            let calm_since = running.max(seen.troubled[manager]).max(broken);
+            let waits = seen.waiters.iter().find(|waiter| {
+                let suspended = now - self.awake();
+                waiter.manager == manager
+                    && waiter.keys == [key]
+                    && !waiter.single_try
+                    && waiter.attentive == Some(waiter.started)
+                    && (calm_since..place.entered).contains(&waiter.started)
+                    && (waiter.deadline).is_none_or(|deadline| deadline + suspended > now)
+            });
+            if let Some(waiter) = waits.filter(|_| !seen.closing[manager]) {
+                let (lease, id) = (number(place.lease), waiter.id);
+                self.violate(Invariant::Order, || {
+                    format!(
+                        "w{id} waits, and m{manager} leaves lease {lease} in the queue of k{key}"
+                    )
+                });
+            }
         }
     }
 }

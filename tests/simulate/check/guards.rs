@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use tower_lock::backend::LeaseId;
+use tower_lock::{ErrorKind, Held};
+
 use super::SLACK;
 use crate::environment::Environment;
-use crate::seen::{Guard, Seen};
+use crate::seen::{Guard, Releasing, Seen, Waiter};
 use crate::time::{MS, Time, time};
 use crate::violation::Invariant;
 
@@ -72,6 +75,91 @@ impl Environment {
                     format!("g{id} is held for longer than the leases that were asked for")
                 });
             }
+        }
+    }
+
+    /// A guard is held when its acquire receives it.
+    pub fn check_grant(
+        &self,
+        seen: &Seen,
+        waiter: &Waiter,
+        held: &Held,
+        leases: &[LeaseId],
+        reentrant: bool,
+    ) {
+        let since = self.running_since(seen, waiter.manager, waiter.runtime);
+        let running = since.is_some_and(|since| since <= waiter.started)
+            && waiter.attentive == Some(waiter.started);
+        let store = self.store.lock().unwrap();
+        let broken = leases.iter().any(|it| store.records[it].broken);
+        drop(store);
+        let calm = running
+            && !broken
+            && !reentrant
+            && waiter.owner.is_none()
+            && waiter.keys.len() == 1
+            && seen.troubled[waiter.manager] <= waiter.started;
+        if calm && !held.is_held() {
+            let id = waiter.id;
+            self.violate(Invariant::LostEarly, || {
+                format!("w{id} receives a guard that is lost")
+            });
+        }
+    }
+
+    /// A guard is lost when `force_release` of its own process returns, which started at `start`.
+    pub fn check_forced(&self, manager: usize, key: usize, start: Time) {
+        let seen = self.seen.lock().unwrap();
+        let mut held = seen.guards.iter().filter(|guard| {
+            guard.manager == manager
+                && guard.keys.contains(&key)
+                && guard.granted < start
+                && guard.held.is_held()
+        });
+        if let Some(guard) = held.next() {
+            let id = guard.id;
+            self.violate(Invariant::Loss, || {
+                format!("g{id} is held, and k{key} was released by force")
+            });
+        }
+    }
+
+    /// I12: `release` reports a loss, and only a loss.
+    pub fn check_release(
+        &self,
+        seen: &Seen,
+        release: &Releasing,
+        outcome: &Result<(), ErrorKind>,
+        now: Time,
+    ) {
+        let id = release.id;
+        if !release.was_held && outcome.is_ok() {
+            self.violate(Invariant::ReleaseEnds, || {
+                format!("release r{id} of a lost guard succeeds")
+            });
+        }
+        let store = self.store.lock().unwrap();
+        let records = release.leases.iter().map(|lease| &store.records[lease]);
+        let absent = (records.clone()).any(|it| it.found_absent && it.released.is_none());
+        let released = (records.clone())
+            .all(|it| !it.broken && it.released.is_some_and(|at| at >= release.started));
+        drop(store);
+        if absent && !release.handed_off && outcome.is_ok() {
+            self.violate(Invariant::ReleaseEnds, || {
+                format!("release r{id} succeeds, and the store did not hold its lease")
+            });
+        }
+        // A concurrent release by force found no lease, or the same one.
+        let forced = (release.keys.iter()).any(|key| {
+            seen.forced
+                .get(key)
+                .is_some_and(|at| *at >= release.started)
+        });
+        let in_time = release.was_held && !forced && now < release.valid_until;
+        if released && in_time && *outcome == Err(ErrorKind::Lost) {
+            self.violate(Invariant::ReleaseEnds, || {
+                format!("release r{id} reports a loss, and the store released its lease")
+            });
         }
     }
 
@@ -188,7 +276,7 @@ impl Environment {
 }
 
 impl Guard {
-    pub fn lease_of(&self, key: usize) -> Option<tower_lock::backend::LeaseId> {
+    pub fn lease_of(&self, key: usize) -> Option<LeaseId> {
         let at = self.keys.iter().position(|of| *of == key)?;
         self.leases.get(at).copied()
     }

@@ -1,12 +1,16 @@
 //! A free key is granted, and a key that no guard holds becomes free.
 
 use crate::environment::{Environment, number};
+use crate::plan::Messages;
 use crate::seen::{Seen, Waiter};
 use crate::time::{MS, Time};
 use crate::violation::Invariant;
 
 /// How long a lost notification may delay a waiter, jitter included.
 const BACKSTOP: Time = 1_100 * MS;
+
+/// How long a free key may wait for the next waiter if nothing is lost or late.
+const PROMPT: Time = 100 * MS;
 
 /// How long a transfer to a runtime that is blocked stays unconfirmed.
 const CONFIRM: Time = 1_500 * MS;
@@ -18,6 +22,7 @@ impl Environment {
         let limit = BACKSTOP + slack;
         let unowned_limit = slack + if self.plan.queue { CONFIRM } else { BACKSTOP };
         for key in 0..self.plan.keys {
+            self.check_places(seen, key, now, slack);
             let holder = self.store.lock().unwrap().holder(key, now);
             let Some((lease, _)) = holder else {
                 seen.unowned.remove(&key);
@@ -77,6 +82,33 @@ impl Environment {
         }
     }
 
+    /// I10: a process has at most one place in the queue of a key, and only while an acquire waits for it.
+    fn check_places(&self, seen: &mut Seen, key: usize, now: Time, slack: Time) {
+        let places = self.store.lock().unwrap().queued(key, now);
+        for manager in 0..self.plan.managers.len() {
+            let own = places.iter().filter(|place| place.manager == manager);
+            let waits = (seen.waiters.iter())
+                .any(|waiter| waiter.manager == manager && waiter.keys.contains(&key));
+            let needed = usize::from(waits);
+            if own.clone().count() <= needed || seen.killed[manager] {
+                seen.misplaced.remove(&(manager, key));
+                continue;
+            }
+            let since = *seen.misplaced.entry((manager, key)).or_insert(now);
+            let Some(running) = self.all_running_since(seen, manager) else {
+                continue;
+            };
+            // A leave that failed is repeated after a pause.
+            let calm = seen.troubled[manager] + BACKSTOP;
+            if now > since.max(running).max(calm) + slack {
+                let leases: Vec<u64> = own.map(|place| number(place.lease)).collect();
+                self.violate(Invariant::CleanUp, || {
+                    format!("m{manager} queues for k{key} under {leases:?}, and needs {needed}")
+                });
+            }
+        }
+    }
+
     /// A waiter that is not polled may have been served, until its deadline.
     fn may_hold_unpolled(&self, seen: &Seen, waiter: &Waiter, key: usize, now: Time) -> bool {
         let suspended = now - self.awake();
@@ -105,6 +137,14 @@ impl Environment {
             return;
         };
         let since = free_since.max(running).max(attentive);
+        let healthy = self.plan.events.is_empty()
+            && self.plan.messages == Messages::PROMPT
+            && self.shortest_lease() >= 6 * self.round_trip();
+        let limit = if healthy {
+            PROMPT + 2 * self.round_trip()
+        } else {
+            limit
+        };
         if now > since.max(seen.troubled[manager]) + limit {
             let (id, since) = (waiter.id, since / MS);
             self.violate(Invariant::Progress, || {

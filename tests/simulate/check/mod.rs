@@ -41,6 +41,15 @@ impl Environment {
         Some(since.max(resumed))
     }
 
+    /// Since when all runtimes of `manager` are polled.
+    fn all_running_since(&self, seen: &Seen, manager: usize) -> Option<Time> {
+        let mut latest = 0;
+        for runtime in 0..self.plan.managers[manager].runtimes {
+            latest = latest.max(self.running_since(seen, manager, runtime)?);
+        }
+        Some(latest)
+    }
+
     /// The longest round trip of a command without trouble.
     fn round_trip(&self) -> Time {
         2 * MS * i64::try_from(self.plan.delay.1).unwrap()

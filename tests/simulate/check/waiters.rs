@@ -101,7 +101,12 @@ impl Environment {
     /// I15.
     pub(super) fn check_bounds(&self, seen: &Seen, managers: &Managers) {
         for (manager, locks) in managers.iter().enumerate() {
-            let limit = self.plan.managers[manager].max_waiters;
+            let settings = &self.plan.managers[manager];
+            // With one key, the bound of a key is that of the manager.
+            let limit = match self.plan.keys {
+                1 => settings.max_waiters.min(settings.max_waiters_per_key),
+                _ => settings.max_waiters,
+            };
             // Most plans have room for all actors.
             if seen.killed[manager] || limit > self.plan.actors.len() {
                 continue;

@@ -2,11 +2,11 @@
 
 use tower_lock::backend::{Hint, HintSender};
 
-use super::{WireEvent, Wires, World, number};
+use super::{Environment, WireEvent, Wires, number};
 use crate::store::Transfer;
 use crate::time::{MS, Time};
 
-impl World {
+impl Environment {
     /// Sends a hint to one subscription, unless messages are lost.
     pub(super) fn hint(&self, key: usize, manager: usize, sender: HintSender) {
         let mut wires = self.wires.lock().unwrap();
