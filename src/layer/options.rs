@@ -218,3 +218,31 @@ impl fmt::Debug for Options {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn preferred_wait_is_bounded_by_wait_of_layer() {
+        let builder = LockManager::builder(crate::backend::Memory::new());
+        let locks = builder.wait(Duration::from_secs(3)).build();
+        let locks = locks.expect("a valid wait");
+        let mut headers = HeaderMap::new();
+        headers.insert("prefer", "wait=9".parse().expect("a header value"));
+        for (wait, limit) in [
+            (Wait::Default, 3),
+            (Wait::For(Duration::from_secs(2)), 2),
+            (Wait::No, 0),
+        ] {
+            let options = Options {
+                wait,
+                honors_preferred_wait: true,
+                ..Options::default()
+            };
+            let read = options.preferred_wait(&locks, &headers);
+            let read = read.map(|preferred| preferred.wait);
+            assert_eq!(read, Some(Duration::from_secs(limit)), "{wait:?}");
+        }
+    }
+}

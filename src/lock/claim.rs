@@ -84,3 +84,19 @@ impl Deadline {
         self.moment().is_some_and(|until| until <= now)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::tests::MS;
+
+    #[test]
+    fn acquire_waits_until_before_its_deadline() {
+        let until = Moment::now();
+        let at = Deadline::At(until);
+        assert!(at.outlasts(until.before(MS)) && !at.has_passed(until.before(MS)));
+        assert!(!at.outlasts(until) && at.has_passed(until));
+        assert!(!Deadline::OneAttempt(until).outlasts(until.before(MS)));
+        assert!(Deadline::Endless.outlasts(until) && !Deadline::Endless.has_passed(until));
+    }
+}

@@ -98,8 +98,12 @@ impl LockInfo {
 mod tests {
     use std::pin::pin;
 
+    use tokio::time::sleep;
+
     use super::*;
     use crate::LockManager;
+    use crate::backend::Memory;
+    use crate::lock::tests::MS;
 
     #[tokio::test]
     async fn snapshot_counts_holders_and_waiters() {
@@ -116,5 +120,24 @@ mod tests {
         };
         assert_eq!(locks.snapshot(), expected);
         drop((a, b));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn snapshot_counts_places_in_backend_queue() {
+        let store = Memory::new();
+        let manager = || {
+            LockManager::builder(store.clone())
+                .build()
+                .expect("defaults")
+        };
+        let (holder, other) = (manager(), manager());
+        let held = [holder.acquire("a").await, holder.acquire("b").await];
+        let mut waiters = ["a", "b"].map(|key| Box::pin(other.acquire(key).into_future()));
+        for waiter in &mut waiters {
+            assert!(futures_util::poll!(waiter).is_pending());
+        }
+        sleep(100 * MS).await;
+        assert_eq!((other.snapshot().queued, holder.snapshot().queued), (2, 0));
+        drop(held);
     }
 }

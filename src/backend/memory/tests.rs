@@ -2,6 +2,8 @@ use std::time::Duration;
 
 use super::*;
 
+const MINUTE: Duration = Duration::from_secs(60);
+
 /// Returns the capacities of the key's subscribers, and of the two maps.
 fn capacities(memory: &Memory, key: &LockKey) -> [usize; 3] {
     let state = memory.state();
@@ -62,6 +64,22 @@ fn left_waiter_is_passed_over() {
     assert_eq!(state.leave(&leaver, now), Released::NotHeld);
     let holder = Release::new(key.clone(), lease(1));
     assert_eq!(state.release(&holder, now), Released::Released);
+}
+
+#[test]
+fn reply_counts_waiters_of_key() {
+    let (mut state, key, now) = (State::default(), LockKey::new("k"), Instant::now());
+    assert_eq!(state.queued(&key, now), 0);
+    for number in 0..3 {
+        let request = ContendRequest::new(key.clone(), lease(number), MINUTE, true);
+        let reply = state.contend(&request, now);
+        let queued = match reply {
+            Contended::Waiting { queued, .. } => queued,
+            _ => None,
+        };
+        assert_eq!(queued, u32::try_from(number).ok().filter(|it| *it > 0));
+    }
+    assert_eq!(state.queued(&key, now), 2);
 }
 
 /// Returns a state with `live` and 1000 ended leases, subscriptions and queues each, which is swept next.
