@@ -81,6 +81,13 @@ impl Queue {
         first.map(|(_, place)| *place)
     }
 
+    /// The clock of the store steps. When a place was entered does not change.
+    pub fn step(&mut self, step: Time) {
+        for place in &mut self.0 {
+            place.entered += step;
+        }
+    }
+
     pub fn live(&self, clock: Time) -> impl Iterator<Item = &Place> {
         self.0.iter().filter(move |place| place.until > clock)
     }

@@ -458,6 +458,9 @@ impl Store {
                 record.longest -= step;
             }
         }
+        for queue in self.queues.values_mut() {
+            queue.step(step);
+        }
         self.steps += step;
     }
 

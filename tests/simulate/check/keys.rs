@@ -139,6 +139,7 @@ impl Environment {
         let since = free_since.max(running).max(attentive);
         let healthy = self.plan.events.is_empty()
             && self.plan.messages == Messages::PROMPT
+            && !seen.forced.contains_key(&key)
             && self.shortest_lease() >= 6 * self.round_trip();
         let limit = if healthy {
             PROMPT + 2 * self.round_trip()
