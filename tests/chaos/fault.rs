@@ -33,6 +33,8 @@ enum Kind {
     MemoryFull,
 }
 
+type Change = fn(&mut RedisServer);
+
 const DOWN: &str = "TowerLockBackendDown";
 const LOST: &str = "TowerLockLost";
 const STUCK: &str = "TowerLockReleasesStuck";
@@ -94,7 +96,7 @@ impl Fault {
     /// Completes at the end of the outage. The calls that block have a thread of their own, because the load has only
     /// one.
     pub(crate) async fn happen(&self, mut server: RedisServer, proxy: &Proxy) -> RedisServer {
-        let (before, after): (fn(&mut RedisServer), fn(&mut RedisServer)) = match self.kind {
+        let (before, after): (Change, Change) = match self.kind {
             Kind::Nothing => (|_| {}, |_| {}),
             Kind::Killed => (RedisServer::kill, RedisServer::launch_again),
             Kind::Stopped => (|it| it.stop_process(), |it| it.continue_process()),
