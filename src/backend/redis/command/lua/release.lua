@@ -14,18 +14,33 @@
 local others, wanted = nil, nil
 local count = math.floor(#ARGV / 2)
 local alone = #KEYS == count
-local queued = not alone and redis.pcall('exists', unpack(KEYS, count + 1, 2 * count)) ~= 0
-for i = 1, count do
-  local held = redis.pcall('hdel', KEYS[i], ARGV[2 * i - 1])
+if count == 1 and not alone then
+  -- Most calls: a loop and the tables of several keys would cost as much as another command.
+  local queued = redis.pcall('exists', KEYS[2]) ~= 0
+  local held = redis.pcall('hdel', KEYS[1], ARGV[1])
   if held ~= 1 then
-    others = others or {}
-    others[i] = held
-  elseif queued and (count == 1 or redis.pcall('exists', KEYS[count + i]) ~= 0) then
-    wanted = wanted or {}
-    wanted[i] = 'queue'
-  elseif publish_release(ARGV[2 * i]) ~= 0 and not alone then
-    wanted = wanted or {}
-    wanted[i] = 'told'
+    return held
+  elseif queued then
+    wanted = { 'queue' }
+  elseif publish_release(ARGV[2]) == 0 then
+    return 1
+  else
+    wanted = { 'told' }
+  end
+else
+  local queued = not alone and redis.pcall('exists', unpack(KEYS, count + 1, 2 * count)) ~= 0
+  for i = 1, count do
+    local held = redis.pcall('hdel', KEYS[i], ARGV[2 * i - 1])
+    if held ~= 1 then
+      others = others or {}
+      others[i] = held
+    elseif queued and redis.pcall('exists', KEYS[count + i]) ~= 0 then
+      wanted = wanted or {}
+      wanted[i] = 'queue'
+    elseif publish_release(ARGV[2 * i]) ~= 0 and not alone then
+      wanted = wanted or {}
+      wanted[i] = 'told'
+    end
   end
 end
 if not others and not wanted then
