@@ -141,12 +141,11 @@ impl Environment {
             && self.plan.messages == Messages::PROMPT
             && !seen.forced.contains_key(&key)
             && self.shortest_lease() >= 6 * self.round_trip();
-        let limit = if healthy {
-            PROMPT + 2 * self.round_trip()
-        } else {
-            limit
-        };
-        if now > since.max(seen.troubled[manager]) + limit {
+        // A blocked runtime may have to return the lease of the key, and has half a second for that.
+        let prompt = (self.all_running_since(seen, manager).filter(|_| healthy))
+            .map(|all| since.max(all) + PROMPT + 2 * self.round_trip());
+        let latest = prompt.map_or(since + limit, |prompt| prompt.min(since + limit));
+        if now > latest.max(seen.troubled[manager] + limit) {
             let (id, since) = (waiter.id, since / MS);
             self.violate(Invariant::Progress, || {
                 format!("w{id} waits, and k{key} is free since {since} ms")
