@@ -1,6 +1,7 @@
 //! The servers of the backend, and their recent incidents.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -33,24 +34,39 @@ impl Servers {
             let before =
                 before.find(|(it, _)| it.address == server.address && it.part == server.part);
             let (since, text) = match before {
-                None => (at, (!server.is_up).then_some("is down")),
-                Some((it, _)) if it.is_up && !server.is_up => (at, Some("is down")),
+                None => (at, (!server.is_up).then_some("is down: ")),
+                Some((it, _)) if it.is_up && !server.is_up => (at, Some("is down: ")),
                 Some((it, _)) if !it.is_up && server.is_up => (at, Some("is up again")),
                 Some((it, _)) if it.is_up && it.incidents < server.incidents => {
-                    (at, Some("was down for a moment"))
+                    (at, Some("was down for a moment: "))
                 }
                 Some((_, since)) => (*since, None),
             };
             if let Some(text) = text {
-                let text = format!("{} {}: {text}", server.address, server.part);
-                if self.incidents.len() == INCIDENTS {
-                    self.incidents.pop_front();
-                }
-                self.incidents.push_back(Incident { at, text });
+                let cause = match text {
+                    "is up again" => "",
+                    _ => &server.cause,
+                };
+                let text = format!("{} {} {text}{cause}", server.address, server.part);
+                self.add(at, text);
             }
             known.push((server, since));
         }
         self.known = known;
+    }
+
+    /// Records that the process did nothing for a while.
+    pub(super) fn paused(&mut self, at: u64, gap: Duration) {
+        let seconds = gap.as_secs_f64();
+        let text = format!("this process paused for {seconds:.1} s, or its clock was set");
+        self.add(at, text);
+    }
+
+    fn add(&mut self, at: u64, text: String) {
+        if self.incidents.len() == INCIDENTS {
+            self.incidents.pop_front();
+        }
+        self.incidents.push_back(Incident { at, text });
     }
 
     pub(super) fn servers(&self) -> Value {
@@ -61,6 +77,7 @@ impl Servers {
                 "up": server.is_up,
                 "since": since,
                 "incidents": server.incidents,
+                "cause": (!server.is_up).then_some(&*server.cause),
             })
         });
         servers.collect()
@@ -86,6 +103,7 @@ mod tests {
             part: Part::Commands,
             is_up,
             incidents,
+            cause: "no reply within 500ms".to_owned(),
         }]
     }
 
@@ -105,12 +123,24 @@ mod tests {
             .map(|it| (it.at, &*it.text))
             .collect();
         let expected = [
-            (3, "a:1 commands: is down"),
-            (5, "a:1 commands: is up again"),
-            (6, "a:1 commands: was down for a moment"),
+            (3, "a:1 commands is down: no reply within 500ms"),
+            (5, "a:1 commands is up again"),
+            (
+                6,
+                "a:1 commands was down for a moment: no reply within 500ms",
+            ),
         ];
         assert_eq!(seen, expected);
         assert_eq!(servers.servers()[0]["since"], 6);
+    }
+
+    #[test]
+    fn cause_is_shown_while_server_is_down() {
+        let mut servers = Servers::default();
+        servers.update(1, server(false, 1));
+        assert_eq!(servers.servers()[0]["cause"], "no reply within 500ms");
+        servers.update(2, server(true, 1));
+        assert_eq!(servers.servers()[0]["cause"], Value::Null);
     }
 
     #[test]

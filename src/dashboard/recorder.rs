@@ -1,6 +1,6 @@
 //! The readings of each second, and of each minute.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::backend::Servers;
 use super::figures::{Figures, Reading};
@@ -14,8 +14,13 @@ use crate::observe::read_servers;
 const UNWATCHED: usize = 5;
 const MINUTE: usize = 60;
 
+/// Between two ticks. More is a pause of the process.
+const LONGEST: Duration = Duration::from_secs(3);
+
 #[derive(Debug)]
 pub(super) struct Recorder {
+    /// The time of the last tick. Unlike the clock of tokio, it includes suspends.
+    last: SystemTime,
     /// The seconds so far.
     seconds: usize,
     turn: usize,
@@ -36,6 +41,7 @@ impl Recorder {
         let mut servers = Servers::default();
         servers.update(millis(SystemTime::now()), read_servers());
         Self {
+            last: SystemTime::now(),
             seconds: 0,
             turn: 0,
             walked: false,
@@ -54,7 +60,13 @@ impl Recorder {
         &mut self,
         locks: &LockManager,
     ) -> impl Iterator<Item = (Range, Point)> + use<> {
-        let at = millis(SystemTime::now());
+        let now = SystemTime::now();
+        let at = millis(now);
+        let since = now.duration_since(self.last).unwrap_or_default();
+        self.last = now;
+        if since > LONGEST {
+            self.servers.paused(at, since);
+        }
         let reading = Reading::of(locks);
         self.figures = reading.since(&self.reading);
         self.reading = reading;
@@ -109,5 +121,26 @@ impl Recorder {
 
     pub(super) fn servers(&self) -> &Servers {
         &self.servers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn late_tick_is_incident() {
+        let locks = LockManager::in_memory();
+        let mut recorder = Recorder::new(&locks);
+        recorder.tick(&locks).await.for_each(drop);
+        assert_eq!(
+            recorder.servers.incidents().as_array().map(Vec::len),
+            Some(0)
+        );
+        recorder.last -= Duration::from_secs(14);
+        recorder.tick(&locks).await.for_each(drop);
+        let incidents = recorder.servers.incidents();
+        let text = incidents[0]["text"].as_str().expect("an incident");
+        assert!(text.starts_with("this process paused for 14."), "{text}");
     }
 }

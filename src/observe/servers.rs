@@ -1,11 +1,18 @@
 //! The lock servers of this process, and their outages.
 
+use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::label::label;
+#[cfg(feature = "dashboard")]
+use crate::error::with_causes;
 
 /// The most servers that are distinguished: each has series of its own.
 const MOST: usize = 64;
+
+/// The most characters of a cause.
+#[cfg(feature = "dashboard")]
+const CAUSE: usize = 160;
 
 label! {
     /// The part of a lock server that can fail alone.
@@ -26,6 +33,9 @@ pub(crate) struct Server {
     pub(crate) is_up: bool,
     /// The outages that have begun.
     pub(crate) incidents: u64,
+    /// Why the last outage began, as in the log.
+    #[cfg(feature = "dashboard")]
+    pub(crate) cause: String,
 }
 
 /// A part of a server that reports its outages. Several backends, or several connections, may report the same one.
@@ -41,6 +51,8 @@ struct State {
     /// The reporters whose outages have begun.
     outages: usize,
     incidents: u64,
+    #[cfg(feature = "dashboard")]
+    cause: String,
 }
 
 static SERVERS: Mutex<Vec<Arc<Mutex<State>>>> = Mutex::new(Vec::new());
@@ -72,6 +84,8 @@ impl Reporter {
                     part,
                     outages: 0,
                     incidents: 0,
+                    #[cfg(feature = "dashboard")]
+                    cause: String::new(),
                 }));
                 servers.push(Arc::clone(&state));
                 Some(state)
@@ -80,11 +94,16 @@ impl Reporter {
         Self { state }
     }
 
-    pub(crate) fn outage_begins(&self) {
+    #[cfg_attr(not(feature = "dashboard"), allow(unused_variables))]
+    pub(crate) fn outage_begins(&self, cause: &(dyn Error + 'static)) {
         if let Some(state) = &self.state {
             let mut state = lock(state);
             state.outages += 1;
             state.incidents += 1;
+            #[cfg(feature = "dashboard")]
+            {
+                state.cause = with_causes(cause).chars().take(CAUSE).collect();
+            }
         }
     }
 
@@ -107,6 +126,8 @@ pub(crate) fn read() -> Vec<Server> {
             part: state.part,
             is_up: state.outages == 0,
             incidents: state.incidents,
+            #[cfg(feature = "dashboard")]
+            cause: state.cause.clone(),
         }
     });
     servers.collect()

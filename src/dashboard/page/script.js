@@ -82,11 +82,11 @@ function backend() {
   $('backend').hidden = servers.length + incidents.length === 0;
   const line = it => {
     const li = make('li');
-    li.append(make('span', it.up ? 'up' : 'DOWN', it.up ? 'up' : 'bad'), ` ${it.server} · ${it.part}` + (it.since ? ` since ${time(it.since)}` : '') + (it.incidents ? ` · ${number(it.incidents)} incidents` : ''));
+    li.append(make('span', it.up ? 'up' : 'DOWN', it.up ? 'up' : 'bad'), ` ${it.server} · ${it.part}` + (it.since ? ` since ${time(it.since)}` : '') + (it.incidents ? ` · ${number(it.incidents)} incidents` : '') + (it.cause ? ` · ${shown(it.cause)}` : ''));
     return li;
   };
   $('servers').replaceChildren(...servers.map(line));
-  $('incidents').replaceChildren(...incidents.slice(-8).reverse().map(it => make('li', `${time(it.at)} ${it.text}`)));
+  $('incidents').replaceChildren(...incidents.slice(-8).reverse().map(it => make('li', `${time(it.at)} ${shown(it.text)}`)));
 }
 
 // ---- plots ----

@@ -75,6 +75,7 @@ impl ProcessSeries {
                 part,
                 is_up,
                 incidents,
+                ..
             } = server;
             let key = (address, part);
             let before = reported.incidents.entry(key.clone()).or_default();

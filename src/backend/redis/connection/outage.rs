@@ -71,7 +71,7 @@ impl Outage {
         if self.reported.swap(true, Ordering::Relaxed) {
             return;
         }
-        self.server.outage_begins();
+        self.server.outage_begins(cause);
         #[cfg(feature = "tracing")]
         {
             let cause = crate::error::with_causes(cause);
