@@ -24,6 +24,7 @@
 //! | [`fencing`] | make the storage reject stale holders |
 //! | [`redis`] | configure the Redis backend |
 //! | [`redisson`] | share locks with Java services |
+//! | [`incidents`] | find the cause of an incident, and what each alert means |
 //! | [`operations`] | monitor, shut down and repair a service in production |
 //! | [`order`] | find out which waiter is next, and what a failed process costs |
 //! | [`runtimes`] | use several runtimes, blocking handlers or synchronous code |
@@ -59,6 +60,7 @@ pub mod benchmarks;
 pub mod cluster;
 pub mod fencing;
 pub mod http;
+pub mod incidents;
 pub mod keys;
 #[cfg(feature = "redis")]
 pub mod one_server;

@@ -1,5 +1,7 @@
 //! Operations: for those that run a service with locks in production.
 //!
+//! The page [`incidents`](super::incidents) leads from a symptom or an alert to its cause.
+//!
 //! # What to monitor
 //!
 //! The feature `metrics` reports these figures through the [`metrics`](https://docs.rs/metrics) crate:
@@ -209,7 +211,8 @@
 //! | are handlers slow | *Hold*: its percentiles are those of the handlers |
 //! | are requests rejected, and why | *Rejected*, with the outcomes since the start |
 //! | why were locks lost | *Lost*, with the reasons since the start |
-//! | is the backend to blame | *Backend*: each server and part with its state, and the recent incidents |
+//! | is the backend to blame | *Backend*: each server and part with its state and the cause of its outage, and the recent incidents |
+//! | did the process pause | *Backend*: `this process paused` |
 //! | which owner holds a key, in any process | *Look up a key*, in the backend |
 //!
 //! Each page shows one process and names it. Behind a load balancer, pin the session to one process: the page warns if

@@ -8,6 +8,7 @@ const DASHBOARD: &str = include_str!("../../ops/grafana.json");
 const ALERTS: &str = include_str!("../../ops/alerts.yml");
 const CASES: &str = include_str!("../../ops/alerts.test.yml");
 const GUIDE: &str = include_str!("../../src/guide/operations.rs");
+const INCIDENTS: &str = include_str!("../../src/guide/incidents.rs");
 const FAMILIES: &str = include_str!("../../src/observe/metrics/families.rs");
 
 /// Returns the names of metrics in a text, without the suffixes of histograms.
@@ -76,7 +77,7 @@ fn alerts_use_metrics_of_this_crate() {
 #[test]
 fn each_alert_has_case_with_and_without_it() {
     let alerts = names(ALERTS);
-    assert_eq!(alerts.len(), 10);
+    assert_eq!(alerts.len(), 11);
     assert_eq!(names(CASES), alerts);
     for alert in alerts {
         let name = format!("alertname: {alert}\n");
@@ -84,6 +85,15 @@ fn each_alert_has_case_with_and_without_it() {
         let silent = cases.map(|rest| rest.trim_start().starts_with("exp_alerts: []"));
         assert_eq!(silent.collect::<Vec<_>>(), [false, true], "{alert}");
     }
+}
+
+#[test]
+fn guide_explains_each_alert() {
+    let rows = INCIDENTS.lines().filter_map(|line| {
+        let (name, _) = line.strip_prefix("//! | `")?.split_once("` |")?;
+        Some(name)
+    });
+    assert_eq!(rows.collect::<BTreeSet<_>>(), names(ALERTS));
 }
 
 /// Writes each expression of the dashboard as a recording rule, which `make ops` checks.

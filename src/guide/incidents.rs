@@ -1,0 +1,46 @@
+//! Incidents: from a symptom to its cause, with the dashboard, the metrics and the log.
+//!
+//! The page [`operations`](super::operations) describes the metrics, the events and the dashboard.
+//!
+//! # Find the cause
+//!
+//! Read the rows from top to bottom: the first row that fits is the cause. A cause above often has the signs of the rows
+//! below it as well. The label `layer` of a metric is the name of a layer, which usually names its route.
+//!
+//! | cause | dashboard | metrics and alerts | how it differs from others |
+//! |---|---|---|---|
+//! | the server is down or unreachable | *Backend*: `commands` and `notifications` are `DOWN`. *Grants* falls to 0. *Rejected*: `unavailable` | `TowerLockBackendDown`; acquires with the outcome `unavailable` in all layers | the cause in *Backend* is a refused connection or a missing reply |
+//! | the server rejects this client: a permission, a password | *Backend*: `commands` is `DOWN`, `notifications` often `up`. *Rejected*: `misconfigured` | `TowerLockBackendDown`; acquires with the outcome `misconfigured` | the cause in *Backend* begins with `lock store rejects this client`. `ACL LOG` on the server names the command or key |
+//! | notifications do not arrive | *Backend*: `notifications` is `DOWN`, `commands` is `up`. No rejections, if waits are long enough | `TowerLockNotificationsDown`, later `TowerLockNotificationsBroken`; `tower_lock_wakeups_total` counts `backstop` in place of `message` | the cause in *Backend* is that of the subscription. Only waits for locks of other processes are longer |
+//! | the process pauses: a suspended machine, a CPU limit, a blocked runtime | *Backend*: `this process paused`. All plots have gaps of the same time. *Lost*: `expired` | `TowerLockWatchdogLate`, then `TowerLockLost` with the reason `expired`; only one `instance` | the server is `up`, and no renewal has failed. `lock.overdue_ms` in the log is large |
+//! | one key has too much traffic | *Keys*: most waiters are at one key, whose *Held for* is short. *Hottest keys*: one key has nearly all waits. *Rejected*: `busy` | `TowerLockBusyRatio`; the holds of the layer are as short as before | one key, and short holds |
+//! | handlers hold their locks for too long | *Keys*: many keys of one kind with a long *Held for*. *Held keys* increases. *Rejected*: `busy` | `TowerLockWaitSlow`, `TowerLockBusyRatio`; the holds of one layer are longer than before | many keys, and long holds |
+//!
+//! The plot *Hold* mixes all layers. A layer that always holds for seconds hides another one that has become slow. This
+//! query has the hold times by layer, and its graph shows since when they are longer:
+//!
+//! ```text
+//! histogram_quantile(0.9, sum by (layer, le) (rate(tower_lock_hold_seconds_bucket[1m])))
+//! ```
+//!
+//! `tower_lock_backend_command_seconds` with the outcome `refused` counts commands that certainly had no effect. Both a
+//! server that rejects them and one that refuses the connection cause it.
+//!
+//! # Alerts
+//!
+//! The alerts of `ops/alerts.yml` wait until a problem lasts, some for 10 minutes. Until then, Prometheus lists them as
+//! pending, which already is a sign.
+//!
+//! | alert | meaning | first steps |
+//! |---|---|---|
+//! | `TowerLockBackendDown` | a server rejects commands or does not reply | read the cause in *Backend*, or the `cause` in the log: network and server, or permissions and password |
+//! | `TowerLockNotificationsDown` | the subscription fails, and the server is up | read the cause. The user needs `+subscribe`, `+unsubscribe` and the channels of its locks |
+//! | `TowerLockLost` | work ran under a lost lock | its `reason`, and [why a lock was lost](super::operations#why-a-lock-was-lost) |
+//! | `TowerLockRenewalsFailing` | renewals fail for a minute: locks are lost next | as for `TowerLockBackendDown` |
+//! | `TowerLockReleasesStuck` | released keys stay held in the backend until their leases expire | as for `TowerLockBackendDown` |
+//! | `TowerLockWaitSlow` | 1 % of the granted acquires wait for more than 1 s | compare holds by layer; then *Keys* and *Hottest keys* |
+//! | `TowerLockBusyRatio` | more than 5 % of the acquires are rejected as busy | the last two rows above. With few requests in a layer, a few rejections suffice |
+//! | `TowerLockQueueNearLimit` | the waiters use more than 80 % of their places | *Keys* by waiters: one key, or all |
+//! | `TowerLockHeldTooLong` | a lock has been held for more than 5 minutes | *Keys* by the longest hold; [`max_hold`](crate::LockLayer::max_hold) |
+//! | `TowerLockNotificationsBroken` | waiters find released locks by polling | as for `TowerLockNotificationsDown`. If *Backend* is `up`, something between the process and the server drops messages |
+//! | `TowerLockWatchdogLate` | the process paused, or its runtime was blocked | look for suspends, CPU limits and blocking handlers: [`runtimes`](super::runtimes) |
