@@ -9,9 +9,9 @@ use super::error::CommandError;
 use super::names::{Lease, Name, Names, millis};
 use super::reply::{Outcomes, acquired, each, grants, held, list};
 use super::script::Scripts;
-use super::send::call;
+use super::send::{self, call};
 use crate::LockKey;
-use crate::backend::redis::connection::{Reply, Request, Undo, after};
+use crate::backend::redis::connection::{Reply, Request, Undo};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, Fence, LeaseId, Release, Renewal,
@@ -140,22 +140,12 @@ impl Calls {
         let mut command = script.evalsha(2 + more, 2 + more, size);
         command.arg(body).arg(fence).arg(quarantine);
         command.arg(Lease(lease)).arg(millis(ttl)).arg(period);
-        let release = || {
-            let release = Release::new(at.key.clone(), lease);
-            self.undo(&self.scripts.release, at.route, &[&release])
-        };
+        let release = || self.undo_one(&self.scripts.release, at, lease);
         let undo = Undo {
             commands: &release,
             limit: ttl,
         };
-        let called = script.called(1);
-        let outcome = match at.route.acquire(called, &command, undo).await {
-            Err(CommandError::NoScript { resent }) => after(
-                at.route.acquire(called, &script.eval(&command), undo).await,
-                resent,
-            ),
-            outcome => outcome,
-        };
+        let outcome = send::acquire(script, at.route, &command, undo).await;
         if let Err(CommandError::Scattered(_)) = outcome {
             if at.route.slot().is_none() {
                 at.route.mark_sharded();
@@ -199,10 +189,7 @@ impl Calls {
         }
         command.arg(Lease(lease)).arg(millis(ttl));
         command.arg(counter).arg(confirmed).arg(period);
-        let release = || {
-            let release = Release::new(at.key.clone(), lease);
-            self.undo(&self.scripts.release, at.route, &[&release])
-        };
+        let release = || self.undo_one(&self.scripts.release, at, lease);
         let undo = Undo {
             commands: &release,
             limit: ttl,

@@ -11,12 +11,12 @@ use super::error::{Cause, CommandError, unexpected};
 use super::names::{Lease, Name, millis};
 use super::reply::{Outcomes, contended, holder, released, releases};
 use super::script::Script;
-use super::send::call;
-use crate::backend::redis::connection::{Reply, Request, Undo, after};
+use super::send::{self, call};
+use crate::backend::redis::connection::{Reply, Request, Undo};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, ForceReleased, Holder,
-    KeepRequest, Release, Released, ReleasedOrKept,
+    KeepRequest, LeaseId, Release, Released, ReleasedOrKept,
 };
 
 /// What a count of subscribers includes, as `blind` in `queue.lua`.
@@ -116,22 +116,12 @@ impl Calls {
         command.arg(Lease(lease)).arg(millis(ttl)).arg(at.channel());
         command.arg(kind(listens));
         command.arg(self.blind(at.route).unwrap_or(0)).arg(period);
-        let leave = || {
-            let release = Release::new(at.key.clone(), lease);
-            self.undo(&self.scripts.leave, at.route, &[&release])
-        };
+        let leave = || self.undo_one(&self.scripts.leave, at, lease);
         let undo = Undo {
             commands: &leave,
             limit: ttl,
         };
-        let called = script.called(1);
-        let outcome = match at.route.acquire(called, &command, undo).await {
-            Err(CommandError::NoScript { resent }) => after(
-                at.route.acquire(called, &script.eval(&command), undo).await,
-                resent,
-            ),
-            outcome => outcome,
-        };
+        let outcome = send::acquire(script, at.route, &command, undo).await;
         match outcome {
             Err(CommandError::Scattered(_)) if at.route.slot().is_none() => {
                 at.route.mark_sharded();
@@ -288,6 +278,12 @@ impl Calls {
     pub(super) fn undo(&self, script: &Script, route: &Route, leases: &[&Release]) -> Vec<Cmd> {
         let undo = script.eval(&self.ending(script, route, leases));
         vec![undo, self.undo_alone(leases)]
+    }
+
+    /// Returns the [`undo`](Self::undo) of one acquire.
+    pub(super) fn undo_one(&self, script: &Script, at: KeyRoute<'_>, lease: LeaseId) -> Vec<Cmd> {
+        let release = Release::new(at.key.clone(), lease);
+        self.undo(script, at.route, &[&release])
     }
 
     /// Returns the release that undoes acquires of bodies alone.

@@ -28,9 +28,9 @@ use super::error::{Cause, CommandError, unavailable, unexpected};
 use super::names::{Lease, Name, millis};
 use super::queue::Passed;
 use super::reply::{acquired, remaining, spread};
-use super::send::call;
+use super::send::{self, call};
 use crate::LockKey;
-use crate::backend::redis::connection::{Undo, after};
+use crate::backend::redis::connection::Undo;
 use crate::backend::redis::topology::Route;
 use crate::backend::{Acquired, BackendError, BackendErrorKind, LeaseId, Release, Released};
 
@@ -132,15 +132,8 @@ impl Calls {
             commands: &release,
             limit: ttl,
         };
-        let called = script.called(1);
-        let reply = match at.route.acquire(called, &command, undo).await {
-            Err(CommandError::NoScript { resent }) => after(
-                at.route.acquire(called, &script.eval(&command), undo).await,
-                resent,
-            ),
-            outcome => outcome,
-        };
-        Ok(reply?.value)
+        let reply = send::acquire(script, at.route, &command, undo).await?;
+        Ok(reply.value)
     }
 
     /// Takes the counter of a route, and returns the rest of its quarantine. In a quarantine, the counter is

@@ -1,8 +1,10 @@
 //! Sends the call of a script along a route.
 
+use redis::Cmd;
+
 use super::error::CommandError;
 use super::script::{Resend, Script};
-use crate::backend::redis::connection::{Reply, Request, after};
+use crate::backend::redis::connection::{Reply, Request, Undo, after};
 use crate::backend::redis::topology::Route;
 
 /// Calls a script. If the server does not have it, the call is repeated with the source, which also loads
@@ -34,4 +36,25 @@ pub(super) async fn call(
         resent: reply.resent && compares,
         ..reply
     })
+}
+
+/// Calls a script that acquires one lock, as [`call`] does. Replicas may have to acknowledge the grant.
+///
+/// # Cancel safety
+///
+/// As [`Route::acquire`].
+pub(super) async fn acquire(
+    script: &Script,
+    route: &Route,
+    command: &Cmd,
+    undo: Undo<'_>,
+) -> Result<Reply, CommandError> {
+    let called = script.called(1);
+    match route.acquire(called, command, undo).await {
+        Err(CommandError::NoScript { resent }) => {
+            let command = &script.eval(command);
+            after(route.acquire(called, command, undo).await, resent)
+        }
+        outcome => outcome,
+    }
 }
