@@ -1,0 +1,175 @@
+//! The reason that a command has no usable reply.
+
+use std::error::Error;
+use std::time::Duration;
+
+use redis::{RedisError, ServerError, Value};
+
+use super::cause::{Cause, unavailable};
+use super::server_error::{is_quoting, refusal};
+use crate::backend::{BackendError, BackendErrorKind};
+
+/// The reason that a command has no usable reply.
+pub(crate) enum CommandError {
+    /// The server rejected the command, which did not take effect.
+    Refused(BackendError),
+    /// No connection was available, so the command was not sent.
+    Unsent(BackendError),
+    /// The server does not have the script. The command did not take effect.
+    NoScript { resent: bool },
+    /// The node at this address serves the slot, or will serve it soon.
+    Elsewhere {
+        address: String,
+        asking: bool,
+        resent: bool,
+    },
+    /// Some keys of the call are at another node, so each key needs a call of its own.
+    Scattered(BackendError),
+    /// No reply arrived within this time. The command or its reply may still be in flight.
+    Unanswered(Duration),
+    /// The connection ended while the command was in flight.
+    Died(BackendError),
+}
+
+impl CommandError {
+    /// Returns the error of a command that was sent before (`resent`), over a connection that
+    /// ended: a rejection of the second attempt does not exclude that the first took effect.
+    pub(crate) fn after(self, resent: bool) -> Self {
+        match self {
+            error if !resent => error,
+            Self::Refused(error) | Self::Unsent(error) | Self::Scattered(error) => {
+                Self::Died(BackendError::unknown(error))
+            }
+            Self::NoScript { .. } => Self::NoScript { resent: true },
+            Self::Elsewhere {
+                address, asking, ..
+            } => Self::Elsewhere {
+                address,
+                asking,
+                resent: true,
+            },
+            Self::Unanswered(_) | Self::Died(_) => self,
+        }
+    }
+
+    /// Returns `true` if the server may have rejected a call for only some of its keys, so that each key needs
+    /// a call of its own.
+    pub(crate) fn may_spare_keys(&self) -> bool {
+        match self {
+            Self::Scattered(_) => true,
+            Self::Refused(error) => {
+                let code = server_error(error).map(|error| error.code().unwrap_or_default());
+                code.is_some_and(|code| !FOR_ALL_KEYS.contains(&code))
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns `true` if the ACL denies one of the keys, and not a command. All versions word it like this:
+    /// `NOPERM … to access a key`.
+    pub(crate) fn is_denied(&self) -> bool {
+        let Self::Refused(error) = self else {
+            return false;
+        };
+        let detail = server_error(error).and_then(|error| error.detail());
+        error.kind() == BackendErrorKind::Misconfigured
+            && detail.is_some_and(|it| it.contains(" access ") && it.contains(" key"))
+    }
+
+    /// Returns `true` if the command may succeed without the queue among its keys.
+    pub(crate) fn excludes_queue(&self) -> bool {
+        matches!(self, Self::Scattered(_)) || self.is_denied()
+    }
+
+    /// Returns `true` if the server rejected the command, over a connection that is still usable.
+    pub(crate) fn is_rejection(&self) -> bool {
+        match self {
+            Self::Refused(_)
+            | Self::NoScript { .. }
+            | Self::Elsewhere { .. }
+            | Self::Scattered(_) => true,
+            Self::Unsent(_) | Self::Unanswered(_) | Self::Died(_) => false,
+        }
+    }
+
+    /// Returns `true` if another node may serve the slot now.
+    pub(crate) fn is_topological(&self) -> bool {
+        match self {
+            Self::Refused(error) => server_error(error).is_some_and(|error| {
+                let details = || error.detail().unwrap_or_default();
+                let code = error.code().unwrap_or_default();
+                MOVED_SLOT.contains(&code) || (is_quoting(code) && details().contains("READONLY"))
+            }),
+            Self::Unsent(error) => error.kind() == BackendErrorKind::Unavailable,
+            Self::Died(_) | Self::Unanswered(_) => true,
+            Self::NoScript { .. } | Self::Elsewhere { .. } | Self::Scattered(_) => false,
+        }
+    }
+
+    /// Creates a rejection that a later attempt may not meet.
+    pub(crate) fn unavailable(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Refused(unavailable(source))
+    }
+}
+
+/// The codes of a server that rejects the command for every key.
+const FOR_ALL_KEYS: [&str; 10] = [
+    "BUSY",
+    "CLUSTERDOWN",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "NOAUTH",
+    "NOREPLICAS",
+    "OOM",
+    "READONLY",
+    "WRONGPASS",
+];
+
+/// The codes of a server that serves no writes to the slot, which another node may do.
+const MOVED_SLOT: [&str; 4] = ["CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"];
+
+/// Returns the error that the server replied with.
+fn server_error(error: &BackendError) -> Option<&RedisError> {
+    Error::source(error)?.downcast_ref()
+}
+
+impl From<CommandError> for BackendError {
+    fn from(error: CommandError) -> Self {
+        match error {
+            CommandError::Refused(error)
+            | CommandError::Unsent(error)
+            | CommandError::Scattered(error)
+            | CommandError::Died(error) => error,
+            CommandError::NoScript { .. } => unavailable(Cause::ScriptLost),
+            CommandError::Elsewhere { .. } => unavailable(Cause::Elsewhere),
+            CommandError::Unanswered(waited) => Self::unknown(Cause::NoReply(waited)),
+        }
+    }
+}
+
+/// Turns an error reply into an error.
+pub(crate) fn check(reply: Value) -> Result<Value, CommandError> {
+    match reply {
+        Value::ServerError(error) => Err(match error.code() {
+            "NOSCRIPT" => CommandError::NoScript { resent: false },
+            "TRYAGAIN" | "CROSSSLOT" => CommandError::Scattered(refusal(error)),
+            code @ ("MOVED" | "ASK") => match elsewhere(&error) {
+                Some(address) => CommandError::Elsewhere {
+                    address,
+                    asking: code == "ASK",
+                    resent: false,
+                },
+                None => CommandError::Refused(refusal(error)),
+            },
+            _ => CommandError::Refused(refusal(error)),
+        }),
+        reply => Ok(reply),
+    }
+}
+
+/// Returns the address in `MOVED <slot> <host>:<port>`.
+fn elsewhere(error: &ServerError) -> Option<String> {
+    let address = error.details()?.split_ascii_whitespace().nth(1)?;
+    Some(address.to_owned())
+}

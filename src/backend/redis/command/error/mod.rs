@@ -1,0 +1,17 @@
+//! Errors of a command, classified by what the engine must know about them.
+//!
+//! | file | responsibility |
+//! |---|---|
+//! | `cause` | the causes that this crate detected |
+//! | `server_error` | the meaning of a server's errors |
+//! | `command_error` | the reason that a command has no usable reply |
+
+mod cause;
+mod command_error;
+mod server_error;
+
+pub(super) use cause::no_ttl;
+pub(crate) use cause::{Cause, unavailable, unexpected};
+pub(crate) use command_error::{CommandError, check};
+pub(super) use server_error::refusal;
+pub(crate) use server_error::{is_demoted, not_connected};
