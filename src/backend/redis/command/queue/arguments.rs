@@ -1,0 +1,50 @@
+//! The arguments that the calls about a queue share.
+
+use crate::backend::redis::command::call::{Calls, KeyRoute};
+use crate::backend::redis::command::names::Name;
+use crate::backend::redis::topology::Route;
+
+/// What a count of subscribers includes, as `blind` in `queue.lua`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    All,
+    /// The subscribers of this crate. Others may be at nodes that the node of the slot does not count.
+    Ours = 1,
+    Nothing,
+}
+
+impl Calls {
+    fn counted(&self, route: &Route) -> Counted {
+        match route.slot() {
+            None => Counted::All,
+            Some(_) if !route.is_in_cluster() => Counted::Nothing,
+            Some(_) if self.scripts.publish.contains(&"PUBLISH") => Counted::Ours,
+            Some(_) => Counted::All,
+        }
+    }
+
+    /// Returns the name of a queue that this user may use.
+    pub(super) fn queue_of<'a>(&self, at: KeyRoute<'a>) -> Option<Name<'a>> {
+        self.are_queues_allowed().then(|| at.queue())
+    }
+
+    /// Returns the argument for an unusual count. The usual release is shorter without.
+    pub(super) fn blind(&self, route: &Route) -> Option<u8> {
+        let counted = self.counted(route);
+        (counted != Counted::All).then_some(counted as u8)
+    }
+
+    /// Returns the name of the counter for the messages of transfers, if these are grants: the messages reach the
+    /// waiters for certain, and a grant requires nothing else.
+    pub(super) fn fence_of_transfers(&self, route: &Route) -> Option<Name<'_>> {
+        let are_grants = self.scripts.are_transfers_numbered && self.counted(route) == Counted::All;
+        are_grants.then(|| self.names.fence(route.slot()))
+    }
+}
+
+pub(super) fn kind(listens: bool) -> &'static str {
+    match listens {
+        true => "!",
+        false => "?",
+    }
+}

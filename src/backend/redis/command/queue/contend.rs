@@ -1,0 +1,128 @@
+//! Waits for a lock in its queue.
+
+use redis::Value;
+
+use super::arguments::kind;
+use crate::backend::redis::command::call::{Calls, KeyRoute, OVERHEAD, note};
+use crate::backend::redis::command::error::CommandError;
+use crate::backend::redis::command::names::{Lease, millis};
+use crate::backend::redis::command::reply::contended;
+use crate::backend::redis::command::send::{self, call};
+use crate::backend::redis::connection::Undo;
+use crate::backend::{Acquired, BackendError, BackendErrorKind, ContendRequest, Contended};
+
+impl Calls {
+    /// Contends for a key in the order of its queue.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Backend::contend`](crate::backend::Backend::contend), it must not be dropped.
+    pub(crate) async fn contend(
+        &self,
+        at: KeyRoute<'_>,
+        request: &ContendRequest,
+    ) -> Result<Contended, BackendError> {
+        self.contend_outside(self.quarantine_millis(), at, request)
+            .await
+    }
+
+    /// Contends for the key of a self-test, also in a quarantine.
+    pub(crate) async fn try_contend(
+        &self,
+        at: KeyRoute<'_>,
+        request: &ContendRequest,
+    ) -> Result<Contended, BackendError> {
+        let period = self.scripts.quarantine.as_ref().map(|_| 0);
+        self.contend_outside(period, at, request).await
+    }
+
+    /// `period` is the length of a quarantine in milliseconds.
+    async fn contend_outside(
+        &self,
+        period: Option<u64>,
+        at: KeyRoute<'_>,
+        request: &ContendRequest,
+    ) -> Result<Contended, BackendError> {
+        let ContendRequest {
+            lease,
+            ttl,
+            listens,
+            ..
+        } = *request;
+        let script = &self.scripts.contend;
+        let (body, queue, fence) = (at.body(), at.queue(), at.fence());
+        let quarantine = period.map(|_| at.quarantine());
+        let more = usize::from(period.is_some());
+        let size = body.len() + queue.len() + 2 * fence.len() + at.channel().len();
+        let mut command = script.evalsha(3 + more, 5 + more, size + Lease::MAX_LEN + 4 * OVERHEAD);
+        command.arg(body).arg(queue).arg(fence).arg(quarantine);
+        command.arg(Lease(lease)).arg(millis(ttl)).arg(at.channel());
+        command.arg(kind(listens));
+        command.arg(self.blind(at.route).unwrap_or(0)).arg(period);
+        let leave = || self.undo_one(&self.scripts.leave, at, lease);
+        let undo = Undo {
+            commands: &leave,
+            limit: ttl,
+        };
+        let outcome = send::acquire(script, at.route, &command, undo).await;
+        match outcome {
+            Err(CommandError::Scattered(_)) if at.route.slot().is_none() => {
+                at.route.mark_sharded();
+                let route = &at.route.in_slot(self.names.slot(at.key));
+                let at = self.at(route, at.key);
+                Box::pin(self.contend_outside(period, at, request)).await
+            }
+            Err(CommandError::Scattered(_)) => {
+                let acquired = Box::pin(self.acquire_scattered(period, at, lease, ttl)).await;
+                note(at, acquired.as_ref());
+                if let Ok(Acquired::Granted { .. }) = &acquired {
+                    // If this fails, the place expires.
+                    drop(self.leave_queue_alone(at, lease).await);
+                }
+                acquired.map(Contended::from)
+            }
+            Err(error) if error.is_denied() => {
+                let acquired = Box::pin(self.acquire_scattered(period, at, lease, ttl)).await;
+                note(at, acquired.as_ref());
+                if acquired.is_ok() {
+                    self.log_denied_queue();
+                }
+                acquired.map(Contended::from)
+            }
+            Err(error) => {
+                if let CommandError::Refused(error) = &error {
+                    note(at, Err(error));
+                }
+                Err(error.into())
+            }
+            Ok(reply) => {
+                let outcome = contended(reply.value);
+                match &outcome {
+                    Ok(Contended::Granted { counter }) => {
+                        note(at, Ok(&Acquired::granted(*counter)));
+                    }
+                    // The server wrote the place and the counter, so it can grant.
+                    Ok(Contended::Waiting {
+                        transfers: Some(terms),
+                        ..
+                    }) => note(at, Ok(&Acquired::granted(terms.counter))),
+                    Ok(Contended::Waiting { .. }) => {}
+                    Err(error) => note(at, Err(error)),
+                }
+                outcome
+            }
+        }
+    }
+
+    /// Returns `true` if the server denies a command of the queues. Any other failure shows elsewhere.
+    pub(crate) async fn are_queues_denied(&self, at: KeyRoute<'_>) -> bool {
+        let script = &self.scripts.queue_trial;
+        let mut command = script.evalsha(1, 0, 256);
+        command.arg(at.queue());
+        match call(script, at.route, (&command).into()).await {
+            Ok(reply) => reply.value == Value::Int(1),
+            // The name of the queue is denied, or an earlier error shows the reason again.
+            Err(error) => BackendError::from(error).kind() == BackendErrorKind::Misconfigured,
+        }
+    }
+}

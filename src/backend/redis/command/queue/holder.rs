@@ -1,0 +1,73 @@
+//! Reads the holder of a lock, and releases its lock.
+
+use redis::Value;
+
+use crate::backend::redis::command::call::{Calls, KeyRoute};
+use crate::backend::redis::command::error::{Cause, unexpected};
+use crate::backend::redis::command::reply::holder;
+use crate::backend::redis::command::send::call;
+use crate::backend::{BackendError, BackendErrorKind, ForceReleased, Holder};
+
+impl Calls {
+    pub(crate) async fn inspect(&self, at: KeyRoute<'_>) -> Result<Option<Holder>, BackendError> {
+        let script = &self.scripts.inspect;
+        let with_queue = |queue: Option<_>| {
+            let mut command = script.evalsha(1 + usize::from(queue.is_some()), 0, 256);
+            command.arg(at.body()).arg(queue);
+            command
+        };
+        let reply = match call(script, at.route, (&with_queue(self.queue_of(at))).into()).await {
+            Err(error) if error.excludes_queue() => {
+                call(script, at.route, (&with_queue(None)).into()).await?
+            }
+            reply => reply?,
+        };
+        holder(reply.value)
+    }
+
+    /// Releases the lock of its present holder.
+    pub(crate) async fn force_release(
+        &self,
+        at: KeyRoute<'_>,
+    ) -> Result<ForceReleased, BackendError> {
+        match self.inspect(at).await? {
+            None => Ok(ForceReleased::NotHeld),
+            Some(holder) if holder.id.is_empty() => Err(BackendError::refused(
+                BackendErrorKind::Misconfigured,
+                Cause::UnreadableHolder,
+            )),
+            Some(holder) => self.release_holder(at, &holder.id).await,
+        }
+    }
+
+    /// Releases the lock of `holder`, and of no other.
+    pub(crate) async fn release_holder(
+        &self,
+        at: KeyRoute<'_>,
+        holder: &str,
+    ) -> Result<ForceReleased, BackendError> {
+        let script = &self.scripts.force_release;
+        let with_queue = |queue: Option<_>| {
+            let fence = self.fence_of_transfers(at.route);
+            let fence = fence.filter(|_| queue.is_some());
+            let keys = 1 + usize::from(queue.is_some()) + usize::from(fence.is_some());
+            let mut command = script.evalsha(keys, 3, 512);
+            command.arg(at.body()).arg(queue).arg(fence);
+            command.arg(holder).arg(at.channel());
+            command.arg(self.blind(at.route));
+            command
+        };
+        let reply = match call(script, at.route, (&with_queue(self.queue_of(at))).into()).await {
+            Err(error) if error.excludes_queue() => {
+                call(script, at.route, (&with_queue(None)).into()).await?
+            }
+            reply => reply?,
+        };
+        match reply.value {
+            Value::Int(1..) => Ok(ForceReleased::Released),
+            Value::Int(0) if reply.resent => Ok(ForceReleased::Released),
+            Value::Int(0) => Ok(ForceReleased::NotHeld),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+}

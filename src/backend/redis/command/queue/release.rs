@@ -1,0 +1,132 @@
+//! Releases leases, leaves queues, and undoes acquires.
+
+use redis::Cmd;
+
+use crate::backend::redis::command::call::{Calls, KeyRoute};
+use crate::backend::redis::command::error::CommandError;
+use crate::backend::redis::command::names::{Lease, Name};
+use crate::backend::redis::command::reply::{Outcomes, releases};
+use crate::backend::redis::command::script::Script;
+use crate::backend::redis::command::send::call;
+use crate::backend::redis::connection::{Reply, Request};
+use crate::backend::redis::topology::Route;
+use crate::backend::{LeaseId, Release, Released};
+
+impl Calls {
+    pub(crate) async fn leave_all(&self, route: &Route, leases: &[&Release]) -> Outcomes<Released> {
+        if !self.are_queues_allowed() {
+            return self.release_all(route, leases).await;
+        }
+        match (
+            self.end_all(&self.scripts.leave, route, leases).await,
+            leases,
+        ) {
+            (Err(CommandError::Scattered(_)), [release]) => {
+                let at = self.at(route, &release.key);
+                self.leave_queue_alone(at, release.lease).await?;
+                self.release_all(route, leases).await
+            }
+            (Err(error), [_]) if error.is_denied() => self.release_all(route, leases).await,
+            (outcomes, _) => outcomes,
+        }
+    }
+
+    pub(crate) async fn release_all(
+        &self,
+        route: &Route,
+        leases: &[&Release],
+    ) -> Outcomes<Released> {
+        let script = &self.scripts.release;
+        match (self.end_all(script, route, leases).await, leases) {
+            (Err(error), [_]) if error.excludes_queue() => {
+                let command = self.ending_alone(leases);
+                let reply = call(script, route, (&command).into()).await?;
+                if error.is_denied() {
+                    self.log_denied_queue();
+                }
+                ended(reply, 1)
+            }
+            (outcomes, _) => outcomes,
+        }
+    }
+
+    async fn end_all(
+        &self,
+        script: &Script,
+        route: &Route,
+        leases: &[&Release],
+    ) -> Outcomes<Released> {
+        let command = self.ending(script, route, leases);
+        let request = Request {
+            called: Some(script.called(leases.len())),
+            ..(&command).into()
+        };
+        let reply = call(script, route, request).await?;
+        ended(reply, leases.len())
+    }
+
+    /// Returns a call of `release` or `leave`.
+    fn ending(&self, script: &Script, route: &Route, leases: &[&Release]) -> Cmd {
+        let fence = self.fence_of_transfers(route);
+        let fence = self.are_queues_allowed().then_some(fence);
+        let mut command = self.ending_with(script, leases, fence);
+        command.arg(self.blind(route));
+        command
+    }
+
+    /// Returns a release without the queues, which may be at another node.
+    fn ending_alone(&self, leases: &[&Release]) -> Cmd {
+        self.ending_with(&self.scripts.release, leases, None)
+    }
+
+    /// `with_queues` has the counter for the messages of transfers, if they carry one.
+    fn ending_with(
+        &self,
+        script: &Script,
+        leases: &[&Release],
+        with_queues: Option<Option<Name<'_>>>,
+    ) -> Cmd {
+        let names = &self.names;
+        let bodies = leases.iter().map(|it| names.body(&it.key));
+        let queued = leases.iter().filter(|_| with_queues.is_some());
+        let keys = bodies.chain(queued.map(|it| names.queue(&it.key)));
+        let keys = keys.chain(with_queues.flatten());
+        let channels = leases.iter().map(|it| names.channel(&it.key).len());
+        let longest = channels.max();
+        let extra = Lease::MAX_LEN + longest.unwrap_or(0);
+        let mut command = script.batch(keys, extra / 2);
+        for release in leases {
+            command
+                .arg(Lease(release.lease))
+                .arg(names.channel(&release.key));
+        }
+        command
+    }
+
+    /// Returns the call of `release` or `leave` that undoes an acquire, and a release without the queues for a
+    /// server that rejects it. Both contain the source, because the server may not have the script.
+    pub(crate) fn undo(&self, script: &Script, route: &Route, leases: &[&Release]) -> Vec<Cmd> {
+        let undo = script.eval(&self.ending(script, route, leases));
+        vec![undo, self.undo_alone(leases)]
+    }
+
+    /// Returns the [`undo`](Self::undo) of one acquire.
+    pub(crate) fn undo_one(&self, script: &Script, at: KeyRoute<'_>, lease: LeaseId) -> Vec<Cmd> {
+        let release = Release::new(at.key.clone(), lease);
+        self.undo(script, at.route, &[&release])
+    }
+
+    /// Returns the release that undoes acquires of bodies alone.
+    pub(crate) fn undo_alone(&self, leases: &[&Release]) -> Cmd {
+        let script = &self.scripts.release;
+        script.eval(&self.ending_alone(leases))
+    }
+}
+
+fn ended(reply: Reply, leases: usize) -> Outcomes<Released> {
+    let absent = match reply.resent {
+        true => Released::Released,
+        false => Released::NotHeld,
+    };
+    releases(reply.value, leases, absent)
+}
