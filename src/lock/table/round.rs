@@ -1,0 +1,101 @@
+//! One round of a watchdog over the lanes that are due.
+
+use std::time::Duration;
+
+use super::{Lanes, Shard, lock};
+use crate::LockKey;
+use crate::lock::clock::Moment;
+use crate::lock::deadlines::Entry;
+use crate::lock::effect::Effects;
+use crate::lock::lane::Look;
+use crate::lock::lease::LeaseNumber;
+
+/// A renewal that a watchdog has to send.
+#[derive(Debug)]
+pub(in crate::lock) struct DueRenewal {
+    pub(in crate::lock) key: LockKey,
+    pub(in crate::lock) lease: LeaseNumber,
+    pub(in crate::lock) ttl: Duration,
+}
+
+/// The due work that a watchdog finds in one round.
+#[derive(Debug, Default)]
+pub(in crate::lock) struct Round {
+    /// One list per shard, which is freed before the next list is read. A round may renew all leases.
+    pub(in crate::lock) renewals: Vec<Vec<DueRenewal>>,
+    pub(in crate::lock) effects: Vec<(LockKey, Effects)>,
+    /// The time of the next round.
+    pub(in crate::lock) next: Option<Moment>,
+}
+
+impl Lanes {
+    /// Checks every lane that is due in the index of this runtime.
+    pub(in crate::lock) fn look(&self, look: Look) -> Round {
+        let mut round = Round::default();
+        for shard in &self.shards {
+            let mut guard = lock(shard);
+            let before = guard.lanes.len();
+            let renewals = self.look_at_shard(&mut guard, look, &mut round);
+            if !renewals.is_empty() {
+                round.renewals.push(renewals);
+            }
+            if let Some(first) = guard.deadlines.first(look.home) {
+                round.next = Some(round.next.map_or(first.at, |next| next.min(first.at)));
+            }
+            if guard.lanes.len() < before {
+                self.have_left(guard);
+            }
+        }
+        round
+    }
+
+    fn look_at_shard(&self, shard: &mut Shard, look: Look, round: &mut Round) -> Vec<DueRenewal> {
+        let mut renewals = Vec::new();
+        // Entries that a check adds belong to the next round.
+        for _ in 0..shard.deadlines.len(look.home) {
+            let Some(entry) = shard.deadlines.first(look.home) else {
+                break;
+            };
+            let Entry { at, hash } = entry;
+            if at > look.now {
+                // A renewal that is due soon joins the renewals of this round.
+                let mut lanes = shard.lanes.iter_hash(hash);
+                let joins = !(round.renewals.is_empty() && renewals.is_empty())
+                    && lanes.any(|slot| {
+                        slot.lane.is_scheduled(look.home, at) && slot.lane.renews_early(look.now)
+                    });
+                if !joins {
+                    break;
+                }
+            }
+            shard.deadlines.pop(look.home);
+            let mut idle = false;
+            for slot in shard.lanes.iter_hash_mut(hash) {
+                if slot.key.hash_code() != hash {
+                    continue;
+                }
+                slot.lane.unschedule(look.home, at);
+                let mut effects = Effects::default();
+                if let Some((lease, ttl)) = slot.lane.look(look, &mut effects) {
+                    let key = slot.key.clone();
+                    renewals.push(DueRenewal { key, lease, ttl });
+                }
+                if slot.lane.is_idle() {
+                    idle = true;
+                    self.count_work(&mut effects);
+                } else {
+                    self.schedule(slot, hash, &mut shard.deadlines, &mut effects);
+                }
+                // This watchdog reads its next deadline from the index.
+                effects.deadlines.retain(|(home, _)| *home != look.home);
+                if !effects.is_empty() {
+                    round.effects.push((slot.key.clone(), effects));
+                }
+            }
+            if idle && let Ok(lane) = (shard.lanes).find_entry(hash, |slot| slot.lane.is_idle()) {
+                lane.remove();
+            }
+        }
+        renewals
+    }
+}

@@ -1,0 +1,37 @@
+//! The wait for an empty table.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn emptied_completes_with_last_lane() {
+    let (lanes, now) = (lanes(), Moment::now());
+    let (grant, _told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
+    let mut emptied = pin!(lanes.emptied());
+    assert!(timeout(SECOND, &mut emptied).await.is_err());
+    release(&lanes, &key(1), &grant, now);
+    assert!(timeout(SECOND, emptied).await.is_ok());
+}
+
+/// A shutdown then also waits for the retry of a failed release.
+#[tokio::test(start_paused = true)]
+async fn emptied_awaits_work_of_idle_lane() {
+    let (lanes, mut effects) = (lanes(), Effects::default());
+    lanes.with(&key(0), &mut effects, |_, effects| {
+        effects.leave(number(1), here());
+    });
+    let mut emptied = pin!(lanes.emptied());
+    assert!(timeout(SECOND, &mut emptied).await.is_err());
+    assert!(effects.outlive_lane);
+    lanes.started();
+    assert!(timeout(SECOND, emptied).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn emptied_completes_with_idle_lanes() {
+    let (lanes, now) = (lanes(), Moment::now());
+    acquire(&lanes, &key(1), claim(1, RENEWED), now);
+    let mut emptied = pin!(lanes.emptied());
+    assert!(timeout(SECOND, &mut emptied).await.is_err());
+    drop(lanes.for_each(|_, lane, _| *lane = Lane::default()));
+    assert!(timeout(SECOND, emptied).await.is_ok());
+}
