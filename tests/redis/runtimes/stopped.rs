@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use futures_util::poll;
+use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{Backend as _, LockKey, LockManager, RedisBackend};
 
@@ -132,6 +133,49 @@ fn stopped_subscriber_delays_no_notification() {
             let granted = granted.unwrap_or_else(|_| panic!("{waited:?}"));
             drop(granted.unwrap());
         });
+    });
+}
+
+/// The waiter subscribed before the runtime of the subscriptions ends, and no other begins to wait.
+#[test]
+fn end_of_subscriber_delays_no_earlier_waiter() {
+    let server = RedisServer::start();
+    let ending = Runtime::new().unwrap();
+    current_thread().block_on(async {
+        // Commands go over the thread of the crate, so their connection does not end.
+        let locks = patient(server.url()).await;
+        let there = manager(server.url(), LEASE).await;
+        let first = there.acquire("first").await.unwrap();
+        let guard = there.acquire("k").await.unwrap();
+        // The first watch, which chooses the runtime.
+        let wait = locks.acquire("first").into_future();
+        let wait = ending.spawn(wait);
+        eventually("first subscription", || subscribers(&server, "first") == 1).await;
+        let mut waiting = Box::pin(locks.acquire("k").into_future());
+        tokio::select! {
+            _ = &mut waiting => panic!("granted twice"),
+            () = eventually("subscribed", || subscribers(&server, "k") == 1) => {}
+        }
+        let connections = || {
+            let clients = server.clients("pubsub").into_iter();
+            let id = |line: String| line.split(' ').next().unwrap().to_owned();
+            clients.map(id).collect::<Vec<_>>()
+        };
+        let ended = connections();
+        ending.shutdown_background();
+        assert!(wait.await.unwrap_err().is_cancelled());
+        let is_restored = || {
+            let replaced = connections().iter().all(|id| !ended.contains(id));
+            replaced && subscribers(&server, "k") == 1
+        };
+        tokio::select! {
+            _ = &mut waiting => panic!("granted twice"),
+            () = eventually("subscribed again", is_restored) => {}
+        }
+        guard.release().await.unwrap();
+        // The next attempt by the clock is 800 ms away or more.
+        drop(timeout(600 * MS, waiting).await.expect("notified").unwrap());
+        drop(first);
     });
 }
 

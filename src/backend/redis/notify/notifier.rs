@@ -1,7 +1,7 @@
 //! The handle of a subscription connection.
 //!
 //! A background task owns the connection. The first watch starts the task, which ends some seconds after
-//! the last waiter left. If the task ends with its runtime, the next watch starts another.
+//! the last waiter left.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,10 +37,7 @@ impl Notifier {
         let start = !std::mem::replace(&mut topics.running, true);
         drop(topics);
         if start {
-            self.shared
-                .network
-                .background
-                .spawn(Task::new(&self.shared).run());
+            Task::start(&self.shared);
         } else {
             self.shared.changed.notify_one();
         }

@@ -78,29 +78,48 @@ fn pause_after(error: &BackendError, failures: u32) -> Duration {
     }
 }
 
-/// The task. After every exit, also with its runtime, the next watch can start another.
+/// The task. After every exit, the next watch can start another.
+///
+/// It begins in the runtime of the first watch, if that has threads of its own: a message then wakes its waiter
+/// without a change of threads. If that runtime ends, a task on the thread of this crate serves the waiters of other
+/// runtimes. If all its threads block, these wait for their next attempt.
 pub(super) struct Task {
     shared: Arc<Shared>,
+    /// The task runs in the runtime of a caller, which may end.
+    near: bool,
     /// The task is over. The topics belong to the next one.
     over: AtomicBool,
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
-        if !self.over.load(Ordering::Relaxed) {
-            let mut topics = self.shared.topics();
-            topics.running = false;
-            topics.disconnected();
+        if self.over.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut topics = self.shared.topics();
+        topics.disconnected();
+        topics.running = self.near && !topics.closed && !topics.is_empty();
+        if topics.running {
+            drop(topics);
+            let background = self.shared.network.background;
+            background.spawn(Self::new(&self.shared, false).run());
         }
     }
 }
 
 impl Task {
-    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+    fn new(shared: &Arc<Shared>, near: bool) -> Self {
         Self {
             shared: Arc::clone(shared),
+            near,
             over: AtomicBool::new(false),
         }
+    }
+
+    /// Starts the task. The caller has set `running`.
+    pub(super) fn start(shared: &Arc<Shared>) {
+        let background = shared.network.background;
+        background.spawn_io_near(Self::new(shared, true).run());
     }
 
     pub(super) async fn run(self) {
