@@ -46,7 +46,6 @@
 //! Without the feature, [`LockLayer::on_reject`](crate::LockLayer::on_reject) can log
 //! [`LockRejection::error`](crate::LockRejection::error) and its sources, which contain the cause.
 //!
-//!
 //! | level | message | meaning |
 //! |---|---|---|
 //! | `error` | `lock layer misconfigured`, with the field `problem` | no request to a route has a key, once per layer; or a handler extracts what no layer provides, once per extractor |
@@ -77,7 +76,7 @@
 //! `db.operation.batch.size` of a call for several locks, `server.address`, `server.port`, `error.type`, and
 //! `db.response.status_code` if the server rejects the call. Calls that undo an acquire without a reply have no span.
 //!
-//! The target of these events and spans is `tower_lock`, unless the table names another one.
+//! The targets of these events and spans begin with `tower_lock`, unless the table names another one.
 //!
 //! No event contains a key, an owner or a password. To find out which keys are busy, log the path of requests that
 //! receive 409 in the service itself, or set [`trace_keys`](crate::LockManagerBuilder::trace_keys), which writes keys or
@@ -94,7 +93,7 @@
 //! | 429 `too-many-waiters` | 1,024 acquires wait for this key | find the client that repeats its request; raise [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) only with a reason |
 //! | 503 `lock-overload` | 65,536 acquires wait in this manager | as above, over all keys: [`max_waiters`](crate::LockManagerBuilder::max_waiters) |
 //! | 503 `lock-unavailable` with `Retry-After` | the server did not reply within the wait | read the `cause` of the event `lock store unreachable` in the log; check the network, the load and the failover of the server |
-//! | 503 `lock-unavailable` without `Retry-After` | the server rejects this client | read the `cause` of the event `locks cannot be acquired` in the log; check the password, the [permissions](super::redis#permissions) and the certificate. A command that is denied inside a script has no name in the `cause`: `ACL LOG` on the server names it as `object` |
+//! | 503 `lock-unavailable` without `Retry-After` | the server rejects this client | read the `cause` of the event `locks cannot be acquired` in the log; check the password, the [permissions](super::redis#permissions) and the certificate. A command that is denied inside a script, a channel or a key has no name in the `cause`: `ACL LOG` on the server names it as `object` |
 //! | 408 or 413 | [`read_body_first`](crate::LockLayer::read_body_first) rejected a body | raise its deadline or limit if the clients are right |
 //! | 503 `shutting-down` | this instance is ending | nothing: another instance serves the retry |
 //! | 500 `lock-lost` | the lock was lost while the handler ran | see the next section |

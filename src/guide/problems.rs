@@ -26,7 +26,8 @@
 //!
 //! Status 503. The store of the locks did not reply within the wait, or rejects this server. Nothing was done. With
 //! `Retry-After`, send the request again after it. Without, an operator must first change the configuration; the log
-//! of the server names the cause. [`operations`](crate::guide#topics) lists the steps for operators.
+//! of the service names the cause if the service has the feature `tracing` and a subscriber.
+//! [`operations`](super::operations#what-to-do-when) lists the steps for operators.
 //!
 //! # shutting-down
 //!
