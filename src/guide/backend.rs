@@ -130,8 +130,9 @@
 //! - The blocking command continues if its future is dropped. Do not put a `timeout` around it: a `release` could then
 //!   overtake the `try_acquire`. Bound the blocking call instead.
 //! - Commands borrow their requests, and the closure must be `'static`: clone the request or the slice first.
-//! - Several processes also exclude each other: a file lock (`File::lock`) on a file beside the data, held from the
-//!   read to the write. Write the data to another file and rename it, so that a crash leaves the old or the new one.
+//! - Several processes also exclude each other: a file lock (`File::try_lock`, until a deadline below the response
+//!   timeout) on a file beside the data, held from the read to the write. Write the data to another file and rename it,
+//!   so that a crash leaves the old or the new one.
 //! - The times of a shared store are those of one clock, as milliseconds since 1970 (`SystemTime`). tokio's `Instant`
 //!   has no meaning in another process.
 //!

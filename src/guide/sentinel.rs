@@ -63,6 +63,7 @@
 //! | `SENTINEL FAILOVER` | the old primary accepts writes for many seconds; the backend leaves it when a majority of the sentinels names the new one, and loses the writes of about the last second |
 //! | a primary is cut off together with some clients | it grants locks to them until it stops accepting writes: see `min-replicas-to-write` below |
 //! | no primary is elected yet | an acquire waits, and ends as `Unavailable` (503 with `Retry-After`) after its wait |
+//! | the new primary has fewer replicas than `min-replicas-to-write` or `min_replicas` | no lock is granted until a replica joins; clients receive 503 or 409 |
 //! | the failover takes less than two thirds of the watchdog timeout | the surviving locks are renewed at the new primary, and waiters are served within 1 s |
 //! | the failover takes longer | all locks are lost |
 //!
@@ -76,8 +77,8 @@
 //! |---|---|
 //! | `maxmemory-policy noeviction`, also on the replicas | as on [one server](super::one_server) |
 //! | `appendonly yes`, also on the primary | a primary that restarts empty before the sentinels notice makes its replicas empty |
-//! | `min-replicas-to-write 1`, `min-replicas-max-lag` | a primary that is cut off stops accepting writes after this lag |
-//! | `down-after-milliseconds`, `failover-timeout` | together below two thirds of the watchdog timeout; requests whose wait is longer than the failover wait through it |
+//! | `min-replicas-to-write 1`, `min-replicas-max-lag`, with two replicas or more | a primary that is cut off stops accepting writes after this lag. With one replica, the elected one has none, so it rejects all writes until the failed server is back |
+//! | `down-after-milliseconds`, `failover-timeout` | together below two thirds of the watchdog timeout, such as 5 s and 10 s for the default of 30 s; those of Redis are longer. A failover takes `down-after-milliseconds` and 1 s to 3 s; requests whose wait is longer wait through it |
 //! | the user of the URL on the primary and on every replica | Redis does not replicate users |
 //! | an odd number of sentinels, at least three, on different machines; all of them in the URL, each once | a majority has to agree |
 //!
