@@ -1,5 +1,6 @@
 //! The meaning of the errors that a server replies with, and of those that opening a connection ends with.
 
+#[cfg(feature = "redis-tls")]
 use std::error::Error;
 use std::time::Duration;
 
