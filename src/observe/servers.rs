@@ -97,12 +97,14 @@ impl Reporter {
     #[cfg_attr(not(feature = "dashboard"), allow(unused_variables))]
     pub(crate) fn outage_begins(&self, cause: &(dyn Error + 'static)) {
         if let Some(state) = &self.state {
+            #[cfg(feature = "dashboard")]
+            let cause = with_causes(cause).chars().take(CAUSE).collect();
             let mut state = lock(state);
             state.outages += 1;
             state.incidents += 1;
             #[cfg(feature = "dashboard")]
             {
-                state.cause = with_causes(cause).chars().take(CAUSE).collect();
+                state.cause = cause;
             }
         }
     }
