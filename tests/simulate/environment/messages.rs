@@ -2,7 +2,8 @@
 
 use tower_lock::backend::{Hint, HintSender};
 
-use super::{Environment, WireEvent, Wires, number};
+use super::wires::{WireEvent, Wires};
+use super::{Environment, number};
 use crate::store::Transfer;
 use crate::time::{MS, Time};
 
