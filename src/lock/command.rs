@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::attempt::{Attempt, Replied, Reply};
+use super::attempt::{Attempt, Replied, Reply, unanswered};
 use super::claim::Terms;
 use super::clock::{Moment, Span};
 use super::engine::Engine;
@@ -88,7 +88,7 @@ pub(super) fn judge(engine: &Engine, replied: Replied) -> (Outcome, Option<(Leas
         outcome,
     } = replied;
     let number = LeaseNumber::of(lease);
-    let unresolved = Some((number, terms.ttl));
+    let unresolved = Some((number, unanswered(terms.ttl)));
     match outcome {
         Ok(Contended::Granted { counter }) => {
             let per_counter = engine.backend.tokens_per_counter();

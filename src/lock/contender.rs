@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use pause::FIRST_BACKOFF;
 
-use super::attempt::{Attempt, Replied};
+use super::attempt::{Attempt, Replied, unanswered};
 use super::clock::Moment;
 use super::command::{Outcome, contend, judge};
 use super::effect::Wakeup;
@@ -142,8 +142,6 @@ impl AcquireLoop {
             let place = self.place_after(sent, &replied);
             let (outcome, unresolved) = judge(&self.engine, replied);
             if let Some((lease, ttl)) = unresolved {
-                // The attempt may have entered the queue.
-                let ttl = ttl.max(PLACE);
                 self.engine.resolve(&self.key, lease, ttl, self.home);
             }
             let Self {
@@ -268,7 +266,8 @@ impl AcquireLoop {
             let (engine, key, id) = (Arc::clone(&self.engine), self.key.clone(), home.id);
             home.runtime.spawn(async move {
                 let replied = poll_fn(|cx| attempt.poll_reply(cx)).await;
-                let (lease, ttl) = (LeaseNumber::of(replied.lease), replied.terms.ttl);
+                let lease = LeaseNumber::of(replied.lease);
+                let ttl = unanswered(replied.terms.ttl);
                 if !matches!(replied.outcome, Ok(Contended::Waiting { queued: None, .. })) {
                     engine.resolve(&key, lease, ttl, id);
                 }

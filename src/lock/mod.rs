@@ -90,7 +90,8 @@
 //!   releases as there are other processes.
 //! - This process has at most one place in the backend's queue of a key, under one lease id. It keeps the
 //!   place until the lease is granted or left. After an unknown result, the lease is released until the
-//!   backend replies or the lease must have expired, and the next attempt has another id.
+//!   backend replies or the lease must have expired, and the next attempt has another id. A command without a reply
+//!   may take effect up to a minute later: a server that was stopped continues with the commands in its buffers.
 //! - A message of the backend grants a lease only if its counter shows that the transfer came after the last
 //!   attempt under this lease that was answered. The loop keeps the counter of that reply, and so does no other
 //!   loop. The lease then lasts for the TTL of a transfer, counted from before that attempt was sent.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::time::timeout_at;
 
+use super::attempt::unanswered;
 use super::claim::HoldId;
 use super::clock::Moment;
 use super::effect::{Effects, Outgoing, Report, Work};
@@ -372,7 +373,7 @@ async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, ord
         // The lease may be kept or released; a plain release resolves both.
         Err(error) => {
             if error.may_have_taken_effect() {
-                engine.resolve(&key, place, PLACE, home);
+                engine.resolve(&key, place, unanswered(PLACE), home);
             }
             engine.event(&key, |lane, _| lane.return_is_resent(number));
             release(engine, home, vec![(key, outgoing)]).await;

@@ -134,3 +134,17 @@ async fn unknown_acquires_of_one_key_cause_no_storm() {
 async fn unknown_acquires_of_many_keys_cause_no_storm() {
     clean_up_is_bounded(|n| format!("k{n}")).await;
 }
+
+/// The outage is longer than the lease. A server that was stopped executes the commands in its buffers when it
+/// continues.
+#[tokio::test(start_paused = true)]
+async fn unknown_acquire_is_released_after_long_outage() {
+    let store = Unanswering::default();
+    let locks = LockManager::builder(store.clone()).watchdog_timeout(SECOND);
+    let locks = locks.build().unwrap();
+    locks.acquire("k").no_wait().await.unwrap_err();
+    sleep(OUTAGE).await;
+    store.seen(|seen| seen.recovered = true);
+    sleep(2 * SECOND).await;
+    store.seen(|seen| assert_eq!((seen.acquired.len(), seen.released.len()), (1, 1)));
+}

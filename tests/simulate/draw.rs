@@ -32,6 +32,7 @@ pub const CLASSES: &[&str] = &[
     "refused",
     "late",
     "hung",
+    "stopped",
     "hints",
     "recovery",
     "messages",
@@ -358,13 +359,26 @@ impl Draw<'_> {
     }
 
     fn trouble(&mut self, plan: &Plan, pause: Ms) -> Option<What> {
-        let (class, kind) = match self.random.u8(..6) {
+        let (class, kind) = match self.random.u8(..8) {
             0 => ("lost", Trouble::RequestLost),
             1 | 2 => ("lost", Trouble::ReplyLost),
             3 => ("late", Trouble::ReplyLate(self.span(10, 2_000))),
             4 => ("refused", Trouble::Refused),
-            _ => ("hung", Trouble::Hung),
+            5 => ("hung", Trouble::Hung),
+            _ => ("stopped", Trouble::Stopped),
         };
+        if kind == Trouble::Stopped {
+            let what = What::Trouble {
+                manager: None,
+                key: None,
+                command: None,
+                // Mostly longer than a lease, so that commands take effect after it.
+                pause: self.span(1_000, 12_000),
+                share: 100,
+                kind,
+            };
+            return self.weights.has(class).then_some(what);
+        }
         let one = self.random.bool();
         let manager = self.random.usize(..plan.managers.len());
         let few = self.random.u8(..3) == 0;

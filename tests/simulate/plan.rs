@@ -185,6 +185,10 @@ pub enum Trouble {
     Refused,
     /// Takes effect when the trouble ends.
     Hung,
+    /// As when the store is stopped. The commands that reach its buffers are [`Hung`](Self::Hung). Their
+    /// connections are replaced after the response timeout, and no new one is established, so later commands fail
+    /// and are not sent.
+    Stopped,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

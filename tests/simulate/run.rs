@@ -288,6 +288,7 @@ impl Simulation {
                 share,
                 kind,
             } => environment.add_weather(Weather {
+                from: awake,
                 until: awake + ms(pause),
                 manager,
                 key,
@@ -320,7 +321,13 @@ impl Simulation {
                 }
             }
             environment.set_current(OUTSIDE, OUTSIDE);
-            if runtimes.iter().all(|runtime| runtime.mode() == Mode::Ended) {
+            // The engine does not know a runtime in which no actor ran.
+            let has_actors = |n| {
+                let mut actors = environment.plan.actors.iter();
+                actors.any(|actor| (actor.manager, actor.runtime) == (manager, n))
+            };
+            let mut runtimes = runtimes.iter().enumerate();
+            if runtimes.all(|(n, runtime)| runtime.mode() == Mode::Ended || !has_actors(n)) {
                 rescued.push(manager);
             }
         }

@@ -7,10 +7,11 @@ use tokio::sync::Notify;
 use super::state::{Contending, Driver, Lane, Phase, Seen, YIELDING};
 use super::tenure::TAKE_OVER;
 use crate::Error;
+use crate::lock::attempt::unanswered;
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Wakeup, Work};
 use crate::lock::lease::{Lease, LeaseNumber};
-use crate::lock::yielded::{PLACE, Yielded};
+use crate::lock::yielded::Yielded;
 use crate::task::RuntimeId;
 
 impl Contending {
@@ -165,7 +166,7 @@ impl Lane {
             && let Some((lease, ttl)) = attempt.take()
             && let Some(home) = self.home
         {
-            let ttl = ttl.max(PLACE);
+            let ttl = unanswered(ttl);
             effects.work.push(Work::Resolve { lease, ttl, home });
             return None;
         }

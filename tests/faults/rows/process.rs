@@ -94,7 +94,7 @@ async fn stopped(run: &mut Run, clock: Option<SuspendedClock>) {
     let keys = THEIRS.map(ToOwned::to_owned);
     let (mut child, name) = another_process(run, &keys, clock).await;
     // Just after a renewal, no further renewal is between its decision and its command.
-    let renewals = |run: &Run| wire::renewals_of(&run.wire(), &name);
+    let renewals = |run: &Run| wire::renewals_of(&run.wire_with(&name), &name);
     let just_now = |at: SystemTime| at.elapsed().is_ok_and(|ago| ago < 100 * MS);
     eventually("it renews", || {
         renewals(run).last().copied().is_some_and(just_now)

@@ -135,6 +135,12 @@ impl Run {
         self.monitors.iter().flat_map(Monitor::all_lines).collect()
     }
 
+    /// As [`wire`](Self::wire), but only the commands that contain a text.
+    pub(crate) fn wire_with(&self, text: &str) -> Vec<String> {
+        let lines = self.monitors.iter().map(|it| it.lines_with(text));
+        lines.flatten().collect()
+    }
+
     /// The process received no grant from this moment until now, or had no outage. It must run before the
     /// fault ends, because a grant just after the end would count.
     pub(crate) fn expect_silence(&mut self, process: usize, since: Instant) {

@@ -13,6 +13,7 @@ use crate::time::{MS, RESPONSE_TIMEOUT, Time};
 /// What a command meets, for as long as it lasts.
 #[derive(Debug, Clone)]
 pub struct Weather {
+    pub from: Time,
     pub until: Time,
     pub manager: Option<usize>,
     pub key: Option<usize>,
@@ -81,9 +82,19 @@ impl Environment {
         self.wires.lock().unwrap().no_hints_until = until;
     }
 
-    /// From here on nothing is lost, refused or late.
+    /// From here on nothing is lost, refused or late. What hangs takes effect now.
     pub fn heal(&self) {
-        self.wires.lock().unwrap().healthy = true;
+        let awake = self.awake();
+        let mut wires = self.wires.lock().unwrap();
+        wires.healthy = true;
+        for ((at, number), event) in std::mem::take(&mut wires.events) {
+            let at = match event {
+                WireEvent::Effect(_) => at.min(awake),
+                _ => at,
+            };
+            wires.events.insert((at, number), event);
+        }
+        wires.last_effect.clear();
     }
 
     /// Sends a command. The reply comes through the receiver, if it is not lost.
@@ -114,12 +125,14 @@ impl Environment {
         let mut refused = vec![false; items.len()];
         let mut arrives = true;
         let mut answered = true;
+        let mut connects = true;
         for (trouble, until, key) in &troubles {
             match trouble {
                 Trouble::RequestLost => arrives = false,
                 Trouble::ReplyLost => answered = false,
                 Trouble::ReplyLate(late) => reply_after += MS * i64::try_from(*late).unwrap(),
                 Trouble::Hung => effect_at = effect_at.max(*until),
+                Trouble::Stopped => connects = false,
                 Trouble::Refused => {
                     for (item, refused) in items.iter().zip(&mut refused) {
                         *refused |= key.is_none_or(|key| key == item.key);
@@ -127,14 +140,15 @@ impl Environment {
                 }
             }
         }
-        for item in &items {
-            let last = wires
-                .last_effect
-                .entry((manager, item.key))
-                .or_insert(awake);
-            effect_at = effect_at.max(*last);
+        if connects {
+            let lasts = items.iter().map(|item| (manager, item.key));
+            let lasts = lasts.filter_map(|key| wires.last_effect.get(&key).copied());
+            effect_at = lasts.fold(effect_at, Time::max);
+        } else {
+            effect_at = awake + there;
+            refused.fill(true);
         }
-        if arrives {
+        if arrives && connects {
             for item in &items {
                 wires.last_effect.insert((manager, item.key), effect_at);
             }
@@ -295,8 +309,13 @@ impl Wires {
                 && weather.command.is_none_or(|of| of == command)
                 && (weather.key).is_none_or(|key| items.iter().any(|item| item.key == key))
                 && random.u64(0..100) < weather.share;
+            let is_buffered = awake < weather.from + RESPONSE_TIMEOUT;
+            let kind = match weather.kind {
+                Trouble::Stopped if is_buffered => Trouble::Hung,
+                kind => kind,
+            };
             if meets {
-                troubles.push((weather.kind, weather.until, weather.key));
+                troubles.push((kind, weather.until, weather.key));
             }
         }
         troubles

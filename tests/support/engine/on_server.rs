@@ -151,6 +151,13 @@ impl Monitor {
         lines.clone()
     }
 
+    /// Returns the commands so far that contain a text. A test that asks often copies only these.
+    pub(crate) fn lines_with(&self, text: &str) -> Vec<String> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let with_text = lines.iter().filter(|line| line.contains(text));
+        with_text.cloned().collect()
+    }
+
     /// Returns all commands from before this call.
     pub(crate) async fn lines_until_now(&self, server: &RedisServer) -> Vec<String> {
         let mark = uuid::Uuid::new_v4().to_string();
