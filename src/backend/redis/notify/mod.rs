@@ -5,6 +5,8 @@
 //! | `notifier` | the handle |
 //! | `shared` | what the handle and the task share |
 //! | `task` | the task that owns the connection |
+//! | `rejections` | the rejected channels and their backoff |
+//! | `subscribe` | begins and ends the subscriptions to channels |
 //! | `topics` | the watched channels and their waiters |
 //! | `subscription` | the channels of one lock, and its waiters |
 //! | `pub_sub` | the commands of plain and of sharded channels |
@@ -15,7 +17,9 @@ mod notifier;
 mod pub_sub;
 mod publish;
 mod recovery;
+mod rejections;
 mod shared;
+mod subscribe;
 mod subscription;
 mod task;
 mod topics;

@@ -4,18 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep_until};
 
-use super::pub_sub::{ask, ping};
+use super::pub_sub::ping;
+use super::rejections::{Rejections, STEADY, pause_after};
 use super::shared::Shared;
-use super::subscription::Subscription;
 use super::topics::MAX_BATCH;
-use crate::backend::redis::command::{Cause, CommandError, unavailable};
-use crate::backend::redis::connection::{Messages, backoff};
-use crate::backend::{BackendError, BackendErrorKind, Hints};
+use crate::backend::redis::command::{Cause, unavailable};
+use crate::backend::redis::connection::Messages;
+use crate::backend::{BackendError, Hints};
 use crate::jitter::jittered;
 
 /// How long the connection outlives its last subscription.
@@ -26,56 +25,12 @@ const SWEEP: Duration = Duration::from_millis(250);
 const PING: Duration = Duration::from_secs(3);
 /// The interval of hints to waiters without notifications.
 const POLL: Duration = Duration::from_millis(500);
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-const LONGEST_BACKOFF: Duration = Duration::from_millis(500);
-/// A connection that ends sooner than this counts as a further failure.
-const STEADY: Duration = Duration::from_secs(2);
-/// A rejected client needs a person, not a retry.
-const REFUSED_BACKOFF: Duration = Duration::from_secs(5);
 
 /// The reason that a connection is no longer served.
 enum End {
     /// There is no waiter, or the notifier was dropped.
     Finished,
     Broken,
-}
-
-/// The rejected channels of a connection, which are subscribed to again after a backoff.
-#[derive(Default)]
-struct Rejections {
-    /// The number of consecutive rounds with a rejection.
-    rounds: u32,
-    retry_at: Option<Instant>,
-}
-
-impl Rejections {
-    fn add(&mut self, error: &BackendError) {
-        if self.retry_at.is_none() {
-            self.rounds += 1;
-            self.retry_at = Some(Instant::now() + pause_after(error, self.rounds));
-        }
-    }
-
-    /// Returns `true` once when the backoff has passed.
-    fn are_due(&mut self) -> bool {
-        self.retry_at.take_if(|at| *at <= Instant::now()).is_some()
-    }
-
-    /// Returns `true` unless there are rejected channels.
-    fn are_over(&mut self) -> bool {
-        let over = self.retry_at.is_none();
-        if over {
-            self.rounds = 0;
-        }
-        over
-    }
-}
-
-fn pause_after(error: &BackendError, failures: u32) -> Duration {
-    match error.kind() {
-        BackendErrorKind::Unavailable => backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF),
-        _ => backoff(failures, STEADY, REFUSED_BACKOFF),
-    }
 }
 
 /// The task. After every exit, the next watch can start another.
@@ -220,7 +175,7 @@ impl Task {
             }
             let left = self.shared.topics().take_left();
             for ended in left.chunks(MAX_BATCH) {
-                self.unsubscribe(&messages, ended).await?;
+                self.shared.unsubscribe(&messages, ended).await?;
                 self.shared.topics().unsubscribed(ended);
                 last_message = Instant::now();
             }
@@ -236,7 +191,7 @@ impl Task {
             while self.shared.topics().are_wanted() {
                 let wanted = self.shared.topics().next_wanted();
                 if !wanted.is_empty() {
-                    if let Some(error) = self.subscribe(&messages, wanted).await? {
+                    if let Some(error) = self.shared.subscribe(&messages, wanted).await? {
                         rejections.add(&error);
                     }
                     last_message = Instant::now();
@@ -261,96 +216,6 @@ impl Task {
                 return Ok(End::Broken);
             }
         }
-    }
-
-    /// Begins or ends subscriptions concurrently, and returns the rejection of each one, if any.
-    async fn commands(
-        &self,
-        messages: &Messages,
-        subscriptions: &[Subscription],
-        begin: bool,
-    ) -> Result<Vec<Option<CommandError>>, BackendError> {
-        let replies = subscriptions.iter().map(|subscription| async move {
-            let mut names = subscription.names();
-            if !begin {
-                names.reverse();
-            }
-            // One command per name: the replies to a command about several names are not counted.
-            let commands = self.shared.kinds.iter().flat_map(|&kind| {
-                let command = move |name: &String| match begin {
-                    true => kind.subscribe(name),
-                    false => kind.unsubscribe(name),
-                };
-                names.iter().map(command)
-            });
-            let replies = commands.map(|command| async move {
-                match ask(&messages.connection, &command).await {
-                    Ok(()) => Ok(None),
-                    Err(error) if error.is_rejection() => Ok(Some(error)),
-                    Err(error) => Err(BackendError::from(error)),
-                }
-            });
-            let rejections = try_join_all(replies).await?;
-            Ok(rejections.into_iter().flatten().next())
-        });
-        self.shared.within(try_join_all(replies)).await
-    }
-
-    /// Subscribes to channels. Returns the rejection of one of them, if the server rejected any. A rejected
-    /// channel stays unconfirmed and unwanted, and affects no other.
-    async fn subscribe(
-        &self,
-        messages: &Messages,
-        mut subscriptions: Vec<Subscription>,
-    ) -> Result<Option<BackendError>, BackendError> {
-        let replies = self.commands(messages, &subscriptions, true);
-        let mut replies = replies.await?.into_iter();
-        let mut rejection = None;
-        let mut moved = false;
-        let outage = &self.shared.outage;
-        subscriptions.retain(|subscription| match replies.next().flatten() {
-            None => true,
-            // The channel becomes wanted again when the cluster has a new map.
-            Some(CommandError::Elsewhere { .. }) => {
-                moved = true;
-                false
-            }
-            Some(error) => {
-                moved |= error.is_topological();
-                let error = BackendError::from(error);
-                // Another node may have the channel soon. A permission is missing until the channel is confirmed.
-                match error.kind() {
-                    BackendErrorKind::Unavailable => outage.begin(&error),
-                    _ => outage.begin_for(subscription.hash_code(), &error),
-                }
-                rejection = Some(error);
-                false
-            }
-        });
-        self.shared.topics().confirm(&subscriptions);
-        for confirmed in &subscriptions {
-            outage.end_for(confirmed.hash_code());
-        }
-        if moved {
-            self.shared.report_moved();
-        }
-        Ok(rejection)
-    }
-
-    async fn unsubscribe(
-        &self,
-        messages: &Messages,
-        subscriptions: &[Subscription],
-    ) -> Result<(), BackendError> {
-        let replies = self.commands(messages, subscriptions, false);
-        for rejection in replies.await?.into_iter().flatten() {
-            // A node ends the sharded subscriptions of a slot that it no longer serves.
-            let ended = matches!(rejection, CommandError::Elsewhere { .. });
-            if !ended && !rejection.is_topological() {
-                return Err(rejection.into());
-            }
-        }
-        Ok(())
     }
 
     /// Dispatches messages until the next sweep or the next change of the topics. Returns `false` when the

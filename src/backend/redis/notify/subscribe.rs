@@ -1,0 +1,102 @@
+//! Begins and ends the subscriptions to channels.
+
+use futures_util::future::try_join_all;
+
+use super::pub_sub::ask;
+use super::shared::Shared;
+use super::subscription::Subscription;
+use crate::backend::redis::command::CommandError;
+use crate::backend::redis::connection::Messages;
+use crate::backend::{BackendError, BackendErrorKind};
+
+impl Shared {
+    /// Subscribes to channels. Returns the rejection of one of them, if the server rejected any. A rejected
+    /// channel stays unconfirmed and unwanted, and affects no other.
+    pub(super) async fn subscribe(
+        &self,
+        messages: &Messages,
+        mut subscriptions: Vec<Subscription>,
+    ) -> Result<Option<BackendError>, BackendError> {
+        let replies = self.commands(messages, &subscriptions, true);
+        let mut replies = replies.await?.into_iter();
+        let mut rejection = None;
+        let mut moved = false;
+        let outage = &self.outage;
+        subscriptions.retain(|subscription| match replies.next().flatten() {
+            None => true,
+            // The channel becomes wanted again when the cluster has a new map.
+            Some(CommandError::Elsewhere { .. }) => {
+                moved = true;
+                false
+            }
+            Some(error) => {
+                moved |= error.is_topological();
+                let error = BackendError::from(error);
+                // Another node may have the channel soon. A permission is missing until the channel is confirmed.
+                match error.kind() {
+                    BackendErrorKind::Unavailable => outage.begin(&error),
+                    _ => outage.begin_for(subscription.hash_code(), &error),
+                }
+                rejection = Some(error);
+                false
+            }
+        });
+        self.topics().confirm(&subscriptions);
+        for confirmed in &subscriptions {
+            outage.end_for(confirmed.hash_code());
+        }
+        if moved {
+            self.report_moved();
+        }
+        Ok(rejection)
+    }
+
+    pub(super) async fn unsubscribe(
+        &self,
+        messages: &Messages,
+        subscriptions: &[Subscription],
+    ) -> Result<(), BackendError> {
+        let replies = self.commands(messages, subscriptions, false);
+        for rejection in replies.await?.into_iter().flatten() {
+            // A node ends the sharded subscriptions of a slot that it no longer serves.
+            let ended = matches!(rejection, CommandError::Elsewhere { .. });
+            if !ended && !rejection.is_topological() {
+                return Err(rejection.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins or ends subscriptions concurrently, and returns the rejection of each one, if any.
+    async fn commands(
+        &self,
+        messages: &Messages,
+        subscriptions: &[Subscription],
+        begin: bool,
+    ) -> Result<Vec<Option<CommandError>>, BackendError> {
+        let replies = subscriptions.iter().map(|subscription| async move {
+            let mut names = subscription.names();
+            if !begin {
+                names.reverse();
+            }
+            // One command per name: the replies to a command about several names are not counted.
+            let commands = self.kinds.iter().flat_map(|&kind| {
+                let command = move |name: &String| match begin {
+                    true => kind.subscribe(name),
+                    false => kind.unsubscribe(name),
+                };
+                names.iter().map(command)
+            });
+            let replies = commands.map(|command| async move {
+                match ask(&messages.connection, &command).await {
+                    Ok(()) => Ok(None),
+                    Err(error) if error.is_rejection() => Ok(Some(error)),
+                    Err(error) => Err(BackendError::from(error)),
+                }
+            });
+            let rejections = try_join_all(replies).await?;
+            Ok(rejections.into_iter().flatten().next())
+        });
+        self.within(try_join_all(replies)).await
+    }
+}
