@@ -13,33 +13,25 @@
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::try_join;
 use redis::{Cmd, Value};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
-use super::backoff::backoff;
 use super::call_span::CallSpan;
 use super::connecting::Connecting;
 use super::dial::Connector;
 use super::link::Link;
 use super::network::Network;
 use super::outage::Outage;
-use super::request::{Reply, Request, Undo, undo};
+use super::request::{Reply, Request, undo};
 use super::state::State;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError, check, is_demoted, unavailable};
 use crate::observe::Part;
 use crate::task::timeout;
-
-/// The time for the reply to a probe or an undo, in response timeouts. After it the link is closed, even if
-/// there is no replacement.
-const PROBE_TIMEOUTS: u32 = 10;
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
 
 pub(crate) struct Connection {
     pub(super) connector: Arc<Connector>,
@@ -316,7 +308,7 @@ impl Connection {
         }
     }
 
-    fn answered(&self, link: &Link) {
+    pub(super) fn answered(&self, link: &Link) {
         // The load keeps the usual case free of writes.
         if self.silent.load(Ordering::Relaxed) {
             self.silent.store(false, Ordering::Relaxed);
@@ -325,76 +317,9 @@ impl Connection {
         self.mark_healthy(link);
     }
 
-    fn mark_healthy(&self, link: &Link) {
+    pub(super) fn mark_healthy(&self, link: &Link) {
         if link.mark_healthy() {
             self.changed.notify_waiters();
-        }
-    }
-
-    /// Reports trouble that was noticed elsewhere: the link is probed, and replaced unless it answers
-    /// first.
-    pub(crate) fn mark_suspect(self: &Arc<Self>, link: &Arc<Link>) {
-        link.mark_suspect();
-        self.probe(link);
-    }
-
-    fn probe(self: &Arc<Self>, link: &Arc<Link>) {
-        if !link.start_probe() {
-            return;
-        }
-        let (connection, link) = (Arc::clone(self), Arc::clone(link));
-        let limit = self.probe_limit();
-        self.network().background.spawn(async move {
-            let ping = redis::cmd("PING");
-            match timeout(limit, link.send(&ping, false)).await {
-                Ok(Ok(_pong)) => {
-                    link.end_probe();
-                    connection.mark_healthy(&link);
-                }
-                Ok(Err(_)) | Err(_) => connection.discard(&link),
-            }
-        });
-    }
-
-    fn probe_limit(&self) -> Duration {
-        self.network().response_timeout * PROBE_TIMEOUTS
-    }
-
-    /// Sends the undo of a command behind the command, on its link, which is kept until the reply.
-    ///
-    /// Without a reply the link is closed, or links that hang would pile up. The server may have read the command
-    /// and not executed it yet, so the undo follows over a link that was opened after the command was sent.
-    fn undo(self: &Arc<Self>, undo: Undo<'_>, link: &Arc<Link>, asking: bool) {
-        let (connection, link) = (Arc::clone(self), Arc::clone(link));
-        let (commands, limit) = ((undo.commands)(), undo.limit);
-        let until = Instant::now() + limit;
-        let limit = limit.min(self.probe_limit());
-        self.network().background.spawn(async move {
-            match timeout(limit, link.undo(&commands, asking)).await {
-                Ok(Ok(())) => connection.answered(&link),
-                Ok(Err(error)) if error.is_rejection() => connection.discard(&link),
-                Ok(Err(_)) | Err(_) => {
-                    connection.discard(&link);
-                    drop(link);
-                    let connection = Arc::downgrade(&connection);
-                    Self::undo_again(connection, &commands, asking, until).await;
-                }
-            }
-        });
-    }
-
-    /// Sends an undo until the server replies, or there is nothing left to undo, or the backend is dropped.
-    async fn undo_again(connection: Weak<Self>, commands: &[Cmd], asking: bool, until: Instant) {
-        let mut failures = 0;
-        while Instant::now() < until
-            && let Some(connection) = connection.upgrade()
-        {
-            match connection.send_undo(commands, asking).await {
-                Err(error) if !error.is_rejection() => failures += 1,
-                _ => return,
-            }
-            drop(connection);
-            sleep(backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF)).await;
         }
     }
 

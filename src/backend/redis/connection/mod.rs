@@ -7,6 +7,7 @@
 //! | `pools` | the pool of the current server |
 //! | `link` | one multiplexed connection |
 //! | `handle`, `state`, `connecting` | the current link for commands, and its replacement |
+//! | `unanswered` | what follows a command without a reply |
 //! | `request` | a command, its undo and its reply |
 //! | `network` | the settings that all connections share |
 //! | `call_span` | the span of one call of a script |
@@ -30,6 +31,7 @@ mod pools;
 mod request;
 mod server;
 mod state;
+mod unanswered;
 
 pub(crate) use backoff::backoff;
 pub(crate) use call_span::CallSpan;
