@@ -1,0 +1,212 @@
+//! The refresh of the map of slots.
+//!
+//! The map is what two nodes agree on, or else the view that covers the most slots: a node that was cut
+//! off reports the past, or a part. The map is suspect after a reply that contradicts it (`MOVED`), or may
+//! do so (no reply, no connection, `CLUSTERDOWN`). It is then refreshed at short intervals for a while:
+//! a failover ends when a node reports it.
+
+use std::future::pending;
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use super::map::{Map, Range, parse};
+use super::nodes::Cluster;
+use crate::backend::BackendError;
+use crate::backend::redis::command::{Cause, unavailable, unexpected};
+use crate::backend::redis::connection::Connection;
+use crate::jitter::jittered;
+use crate::task::Timer;
+
+/// The interval of refreshes while the map is suspect.
+const REFRESH: Duration = Duration::from_millis(200);
+/// How long the map stays suspect. This is longer than the pause between two attempts of a waiter, so
+/// that the end of a failover is noticed without an attempt.
+const SUSPECT: Duration = Duration::from_secs(2);
+/// How many nodes are asked concurrently, so that a node that hangs does not delay the others.
+const ASKED: usize = 3;
+
+impl Cluster {
+    /// Refreshes the map, which may be wrong, in the background.
+    pub(crate) fn mark_suspect(&self) {
+        *self.suspect_since() = Some(Instant::now());
+        self.start();
+    }
+
+    fn start(&self) {
+        if !self.refreshing.swap(true, Ordering::SeqCst) {
+            let refreshing = Refreshing(Weak::clone(&self.myself));
+            self.settings
+                .node
+                .network
+                .background
+                .spawn(refreshing.run());
+        }
+    }
+
+    fn is_suspect(&self) -> bool {
+        self.suspect_since()
+            .is_some_and(|at| at.elapsed() < SUSPECT)
+    }
+
+    /// Learns the map before the first command, as [`refresh`](Self::refresh).
+    pub(crate) async fn open(&self) -> Result<(), BackendError> {
+        let learned = self.refresh().await;
+        self.leave_seeds();
+        learned
+    }
+
+    /// Asks for the map until two nodes agree, or the other nodes had their time, or all failed.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the map stays as it is.
+    async fn refresh(&self) -> Result<(), BackendError> {
+        let now = self.map();
+        let known = now.nodes.iter().map(|node| &node.connections[0]);
+        let mut connections: Vec<_> = known.map(Arc::clone).collect();
+        // The first node differs each time, because its view may be stale.
+        let first = Uuid::new_v4().as_u128() % connections.len().max(1) as u128;
+        connections.rotate_left(usize::try_from(first).unwrap_or(0));
+        connections.extend(self.seeds(&now));
+        let mut rest = connections.iter();
+        let mut replies: FuturesUnordered<_> = rest.by_ref().take(ASKED).map(ask).collect();
+        let mut views: Vec<Vec<Range>> = Vec::new();
+        let mut failure = unavailable(Cause::Nowhere);
+        // Starts at the first reply, so a node that hangs delays the others by at most this.
+        let mut second_opinion = pin!(pending().boxed());
+        loop {
+            let reply = tokio::select! {
+                reply = replies.next() => reply,
+                () = &mut second_opinion => None,
+            };
+            let Some(reply) = reply else { break };
+            if reply.is_ok() && views.is_empty() {
+                second_opinion.set(Timer::at(Instant::now() + REFRESH).boxed());
+            }
+            match reply {
+                // A node that was cut off, or has just returned, reports the past, or a part.
+                Ok(view) if views.contains(&view) => {
+                    self.learn(&view);
+                    return Ok(());
+                }
+                Ok(view) => views.push(view),
+                Err(error) => {
+                    failure = error;
+                    replies.extend(rest.next().map(ask));
+                }
+            }
+        }
+        // No two nodes agree, or there is only one.
+        match views.iter().max_by_key(|view| covered(view)) {
+            Some(view) => {
+                self.learn(view);
+                Ok(())
+            }
+            None => Err(failure),
+        }
+    }
+
+    fn suspect_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.suspect_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns connections to the seeds that are no known nodes. The name of a seed may resolve to another
+    /// node by now.
+    fn seeds(&self, now: &Map) -> Vec<Arc<Connection>> {
+        let mut connections = self.seed_connections();
+        connections.retain(|it| now.node_at(it.address()).is_none());
+        for seed in &self.settings.seeds {
+            let is_known = now.node_at(&seed.address).is_some();
+            if !is_known && !connections.iter().any(|it| it.address() == seed.address) {
+                connections.push(self.settings.quiet(seed));
+            }
+        }
+        connections.clone()
+    }
+
+    /// Closes the connections to the seeds. While the map is suspect, the next refresh needs them.
+    fn leave_seeds(&self) {
+        self.seed_connections().clear();
+    }
+
+    fn seed_connections(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
+        let connections = self.seed_connections.lock();
+        connections.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces the map.
+    fn learn(&self, view: &[Range]) {
+        let known = self.map();
+        let mut map = Map::default();
+        for range in view {
+            let target = self.target(&range.host, range.port);
+            let node = map.node_at(&target.address);
+            let node = node.or_else(|| known.node_at(&target.address)).cloned();
+            let node = node.unwrap_or_else(|| self.node(&target));
+            map.assign(range.first..=range.last, &node);
+        }
+        let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *current, Arc::new(map));
+        let recovered = before.is_recovered_by(&current);
+        drop(current);
+        self.rehouse(&before);
+        if recovered {
+            self.settings.node.network.recovery.report();
+        }
+    }
+}
+
+async fn ask(connection: &Arc<Connection>) -> Result<Vec<Range>, BackendError> {
+    let mut question = redis::cmd("CLUSTER");
+    question.arg("SLOTS");
+    let reply = connection.query(&question).await?;
+    let address = connection.address().rsplit_once(':');
+    let own_host = address.map_or("", |(host, _)| host.trim_matches(['[', ']']));
+    parse(&reply, own_host).ok_or_else(|| unexpected(&reply))
+}
+
+fn covered(view: &[Range]) -> usize {
+    view.iter()
+        .map(|range| usize::from(range.last - range.first) + 1)
+        .sum()
+}
+
+/// The task that refreshes the map. After every exit another can start.
+struct Refreshing(Weak<Cluster>);
+
+impl Refreshing {
+    async fn run(self) {
+        while let Some(cluster) = self.0.upgrade() {
+            if !cluster.is_suspect() {
+                cluster.leave_seeds();
+                drop(self);
+                // A call that marked the map between the check and the drop found the flag set.
+                if cluster.is_suspect() {
+                    cluster.start();
+                }
+                return;
+            }
+            // On an error the map stays suspect.
+            drop(cluster.refresh().await);
+            drop(cluster);
+            sleep(jittered(REFRESH)).await;
+        }
+    }
+}
+
+impl Drop for Refreshing {
+    fn drop(&mut self) {
+        if let Some(cluster) = self.0.upgrade() {
+            cluster.refreshing.store(false, Ordering::SeqCst);
+        }
+    }
+}
