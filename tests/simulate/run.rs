@@ -1,5 +1,8 @@
 //! Runs one plan in virtual time.
 
+mod clean_up;
+mod events;
+
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -10,18 +13,15 @@ use tokio::time::sleep_until;
 use tower_lock::{LockManager, test_util};
 
 use crate::actor::Actor;
-use crate::environment::{Environment, Managers, OUTSIDE, Weather};
+use crate::environment::{Environment, Managers, OUTSIDE};
 use crate::executor::{Mode, Origin, Runtime, Task};
-use crate::plan::{Event, Ms, Plan, What};
-use crate::time::{MS, SECOND, Time, duration};
+use crate::plan::{Event, Ms, Plan};
+use crate::time::{MS, Time, duration};
 use crate::violation::{Invariant, Violation};
-use crate::wire::{Wire, key};
+use crate::wire::Wire;
 
 /// More polls than any plan takes.
 const MOST_POLLS: usize = 500_000;
-
-/// More than any lease, and than the retries after it.
-const CLEAN_UP: Time = 10 * SECOND;
 
 pub struct Ran {
     pub violation: Option<Violation>,
@@ -240,179 +240,6 @@ impl Simulation {
             timer.as_mut().poll(context)
         })
         .await;
-    }
-
-    fn happen(&mut self, what: What) {
-        let environment = Arc::clone(&self.environment);
-        environment.trace(|| format!("EVENT {what:?}"));
-        let (awake, now) = (environment.awake(), environment.now());
-        match what {
-            What::Idle {
-                manager,
-                runtime,
-                pause,
-            } => environment
-                .runtime(manager, runtime)
-                .pause(awake + ms(pause)),
-            What::Stop { manager, runtime } => environment.runtime(manager, runtime).stop(),
-            What::End {
-                manager,
-                runtime,
-                outside,
-            } => {
-                environment.set_current(manager, runtime);
-                environment.runtime(manager, runtime).end(outside);
-                environment.set_current(OUTSIDE, OUTSIDE);
-            }
-            What::Kill { manager } => {
-                environment.seen.lock().unwrap().kill(manager);
-                let runtimes = environment.runtimes.lock().unwrap()[manager].clone();
-                for runtime in runtimes {
-                    self.graves.extend(runtime.kill());
-                }
-            }
-            What::Suspend(pause) => {
-                environment.suspend(ms(pause));
-                environment.seen.lock().unwrap().resumed = environment.now();
-            }
-            What::StepForward(step) => environment.store.lock().unwrap().step(ms(step), now),
-            What::StepBack(step) => environment.store.lock().unwrap().step(-ms(step), now),
-            What::EmptyRestart => environment.store.lock().unwrap().restart(now),
-            What::Recovery { manager } => environment.store.lock().unwrap().recovered(manager),
-            What::NoHints { pause } => environment.drop_hints_until(awake + ms(pause)),
-            What::Trouble {
-                manager,
-                key,
-                command,
-                pause,
-                share,
-                kind,
-            } => environment.add_weather(Weather {
-                from: awake,
-                until: awake + ms(pause),
-                manager,
-                key,
-                command,
-                share,
-                kind,
-            }),
-        }
-    }
-
-    /// I10: lets every caller go, heals the store, and looks at what is left.
-    async fn clean_up(&mut self) {
-        let environment = Arc::clone(&self.environment);
-        environment.trace(|| "CLEAN UP".to_owned());
-        self.events.clear();
-        environment.heal();
-        let now = environment.now();
-        let mut rescued = Vec::new();
-        for manager in 0..self.managers.len() {
-            if environment.seen.lock().unwrap().killed[manager] {
-                continue;
-            }
-            let runtimes = environment.runtimes.lock().unwrap()[manager].clone();
-            for (n, runtime) in runtimes.iter().enumerate() {
-                environment.set_current(manager, n);
-                runtime.resume(now);
-                match runtime.mode() {
-                    Mode::Stopped => runtime.end(true),
-                    _ => runtime.drop_actors(),
-                }
-            }
-            environment.set_current(OUTSIDE, OUTSIDE);
-            // The engine does not know a runtime in which no actor ran.
-            let has_actors = |n| {
-                let mut actors = environment.plan.actors.iter();
-                actors.any(|actor| (actor.manager, actor.runtime) == (manager, n))
-            };
-            let mut runtimes = runtimes.iter().enumerate();
-            if runtimes.all(|(n, runtime)| runtime.mode() == Mode::Ended || !has_actors(n)) {
-                rescued.push(manager);
-            }
-        }
-        for manager in rescued {
-            self.rescue(manager);
-        }
-        let start = environment.awake();
-        while environment.awake() < start + CLEAN_UP && !self.is_clean() {
-            let step = (environment.awake() + 100 * MS).min(start + CLEAN_UP);
-            self.run_until(step).await;
-            if environment.violation().is_some() {
-                return;
-            }
-        }
-        self.check_clean();
-    }
-
-    /// Gives a process a runtime that runs, and lets the engine know of it.
-    fn rescue(&self, manager: usize) {
-        let id = 1_000 + u64::try_from(manager).unwrap();
-        let runtime = Runtime::new(id, self.environment.now(), &self.environment.alarm);
-        self.environment.runtimes.lock().unwrap()[manager].push(Arc::clone(&runtime));
-        let locks = self.managers[manager].clone();
-        let keys = self.environment.plan.keys;
-        let task = async move {
-            // One that is shut down refuses acquires, and takes up its work here.
-            drop(locks.acquire(key(keys)).no_wait().await);
-            if locks.snapshot() != tower_lock::Snapshot::default() {
-                locks.shutdown(duration(MS)).await;
-            }
-        };
-        runtime.start(Box::pin(task), Origin::Simulation);
-    }
-
-    fn is_clean(&self) -> bool {
-        self.left().is_empty()
-    }
-
-    /// What is left behind, in words.
-    fn left(&self) -> Vec<String> {
-        let environment = &self.environment;
-        let killed = environment.seen.lock().unwrap().killed.clone();
-        let mut left = Vec::new();
-        for (manager, locks) in self.managers.iter().enumerate() {
-            if killed[manager] {
-                continue;
-            }
-            let snapshot = locks.snapshot();
-            if !snapshot.is_idle() {
-                left.push(format!("m{manager} is not idle: {snapshot:?}"));
-            }
-            let runtimes = environment.runtimes.lock().unwrap()[manager].clone();
-            let tasks: usize = runtimes.iter().map(|it| it.engine_tasks()).sum();
-            if tasks > 0 {
-                left.push(format!("m{manager} has {tasks} tasks"));
-            }
-        }
-        let mut store = environment.store.lock().unwrap();
-        for (key, lease) in store.held(environment.now()) {
-            let number = crate::environment::number(lease);
-            let manager = store.records.get(&lease).map(|record| record.manager);
-            left.push(format!("k{key} is held by lease {number} of m{manager:?}"));
-        }
-        for key in 0..environment.plan.keys {
-            let queued = store.queued(key, environment.now()).into_iter();
-            for place in queued.filter(|place| !killed[place.manager]) {
-                let (lease, manager) = (crate::environment::number(place.lease), place.manager);
-                left.push(format!("lease {lease} of m{manager} queues for k{key}"));
-            }
-        }
-        if killed.iter().all(|killed| !killed) {
-            let subscriptions = store.subscriptions();
-            if subscriptions > 0 {
-                left.push(format!("{subscriptions} subscriptions"));
-            }
-        }
-        left
-    }
-
-    fn check_clean(&self) {
-        let left = self.left();
-        if !left.is_empty() {
-            self.environment
-                .violate(Invariant::LeftBehind, || left.join("; "));
-        }
     }
 
     fn tear_down(&mut self) {
