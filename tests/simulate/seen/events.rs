@@ -1,0 +1,264 @@
+//! The events of the actors.
+
+use tower_lock::{ErrorKind, FencingToken, LockGuard, Owner};
+
+use super::{Guard, Releasing, Waiter};
+use crate::environment::Environment;
+use crate::plan::{self, Acquire, Wait};
+use crate::time::{MS, RESPONSE_TIMEOUT, time};
+use crate::violation::Invariant;
+use crate::wire::index;
+
+impl Environment {
+    pub fn acquire_starts(
+        &self,
+        manager: usize,
+        runtime: usize,
+        acquire: &Acquire,
+        owner: Option<Owner>,
+    ) -> u64 {
+        let now = self.now();
+        let mut seen = self.seen.lock().unwrap();
+        let id = seen.id();
+        for key in &acquire.keys {
+            seen.hinted(manager, *key, now);
+        }
+        let wait = match acquire.wait {
+            Wait::Never => Some(RESPONSE_TIMEOUT),
+            Wait::For(wait) => Some(MS * i64::try_from(wait).unwrap()),
+            Wait::Forever => None,
+        };
+        seen.waiters.push(Waiter {
+            id,
+            manager,
+            runtime,
+            keys: acquire.keys.clone(),
+            owner,
+            renewed: acquire.lease.is_none(),
+            single_try: acquire.wait == Wait::Never,
+            started: now,
+            deadline: wait.map(|wait| self.awake() + wait),
+            attentive: Some(now),
+        });
+        self.trace(|| format!("m{manager}r{runtime} w{id} starts {acquire:?}"));
+        id
+    }
+
+    pub fn acquire_stalls(&self, id: u64) {
+        let mut seen = self.seen.lock().unwrap();
+        if let Some(waiter) = seen.waiters.iter_mut().find(|waiter| waiter.id == id) {
+            waiter.attentive = None;
+        }
+        self.trace(|| format!("w{id} is not polled any more"));
+    }
+
+    pub fn acquire_goes_on(&self, id: u64) {
+        let now = self.now();
+        let mut seen = self.seen.lock().unwrap();
+        if let Some(waiter) = seen.waiters.iter_mut().find(|waiter| waiter.id == id) {
+            waiter.attentive = Some(now);
+        }
+        self.trace(|| format!("w{id} is polled again"));
+    }
+
+    /// It was granted, refused or dropped.
+    pub fn acquire_ends(&self, id: u64, how: impl FnOnce() -> String) -> Option<Waiter> {
+        let now = self.now();
+        let mut seen = self.seen.lock().unwrap();
+        let at = seen.waiters.iter().position(|waiter| waiter.id == id)?;
+        let waiter = seen.waiters.remove(at);
+        for key in &waiter.keys {
+            seen.hinted(waiter.manager, *key, now);
+        }
+        seen.ends_for_owner(&waiter, now);
+        self.may_release(&waiter);
+        self.trace(|| format!("w{id} {}", how()));
+        Some(waiter)
+    }
+
+    /// Records that the runtime of an acquire that ends may release the keys that it held during its wait.
+    fn may_release(&self, waiter: &Waiter) {
+        let mut store = self.store.lock().unwrap();
+        let holders = waiter.keys.iter().map(|key| store.holder(*key, self.now()));
+        let leases: Vec<_> = holders.flatten().map(|(lease, _)| lease).collect();
+        for lease in leases {
+            if let Some(record) = store.records.get_mut(&lease)
+                && record.manager == waiter.manager
+                && waiter.keys.len() > 1
+            {
+                record.dropped_in = Some(waiter.runtime);
+            }
+        }
+    }
+
+    pub fn granted(&self, waiter: &Waiter, acquire: &Acquire, guard: &LockGuard) -> u64 {
+        let now = self.now();
+        let held = guard.held();
+        let keys: Vec<usize> = held.keys().map(index).collect();
+        let token = |key| held.fencing_token_for(key).map_or(0, FencingToken::get);
+        let tokens: Vec<i64> = held.keys().map(token).collect();
+        let mut seen = self.seen.lock().unwrap();
+        let id = seen.id();
+        self.trace(|| {
+            let left = held.remaining();
+            format!(
+                "w{} granted as g{id}: keys {keys:?}, tokens {tokens:?}, {left:?} left",
+                waiter.id
+            )
+        });
+        self.check_order(&seen, waiter, now);
+        let is_held = held.is_held();
+        let mut leases = Vec::new();
+        // An acquire of several keys that still waits for one of them may hold this key already.
+        let mut reentrant =
+            (seen.waiters.iter()).any(|it| it.owner == Some(held.owner()) && it.keys.len() > 1);
+        for (key, token) in keys.iter().zip(&tokens) {
+            let Some(lease) = self.store.lock().unwrap().lease_of(*key, *token) else {
+                self.violate(Invariant::Fencing, || {
+                    format!("g{id} has token {token} of k{key}, which the store never gave")
+                });
+                continue;
+            };
+            leases.push(lease);
+            for release in &mut seen.releases {
+                release.handed_off |= release.leases.contains(&lease);
+            }
+            let last = seen.tokens.get(key).copied();
+            if let Some((last, owner)) = last {
+                // A grant that was overtaken outside of A0 can be entered again until it is lost.
+                let known = (seen.guards.iter())
+                    .any(|it| it.owner == held.owner() && it.token_of(*key) == Some(*token));
+                let again = known || *token == last && owner == held.owner();
+                reentrant |= again;
+                // A lease that was broken is handed off before that is known.
+                let broken = self.store.lock().unwrap().records[&lease].broken;
+                let last = seen
+                    .group_tokens
+                    .get(key)
+                    .map_or(last, |group| last.max(*group));
+                if is_held && !again && !broken && *token <= last {
+                    self.violate(Invariant::Fencing, || {
+                        format!("g{id} has token {token} of k{key} after {last}")
+                    });
+                }
+            }
+            if last.is_none_or(|(last, _)| *token > last) {
+                seen.tokens.insert(*key, (*token, held.owner()));
+            }
+        }
+        let is_broken = |lease| self.store.lock().unwrap().records[lease].broken;
+        if let Some(largest) = tokens.iter().max()
+            && !reentrant
+            && !leases.iter().any(is_broken)
+        {
+            for key in &keys {
+                let group = seen.group_tokens.entry(*key).or_default();
+                *group = *largest.max(group);
+            }
+        }
+        self.check_grant(&seen, waiter, &held, &leases, reentrant);
+        let ms = |time: Option<u64>| time.map(|time| MS * i64::try_from(time).unwrap());
+        let guard = Guard {
+            id,
+            manager: waiter.manager,
+            runtime: waiter.runtime,
+            owner: held.owner(),
+            leases,
+            lease: ms(acquire.lease),
+            max_hold: ms(acquire.max_hold),
+            reentrant,
+            shares_owner: !matches!(acquire.owner, plan::Owner::Fresh),
+            started: waiter.started,
+            granted: now,
+            granted_for: time(held.remaining()),
+            valid_until: now,
+            lost: None,
+            reported: None,
+            keys,
+            tokens,
+            held,
+        };
+        seen.join_groups(&guard, now);
+        seen.guards.push(guard);
+        id
+    }
+
+    /// The guard is about to be released. `home`: whether inside its runtime.
+    pub fn released(&self, id: u64, home: bool, how: &str) {
+        let now = self.now();
+        let mut seen = self.seen.lock().unwrap();
+        let Some(at) = seen.guards.iter().position(|guard| guard.id == id) else {
+            return;
+        };
+        let guard = seen.guards.remove(at);
+        self.trace(|| format!("g{id} {how}"));
+        for lease in &guard.leases {
+            if let Some(record) = self.store.lock().unwrap().records.get_mut(lease) {
+                record.home = home.then_some(guard.runtime);
+            }
+        }
+        for key in &guard.keys {
+            seen.hinted(guard.manager, *key, now);
+            // No check sees a guard that is granted and released in one step.
+            seen.unowned.remove(key);
+        }
+        let watchdog = MS * i64::try_from(self.plan.managers[guard.manager].watchdog).unwrap();
+        seen.leave_groups(&guard, watchdog, now);
+    }
+
+    pub fn release_starts(&self, id: u64) -> u64 {
+        let mut seen = self.seen.lock().unwrap();
+        let release = seen.id();
+        if let Some(guard) = seen.guards.iter().find(|guard| guard.id == id) {
+            let store = self.store.lock().unwrap();
+            let longest = guard.leases.iter().map(|lease| &store.records[lease]);
+            let until = longest.map(|record| record.longest).max().unwrap_or(0);
+            let (manager, runtime) = (guard.manager, guard.runtime);
+            let releasing = Releasing {
+                id: release,
+                manager,
+                runtime,
+                started: self.now(),
+                until,
+                keys: guard.keys.clone(),
+                leases: guard.leases.clone(),
+                was_held: guard.held.is_held(),
+                handed_off: (seen.waiters.iter()).any(|it| {
+                    it.manager == manager && it.keys.iter().any(|key| guard.keys.contains(key))
+                }),
+                valid_until: self.now() + time(guard.held.remaining()),
+            };
+            drop(store);
+            seen.releases.push(releasing);
+        }
+        release
+    }
+
+    /// The release of a guard that was held, or not, has an outcome.
+    pub fn release_replied(&self, id: u64, outcome: &Result<(), ErrorKind>) {
+        let seen = self.seen.lock().unwrap();
+        if let Some(release) = seen.releases.iter().find(|release| release.id == id) {
+            self.check_release(&seen, release, outcome, self.now());
+        }
+    }
+
+    pub fn release_ends(&self, id: u64, how: &str) {
+        let mut seen = self.seen.lock().unwrap();
+        seen.releases.retain(|release| release.id != id);
+        self.trace(|| format!("release r{id} {how}"));
+    }
+
+    pub fn loss_reported(&self, id: u64) {
+        let now = self.now();
+        self.trace(|| format!("g{id} is reported lost"));
+        let mut seen = self.seen.lock().unwrap();
+        if let Some(guard) = seen.guards.iter_mut().find(|guard| guard.id == id) {
+            guard.reported = Some(now);
+            if guard.held.is_held() {
+                self.violate(Invariant::Loss, || {
+                    format!("g{id} is held after its loss was reported")
+                });
+            }
+        }
+    }
+}
