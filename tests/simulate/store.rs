@@ -1,12 +1,16 @@
 //! The simulated store: what it holds, by its own clock, and what became of each lease.
 
+mod hints;
+mod leases;
+mod queueing;
+
 use std::collections::BTreeMap;
 
 use tower_lock::backend::{HintSender, LeaseId, ReleasedOrKept};
 
 use crate::plan::Command;
-use crate::queue::{POLLED, Place, Queue};
-use crate::time::{MS, Time, valid_until};
+use crate::queue::Queue;
+use crate::time::{MS, Time};
 
 /// The outcome of a command for one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,11 +125,6 @@ fn has_room(now: Time) -> bool {
     now / MS % 5 != 0
 }
 
-/// Whether the queue of the store has no room, not even to refresh a place.
-fn is_full(now: Time) -> bool {
-    now / MS % 64 == 7
-}
-
 impl Store {
     pub fn new(has_queue: bool, transfer_ttl: Time) -> Self {
         Self {
@@ -163,6 +162,13 @@ impl Store {
         let live = self.live.get(&key)?;
         let left = live.expires - self.clock(now);
         (left > 0).then_some((live.lease, left))
+    }
+
+    /// The keys that are held.
+    pub fn held(&self, now: Time) -> Vec<(usize, LeaseId)> {
+        let keys = self.live.keys();
+        keys.filter_map(|key| Some((*key, self.holder(*key, now)?.0)))
+            .collect()
     }
 
     fn is_held_by(&self, key: usize, lease: LeaseId, now: Time) -> bool {
@@ -264,250 +270,5 @@ impl Store {
                 }
             }
         }
-    }
-
-    // ---- the queue ------------------------------------------------------------------------
-
-    /// The processes that wait: those in the queue, or without one those that watch.
-    fn waiting(&mut self, key: usize, now: Time) -> u32 {
-        if self.has_queue {
-            let queued = self.queued(key, now).len();
-            return u32::try_from(queued).unwrap_or(u32::MAX);
-        }
-        self.watching(key)
-    }
-
-    /// The live places in the queue. They entered it at times of the simulation.
-    pub fn queued(&self, key: usize, now: Time) -> Vec<Place> {
-        let clock = self.clock(now);
-        let queue = self.queues.get(&key);
-        let live = queue.into_iter().flat_map(|queue| queue.live(clock));
-        live.map(|place| {
-            let mut place = *place;
-            place.entered -= self.steps;
-            place
-        })
-        .collect()
-    }
-
-    fn enter(&mut self, item: &Item, lease: LeaseId, now: Time) -> Option<Time> {
-        let clock = self.clock(now);
-        let manager = self.manager_of(lease);
-        let queue = self.queues.entry(item.key).or_default();
-        queue.enter(lease, manager, item.listens, clock)
-    }
-
-    fn manager_of(&self, lease: LeaseId) -> usize {
-        let mut of_same = self
-            .records
-            .iter()
-            .filter(|(of, _)| of.manager() == lease.manager());
-        of_same
-            .next()
-            .map_or(usize::MAX, |(_, record)| record.manager)
-    }
-
-    fn contend(&mut self, item: &Item, lease: LeaseId, sent: Time, now: Time) -> Outcome {
-        let key = item.key;
-        let holder = self.holder(key, now);
-        let mut is_first = holder.is_some_and(|(holder, _)| holder == lease);
-        let mut poll_after = None;
-        if let Some((_, ttl)) = holder.filter(|_| !is_first && is_full(now)) {
-            return Outcome::Busy { ttl };
-        }
-        if !is_first {
-            poll_after = self.enter(item, lease, now);
-            if holder.is_none() {
-                is_first = self.transfer(key, Some(lease), now);
-            }
-        }
-        if is_first {
-            self.queues.entry(key).or_default().leave(lease);
-            let expires = self.clock(now) + item.ttl;
-            self.live.insert(key, Live { lease, expires });
-            self.promise(lease, item.ttl, sent, now);
-            let counter = self.next_counters(key, lease, 1, now);
-            return Outcome::Granted { counter };
-        }
-        let ttl = self.holder(key, now).map_or(0, |(_, ttl)| ttl);
-        let queued = self.waiting(key, now);
-        self.contended.insert(lease, sent);
-        let last = self.counter.max(self.clock_counter(now) - 1);
-        Outcome::Waiting {
-            ttl,
-            queued,
-            poll_after,
-            transfers: item.listens.then_some(last),
-        }
-    }
-
-    /// Ends the lease of a key and serves the first waiter.
-    fn free(&mut self, key: usize, now: Time) -> Outcome {
-        self.live.remove(&key);
-        self.transfer(key, None, now);
-        match self.live.contains_key(&key) {
-            true => Outcome::Transferred,
-            false => Outcome::Released { watchers: 0 },
-        }
-    }
-
-    /// Transfers a free key to the first waiter that can be reached. Returns `true` if that is `own`, which
-    /// the caller serves.
-    fn transfer(&mut self, key: usize, own: Option<LeaseId>, now: Time) -> bool {
-        let clock = self.clock(now);
-        self.watching(key);
-        let watchers = self.watchers.get(&key);
-        let Some(queue) = self.queues.get_mut(&key) else {
-            return false;
-        };
-        let first = queue.first(clock, |place| {
-            let mut watchers = watchers.into_iter().flatten();
-            own == Some(place.lease)
-                || !place.listens
-                || watchers.any(|(manager, _)| *manager == place.manager)
-        });
-        let Some(first) = first else { return false };
-        if own == Some(first.lease) {
-            return true;
-        }
-        queue.leave(first.lease);
-        let lease = first.lease;
-        let ttl = match first.listens {
-            true => self.transfer_ttl,
-            false => POLLED,
-        };
-        let expires = clock + ttl;
-        self.live.insert(key, Live { lease, expires });
-        if let Some(record) = self.records.get_mut(&lease) {
-            record.longest = record.longest.max(now + ttl);
-        }
-        let counts = first.listens && has_room(now);
-        let counter = counts.then(|| self.next_counters(key, lease, 1, now));
-        // The message of this transfer is a grant, for the TTL counted from before the last attempt.
-        if counter.is_some()
-            && let Some(sent) = self.contended.get(&lease)
-        {
-            self.promise(lease, ttl, *sent, now);
-        }
-        self.transfers.push(Transfer {
-            key,
-            lease,
-            manager: first.manager,
-            counter,
-        });
-        false
-    }
-
-    /// Returns the messages of the last transfers.
-    pub fn take_transfers(&mut self) -> Vec<Transfer> {
-        std::mem::take(&mut self.transfers)
-    }
-
-    // ---- what becomes of a lease ----------------------------------------------------------
-
-    fn lengthen(&mut self, item: &Item, lease: LeaseId, sent: Time, now: Time) {
-        let expires = self.clock(now) + item.ttl;
-        if let Some(live) = self.live.get_mut(&item.key) {
-            live.expires = live.expires.max(expires);
-        }
-        self.promise(lease, item.ttl, sent, now);
-    }
-
-    fn promise(&mut self, lease: LeaseId, ttl: Time, sent: Time, now: Time) {
-        if let Some(record) = self.records.get_mut(&lease) {
-            record.valid_until = record.valid_until.max(valid_until(sent, ttl));
-            record.longest = record.longest.max(now + ttl);
-        }
-    }
-
-    fn break_lease(&mut self, key: usize, now: Time) {
-        self.broken_at.insert(key, now);
-        if let Some(live) = self.live.get(&key)
-            && let Some(record) = self.records.get_mut(&live.lease)
-        {
-            record.broken = true;
-        }
-    }
-
-    fn break_all(&mut self, now: Time) {
-        for key in self.live.keys().copied().collect::<Vec<_>>() {
-            self.break_lease(key, now);
-        }
-    }
-
-    /// Loses everything but its clock.
-    pub fn restart(&mut self, now: Time) {
-        self.break_all(now);
-        self.live.clear();
-        self.queues.clear();
-        // Tokens increase over a restart only if the clock never went back.
-        if !self.stepped_back {
-            self.counter = self.clock_counter(now);
-        }
-    }
-
-    pub fn step(&mut self, step: Time, now: Time) {
-        // What has expired stays so.
-        let clock = self.clock(now);
-        self.live.retain(|_, live| live.expires > clock);
-        if step > 0 {
-            self.break_all(now);
-        } else {
-            self.stepped_back = true;
-            for record in self.records.values_mut() {
-                record.longest -= step;
-            }
-        }
-        for queue in self.queues.values_mut() {
-            queue.step(step);
-        }
-        self.steps += step;
-    }
-
-    /// The keys that are held.
-    pub fn held(&self, now: Time) -> Vec<(usize, LeaseId)> {
-        let keys = self.live.keys();
-        keys.filter_map(|key| Some((*key, self.holder(*key, now)?.0)))
-            .collect()
-    }
-
-    // ---- hints ----------------------------------------------------------------------------
-
-    pub fn watch(&mut self, key: usize, manager: usize, sender: HintSender) {
-        self.watchers
-            .entry(key)
-            .or_default()
-            .push((manager, sender));
-    }
-
-    pub fn watch_recoveries(&mut self, manager: usize, sender: HintSender) {
-        self.recoveries.push((manager, sender));
-    }
-
-    /// How many watch a key.
-    pub fn watching(&mut self, key: usize) -> u32 {
-        let Some(watchers) = self.watchers.get_mut(&key) else {
-            return 0;
-        };
-        watchers.retain(|(_, sender)| !sender.is_closed());
-        u32::try_from(watchers.len()).unwrap_or(u32::MAX)
-    }
-
-    pub fn senders(&mut self, key: usize) -> Vec<(usize, HintSender)> {
-        self.watchers.get(&key).cloned().unwrap_or_default()
-    }
-
-    pub fn recovered(&self, manager: usize) {
-        for (of, sender) in &self.recoveries {
-            if *of == manager {
-                sender.hint();
-            }
-        }
-    }
-
-    /// How many watch anything.
-    pub fn subscriptions(&mut self) -> u32 {
-        let keys: Vec<usize> = self.watchers.keys().copied().collect();
-        keys.into_iter().map(|key| self.watching(key)).sum()
     }
 }
