@@ -92,7 +92,7 @@ impl Lane {
                 effects.report(report, Ok(()));
                 self.move_to(home);
                 self.hand_to_first(now, effects, |claim| {
-                    Tenure::handed_on(key, lease, claim, now)
+                    Tenure::handed_off(key, lease, claim, now)
                 });
             }
             _ => self.surrender(lease, report, home, now, effects),

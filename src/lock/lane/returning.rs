@@ -169,7 +169,7 @@ impl Lane {
                 effects.report(report, Ok(()));
                 self.hand_to_first(now, effects, |claim| match counter {
                     Some(_) => Tenure::begin(key, lease, claim, now),
-                    None => Tenure::handed_on(key, lease, claim, now),
+                    None => Tenure::handed_off(key, lease, claim, now),
                 });
             }
             _ => self.surrender(lease, report, home, now, effects),
@@ -213,7 +213,7 @@ impl Lane {
         if next.is_some_and(|terms| lease.may_pass_to(terms, now)) {
             effects.report(report, Ok(()));
             self.hand_to_first(now, effects, |claim| {
-                Tenure::handed_on(key, lease, claim, now)
+                Tenure::handed_off(key, lease, claim, now)
             });
         } else {
             self.surrender(lease, report, home, now, effects);

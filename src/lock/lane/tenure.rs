@@ -77,7 +77,7 @@ impl Tenure {
     }
 
     /// Begins the tenure of the next holder in this process, with a fresh token and without a command.
-    pub(super) fn handed_on(key: &LockKey, mut lease: Lease, claim: &Claim, now: Moment) -> Self {
+    pub(super) fn handed_off(key: &LockKey, mut lease: Lease, claim: &Claim, now: Moment) -> Self {
         lease.hand_on();
         Self::begin_via(Via::HandOff, key, lease, claim, now)
     }
