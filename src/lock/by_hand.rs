@@ -1,4 +1,4 @@
-//! Views that tests of handlers create.
+//! Views of held locks that the tests of a handler create without a lock.
 
 use std::num::NonZeroU64;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The look at all lanes for the gauges, and the reports to the metrics recorder.
+//! The thread that reports counts and gauges to the metrics recorder. Gauges look at all lanes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;

@@ -5,9 +5,10 @@
 //! | files | responsibility |
 //! |---|---|
 //! | [`manager`], [`builder`], [`options`], [`snapshot`] | the public handle, its settings, its view of the locks |
+//! | [`forced`] | the forced release of one holder, a part of the public handle |
 //! | [`acquire`], [`entry`], [`pending`], [`take_over`], [`claim`], [`seats`] | an acquire: its options, its first event, its wait |
 //! | [`attempt`], [`command`] | one command that acquires, from its request to the meaning of its reply |
-//! | [`guard`], [`held`], [`grant`], [`lost`] | what an acquire returns: the hold, the state that its views share, its loss |
+//! | [`guard`], [`held`], [`grant`], [`lost`], [`ending`] | what an acquire returns: the hold, the state that its views share, its loss and the reason |
 //! | [`lane`], [`lease`], [`effect`], [`few`] | one key in this process: a state machine without I/O, and the effects of its events |
 //! | [`table`], [`deadlines`], [`engine`], [`dispatch`] | all lanes, the index of their deadlines, and the one place that carries out effects |
 //! | [`contender`], [`yielded`], [`promise`] | the acquire loop of a key that another process holds, its turns, and the transfers that end it |
@@ -16,6 +17,9 @@
 //! | [`resolver`], [`unresolved`] | leases of unknown fate, released without their lanes |
 //! | [`home`] | the runtimes in which all of this runs |
 //! | [`clock`], [`timeout`] | time that includes suspends |
+//! | [`report`], `gauges`, `trace_keys` | counts and logs, gauges for the metrics recorder, keys in traces |
+//! | `view`, `hot` | what the dashboard shows: lanes, and the keys that wait most often |
+//! | `by_hand` | views of held locks for tests of handlers |
 //!
 //! # Life of a lock
 //!

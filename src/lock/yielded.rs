@@ -1,4 +1,4 @@
-//! The other processes for which a lease was released, and the place of this one behind them.
+//! The other processes to which a released lease went, and the place of this process behind them.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The begin and the end of an acquire loop.
+//! The start and the end of an acquire loop.
 
 use std::sync::Arc;
 

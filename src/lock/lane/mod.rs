@@ -3,7 +3,17 @@
 //! A lane is a state machine without I/O or tasks of its own. Each method that takes
 //! [`Effects`](super::effect::Effects) is one event of the table in [`super`]: it changes the state under
 //! the mutex of the lane table, and adds to the effects the work for after the mutex is free. The events
-//! have one file per phase.
+//! have one file per phase:
+//!
+//! | file | responsibility |
+//! |---|---|
+//! | `state` | the state, and the queries that all events share |
+//! | `entering` | an acquire enters |
+//! | `inline`, `contending`, `attempting` | the first attempt by its acquire, the acquire loop, its attempts and pauses |
+//! | `held`, `tenure`, `renewing` | the events of a held lease, its terms, the replies to renewals |
+//! | `returning` | the lease is returned to the backend |
+//! | `queue`, `waiters`, `pace` | the queue, its list, its speed |
+//! | `looking` | the checks by watchdogs |
 
 mod attempting;
 mod contending;

@@ -22,7 +22,7 @@ const SERVES: Duration = Duration::from_millis(10);
 /// The recent grants to waiters, and the time that they took together.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
-    /// The last grant, or the begin of the hold for whose end the queue waits.
+    /// The last grant, or the start of the hold for whose end the queue waits.
     last: Moment,
     time: Span,
     grants: u32,

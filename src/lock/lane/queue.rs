@@ -1,4 +1,4 @@
-//! The queue of a lane, ordered by ticket.
+//! The queue of a lane: how waiters enter and leave it, and which waiters a grant serves.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

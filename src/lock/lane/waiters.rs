@@ -1,4 +1,4 @@
-//! The waiters of a lane, ordered by ticket, and the runtimes other than its own.
+//! The list of the waiters of a lane by ticket, and the checks by runtimes other than its own.
 
 use std::collections::BTreeMap;
 

@@ -5,9 +5,10 @@
 //! - The server process is younger than the quarantine. It may have loaded a snapshot without the last grants.
 //! - The counter is missing, as after `FLUSHALL` or at an empty replica.
 //!
-//! The first sign ends with its pause and needs no record. The second one does. In a cluster, each slot has a counter, and a counter that was never used looks lost. Hence all
-//! slots of a node are checked together: when a backend connects, and when the first of them is found lost.
-//! Otherwise each slot would begin its quarantine at its first use, long after the loss.
+//! The first sign ends with its pause and needs no record. The second one needs a record. In a cluster, each slot
+//! has a counter, and a counter that was never used looks lost. Hence all slots of a node are checked together: when
+//! a backend connects, and when the first of them is found lost. Otherwise each slot would begin its quarantine at
+//! its first use, long after the loss.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

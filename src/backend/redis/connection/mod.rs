@@ -14,7 +14,8 @@
 //! | `outage`, `backoff` | logs of outages, pauses between attempts |
 //!
 //! Connections are dialled and driven by tasks on [one thread](crate::task::Background), or in a
-//! multi-thread runtime, so no runtime of the program can hold up the callers of another. Callers wait for a dial, and none can cancel it.
+//! multi-thread runtime, so no runtime of the program can hold up the callers of another. Callers wait for a
+//! dial, and none can cancel it.
 //!
 //! A command without a reply may still take effect. Its undo follows on the same link, so that it
 //! cannot overtake the command.

@@ -1,4 +1,4 @@
-//! The kind of messages.
+//! The kind of messages that report a release, as the program selects it.
 
 /// The commands that publish a release, and that subscribe to it. Defaults to [`Auto`](Publish::Auto).
 ///

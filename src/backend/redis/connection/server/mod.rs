@@ -1,4 +1,12 @@
 //! The address, credentials and certificates of a server.
+//!
+//! | file | responsibility |
+//! |---|---|
+//! | `url` | the servers that a URL names |
+//! | `target` | one server, and how to connect and log in to it |
+//! | `locate` | the server to connect to now, which a failover changes |
+//! | `credentials` | logins that the program provides for each connection |
+//! | `tls`, `resolver` | certificates, and the host name that they are verified for |
 
 mod credentials;
 mod locate;

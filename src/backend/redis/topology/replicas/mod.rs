@@ -1,4 +1,4 @@
-//! Grants that count only when replicas acknowledge them.
+//! Grants that count only when replicas acknowledge them: `replicas` acquires, over a connection of `checkout`.
 
 mod checkout;
 #[expect(clippy::module_inception, reason = "the type's own name")]
