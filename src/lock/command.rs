@@ -88,7 +88,7 @@ pub(super) fn judge(engine: &Engine, replied: Replied) -> (Outcome, Option<(Leas
         outcome,
     } = replied;
     let number = LeaseNumber::of(lease);
-    let unresolved = Some((number, unanswered(terms.ttl)));
+    let unresolved = || (number, unanswered(terms.ttl));
     match outcome {
         Ok(Contended::Granted { counter }) => {
             let per_counter = engine.backend.tokens_per_counter();
@@ -97,11 +97,11 @@ pub(super) fn judge(engine: &Engine, replied: Replied) -> (Outcome, Option<(Leas
                 return (Outcome::Granted(granted), None);
             }
             // The reply took longer than the lease: another owner may hold the key by now.
-            (Outcome::NotYet(Seen::Nothing), unresolved)
+            (Outcome::NotYet(Seen::Nothing), Some(unresolved()))
         }
         Ok(Contended::Waiting { ttl, .. }) => (Outcome::NotYet(Seen::Busy(now + ttl)), None),
         Err(error) => {
-            let unresolved = unresolved.filter(|_| error.may_have_taken_effect());
+            let unresolved = error.may_have_taken_effect().then(unresolved);
             let outcome = match error.kind() {
                 BackendErrorKind::Unavailable => Outcome::NotYet(Seen::Trouble(error)),
                 BackendErrorKind::Misconfigured | BackendErrorKind::Conflict => {
