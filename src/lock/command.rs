@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::attempt::{Attempt, Replied, Reply, unanswered};
+use super::attempt::{Attempt, Replied, Reply};
 use super::claim::Terms;
 use super::clock::{Moment, Span};
 use super::engine::Engine;
@@ -78,7 +78,7 @@ pub(super) fn attempt_now(
     })
 }
 
-/// Returns the outcome of an attempt, and the lease to release if its fate is unknown.
+/// Returns the outcome of an attempt, and the lease to release, with its TTL, if its fate is unknown.
 pub(super) fn judge(engine: &Engine, replied: Replied) -> (Outcome, Option<(LeaseNumber, Span)>) {
     let Replied {
         lease,
@@ -88,7 +88,7 @@ pub(super) fn judge(engine: &Engine, replied: Replied) -> (Outcome, Option<(Leas
         outcome,
     } = replied;
     let number = LeaseNumber::of(lease);
-    let unresolved = || (number, unanswered(terms.ttl));
+    let unresolved = Some((number, terms.ttl));
     match outcome {
         Ok(Contended::Granted { counter }) => {
             let per_counter = engine.backend.tokens_per_counter();
@@ -97,11 +97,11 @@ pub(super) fn judge(engine: &Engine, replied: Replied) -> (Outcome, Option<(Leas
                 return (Outcome::Granted(granted), None);
             }
             // The reply took longer than the lease: another owner may hold the key by now.
-            (Outcome::NotYet(Seen::Nothing), Some(unresolved()))
+            (Outcome::NotYet(Seen::Nothing), unresolved)
         }
         Ok(Contended::Waiting { ttl, .. }) => (Outcome::NotYet(Seen::Busy(now + ttl)), None),
         Err(error) => {
-            let unresolved = error.may_have_taken_effect().then(unresolved);
+            let unresolved = unresolved.filter(|_| error.may_have_taken_effect());
             let outcome = match error.kind() {
                 BackendErrorKind::Unavailable => Outcome::NotYet(Seen::Trouble(error)),
                 BackendErrorKind::Misconfigured | BackendErrorKind::Conflict => {

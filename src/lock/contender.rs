@@ -142,7 +142,7 @@ impl AcquireLoop {
             let place = self.place_after(sent, &replied);
             let (outcome, unresolved) = judge(&self.engine, replied);
             if let Some((lease, ttl)) = unresolved {
-                self.engine.resolve(&self.key, lease, ttl, self.home);
+                (self.engine).resolve(&self.key, lease, unanswered(ttl), self.home);
             }
             let Self {
                 engine,

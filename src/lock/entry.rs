@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use tokio::sync::oneshot;
 
-use super::attempt::{Attempt, InFlight, Inline, InlineAttempt, Queued};
+use super::attempt::{Attempt, InFlight, Inline, InlineAttempt, Queued, unanswered};
 use super::claim::{Claim, QueuePosition};
 use super::clock::Moment;
 use super::command::{Outcome, attempt_now, judge, send};
@@ -145,7 +145,7 @@ fn attempt(
     };
     let (outcome, unresolved) = judge(engine, replied);
     if let Some((lease, ttl)) = unresolved {
-        let home = claim.home;
+        let (ttl, home) = (unanswered(ttl), claim.home);
         effects.work.push(Work::Resolve { lease, ttl, home });
     }
     match outcome {

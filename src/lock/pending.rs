@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::sync::oneshot;
 
-use super::attempt::{Answer, InFlight, Inline, Queued, Replied};
+use super::attempt::{Answer, InFlight, Inline, Queued, Replied, unanswered};
 use super::claim::{Claim, Deadline, QueuePosition};
 use super::clock::Moment;
 use super::command::{Outcome, judge};
@@ -26,7 +26,7 @@ fn attempted(engine: &Arc<Engine>, key: &LockKey, in_flight: InFlight, replied: 
     let now = replied.now;
     let (outcome, unresolved) = judge(engine, replied);
     if let Some((lease, ttl)) = unresolved {
-        engine.resolve(key, lease, ttl, claim.home);
+        engine.resolve(key, lease, unanswered(ttl), claim.home);
     }
     match outcome {
         Outcome::Granted(lease) => {

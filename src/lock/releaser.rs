@@ -76,9 +76,9 @@ impl Engine {
                 home,
                 now,
             };
-            let was_held = lane.is_held_under(grant);
+            let is_last = grant.holds() == 1 && lane.is_held_under(grant);
             let until = lane.release(key, grant, release, effects);
-            let has_ended = was_held && grant.holds() == 0 && !grant.is_marked_lost();
+            let has_ended = is_last && grant.holds() == 0 && !grant.is_marked_lost();
             // Most releases of nested holds, and all hand-offs, return nothing.
             let immediate = lane.is_returning().then(|| self.backend.immediate());
             let keep = immediate.flatten().and_then(|backend| {
