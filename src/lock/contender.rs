@@ -18,10 +18,11 @@ use std::time::Duration;
 use pause::FIRST_BACKOFF;
 
 use super::attempt::{Attempt, Replied, unanswered};
-use super::clock::Moment;
+use super::clock::{Moment, Span};
 use super::command::{Outcome, contend, judge};
 use super::effect::Wakeup;
 use super::engine::Engine;
+use super::home::Home;
 use super::lane::{Place, Refused, Seen};
 use super::lease::LeaseNumber;
 use super::promise::Promise;
@@ -263,14 +264,18 @@ impl AcquireLoop {
             outcome: Err(BackendError::unknown(NoReply)),
         };
         if let Some(home) = self.engine.home(self.home) {
-            let (engine, key, id) = (Arc::clone(&self.engine), self.key.clone(), home.id);
+            home.unresolved.attempt_left_behind();
+            let left = LeftBehind {
+                engine: Arc::clone(&self.engine),
+                home: Arc::clone(&home),
+                key: self.key.clone(),
+                lease: LeaseNumber::of(attempt.lease),
+                ttl: unanswered(attempt.terms.ttl),
+                may_hold: true,
+            };
             home.runtime.spawn(async move {
                 let replied = poll_fn(|cx| attempt.poll_reply(cx)).await;
-                let lease = LeaseNumber::of(replied.lease);
-                let ttl = unanswered(replied.terms.ttl);
-                if !matches!(replied.outcome, Ok(Contended::Waiting { queued: None, .. })) {
-                    engine.resolve(&key, lease, ttl, id);
-                }
+                left.end(&replied);
             });
         }
         unknown
@@ -289,6 +294,35 @@ impl Drop for AcquireLoop {
         self.engine.event(&self.key, |lane, effects| {
             lane.abandon(&self.wakeup, self.home, &error, now, effects);
         });
+    }
+}
+
+/// An attempt whose reply only a task awaits. Its lease is released after the reply, or when the runtime drops the
+/// task. Until then, it counts as unresolved.
+struct LeftBehind {
+    engine: Arc<Engine>,
+    home: Arc<Home>,
+    key: LockKey,
+    lease: LeaseNumber,
+    ttl: Span,
+    /// Whether the lease may hold its key, or be in its queue.
+    may_hold: bool,
+}
+
+impl LeftBehind {
+    fn end(mut self, replied: &Replied) {
+        let outside = matches!(replied.outcome, Ok(Contended::Waiting { queued: None, .. }));
+        self.may_hold = !outside;
+    }
+}
+
+impl Drop for LeftBehind {
+    fn drop(&mut self) {
+        if self.may_hold {
+            self.engine
+                .resolve(&self.key, self.lease, self.ttl, self.home.id);
+        }
+        self.home.unresolved.attempt_ended();
     }
 }
 

@@ -39,6 +39,8 @@ struct State {
     waiting: BTreeSet<(Moment, LockKey)>,
     /// The commands in flight.
     commands: usize,
+    /// The attempts in flight whose leases are unresolved once they have replies.
+    attempts: usize,
     running: bool,
 }
 
@@ -83,7 +85,9 @@ impl Unresolved {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.state().keys.values().map(|key| key.leases.len()).sum()
+        let state = self.state();
+        let leases = state.keys.values().map(|key| key.leases.len());
+        state.attempts + leases.sum::<usize>()
     }
 
     /// Completes when nothing is left.
@@ -183,6 +187,17 @@ impl Unresolved {
             Some((at, _)) => Step::WaitUntil(*at),
             None => Step::Wait,
         }
+    }
+
+    /// Counts an attempt in flight whose lease is unresolved once it has a reply.
+    pub(super) fn attempt_left_behind(&self) {
+        self.state().attempts += 1;
+    }
+
+    /// Applies the reply to such an attempt, or its end without one. Its lease was added before, if there is one.
+    pub(super) fn attempt_ended(&self) {
+        self.state().attempts -= 1;
+        self.finished.notify_waiters();
     }
 
     pub(super) fn command_sent(&self) {

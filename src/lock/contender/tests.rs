@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::pause::{AT_ONCE, LAST_ATTEMPT, POLL, REFRESH, spread};
 use super::*;
 use crate::LockManager;
-use crate::backend::{BackendErrorKind, Memory};
+use crate::backend::{Backend as _, BackendErrorKind, Memory};
 use crate::lock::lease::valid_until;
 use crate::lock::options::Options;
 use crate::lock::tests::{MS, RENEWED, SECOND, Slow};
@@ -89,6 +89,26 @@ async fn late_grant_of_replaced_attempt_is_released() {
     // The second attempt reaches the backend after the first one.
     let waiter = locks.acquire("k").wait(3 * SECOND).await;
     assert!(waiter.expect("released").is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_counts_lease_of_attempt_in_flight() {
+    let backend = Slow {
+        attempt_takes: 3 * SECOND,
+        ..Slow::default()
+    };
+    let memory = backend.memory.clone();
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    let mut dropped = locks.acquire("k").wait(SECOND).into_future();
+    assert!((&mut dropped).now_or_never().is_none());
+    drop(dropped);
+    // The task leaves the attempt behind after the response timeout.
+    sleep(2 * SECOND).await;
+    assert_eq!(locks.snapshot().unreleased, 1);
+    assert_eq!(locks.shutdown(SECOND / 2).await.unreleased, 1);
+    assert!(locks.shutdown(2 * SECOND).await.is_idle());
+    let key = LockKey::new("k");
+    assert!(memory.inspect(&key).await.expect("memory").is_none());
 }
 
 #[test]
