@@ -1,10 +1,11 @@
 -- Finds out whether the user may run the commands of queue.lua. The other scripts hide a denial.
 --
 -- KEYS[1] the queue of a self-test
--- Reply: 1 if one of them is denied, otherwise 0. Full memory is no denial.
+-- Reply: 0, or the error of the first one that the server rejects. Only a denial is of interest: a server may reject
+-- all writes for another reason.
 --
--- ZREM comes first, so a user without it leaves no key behind.
-local queue = KEYS[1]
+-- ZREM comes first, so a user without it leaves no key behind, and last.
+local queue, rejection = KEYS[1], nil
 for _, command in ipairs({
   { 'zrem', queue, 'trial' },
   { 'zadd', queue, 1, 'trial' },
@@ -15,8 +16,11 @@ for _, command in ipairs({
   { 'zrem', queue, 'trial' },
 }) do
   local reply = redis.pcall(unpack(command))
-  if type(reply) == 'table' and reply.err and not string.find(reply.err, 'OOM', 1, true) then
-    return 1
+  if type(reply) == 'table' and reply.err then
+    rejection = rejection or reply
+    if command[1] == 'zrem' then
+      break
+    end
   end
 end
-return 0
+return rejection or 0

@@ -1,7 +1,5 @@
 //! Waits for a lock in its queue.
 
-use redis::Value;
-
 use super::arguments::kind;
 use crate::backend::redis::command::call::{Calls, KeyRoute, OVERHEAD, note};
 use crate::backend::redis::command::error::CommandError;
@@ -120,8 +118,7 @@ impl Calls {
         let mut command = script.evalsha(1, 0, 256);
         command.arg(at.queue());
         match call(script, at.route, (&command).into()).await {
-            Ok(reply) => reply.value == Value::Int(1),
-            // The name of the queue is denied, or an earlier error shows the reason again.
+            Ok(_) => false,
             Err(error) => BackendError::from(error).kind() == BackendErrorKind::Misconfigured,
         }
     }
