@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use redis::Cmd;
 
-use super::error::CommandError;
+use super::error::{CommandError, concerns_all_keys};
 use super::names::{Lease, Name, Names, millis};
 use super::reply::{Outcomes, acquired, each, grants, held, list};
 use super::script::Scripts;
 use super::send::{self, call};
 use crate::LockKey;
-use crate::backend::redis::connection::{Reply, Request, Undo};
+use crate::backend::redis::connection::{Outage, Reply, Request, Undo};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, Fence, LeaseId, Release, Renewal,
@@ -311,7 +311,18 @@ pub(super) fn note(at: KeyRoute<'_>, outcome: Result<&Acquired, &BackendError>) 
     let (outage, key) = (at.route.outage(), at.key.hash_code());
     match outcome {
         Ok(Acquired::Granted { .. }) => outage.end_for(key),
-        Err(error) if error.kind() != BackendErrorKind::Conflict => outage.begin_for(key, error),
-        _ => {}
+        Err(error) => begin(outage, key, error),
+        Ok(_) => {}
+    }
+}
+
+/// Begins the outage of commands that the server rejects, unless only the key has foreign data.
+pub(super) fn begin(outage: &Outage, key: u64, error: &BackendError) {
+    if error.kind() == BackendErrorKind::Conflict {
+        return;
+    }
+    match concerns_all_keys(error) {
+        true => outage.begin_for_all(error),
+        false => outage.begin_for(key, error),
     }
 }

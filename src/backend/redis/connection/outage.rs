@@ -11,6 +11,8 @@ use crate::observe::{Part, Reporter};
 
 /// How long no key may fail until the success of another key ends an outage.
 const QUIET: Duration = Duration::from_secs(10);
+/// How long an outage of all keys lasts that began again soon after its end, as with almost full memory.
+const SETTLED: Duration = Duration::from_secs(1);
 
 /// A service of a server that can fail, and whether its failure has been logged.
 #[derive(Debug)]
@@ -20,8 +22,24 @@ pub(crate) struct Outage {
     address: String,
     server: Reporter,
     reported: AtomicBool,
-    /// The hash of the key that failed last, and the time of its failure.
-    failing: Mutex<Option<(u64, Instant)>>,
+    failing: Mutex<Failing>,
+}
+
+/// The last failure, and the end of the last outage.
+#[derive(Debug, Default, Clone, Copy)]
+struct Failing {
+    last: Option<(Failed, Instant)>,
+    ended: Option<Instant>,
+    /// The outage began soon after the end of the last one.
+    began_again: bool,
+}
+
+/// What fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failed {
+    /// The key with this hash, perhaps it alone.
+    Key(u64),
+    AllKeys,
 }
 
 impl Outage {
@@ -37,32 +55,44 @@ impl Outage {
         }
     }
 
-    fn failing(&self) -> MutexGuard<'_, Option<(u64, Instant)>> {
+    fn failing(&self) -> MutexGuard<'_, Failing> {
         self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins with the failure of a key, perhaps of this key alone.
     pub(crate) fn begin_for(&self, key: u64, cause: &(dyn Error + 'static)) {
-        *self.failing() = Some((key, Instant::now()));
+        self.failing().last = Some((Failed::Key(key), Instant::now()));
         self.begin(cause);
     }
 
-    /// Ends with the success of the key that failed last, or of any key if none has failed for a while. Each
-    /// success of another key would otherwise end an outage that the next failure begins again.
+    /// Begins with a failure that concerns all keys.
+    pub(crate) fn begin_for_all(&self, cause: &(dyn Error + 'static)) {
+        self.failing().last = Some((Failed::AllKeys, Instant::now()));
+        self.begin(cause);
+    }
+
+    /// Ends with the success of any key if the last failure concerned all of them. Otherwise ends with the success of
+    /// the key that failed last, or of any key if none has failed for a while: each success of another key would end
+    /// an outage that the next failure begins again.
     pub(crate) fn end_for(&self, key: u64) {
         // The load keeps the usual case free of the lock.
         if !self.reported.load(Ordering::Relaxed) {
             return;
         }
         let failing = *self.failing();
-        if failing.is_none_or(|(last, at)| last == key || at.elapsed() >= QUIET) {
+        let is_over = match failing.last {
+            None => true,
+            Some((Failed::AllKeys, at)) => !failing.began_again || at.elapsed() >= SETTLED,
+            Some((Failed::Key(last), at)) => last == key || at.elapsed() >= QUIET,
+        };
+        if is_over {
             self.end();
         }
     }
 
     /// Ends unless a key has failed. Its outage ends as [`end_for`](Self::end_for) describes.
     pub(crate) fn end_unless_for_key(&self) {
-        if self.failing().is_none() {
+        if self.failing().last.is_none() {
             self.end();
         }
     }
@@ -71,6 +101,9 @@ impl Outage {
         if self.reported.swap(true, Ordering::Relaxed) {
             return;
         }
+        let mut failing = self.failing();
+        failing.began_again = failing.ended.is_some_and(|at| at.elapsed() < QUIET);
+        drop(failing);
         self.server.outage_begins(cause);
         #[cfg(feature = "tracing")]
         {
@@ -90,7 +123,10 @@ impl Outage {
             return;
         }
         self.server.outage_ends();
-        *self.failing() = None;
+        *self.failing() = Failing {
+            ended: Some(Instant::now()),
+            ..Failing::default()
+        };
         #[cfg(feature = "tracing")]
         tracing::info!(address = self.address, "{message}");
         let _unused_without_the_feature = message;
@@ -101,5 +137,59 @@ impl Outage {
 impl Drop for Outage {
     fn drop(&mut self) {
         self.over("server removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn outage() -> Outage {
+        Outage::new(Part::Commands, "begins", "ends", "test of outages")
+    }
+
+    fn cause() -> std::fmt::Error {
+        std::fmt::Error
+    }
+
+    fn is_over(outage: &Outage) -> bool {
+        !outage.reported.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failure_of_all_keys_ends_with_any_key() {
+        let outage = outage();
+        outage.begin_for_all(&cause());
+        assert!(!is_over(&outage));
+        outage.end_for(1);
+        assert!(is_over(&outage));
+        // Almost full memory: the keys fail and succeed in turns.
+        outage.begin_for_all(&cause());
+        outage.end_for(1);
+        assert!(!is_over(&outage));
+        advance(SETTLED).await;
+        outage.end_for(1);
+        assert!(is_over(&outage));
+        advance(QUIET).await;
+        outage.begin_for_all(&cause());
+        outage.end_for(1);
+        assert!(is_over(&outage));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failure_of_one_key_ends_with_it_or_later() {
+        let outage = outage();
+        outage.begin_for_all(&cause());
+        outage.begin_for(1, &cause());
+        outage.end_for(2);
+        assert!(!is_over(&outage));
+        outage.end_for(1);
+        assert!(is_over(&outage));
+        outage.begin_for(1, &cause());
+        advance(QUIET).await;
+        outage.end_for(2);
+        assert!(is_over(&outage));
     }
 }

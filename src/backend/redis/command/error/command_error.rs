@@ -126,6 +126,26 @@ const FOR_ALL_KEYS: [&str; 10] = [
     "WRONGPASS",
 ];
 
+/// Returns `true` if the server would reject the same command for any key, and not only for the one that it named.
+pub(crate) fn concerns_all_keys(error: &BackendError) -> bool {
+    if let Some(Cause::Quarantine(_) | Cause::TooFewReplicas { .. }) = Cause::behind(error) {
+        return true;
+    }
+    let Some(error) = server_error(error) else {
+        return false;
+    };
+    let (code, details) = (
+        error.code().unwrap_or_default(),
+        error.detail().unwrap_or_default(),
+    );
+    let quotes = |code: &&str| details.contains(&format!("-{code} "));
+    // A node without one of the slots serves the others. All versions word a denied command as `run …`.
+    (FOR_ALL_KEYS.contains(&code) && !details.contains("slot"))
+        || (is_quoting(code) && FOR_ALL_KEYS.iter().any(quotes))
+        || details.contains("run this command")
+        || details.contains("to run the")
+}
+
 /// The codes of a server that serves no writes to the slot, which another node may do.
 const MOVED_SLOT: [&str; 4] = ["CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"];
 
@@ -172,4 +192,57 @@ pub(crate) fn check(reply: Value) -> Result<Value, CommandError> {
 fn elsewhere(error: &ServerError) -> Option<String> {
     let address = error.details()?.split_ascii_whitespace().nth(1)?;
     Some(address.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::make_extension_error;
+
+    use super::*;
+
+    fn refused(code: &str, detail: &str) -> BackendError {
+        let error = make_extension_error(code.to_owned(), Some(detail.to_owned()));
+        BackendError::refused(BackendErrorKind::Unavailable, error)
+    }
+
+    #[test]
+    fn failures_of_all_keys_are_recognized() {
+        for (code, detail) in [
+            ("NOREPLICAS", "Not enough good replicas to write."),
+            ("OOM", "command not allowed when used memory > 'maxmemory'."),
+            ("CLUSTERDOWN", "The cluster is down"),
+            // Redis 6.2.
+            (
+                "@user_script:",
+                " 191: -NOREPLICAS Not enough good replicas to write.",
+            ),
+            (
+                "ERR",
+                "The user executing the script can't run this command or subcommand",
+            ),
+            (
+                "ERR",
+                "ACL failure in script: User u has no permissions to run the 'zadd' command",
+            ),
+        ] {
+            assert!(concerns_all_keys(&refused(code, detail)), "{code} {detail}");
+        }
+        let pause = unavailable(Cause::Quarantine(Duration::ZERO));
+        assert!(concerns_all_keys(&pause));
+    }
+
+    #[test]
+    fn failures_of_one_key_are_recognized() {
+        for (code, detail) in [
+            ("NOPERM", "this user has no permissions to access a key"),
+            ("CLUSTERDOWN", "Hash slot not served"),
+            (
+                "ERR",
+                "The user executing the script can't access at least one of the keys",
+            ),
+        ] {
+            let error = refused(code, detail);
+            assert!(!concerns_all_keys(&error), "{code} {detail}");
+        }
+    }
 }
