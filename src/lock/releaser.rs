@@ -288,7 +288,19 @@ impl Sent {
             Err(error) => {
                 let home = self.home;
                 effects.work.push(Work::Resolve { lease, ttl, home });
-                Err(error.into())
+                let was_returning = lane.is_returning();
+                lane.returned(
+                    lease,
+                    Err(error.clone().into()),
+                    yielded,
+                    home,
+                    now,
+                    effects,
+                );
+                if was_returning {
+                    lane.return_failed(error);
+                }
+                return;
             }
         };
         lane.returned(lease, outcome, yielded, self.home, now, effects);

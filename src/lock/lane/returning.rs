@@ -1,7 +1,8 @@
 //! The events of a lease that is returned to the backend by the releaser.
 
-use super::state::{Lane, Phase, Returning};
+use super::state::{Lane, Phase, Returning, Seen};
 use super::tenure::Tenure;
+use crate::backend::BackendError;
 use crate::lock::claim::Claim;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Effects, Outgoing, Work};
@@ -127,6 +128,14 @@ impl Lane {
         } else if let Some(place) = yielded.place() {
             // The lane no longer waits for this reply.
             effects.leave(place, home);
+        }
+    }
+
+    /// Records why the backend failed a return that [`returned`](Self::returned) ended: its waiters get this error
+    /// until an attempt has a reply.
+    pub(in crate::lock) fn return_failed(&mut self, error: BackendError) {
+        if let Phase::Contending(contending) = &mut self.phase {
+            contending.seen = Seen::Trouble(error);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The return of a lease.
 
 use super::*;
+use crate::backend::{BackendError, BackendErrorKind};
 
 /// Returns a lane with one waiter and a `release_or_keep` in flight, and the report of its release.
 pub(super) fn keeping() -> (TestLane, Reported) {
@@ -163,4 +164,19 @@ fn release_future_ends_with_lease() {
     // There is time for a late release.
     assert!(lane.lane.is_returning());
     assert!(lane.next_look() > lane.now);
+}
+
+/// The deadline of a waiter passes before the next attempt has a reply.
+#[test]
+fn waiter_of_failed_return_sees_its_error() {
+    let (mut lane, _reported) = keeping();
+    let error = || BackendError::refused(BackendErrorKind::Unavailable, "NOREPLICAS");
+    let ((), effects) = lane.event(|lane, now, effects| {
+        let (lease, failed) = (number(1), Err(error().into()));
+        lane.returned(lease, failed, Yielded::ToNobody, here(), now, effects);
+        lane.return_failed(error());
+    });
+    assert!(effects.reports[0].1.is_err());
+    let error = lane.lane.why_not(lane.now);
+    assert!(error.is_unavailable(), "{error}");
 }
