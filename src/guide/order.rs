@@ -100,5 +100,6 @@
 //! - With full memory, a process cannot enter the queue, and polls about once a second. Places in the queue remain.
 //! - Without the [permissions](crate::RedisBackend#permissions) for sorted sets there is no queue. The backend
 //!   warns when it connects. A key whose queue alone is denied has no queue, and the backend warns at the first one.
+//!   The same applies to a permission that is withdrawn later.
 //! - A single attempt can acquire the key in the turn of the clients outside the queue.
 //! - A release looks at the first 32 places. If none of these processes is reachable, the key is free.

@@ -1,6 +1,6 @@
 //! The scripts of the queue, as the backend composes them.
 
-use redis::{Connection, RedisResult, Value};
+use redis::{Connection, ConnectionLike as _, RedisResult, Value};
 
 use super::model::{CONFIRM, Counted, Reply};
 
@@ -146,12 +146,14 @@ impl Call {
                 eval.arg(INSPECT).arg(2).arg(BODY).arg(QUEUE);
             }
         }
-        self.parse(eval.query(connection))
+        // Unlike `query`, it keeps the error of a rejected place inside a reply.
+        self.parse(connection.req_command(&eval))
     }
 
     fn parse(&self, reply: RedisResult<Value>) -> (Reply, i64) {
-        let Ok(reply) = reply else {
-            return (Reply::Error, 0);
+        let reply = match reply {
+            Err(_) | Ok(Value::ServerError(_)) => return (Reply::Error, 0),
+            Ok(reply) => reply,
         };
         let is_list = matches!(reply, Value::Array(_));
         let fields = match reply {

@@ -109,6 +109,19 @@ pub(super) fn contended(reply: Value) -> Result<Contended, BackendError> {
     let numbers: Vec<_> = match &reply {
         Value::Array(fields) => fields.iter().map_while(number).collect(),
         _ => Vec::new(),
+/// Returns the time until the next attempt, and the error of a place in the queue that the server rejected.
+pub(super) fn rejected_place(reply: &Value) -> Option<(Duration, BackendError)> {
+    let Value::Array(fields) = reply else {
+        return None;
+    };
+    match &fields[..] {
+        [Value::Int(left), Value::ServerError(error)] => {
+            Some((remaining(*left), refusal(error.clone())))
+        }
+        _ => None,
+    }
+}
+
     };
     match (&numbers[..], granted(&reply)) {
         ([_, _, passed_over], Some(counter)) => {

@@ -146,6 +146,15 @@ pub(crate) fn concerns_all_keys(error: &BackendError) -> bool {
         || details.contains("to run the")
 }
 
+/// Returns `true` if the server rejects only commands that require memory. Releases do not.
+pub(crate) fn is_out_of_memory(error: &BackendError) -> bool {
+    server_error(error).is_some_and(|error| {
+        let code = error.code().unwrap_or_default();
+        let quotes = || error.detail().is_some_and(|it| it.contains("OOM"));
+        code == "OOM" || (is_quoting(code) && quotes())
+    })
+}
+
 /// The codes of a server that serves no writes to the slot, which another node may do.
 const MOVED_SLOT: [&str; 4] = ["CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"];
 
@@ -244,5 +253,15 @@ mod tests {
             let error = refused(code, detail);
             assert!(!concerns_all_keys(&error), "{code} {detail}");
         }
+    }
+
+    #[test]
+    fn full_memory_is_recognized_in_all_versions() {
+        let text = "command not allowed when used memory > 'maxmemory'.";
+        assert!(is_out_of_memory(&refused("OOM", text)));
+        let quoted = refused("@user_script:", &format!(" 191: -OOM {text}"));
+        assert!(is_out_of_memory(&quoted));
+        let other = refused("NOREPLICAS", "Not enough good replicas to write.");
+        assert!(!is_out_of_memory(&other));
     }
 }

@@ -8,10 +8,12 @@
 -- grant, with the time since the transfer in ms; waiting: {time in ms until the next attempt can succeed, number of
 -- processes in the queue, time until the next attempt of a waiter that polls or 0, number of waiters that were
 -- passed over, then for a waiter whose messages can be grants: the number that later counters exceed, and the TTL of
--- a transferred lease in ms}; waiting outside the queue: the first of these; -1 for a key without a TTL.
+-- a transferred lease in ms}; waiting outside the queue: the first of these and the error that rejected the place, or
+-- the first alone; -1 for a key without a TTL.
 --
 -- With memory full, and for a user without the permissions for sorted sets, the lease stays outside the queue,
--- and its process polls. If the queue is a key of another type, there is no queue.
+-- and its process polls. If the queue is a key of another type, there is no queue. A server that rejects all writes
+-- rejects the release of the holder as well: the caller reports that error.
 blind = ARGV[5] ~= '0' and ARGV[5]
 fence = not blind and KEYS[3]
 local body, queue, lease, channel = KEYS[1], KEYS[2], ARGV[1], ARGV[3]
@@ -52,8 +54,11 @@ if not again then
     end)
     if fine and count then
       return { left, count, queued, passed_over, fence and ARGV[4] == '!' and last_number(fence, now) or nil, CONFIRM }
+    elseif not fine then
+      -- Before 7.0, an error is a text.
+      refused = type(count) == 'table' and count or redis.error_reply(count)
     end
-    return left
+    return refused and { left, refused } or left
   end
 end
 local counter, refused = next_counter(KEYS[3], '1')

@@ -34,6 +34,8 @@
 local CONFIRM, POLLED, ALIVE, STEP, POLL, TURN, PAUSE = 1500, 300, 3000, 3, 100, 10, 500
 -- The number of waiters that `transfer` has forgotten because their deadlines had passed.
 local passed_over = 0
+-- The error with which the server rejected a place in the queue, or nil.
+local refused
 -- '1': clients outside the queue may listen elsewhere. '2': the receivers of this crate may listen elsewhere
 -- as well. Otherwise nil.
 local blind
@@ -105,7 +107,12 @@ end
 -- as with full memory.
 local function enter(queue, member, ...)
   local last = redis.call('zrevrangebyscore', queue, '1e12', '-inf', 'withscores', 'limit', 0, 1)[2]
-  return type(redis.pcall('zadd', queue, (last or 0) + 1, member, ...)) ~= 'table'
+  local added = redis.pcall('zadd', queue, (last or 0) + 1, member, ...)
+  if type(added) == 'table' then
+    refused = added
+    return false
+  end
+  return true
 end
 -- Enters a lease, or refreshes its deadline. `kind` is '!' or '?'. Returns the time in ms until the next attempt of
 -- a waiter that polls, 0 for one that listens, or false if the server refuses.

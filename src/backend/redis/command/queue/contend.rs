@@ -1,10 +1,12 @@
 //! Waits for a lock in its queue.
 
+use std::time::Duration;
+
 use super::arguments::kind;
 use crate::backend::redis::command::call::{Calls, KeyRoute, OVERHEAD, note};
-use crate::backend::redis::command::error::CommandError;
+use crate::backend::redis::command::error::{CommandError, is_out_of_memory};
 use crate::backend::redis::command::names::{Lease, millis};
-use crate::backend::redis::command::reply::contended;
+use crate::backend::redis::command::reply::{contended, rejected_place};
 use crate::backend::redis::command::send::{self, call};
 use crate::backend::redis::connection::Undo;
 use crate::backend::{Acquired, BackendError, BackendErrorKind, ContendRequest, Contended};
@@ -94,7 +96,10 @@ impl Calls {
                 Err(error.into())
             }
             Ok(reply) => {
-                let outcome = contended(reply.value);
+                let outcome = match rejected_place(&reply.value) {
+                    Some((left, error)) => self.without_place(left, error),
+                    None => contended(reply.value),
+                };
                 match &outcome {
                     Ok(Contended::Granted { counter }) => {
                         note(at, Ok(&Acquired::granted(*counter)));
@@ -110,6 +115,21 @@ impl Calls {
                 outcome
             }
         }
+    }
+
+    /// Returns the outcome for a lease outside the queue, which rejected it with `error`.
+    fn without_place(
+        &self,
+        left: Duration,
+        error: BackendError,
+    ) -> Result<Contended, BackendError> {
+        match error.kind() {
+            // The server would also reject the release of the holder, so the time until its expiry shows nothing.
+            BackendErrorKind::Unavailable if !is_out_of_memory(&error) => return Err(error),
+            BackendErrorKind::Misconfigured => self.log_denied_queue(),
+            BackendErrorKind::Unavailable | BackendErrorKind::Conflict => {}
+        }
+        Ok(Acquired::busy(left).into())
     }
 
     /// Returns `true` if the server denies a command of the queues. Any other failure shows elsewhere.
