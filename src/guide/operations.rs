@@ -53,6 +53,7 @@
 //! | `warn` | `lock server self-test warning`, with the field `warning` | the server may evict locks, is a replica, or cannot grant locks now |
 //! | `warn` | `lock store unreachable`, with the fields `address` and `cause` | a server does not reply; once per outage |
 //! | `warn` | `locks cannot be acquired` | a server replies but rejects grants: a permission, full memory, a replica |
+//! | `warn` | `locks cannot be released` | a server rejects releases. They are retried until the leases expire, and until then the keys stay held |
 //! | `warn` | `release notifications unavailable` | waiters poll until the subscription is restored |
 //! | `warn` | `sentinels unavailable` | no sentinel of the URL replies |
 //! | `info` | `… again`, or `server removed` | the end of an outage |

@@ -18,13 +18,13 @@ use crate::support::proxy::{Proxy, Swallow};
 use crate::support::redis_server::RedisServer;
 use crate::support::sentinel::SentinelSet;
 
-const LEASE: Duration = Duration::from_secs(12);
+pub(super) const LEASE: Duration = Duration::from_secs(12);
 
 const UNREACHED: &str = "WARN lock store unreachable";
 const REACHED: &str = "INFO lock store reachable again";
-const REFUSED: &str = "WARN locks cannot be acquired";
-const GRANTED: &str = "INFO locks can be acquired again";
-const UNHEARD: &str = "WARN release notifications unavailable";
+pub(super) const REFUSED: &str = "WARN locks cannot be acquired";
+pub(super) const GRANTED: &str = "INFO locks can be acquired again";
+pub(super) const UNHEARD: &str = "WARN release notifications unavailable";
 const HEARD: &str = "INFO release notifications available again";
 const LEFT: &str = "INFO server removed";
 const MOVED: &str = "INFO primary changed";
@@ -41,7 +41,7 @@ impl Log {
         lines.collect()
     }
 
-    fn messages(&self) -> Vec<String> {
+    pub(super) fn messages(&self) -> Vec<String> {
         let told = self.told().into_iter();
         told.map(|(message, _)| message).collect()
     }
@@ -63,7 +63,7 @@ impl Log {
 }
 
 /// Runs `work` and its tasks on this thread and passes it their log.
-fn logged<F: Future>(work: impl FnOnce(Log) -> F) {
+pub(super) fn logged<F: Future>(work: impl FnOnce(Log) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

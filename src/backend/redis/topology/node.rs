@@ -33,6 +33,8 @@ pub(crate) struct Node {
     pub(crate) replicas: Option<Replicas>,
     /// Logs that the server grants nothing.
     pub(crate) outage: Outage,
+    /// Logs that the server rejects releases.
+    pub(crate) unreleased: Outage,
     pub(crate) notifier: Notifier,
     /// A task inspects the counters of all slots.
     pub(crate) preparing: AtomicBool,
@@ -51,6 +53,12 @@ impl Node {
             "locks can be acquired again",
             &connector.address,
         );
+        let unreleased = Outage::new(
+            Part::Commands,
+            "locks cannot be released",
+            "locks can be released again",
+            &connector.address,
+        );
         let connections = 0..settings.connections;
         Self {
             connections: connections
@@ -58,6 +66,7 @@ impl Node {
                 .collect(),
             replicas: settings.min_replicas.map(|it| Replicas::new(it, room)),
             outage,
+            unreleased,
             notifier,
             preparing: AtomicBool::new(false),
             is_sharded: AtomicBool::new(false),

@@ -104,6 +104,11 @@ impl Route {
         &self.node.outage
     }
 
+    /// Returns the log of the node's rejected releases.
+    pub(crate) fn unreleased(&self) -> &Outage {
+        &self.node.unreleased
+    }
+
     /// Sends a command as [`Connection::send`], to each node that it is redirected to.
     pub(crate) async fn send(&self, request: Request<'_>) -> Result<Reply, CommandError> {
         let send = |node: Arc<Node>, index: usize, asking| async move {

@@ -2,7 +2,7 @@
 
 use redis::Cmd;
 
-use crate::backend::redis::command::call::{Calls, KeyRoute};
+use crate::backend::redis::command::call::{Calls, KeyRoute, begin};
 use crate::backend::redis::command::error::CommandError;
 use crate::backend::redis::command::names::{Lease, Name};
 use crate::backend::redis::command::reply::{Outcomes, releases};
@@ -17,10 +17,9 @@ impl Calls {
         if !self.are_queues_allowed() {
             return self.release_all(route, leases).await;
         }
-        match (
-            self.end_all(&self.scripts.leave, route, leases).await,
-            leases,
-        ) {
+        let outcomes = self.end_all(&self.scripts.leave, route, leases).await;
+        note_releases(route, leases, &outcomes);
+        match (outcomes, leases) {
             (Err(CommandError::Scattered(_)), [release]) => {
                 let at = self.at(route, &release.key);
                 self.leave_queue_alone(at, release.lease).await?;
@@ -37,7 +36,7 @@ impl Calls {
         leases: &[&Release],
     ) -> Outcomes<Released> {
         let script = &self.scripts.release;
-        match (self.end_all(script, route, leases).await, leases) {
+        let outcomes = match (self.end_all(script, route, leases).await, leases) {
             (Err(error), [_]) if error.excludes_queue() => {
                 let command = self.ending_alone(leases);
                 let reply = call(script, route, (&command).into()).await?;
@@ -47,7 +46,9 @@ impl Calls {
                 ended(reply, 1)
             }
             (outcomes, _) => outcomes,
-        }
+        };
+        note_releases(route, leases, &outcomes);
+        outcomes
     }
 
     async fn end_all(
@@ -129,4 +130,28 @@ fn ended(reply: Reply, leases: usize) -> Outcomes<Released> {
         false => Released::NotHeld,
     };
     releases(reply.value, leases, absent)
+}
+
+/// Logs the time in which a server rejects releases, which are retried until the leases have expired.
+fn note_releases(route: &Route, leases: &[&Release], outcomes: &Outcomes<Released>) {
+    let outage = route.unreleased();
+    match outcomes {
+        Ok(outcomes) => {
+            for (release, outcome) in leases.iter().zip(outcomes) {
+                match outcome {
+                    Err(error) => begin(outage, release.key.hash_code(), error),
+                    Ok(_) => outage.end_for(release.key.hash_code()),
+                }
+            }
+        }
+        // Without the queue, or with one key, the command may succeed.
+        Err(error) if error.excludes_queue() => {}
+        Err(error) if error.may_spare_keys() && leases.len() > 1 => {}
+        Err(CommandError::Refused(error)) => {
+            if let Some(release) = leases.first() {
+                begin(outage, release.key.hash_code(), error);
+            }
+        }
+        Err(_) => {}
+    }
 }
