@@ -34,7 +34,7 @@
 //! | alert | meaning | first steps |
 //! |---|---|---|
 //! | `TowerLockBackendDown` | a server rejects commands or does not reply | read the cause in *Backend*, or the `cause` in the log: network and server, or permissions and password |
-//! | `TowerLockNotificationsDown` | the subscription fails, and the server is up | read the cause. The user needs `+subscribe`, `+unsubscribe` and the channels of its locks |
+//! | `TowerLockNotificationsDown` | the subscription fails, and the server is up | read the cause. The user needs `+subscribe`, `+unsubscribe`, `+publish` and the channels of its locks |
 //! | `TowerLockLost` | work ran under a lost lock | its `reason`, and [why a lock was lost](super::operations#why-a-lock-was-lost) |
 //! | `TowerLockRenewalsFailing` | renewals fail for a minute: locks are lost next | as for `TowerLockBackendDown` |
 //! | `TowerLockReleasesStuck` | released keys stay held in the backend until their leases expire | as for `TowerLockBackendDown` |

@@ -55,6 +55,7 @@
 //! | `warn` | `locks cannot be acquired` | a server replies but rejects grants: a permission, full memory, a replica |
 //! | `warn` | `locks cannot be released` | a server rejects releases. They are retried until the leases expire, and until then the keys stay held |
 //! | `warn` | `release notifications unavailable` | waiters poll until the subscription is restored |
+//! | `warn` | `releases are not published` | the user may not publish. The waiters of this process poll, and those of other processes wait for up to 1 s more |
 //! | `warn` | `sentinels unavailable` | no sentinel of the URL replies |
 //! | `info` | `… again`, or `server removed` | the end of an outage |
 //! | `warn` | `requests run without their lock` | the backend is unavailable, and `on_unavailable` lets requests pass |

@@ -180,7 +180,7 @@ impl Backend for RedisBackend {
         let route = inner.topology.route(key)?;
         let at = inner.calls.at(&route, key);
         let mut request = request.clone();
-        request.listens = request.listens && inner.is_subscribed(key);
+        request.listens = request.listens && !route.is_unpublished() && inner.is_subscribed(key);
         let outcome = inner.calls.contend(at, &request).await;
         self.spread_quarantine(key, outcome.as_ref().err());
         outcome
@@ -219,7 +219,7 @@ impl Backend for RedisBackend {
         let (route, own) = (inner.topology.route(key)?, inner.own_subscribers(key));
         let at = inner.calls.at(&route, key);
         let mut request = request.clone();
-        request.listens &= inner.is_subscribed(key);
+        request.listens &= !at.route.is_unpublished() && inner.is_subscribed(key);
         let passed = inner.calls.release_or_keep(at, &request, own, true);
         Ok(match passed.await? {
             Passed::Kept(counter) => ReleasedOrKept::kept(counter),

@@ -2,4 +2,5 @@
 
 mod logs;
 mod metrics;
+mod publishing;
 mod writes;

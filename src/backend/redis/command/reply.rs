@@ -11,6 +11,11 @@ use crate::observe;
 /// The reply of `acquire_all` for a granted key.
 const GRANTED: i64 = -3;
 
+/// What the outcome of a release has in addition if the server rejected its message. The number of waiters that were
+/// passed over comes above.
+const UNPUBLISHED: u64 = 4;
+const PASSED_OVER: u64 = 10;
+
 /// One outcome per key of a call, or the failure of the whole call.
 pub(crate) type Outcomes<T> = Result<Vec<Result<T, BackendError>>, CommandError>;
 
@@ -90,8 +95,8 @@ pub(super) fn released(reply: &Value, absent: Released) -> Result<Released, Back
         Value::Int(0) => Ok(absent),
         Value::Int(released) => {
             let released = released.unsigned_abs();
-            observe::passed_over(released / 10);
-            match released % 10 {
+            observe::passed_over(released / PASSED_OVER);
+            match released % PASSED_OVER % UNPUBLISHED {
                 2 => {
                     observe::transferred();
                     Ok(Released::Transferred)
@@ -104,11 +109,25 @@ pub(super) fn released(reply: &Value, absent: Released) -> Result<Released, Back
     }
 }
 
-/// Returns the outcome of `contend`.
-pub(super) fn contended(reply: Value) -> Result<Contended, BackendError> {
-    let numbers: Vec<_> = match &reply {
-        Value::Array(fields) => fields.iter().map_while(number).collect(),
-        _ => Vec::new(),
+/// Returns the index of a release whose message the server rejected.
+pub(super) fn unpublished(reply: &Value) -> Option<usize> {
+    match reply {
+        // The usual reply is 1.
+        Value::Int(..=3) => None,
+        Value::Int(released) => {
+            let outcome = released.unsigned_abs() % PASSED_OVER;
+            (outcome > UNPUBLISHED).then_some(0)
+        }
+        Value::Array(replies) => replies.iter().position(|it| unpublished(it).is_some()),
+        _ => None,
+    }
+}
+
+/// Returns `true` if the server rejected the message of a `contend`.
+pub(super) fn is_contend_unpublished(reply: &Value) -> bool {
+    matches!(reply, Value::Array(fields) if matches!(fields.get(3), Some(Value::Int(..=-1))))
+}
+
 /// Returns the time until the next attempt, and the error of a place in the queue that the server rejected.
 pub(super) fn rejected_place(reply: &Value) -> Option<(Duration, BackendError)> {
     let Value::Array(fields) = reply else {
@@ -122,6 +141,11 @@ pub(super) fn rejected_place(reply: &Value) -> Option<(Duration, BackendError)> 
     }
 }
 
+/// Returns the outcome of `contend`.
+pub(super) fn contended(reply: Value) -> Result<Contended, BackendError> {
+    let numbers: Vec<_> = match &reply {
+        Value::Array(fields) => fields.iter().map_while(number).collect(),
+        _ => Vec::new(),
     };
     match (&numbers[..], granted(&reply)) {
         ([_, _, passed_over], Some(counter)) => {
@@ -129,7 +153,12 @@ pub(super) fn rejected_place(reply: &Value) -> Option<(Duration, BackendError)> 
             return Ok(Contended::granted(counter));
         }
         ([left, queued, poll_after, passed_over, transfers @ ..], _) => {
-            observe::passed_over(passed_over.unsigned_abs());
+            let passed_over = match *passed_over {
+                // The server rejected a message.
+                number @ ..=-1 => number.abs_diff(-1),
+                number => number.unsigned_abs(),
+            };
+            observe::passed_over(passed_over);
             let queued = u32::try_from(*queued).unwrap_or(0);
             let poll_after = (*poll_after > 0).then(|| remaining(*poll_after));
             let waiting = Contended::polling(remaining(*left), queued, poll_after);

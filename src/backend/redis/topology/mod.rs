@@ -7,6 +7,7 @@
 //! | `single`, `sentinel`, `cluster` | one server, the primary of a service, nodes with slots |
 //! | `node` | one server and the connections to it |
 //! | `route` | the way of a command to the server of its key |
+//! | `publishing` | whether a server accepts the messages of releases |
 //! | `replicas` | acquires that wait for replicas |
 //! | `key_batches` | calls for many keys |
 //!
@@ -17,6 +18,7 @@ mod key_batches;
 mod kind;
 mod node;
 mod open;
+mod publishing;
 mod replicas;
 mod route;
 mod sentinel;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::publishing::Publishing;
 use super::replicas::{MinReplicas, Replicas};
 use crate::LockKey;
 use crate::backend::redis::connection::{Connection, Connector, Network, Origin, Outage};
@@ -35,6 +36,7 @@ pub(crate) struct Node {
     pub(crate) outage: Outage,
     /// Logs that the server rejects releases.
     pub(crate) unreleased: Outage,
+    pub(crate) publishing: Publishing,
     pub(crate) notifier: Notifier,
     /// A task inspects the counters of all slots.
     pub(crate) preparing: AtomicBool,
@@ -59,6 +61,7 @@ impl Node {
             "locks can be released again",
             &connector.address,
         );
+        let publishing = Publishing::new(&connector.address);
         let connections = 0..settings.connections;
         Self {
             connections: connections
@@ -67,6 +70,7 @@ impl Node {
             replicas: settings.min_replicas.map(|it| Replicas::new(it, room)),
             outage,
             unreleased,
+            publishing,
             notifier,
             preparing: AtomicBool::new(false),
             is_sharded: AtomicBool::new(false),

@@ -8,6 +8,7 @@ use redis::Cmd;
 
 use super::cluster::Cluster;
 use super::node::Node;
+use super::publishing;
 use crate::LockKey;
 use crate::backend::redis::command::{Cause, CommandError};
 use crate::backend::redis::connection::{Called, Connection, Outage, Reply, Request, Undo, after};
@@ -107,6 +108,18 @@ impl Route {
     /// Returns the log of the node's rejected releases.
     pub(crate) fn unreleased(&self) -> &Outage {
         &self.node.unreleased
+    }
+
+    /// Returns `true` while the node rejects the messages of releases.
+    pub(crate) fn is_unpublished(&self) -> bool {
+        self.node.publishing.is_rejected()
+    }
+
+    /// Reports that the node rejected these messages inside a script.
+    pub(crate) fn report_unpublished(&self, messages: Vec<Cmd>) {
+        if self.node.publishing.reject() {
+            publishing::start(&self.node, self.index, messages);
+        }
     }
 
     /// Sends a command as [`Connection::send`], to each node that it is redirected to.

@@ -7,9 +7,9 @@
 -- Reply: granted: as acquire.lua, or if waiters were passed over, {that, 0, their number}; confirmed: as a repeated
 -- grant, with the time since the transfer in ms; waiting: {time in ms until the next attempt can succeed, number of
 -- processes in the queue, time until the next attempt of a waiter that polls or 0, number of waiters that were
--- passed over, then for a waiter whose messages can be grants: the number that later counters exceed, and the TTL of
--- a transferred lease in ms}; waiting outside the queue: the first of these and the error that rejected the place, or
--- the first alone; -1 for a key without a TTL.
+-- passed over, or -1 minus it if the server rejected a message, then for a waiter whose messages can be grants: the
+-- number that later counters exceed, and the TTL of a transferred lease in ms}; waiting outside the queue: the first
+-- of these and the error that rejected the place, or the first alone; -1 for a key without a TTL.
 --
 -- With memory full, and for a user without the permissions for sorted sets, the lease stays outside the queue,
 -- and its process polls. If the queue is a key of another type, there is no queue. A server that rejects all writes
@@ -34,7 +34,7 @@ if not again then
       end
       local to = transfer(body, queue, channel, now, lease)
       if to == '~' then
-        publish_release(channel)
+        sent(publish_release(channel))
         left = TURN
       elseif to and to ~= lease then
         left = redis.call('pttl', body)
@@ -53,7 +53,8 @@ if not again then
       return queued and live(queue, now)
     end)
     if fine and count then
-      return { left, count, queued, passed_over, fence and ARGV[4] == '!' and last_number(fence, now) or nil, CONFIRM }
+      local passed = unpublished > 0 and -1 - passed_over or passed_over
+      return { left, count, queued, passed, fence and ARGV[4] == '!' and last_number(fence, now) or nil, CONFIRM }
     elseif not fine then
       -- Before 7.0, an error is a text.
       refused = type(count) == 'table' and count or redis.error_reply(count)

@@ -3,7 +3,7 @@
 --
 -- KEYS[1] lock body, KEYS[2] queue, missing while a slot is moving, or if it is denied, KEYS[3] as `fence` in
 -- queue.lua, or nothing; ARGV[1] field of the holder, ARGV[2] channel, ARGV[3] as `blind` in queue.lua, or nothing
--- Reply: 1 or above released, 0 not held by this holder.
+-- Reply: 1 or above released, as release.lua, 0 not held by this holder.
 --
 -- A repeated call finds another field or none, so it does not release the lock of the next holder.
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
@@ -11,8 +11,8 @@ if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
 end
 redis.call('del', KEYS[1])
 if not KEYS[2] then
-  publish_release(ARGV[2])
-  return 1
+  sent(publish_release(ARGV[2]))
+  return 1 + unpublished
 end
 blind, fence = ARGV[3], KEYS[3]
 return free(KEYS[1], KEYS[2], ARGV[2])

@@ -2,7 +2,8 @@
 --
 -- `listeners` returns the number of subscribers of a channel, and how many of them are of this crate: these
 -- subscribe to both channels by one command. `is_heard` returns false if the server has no receiver for the
--- channel of a manager, and `wake` sends a message to it.
+-- channel of a manager, and `wake` sends a message to it. It returns an
+-- error if the server rejects the message.
 local function listeners(channel)
   local counts = redis.call('pubsub', 'numsub', channel, channel .. '%w')
   return counts[2], counts[4]
@@ -11,5 +12,5 @@ local function is_heard(channel)
   return redis.call('pubsub', 'numsub', channel)[2] ~= 0
 end
 local function wake(channel, message)
-  redis.pcall('publish', channel, message)
+  return redis.pcall('publish', channel, message)
 end

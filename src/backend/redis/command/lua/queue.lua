@@ -34,6 +34,8 @@
 local CONFIRM, POLLED, ALIVE, STEP, POLL, TURN, PAUSE = 1500, 300, 3000, 3, 100, 10, 500
 -- The number of waiters that `transfer` has forgotten because their deadlines had passed.
 local passed_over = 0
+-- 4 after the server rejected a message, otherwise 0: what the outcome of a release has in addition.
+local unpublished = 0
 -- The error with which the server rejected a place in the queue, or nil.
 local refused
 -- '1': clients outside the queue may listen elsewhere. '2': the receivers of this crate may listen elsewhere
@@ -99,6 +101,12 @@ end
 local function pace(ahead)
   return math.min(STEP * (ahead + 1), POLL)
 end
+-- Takes the result of a message.
+local function sent(receivers)
+  if type(receivers) == 'table' then
+    unpublished = 4
+  end
+end
 local function forget(queue, lease)
   redis.call('zrem', queue, lease, '!' .. lease, '?' .. lease)
   settle(queue)
@@ -144,7 +152,7 @@ local function give(body, queue, lease, ttl, others, channel)
   end
   if channel then
     local counter = fence and next_number(fence)
-    wake(channel, counter and lease .. string.format(' %.0f', counter) or lease)
+    sent(wake(channel, counter and lease .. string.format(' %.0f', counter) or lease))
   end
   return lease
 end
@@ -195,24 +203,28 @@ local function transfer(body, queue, channel, now, own, outside)
   end
   return asleep and give(body, queue, asleep, POLLED, others)
 end
--- Serves the queue after the body was deleted. `told`: there is no queue, and the release was published.
--- Returns 2 if the body was transferred, 3 in a turn of the clients outside the queue, otherwise 1; plus 10 for
--- each waiter that was passed over. `outside` as in `strangers`.
+-- Serves the queue after the body was deleted. `told`: there is no queue, and the release was published, with this
+-- result. Returns 2 if the body was transferred, 3 in a turn of the clients outside the queue, otherwise 1; plus 4
+-- if the server rejected a message, and 10 for each waiter that was passed over. `outside` as in `strangers`.
 local function free(body, queue, channel, told, outside)
   local now = clock()
-  passed_over = 0
-  if not told then
+  passed_over, unpublished = 0, 0
+  if told then
+    sent(told)
+    if blind then
+      return 1 + unpublished
+    end
+  else
     -- A queue of a foreign type, or one that this user may not use, is no queue.
     local fine, to = pcall(transfer, body, queue, channel, now, nil, outside)
     if fine and to and to ~= '~' then
-      return 2 + 10 * passed_over
+      return 2 + unpublished + 10 * passed_over
     end
-    publish_release(channel)
+    sent(publish_release(channel))
     if fine and to then
-      return 3 + 10 * passed_over
+      return 3 + unpublished + 10 * passed_over
     end
-  elseif blind then
-    return 1
   end
-  return (strangers(queue, channel, now, outside) and begin_turn(queue, now) and 3 or 1) + 10 * passed_over
+  local turn = strangers(queue, channel, now, outside) and begin_turn(queue, now)
+  return (turn and 3 or 1) + unpublished + 10 * passed_over
 end

@@ -4,13 +4,13 @@
 -- ARGV[2i-1] lease id, ARGV[2i] channel; then as `blind` in queue.lua, or nothing. Bodies alone are released as if
 -- there were no queue: it may be at another node while a slot is moving, or denied.
 -- Reply: 1 if all are released. Otherwise per key 0 not held, 1 released, 2 transferred, 3 left to clients outside
--- the queue, plus 10 for each waiter that was passed over; or the error of that key. A list costs the server as
--- much as a command, so one key has none.
+-- the queue, plus 4 if the server rejected the message, and 10 for each waiter that was passed over; or the error of
+-- that key. A list costs the server as much as a command, so one key has none.
 --
 -- A repeated call finds no own field, so no latch is needed. The field is the only one of its hash, so HDEL
 -- also deletes the body. Usually no key has a queue or a receiver. One EXISTS shows that none has a queue, and
 -- the functions of the queue are created only for the others. `others` has the replies other than 1. `wanted` has
--- the keys with a queue or a receiver, and whether their release was published.
+-- the keys with a queue, a receiver or a rejected message, with the result of a message that was sent.
 local others, wanted = nil, nil
 local count = math.floor(#ARGV / 2)
 local alone = #KEYS == count
@@ -22,10 +22,12 @@ if count == 1 and not alone then
     return held
   elseif queued then
     wanted = { 'queue' }
-  elseif publish_release(ARGV[2]) == 0 then
-    return 1
   else
-    wanted = { 'told' }
+    local told = publish_release(ARGV[2])
+    if told == 0 then
+      return 1
+    end
+    wanted = { told }
   end
 else
   local queued = not alone and redis.pcall('exists', unpack(KEYS, count + 1, 2 * count)) ~= 0
@@ -37,9 +39,15 @@ else
     elseif queued and redis.pcall('exists', KEYS[count + i]) ~= 0 then
       wanted = wanted or {}
       wanted[i] = 'queue'
-    elseif publish_release(ARGV[2 * i]) ~= 0 and not alone then
-      wanted = wanted or {}
-      wanted[i] = 'told'
+    else
+      local told = publish_release(ARGV[2 * i])
+      if told ~= 0 and not alone then
+        wanted = wanted or {}
+        wanted[i] = told
+      elseif type(told) == 'table' then
+        others = others or {}
+        others[i] = 5
+      end
     end
   end
 end

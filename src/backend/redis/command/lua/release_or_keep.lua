@@ -27,8 +27,8 @@ if others > 0 then
   if ARGV[6] == '1' then
     redis.call('del', KEYS[1])
     if not KEYS[3] then
-      publish_release(ARGV[3])
-      return { others, 1, 0 }
+      sent(publish_release(ARGV[3]))
+      return { others, 1 + unpublished, 0 }
     end
     local to = free(KEYS[1], KEYS[3], ARGV[3], false, all > ours)
     local fine, queued = pcall(function()

@@ -2,7 +2,7 @@
 blind, fence = ARGV[2 * count + 1], KEYS[2 * count + 1]
 for i = 1, count do
   if wanted[i] then
-    others[i] = free(KEYS[i], KEYS[count + i], ARGV[2 * i], wanted[i] == 'told')
+    others[i] = free(KEYS[i], KEYS[count + i], ARGV[2 * i], wanted[i] ~= 'queue' and wanted[i])
   end
 end
 return answers()

@@ -6,7 +6,7 @@ use super::arguments::kind;
 use crate::backend::redis::command::call::{Calls, KeyRoute, OVERHEAD, note};
 use crate::backend::redis::command::error::{CommandError, is_out_of_memory};
 use crate::backend::redis::command::names::{Lease, millis};
-use crate::backend::redis::command::reply::{contended, rejected_place};
+use crate::backend::redis::command::reply::{contended, is_contend_unpublished, rejected_place};
 use crate::backend::redis::command::send::{self, call};
 use crate::backend::redis::connection::Undo;
 use crate::backend::{Acquired, BackendError, BackendErrorKind, ContendRequest, Contended};
@@ -96,6 +96,9 @@ impl Calls {
                 Err(error.into())
             }
             Ok(reply) => {
+                if is_contend_unpublished(&reply.value) {
+                    self.report_unpublished(at);
+                }
                 let outcome = match rejected_place(&reply.value) {
                     Some((left, error)) => self.without_place(left, error),
                     None => contended(reply.value),

@@ -4,7 +4,7 @@ use redis::Value;
 
 use crate::backend::redis::command::call::{Calls, KeyRoute};
 use crate::backend::redis::command::error::{Cause, unexpected};
-use crate::backend::redis::command::reply::holder;
+use crate::backend::redis::command::reply::{holder, unpublished};
 use crate::backend::redis::command::send::call;
 use crate::backend::{BackendError, BackendErrorKind, ForceReleased, Holder};
 
@@ -63,6 +63,9 @@ impl Calls {
             }
             reply => reply?,
         };
+        if unpublished(&reply.value).is_some() {
+            self.report_unpublished(at);
+        }
         match reply.value {
             Value::Int(1..) => Ok(ForceReleased::Released),
             Value::Int(0) if reply.resent => Ok(ForceReleased::Released),

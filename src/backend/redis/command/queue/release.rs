@@ -5,7 +5,7 @@ use redis::Cmd;
 use crate::backend::redis::command::call::{Calls, KeyRoute, begin};
 use crate::backend::redis::command::error::CommandError;
 use crate::backend::redis::command::names::{Lease, Name};
-use crate::backend::redis::command::reply::{Outcomes, releases};
+use crate::backend::redis::command::reply::{Outcomes, releases, unpublished};
 use crate::backend::redis::command::script::Script;
 use crate::backend::redis::command::send::call;
 use crate::backend::redis::connection::{Reply, Request};
@@ -43,7 +43,7 @@ impl Calls {
                 if error.is_denied() {
                     self.log_denied_queue();
                 }
-                ended(reply, 1)
+                self.ended(reply, route, leases)
             }
             (outcomes, _) => outcomes,
         };
@@ -63,7 +63,25 @@ impl Calls {
             ..(&command).into()
         };
         let reply = call(script, route, request).await?;
-        ended(reply, leases.len())
+        self.ended(reply, route, leases)
+    }
+
+    fn ended(&self, reply: Reply, route: &Route, leases: &[&Release]) -> Outcomes<Released> {
+        if let Some(index) = unpublished(&reply.value)
+            && let Some(release) = leases.get(index)
+        {
+            self.report_unpublished(self.at(route, &release.key));
+        }
+        let absent = match reply.resent {
+            true => Released::Released,
+            false => Released::NotHeld,
+        };
+        releases(reply.value, leases.len(), absent)
+    }
+
+    /// Reports that the server rejected the message of a release.
+    pub(super) fn report_unpublished(&self, at: KeyRoute<'_>) {
+        at.route.report_unpublished(self.messages(at).collect());
     }
 
     /// Returns a call of `release` or `leave`.
@@ -122,14 +140,6 @@ impl Calls {
         let script = &self.scripts.release;
         script.eval(&self.ending_alone(leases))
     }
-}
-
-fn ended(reply: Reply, leases: usize) -> Outcomes<Released> {
-    let absent = match reply.resent {
-        true => Released::Released,
-        false => Released::NotHeld,
-    };
-    releases(reply.value, leases, absent)
 }
 
 /// Logs the time in which a server rejects releases, which are retried until the leases have expired.
