@@ -129,13 +129,32 @@ impl Name<'_> {
     }
 }
 
-impl ToRedisArgs for Name<'_> {
-    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+impl Name<'_> {
+    /// The length of most names.
+    const SHORT: usize = 128;
+
+    fn write_pieces<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         let mut writer = out.writer_for_next_arg();
         for piece in self.0 {
             // Writes into memory, which cannot fail.
             drop(writer.write_all(piece.as_bytes()));
         }
+    }
+}
+
+impl ToRedisArgs for Name<'_> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        // One argument in one write takes a third of the time of one write per piece.
+        let (mut text, mut len) = ([0; Self::SHORT], 0);
+        for piece in self.0 {
+            let end = len + piece.len();
+            let Some(place) = text.get_mut(len..end) else {
+                return self.write_pieces(out);
+            };
+            place.copy_from_slice(piece.as_bytes());
+            len = end;
+        }
+        out.write_arg(&text[..len]);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Sends the call of a script along a route.
 
+use std::pin::pin;
+
 use redis::Cmd;
 
 use super::error::CommandError;
@@ -50,7 +52,9 @@ pub(super) async fn acquire(
     undo: Undo<'_>,
 ) -> Result<Reply, CommandError> {
     let called = script.called(1);
-    match route.acquire(called, command, undo).await {
+    // Pinned where it is made: `await` would move it.
+    let acquired = pin!(route.acquire(called, command, undo));
+    match acquired.await {
         Err(CommandError::NoScript { resent }) => {
             let command = &script.eval(command);
             after(route.acquire(called, command, undo).await, resent)

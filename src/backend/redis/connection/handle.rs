@@ -12,6 +12,7 @@
 //! task retries in the background: a waiter or a holder may send no command for a long time.
 
 use std::error::Error;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -192,7 +193,9 @@ impl Connection {
         };
         let waited = self.network().response_timeout;
         let span = CallSpan::begin(&request, &link.address);
-        let reply = timeout(waited, link.send(request.command, asking)).await;
+        // Pinned where it is made: each wrapper would move it.
+        let reply = pin!(link.send(request.command, asking));
+        let reply = timeout(waited, reply).await;
         span.end(reply.as_ref().ok());
         match reply {
             Ok(Ok(reply)) => {
@@ -238,7 +241,7 @@ impl Connection {
         let link = async {
             loop {
                 // Registered before the look, or a change between the two would be missed.
-                let mut changed = std::pin::pin!(self.changed.notified());
+                let mut changed = pin!(self.changed.notified());
                 changed.as_mut().enable();
                 match self.demand() {
                     Demand::Ready(link) => return Ok(link),
