@@ -54,9 +54,7 @@ async fn text_has_contrast_in_light_and_dark() {
     let guards = with_keys(&server).await;
     let browser = Browser::start().await;
     browser.open_live(&server.url()).await;
-    browser
-        .until("document.querySelectorAll('#keys tbody tr').length === 4")
-        .await;
+    browser.until_listed(4).await;
     let mut backgrounds = Vec::new();
     for scheme in ["light", "dark"] {
         browser.prefers(scheme).await;
@@ -79,9 +77,7 @@ async fn small_screen_needs_no_horizontal_scroll() {
     let browser = Browser::start().await;
     browser.resize(360, 740).await;
     browser.open_live(&server.url()).await;
-    browser
-        .until("document.querySelectorAll('#keys tbody tr').length === 4")
-        .await;
+    browser.until_listed(4).await;
     let wide = "[...document.querySelectorAll('body *')].filter(it => it.checkVisibility() && it.getBoundingClientRect().right > 361 && !it.closest('legend, svg')).map(it => it.tagName + it.id)";
     assert_eq!(browser.value(wide).await, json!([]));
     assert_eq!(
@@ -89,13 +85,7 @@ async fn small_screen_needs_no_horizontal_scroll() {
         json!(360)
     );
     browser.screenshot("small.png").await;
-    browser
-        .run("document.querySelector('#keys td button').click()")
-        .await
-        .unwrap();
-    browser
-        .until("document.getElementById('detail').open")
-        .await;
+    browser.click_first_key().await;
     assert_eq!(browser.value(wide).await, json!([]));
     browser.screenshot("small-dialog.png").await;
     drop(guards);

@@ -85,8 +85,7 @@ async fn hostile_keys_are_shown_as_text() {
     }
     let browser = Browser::start().await;
     browser.open_live(&server.url()).await;
-    let rows = "document.querySelectorAll('#keys tbody tr').length";
-    browser.until(&format!("{rows} === {}", keys.len())).await;
+    browser.until_listed(keys.len()).await;
     let texts = "[...document.querySelectorAll('#keys bdi')].map(bdi => bdi.textContent)";
     let Value::Array(seen) = browser.value(texts).await else {
         panic!("a list");
@@ -105,9 +104,7 @@ async fn hostile_keys_are_shown_as_text() {
         let row = format!("document.querySelectorAll('#keys td button')[{at}]");
         let click = format!("window.row = {row}; window.row.click()");
         browser.run(&click).await.unwrap();
-        browser
-            .until("document.getElementById('detail').open")
-            .await;
+        browser.until_details_open().await;
         let found = "document.querySelector('#d-list dd').textContent";
         assert_eq!(browser.value(found).await, json!("held by this process"));
         let same = "document.querySelector('#d-key bdi').textContent === window.row.textContent";

@@ -3,6 +3,7 @@
 //! It is a program of its own, run by `make browser`, which installs it.
 #![allow(clippy::unwrap_used)]
 
+mod actions;
 mod appearance;
 mod driver;
 mod hostile;

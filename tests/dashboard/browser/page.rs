@@ -11,8 +11,6 @@ use tower_lock::dashboard::Dashboard;
 use crate::driver::Browser;
 use crate::server::Server;
 
-const ROWS: &str = "document.querySelectorAll('#keys tbody tr').length";
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn page_follows_locks() {
     let server = Server::start().await;
@@ -22,13 +20,13 @@ async fn page_follows_locks() {
     let guard = server.locks.acquire("order:42").await.unwrap();
     let mut waiter = server.locks.acquire("order:42").into_future();
     assert!(poll!(&mut waiter).is_pending());
-    browser.until(&format!("{ROWS} === 1")).await;
+    browser.until_listed(1).await;
     browser
         .until("document.querySelector('#keys tbody .n').textContent === '1'")
         .await;
     assert_eq!(browser.text("#keys bdi").await, "order:42");
     drop((guard, waiter));
-    browser.until(&format!("{ROWS} === 0")).await;
+    browser.until_listed(0).await;
     assert_eq!(browser.console().await, Vec::<String>::new());
 }
 
@@ -41,9 +39,7 @@ async fn key_is_looked_up_by_keyboard_alone() {
     browser.tab_to("#key").await;
     browser.keys("order:42").await;
     browser.press(Key::Enter).await;
-    browser
-        .until("document.getElementById('detail').open")
-        .await;
+    browser.until_details_open().await;
     let list = browser.text("#d-list").await;
     assert!(list.contains(&guard.owner().to_string()), "{list}");
     assert!(list.contains(&guard.fencing_token().to_string()), "{list}");
@@ -56,11 +52,7 @@ async fn key_is_looked_up_by_keyboard_alone() {
         json!("key")
     );
     // The list of keys comes after the search.
-    browser.tab_to("#keys td button").await;
-    browser.press(Key::Enter).await;
-    browser
-        .until("document.getElementById('detail').open")
-        .await;
+    browser.enter_first_key().await;
     drop(guard);
 }
 
@@ -74,13 +66,13 @@ async fn focus_stays_on_key_across_frames() {
     ];
     let browser = Browser::start().await;
     browser.open_live(&server.url()).await;
-    browser.until(&format!("{ROWS} === 2")).await;
+    browser.until_listed(2).await;
     browser.run("[...document.querySelectorAll('#keys td button')].find(it => it.textContent === 'b').focus()").await.unwrap();
     // Waiters would move `a` to the first place, and new keys come.
     let mut waiter = server.locks.acquire("a").into_future();
     assert!(poll!(&mut waiter).is_pending());
     let other = server.locks.acquire("c").await.unwrap();
-    browser.until(&format!("{ROWS} === 3")).await;
+    browser.until_listed(3).await;
     assert_eq!(
         browser.value("document.activeElement.textContent").await,
         json!("b")
@@ -95,7 +87,7 @@ async fn focus_stays_on_key_across_frames() {
     );
     browser.run("document.activeElement.blur()").await.unwrap();
     drop(waiter);
-    browser.until(&format!("{ROWS} === 0")).await;
+    browser.until_listed(0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,12 +114,8 @@ async fn key_is_released_by_keyboard_alone() {
     let first = locks.acquire("order:42").await.unwrap();
     let browser = Browser::start().await;
     browser.open_live(&server.url()).await;
-    browser.until(&format!("{ROWS} === 1")).await;
-    browser.tab_to("#keys td button").await;
-    browser.press(Key::Enter).await;
-    browser
-        .until("document.getElementById('detail').open")
-        .await;
+    browser.until_listed(1).await;
+    browser.enter_first_key().await;
 
     // The page rejects another text.
     browser.tab_to("#f-confirm").await;

@@ -95,16 +95,8 @@ async fn read_only_page_offers_no_release() {
     let guard = server.locks.acquire("order:42").await.unwrap();
     let browser = Browser::start().await;
     browser.open_live(&server.url()).await;
-    browser
-        .until("document.querySelectorAll('#keys tbody tr').length === 1")
-        .await;
-    browser
-        .run("document.querySelector('#keys td button').click()")
-        .await
-        .unwrap();
-    browser
-        .until("document.getElementById('detail').open")
-        .await;
+    browser.until_listed(1).await;
+    browser.click_first_key().await;
     let hidden = "document.getElementById('force').checkVisibility()";
     assert_eq!(browser.value(hidden).await, json!(false));
     drop(guard);

@@ -55,9 +55,7 @@ async fn page_shows_first_of_many_keys() {
     }
     let browser = Browser::start().await;
     browser.open_live(&server.url()).await;
-    browser
-        .until("document.querySelectorAll('#keys tbody tr').length === 100")
-        .await;
+    browser.until_listed(100).await;
     assert_eq!(browser.text("#totals div:first-child dd").await, "100,000");
     assert_eq!(
         browser.text("#more").await,
