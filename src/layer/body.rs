@@ -10,6 +10,7 @@ use tower::BoxError;
 
 use super::hold::{Hold, Locks};
 use super::options::{BoxedBody, OnLost};
+use super::size_hint;
 use crate::{Error, ErrorKind};
 
 /// The body of a response from [`LockService`](crate::LockService) or [`LockScopeService`](crate::LockScopeService).
@@ -167,13 +168,7 @@ where
             Some(Err(_)) => return SizeHint::default(),
             Some(Ok(first)) => first,
         };
-        let first = first.data_ref().map_or(0, |data| data.len() as u64);
-        let mut hint = SizeHint::new();
-        hint.set_lower(rest.lower().saturating_add(first));
-        if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(first)) {
-            hint.set_upper(upper);
-        }
-        hint
+        size_hint::after(first.data_ref().map_or(0, Bytes::len), &rest)
     }
 }
 

@@ -26,6 +26,7 @@ mod scope_layer;
 mod scope_service;
 mod service;
 mod settings;
+mod size_hint;
 mod timing;
 mod unlocked;
 

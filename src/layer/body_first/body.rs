@@ -10,6 +10,8 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use tower::BoxError;
 
+use crate::layer::size_hint;
+
 /// The body of a request under [`LockLayer::read_body_first`](crate::LockLayer::read_body_first).
 ///
 /// It is in memory, with its trailers. Only a request without a lock streams its body.
@@ -72,19 +74,13 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        let read = self.read.len() as u64;
         let rest = match &self.rest {
             Rest::Unread(body) => body.size_hint(),
             // The length of a body that is cut off is unknown.
             Rest::Failed(_) => SizeHint::default(),
             Rest::Trailers(_) | Rest::Nothing => SizeHint::with_exact(0),
         };
-        let mut hint = SizeHint::new();
-        hint.set_lower(rest.lower().saturating_add(read));
-        if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(read)) {
-            hint.set_upper(upper);
-        }
-        hint
+        size_hint::after(self.read.len(), &rest)
     }
 }
 
