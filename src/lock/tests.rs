@@ -194,6 +194,10 @@ pub(super) struct Slow {
     pub(super) is_silent: bool,
     /// Whether leases are kept, without fresh counters.
     pub(super) keeps: bool,
+    /// Whether the replies to the commands of waiters are lost.
+    pub(super) loses_waiters: bool,
+    /// Whether the reply to each `release_or_keep` is lost.
+    pub(super) loses_keep: bool,
     /// The number of a lease whose release fails.
     pub(super) refuses_release_of: Option<u64>,
     /// The senders of the recoveries, one per manager.
@@ -202,6 +206,10 @@ pub(super) struct Slow {
 
 fn down() -> BackendError {
     BackendError::refused(BackendErrorKind::Unavailable, "down")
+}
+
+fn lost() -> BackendError {
+    BackendError::unknown("reply lost")
 }
 
 impl Backend for Slow {
@@ -215,6 +223,9 @@ impl Backend for Slow {
     }
 
     async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
+        if self.loses_waiters {
+            return Err(lost());
+        }
         if self.has_queue {
             self.attempts.fetch_add(1, Ordering::SeqCst);
             return self.memory.contend(request).await;
@@ -224,6 +235,9 @@ impl Backend for Slow {
     }
 
     async fn leave(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
+        if self.loses_waiters {
+            return leases.iter().map(|_| Err(lost())).collect();
+        }
         match self.has_queue {
             true => self.memory.leave(leases).await,
             false => self.release(leases).await,
@@ -249,9 +263,17 @@ impl Backend for Slow {
         if self.keeps {
             return Ok(ReleasedOrKept::kept(None));
         }
-        let release = Release::new(request.key.clone(), request.lease);
-        let released = self.memory.release(&[release]).await.remove(0)?;
-        Ok(ReleasedOrKept::passed(released, 0, false))
+        let outcome = if self.has_queue {
+            self.memory.release_or_keep(request).await
+        } else {
+            let release = Release::new(request.key.clone(), request.lease);
+            let released = self.memory.release(&[release]).await.remove(0)?;
+            Ok(ReleasedOrKept::passed(released, 0, false))
+        };
+        match self.loses_keep {
+            true => Err(lost()),
+            false => outcome,
+        }
     }
 
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {

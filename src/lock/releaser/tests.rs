@@ -176,6 +176,45 @@ fn release_of_ended_runtime_needs_no_waiter() {
     assert!(left.is_idle(), "{left:?}");
 }
 
+/// Returns an engine with the runtimes of its two homes.
+fn engine_of(runtimes: [&Runtime; 2]) -> (Arc<Engine>, [Arc<Home>; 2]) {
+    let backend = Arc::new(Slow::default());
+    let engine = Arc::new(Engine::new(backend, Options::default(), None));
+    let homes = runtimes.map(|runtime| {
+        let _entered = runtime.enter();
+        let home = engine.current_home().expect("a runtime with timers");
+        engine.homes.get(home).expect("a known runtime")
+    });
+    (engine, homes)
+}
+
+#[test]
+fn key_queued_at_end_of_task_starts_another() {
+    let [one, other] = [runtime(), runtime()];
+    let (engine, [home, _]) = engine_of([&one, &other]);
+    assert!(home.releases.start());
+    let running = Running {
+        engine,
+        home: Arc::clone(&home),
+        over: true,
+    };
+    home.releases.push(key());
+    drop(running);
+    assert!(!home.releases.start(), "a task runs");
+}
+
+#[test]
+fn keys_of_ended_runtime_are_queued_in_another() {
+    let [ends, stays] = [runtime(), runtime()];
+    let (engine, [home, other]) = engine_of([&ends, &stays]);
+    assert!(home.releases.start());
+    home.releases.push(key());
+    let over = false;
+    drop(Running { engine, home, over });
+    assert!(!other.releases.is_empty());
+    assert!(!other.releases.start(), "a task runs");
+}
+
 #[tokio::test]
 async fn release_runs_in_runtime_of_its_caller() {
     let engine = |backend| Arc::new(Engine::new(backend, Options::default(), None));
@@ -229,6 +268,51 @@ async fn process_has_one_place_behind_others() {
         let locks = LockManager::builder(memory).build();
         locks.expect("defaults")
     });
+    let guard = one.acquire("k").await.expect("free");
+    let (mut next, mut last) = (
+        pin!(other.acquire("k").into_future()),
+        pin!(one.acquire("k").into_future()),
+    );
+    for waiter in [&mut next, &mut last] {
+        assert!(timeout(100 * MS, waiter).await.is_err());
+    }
+    drop(guard);
+    let _next = next.await.expect("the first in the queue");
+    assert!(timeout(SECOND, last).await.is_err());
+    let held = other.inspect("k").await.expect("in memory");
+    assert_eq!(held.expect("held").queued, 1);
+}
+
+/// The `release_or_keep` releases the lease, and the release that follows it finds none.
+#[tokio::test(start_paused = true)]
+async fn release_with_lost_reply_is_no_loss() {
+    let backend = Slow {
+        loses_keep: true,
+        ..Slow::default()
+    };
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    let guard = locks.acquire("k").await.expect("free");
+    let release = async {
+        sleep(SECOND).await;
+        guard.release().await
+    };
+    let (next, released) = tokio::join!(locks.acquire("k"), release);
+    released.expect("released by the first command");
+    assert!(next.expect("released").is_held());
+}
+
+/// The `release_or_keep` enters the queue, and another attempt enters it again.
+#[tokio::test(start_paused = true)]
+async fn place_of_lost_reply_is_left() {
+    let memory = Memory::new();
+    let backend = Slow {
+        memory: memory.clone(),
+        has_queue: true,
+        loses_keep: true,
+        ..Slow::default()
+    };
+    let one = LockManager::builder(backend).build().expect("defaults");
+    let other = LockManager::builder(memory).build().expect("defaults");
     let guard = one.acquire("k").await.expect("free");
     let (mut next, mut last) = (
         pin!(other.acquire("k").into_future()),
