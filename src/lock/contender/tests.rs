@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::pause::{AT_ONCE, LAST_ATTEMPT, POLL, REFRESH, spread};
 use super::*;
 use crate::LockManager;
-use crate::backend::{Backend as _, BackendErrorKind, Memory};
+use crate::backend::{Backend as _, BackendErrorKind, Memory, TransferTerms};
 use crate::lock::lease::valid_until;
 use crate::lock::options::Options;
 use crate::lock::tests::{MS, RENEWED, SECOND, Slow};
@@ -265,18 +265,30 @@ async fn failed_attempt_without_effect_keeps_place() {
             outcome,
         };
         let place = acquire_loop.place_after(LeaseNumber::of(lease), &replied);
-        (place, acquire_loop.queued)
+        let promises = acquire_loop.promise.is_some();
+        (place, acquire_loop.queued, promises)
     };
-    let waiting = Contended::waiting(SECOND, 3);
+    let waiting = Contended::waiting(SECOND, 3).with_transfers(TransferTerms::new(100, SECOND));
     assert_eq!(
         place_after(Ok(waiting)),
-        (Place::In(LeaseNumber::of(lease)), Some(3))
+        (Place::In(LeaseNumber::of(lease)), Some(3), true)
     );
     let kind = BackendErrorKind::Unavailable;
     let refused = Err(BackendError::refused(kind, "down"));
-    assert_eq!(place_after(refused), (Place::Unchanged, Some(3)));
+    assert_eq!(place_after(refused), (Place::Unchanged, Some(3), true));
     let unknown = Err(BackendError::unknown("no reply"));
-    assert_eq!(place_after(unknown), (Place::Out, None));
+    assert_eq!(place_after(unknown), (Place::Out, None, false));
+}
+
+/// Only the end of its runtime drops a loop that is not over.
+#[tokio::test]
+async fn dropped_loop_ends_its_runtime() {
+    let (engine, mut acquire_loop) = idle_loop();
+    let home = acquire_loop.home;
+    acquire_loop.over = false;
+    assert!(engine.homes.get(home).is_some());
+    drop(acquire_loop);
+    assert!(engine.homes.get(home).is_none());
 }
 
 #[tokio::test]
@@ -341,6 +353,46 @@ async fn listening_process_refreshes_place_rarely() {
         let pause = acquire_loop.next_attempt(&seen, now).since(now);
         let range = expected * 9 / 10..=expected * 11 / 10;
         assert!(range.contains(&pause), "{pause:?} for {expected:?}");
+    }
+}
+
+/// The place outlasts a short lease.
+#[tokio::test(start_paused = true)]
+async fn place_of_lost_attempt_is_left_until_its_expiry() {
+    let memory = Memory::new();
+    let backend = Slow {
+        memory: memory.clone(),
+        loses_waiters: true,
+        ..Slow::default()
+    };
+    let holder = LockManager::builder(memory).build().expect("defaults");
+    let _guard = holder.acquire("k").await.expect("free");
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    let waiter = locks.acquire("k").lease(SECOND).wait(SECOND);
+    assert!(waiter.await.is_err());
+    sleep(PLACE.get() - SECOND).await;
+    assert!(locks.snapshot().unreleased > 0);
+    // The task checks once per backoff step.
+    sleep(3 * SECOND).await;
+    assert_eq!(locks.snapshot().unreleased, 0);
+}
+
+/// No message reports the expiry.
+#[tokio::test]
+async fn waiter_attempts_at_expiry_of_holder() {
+    let (_engine, mut acquire_loop) = idle_loop();
+    let now = Moment::now();
+    for (queued, listens) in [
+        (None, false),
+        (None, true),
+        (Some(1), false),
+        (Some(1), true),
+    ] {
+        (acquire_loop.queued, acquire_loop.listens) = (queued, listens);
+        let expiry = now + 20 * MS;
+        let next = acquire_loop.next_attempt(&Seen::Busy(expiry), now);
+        assert_eq!(next, expiry + MS, "{queued:?}, {listens}");
+        assert_eq!(acquire_loop.holder_expires, Some(next));
     }
 }
 
