@@ -177,6 +177,24 @@ fn sent_return_is_sent_again_from_other_runtime() {
     contends(&mut lane.returned(1), elsewhere());
 }
 
+/// Either of the two releases finds the lease.
+#[test]
+fn return_sent_again_from_other_runtime_is_no_loss() {
+    for twice in [false, true] {
+        let (mut lane, _reported) = returning::keeping();
+        let _answer = lane.enqueue(from_elsewhere(claim(3, RENEWED)));
+        if twice {
+            lane.pass(RESPONSE_TIMEOUT);
+            let again = work(&mut lane.look(elsewhere()).1);
+            assert!(matches!(again, Work::ReturnAgain(..)));
+            let kept = lane.kept(1, 200);
+            assert!(kept.is_empty(), "the release in flight frees the key");
+        }
+        let absent = lane.lane.returned_absent(number(1), lane.now);
+        assert_eq!(absent.is_ok(), twice);
+    }
+}
+
 #[test]
 fn unsent_return_starts_from_other_runtime() {
     let (mut lane, grant) = TestLane::held(RENEWED);

@@ -128,6 +128,18 @@ fn dropped_task_hands_place_on() {
 }
 
 #[test]
+fn replaced_task_hands_place_on() {
+    let (mut lane, wakeup, _answer) = queued();
+    let _other = lane.enqueue(from_elsewhere(claim(2, RENEWED)));
+    let (pause, _) = lane.event(|lane, now, effects| lane.pause(&wakeup, now, now, effects));
+    assert!(pause.is_some());
+    // Its runtime does not run.
+    lane.pass(TAKE_OVER);
+    let next = contends(&mut lane.look(elsewhere()).1, elsewhere());
+    assert_eq!(contend_as(&mut lane, &next, 4), Some(number(3)));
+}
+
+#[test]
 fn dropped_task_without_waiters_leaves_queue() {
     let (mut lane, wakeup, _answer) = queued();
     leaves(&mut abandon(&mut lane, &wakeup), 3);

@@ -52,6 +52,19 @@ fn release_waits_for_reply_to_renewal() {
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
 }
 
+/// The renewal waits for its turn until the lease has ended, or is no longer held.
+#[test]
+fn late_renewal_is_not_sent() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.pass(10 * SECOND);
+    let renewal = lane.start_renewal();
+    let end = grant.valid_until();
+    assert!(lane.lane.wants_renewal(&renewal, end.before(MS)));
+    assert!(!lane.lane.wants_renewal(&renewal, end));
+    assert!(lane.release(&grant).work.is_empty());
+    assert!(!lane.lane.wants_renewal(&renewal, lane.now));
+}
+
 #[test]
 fn renewal_before_release_serves_first_waiter() {
     let (mut lane, grant) = TestLane::held(SHORT);
