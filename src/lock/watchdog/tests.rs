@@ -1,7 +1,7 @@
 //! The start and the end of the watchdog's task.
 
 use futures_util::FutureExt as _;
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::sleep;
 
 use super::*;
@@ -130,4 +130,25 @@ async fn resume_is_detected_within_tick() {
     sleep(2 * TICK).await;
     let outcome = late.now_or_never().expect("rejected");
     assert!(outcome.expect_err("held").is_busy());
+}
+
+/// No other event of the key follows, so only a watchdog can report the loss.
+#[test]
+fn lanes_of_ended_runtime_move_to_another() {
+    let backend = Arc::new(Memory::new());
+    let engine = Arc::new(Engine::new(backend, Options::default(), None));
+    let runtime = || Builder::new_current_thread().enable_all().build();
+    let [ends, stays] = [runtime(), runtime()].map(|it| it.expect("a runtime"));
+    let home = |runtime: &Runtime| {
+        let _entered = runtime.enter();
+        engine.current_home().expect("a runtime with timers")
+    };
+    let other = home(&stays);
+    let guard = ends.block_on(acquire(&engine, "a").into_future());
+    drop(ends);
+    let moved_to = engine.event(&LockKey::new("a"), |lane, _| lane.home());
+    assert_eq!(moved_to, Some(other));
+    let other = engine.homes.get(other).expect("a known runtime");
+    assert!(other.watchdog.is_running());
+    drop(guard);
 }
