@@ -122,3 +122,6 @@ impl fmt::Debug for Notifier {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;
