@@ -22,13 +22,18 @@ use crate::layer::{
 };
 use crate::{Error, Held, LockKeys, LockManager, LockScope, Owner};
 
-/// An extractor that locks the keys of the value that the extractor inside returns. Its fields are the value and the guard.
+/// An extractor that locks the keys of the value that the extractor inside returns.
+///
+/// Its fields are the value and the guard.
 ///
 /// `T` is any extractor whose value is a [`LockTarget`]: `Json`, `Form`, `Query`, `Path` and
 /// `Extension` of one, or a type of your own. For a value of a type that belongs to another crate, `By` supplies
 /// the keys: see [`LockBy`]. The locks come from the router's state
 /// (`LockManager: FromRef<S>`). A request re-enters the locks that it holds through a
 /// [`LockLayer`](crate::LockLayer) or another `Locked`.
+///
+/// The lock is acquired after the extractor inside has its value, so a rejected body waits for no lock: see
+/// [validation](crate::guide::keys#validate-a-body-before-the-lock).
 ///
 /// A handler that needs several locks acquires them in *one* `Locked` with several keys. Extractors run one after the
 /// other, so with two of them, requests with the same keys in another order wait for each other.

@@ -81,11 +81,12 @@
 //! - **One spelling per record.** `7` and `07` are one number and two keys. Lock by the text that identifies the
 //!   record, or by the parsed value everywhere: `by_path_param_as` parses it. `by_path` decodes the path, so `a%40b` and
 //!   `a@b` are one key.
-//! - **All keys in one acquire.** A handler that needs two locks acquires them in one [`LockKeys`](crate::LockKeys): all
-//!   or none, in one order, and [a duplicate only once](#when-two-keys-are-one). If it acquires them one after the other, two requests can wait for each other until
-//!   their waits end.
-//! - **Authentication and validation go outside of the lock.** A client without permission then cannot block other
-//!   clients. Timeouts go outside as well, and are longer than the wait: a busy resource is then 409 and not 408.
+//! - **All keys in one acquire.** A handler that needs two locks acquires them in one [`LockKeys`](crate::LockKeys):
+//!   all or none, in one order, and [a duplicate only once](#when-two-keys-are-one). If it acquires them one after the
+//!   other, two requests can wait for each other until their waits end.
+//! - **Authentication and [validation](#validate-a-body-before-the-lock) go outside of the lock.** A client without
+//!   permission then cannot block other clients. Timeouts go outside as well, and are longer than the wait: a busy
+//!   resource is then 409 and not 408.
 //! - **To acquire a held lock again, name its owner.** Nested layers and extractors do so automatically. An
 //!   [`acquire`](crate::LockManager::acquire) in a handler needs `.owner(held.owner())`. Without it, the acquire waits
 //!   for its own request.
@@ -141,6 +142,73 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Validate a body before the lock
+//!
+//! `Locked<Json<T>>` locks after `Json<T>` has its value. A body that `T` rejects thus never waits for a lock. With
+//! `try_from`, serde validates the value, and axum responds with 422:
+//!
+//! ```
+//! # #[cfg(not(feature = "axum"))]
+//! # fn main() {}
+//! # #[cfg(feature = "axum")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use axum::{Json, Router, body::Body, http::{Request, StatusCode}, routing::post};
+//! use serde::Deserialize;
+//! use tower::ServiceExt;
+//! use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
+//!
+//! /// The body as a client sends it.
+//! #[derive(Deserialize)]
+//! struct Sent {
+//!     account: String,
+//!     cents: i64,
+//! }
+//!
+//! /// A valid body.
+//! #[derive(Deserialize)]
+//! #[serde(try_from = "Sent")]
+//! struct Payment {
+//!     account: String,
+//!     cents: u64,
+//! }
+//!
+//! impl TryFrom<Sent> for Payment {
+//!     type Error = &'static str;
+//!
+//!     fn try_from(sent: Sent) -> Result<Self, Self::Error> {
+//!         let cents = u64::try_from(sent.cents).map_err(|_| "`cents` must not be negative")?;
+//!         Ok(Self { account: sent.account, cents })
+//!     }
+//! }
+//!
+//! impl LockTarget for Payment {
+//!     fn lock_keys(&self) -> LockKeys {
+//!         LockKey::from_parts(["account", &self.account]).into()
+//!     }
+//! }
+//!
+//! async fn pay(Locked(Json(payment), _guard): Locked<Json<Payment>>) -> String {
+//!     format!("{} cents to {}", payment.cents, payment.account)
+//! }
+//!
+//! let locks = LockManager::in_memory();
+//! let app: Router = Router::new().route("/payments", post(pay)).with_state(locks.clone());
+//! // The account is locked, and the invalid payment does not wait for it.
+//! let _held = locks.acquire(LockKey::from_parts(["account", "alice"])).await?;
+//! let invalid = Request::post("/payments")
+//!     .header("content-type", "application/json")
+//!     .body(Body::from(r#"{"account": "alice", "cents": -1}"#))?;
+//! assert_eq!(app.oneshot(invalid).await?.status(), StatusCode::UNPROCESSABLE_ENTITY);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A validation that needs the state, or another response, is an extractor of your own. `Valid<Payment>` implements
+//! `FromRequest`, which extracts `Json<Payment>` and validates it, and [`LockTarget`](crate::LockTarget).
+//! `Locked<Valid<Payment>>` then validates before it locks. What depends on data that other requests change, such as a
+//! balance, is checked in the handler, under the lock.
 //!
 //! # Form and length
 //!
