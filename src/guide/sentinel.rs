@@ -91,3 +91,47 @@
 //! If this process cannot reach the address that the sentinels name, as behind Docker or NAT, set
 //! [`address_map`](crate::backend::redis::RedisBackendBuilder::address_map). If the password or
 //! token of the primary changes, set [`credentials`](crate::backend::redis::RedisBackendBuilder::credentials).
+//!
+//! # An example, from the servers to the program
+//!
+//! Two servers have these lines in `redis.conf`. The first server begins as the primary. The second one also has
+//! `replicaof 10.0.0.1 6379`, and is its replica:
+//!
+//! ```text
+//! appendonly yes
+//! maxmemory-policy noeviction
+//! ```
+//!
+//! Three sentinels on other machines have these lines in `sentinel.conf`, with the first primary. Two of the three
+//! must agree that it failed:
+//!
+//! ```text
+//! sentinel monitor mymaster 10.0.0.1 6379 2
+//! sentinel down-after-milliseconds mymaster 5000
+//! sentinel failover-timeout mymaster 10000
+//! ```
+//!
+//! The program names the sentinels and `mymaster`:
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), tower_lock::ConnectError> {
+//! use std::time::Duration;
+//! use tower_lock::LockManager;
+//!
+//! let url = "redis+sentinel://10.0.0.11:26379,10.0.0.12:26379,10.0.0.13:26379/mymaster";
+//! let locks = LockManager::builder_at(url)
+//!     .await?
+//!     // A failover takes 6 s to 8 s here. A waiter with a longer wait is served after it.
+//!     .wait(Duration::from_secs(10))
+//!     // The default. Locks survive a failover that takes less than two thirds of it, 20 s.
+//!     .watchdog_timeout(Duration::from_secs(30))
+//!     .build()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! With one replica, leave `min-replicas-to-write` at its default, 0. With 1, the elected server has no replica yet,
+//! and no lock is granted until the failed server is back. With 0, a primary that is cut off together with some
+//! clients grants locks to them until it is reachable again, so let the storage check the
+//! [fencing token](super::fencing). A second replica removes this choice: set `min-replicas-to-write 1` and
+//! `min-replicas-max-lag 5` on all three servers. The elected server then has the remaining replica.
