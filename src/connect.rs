@@ -44,7 +44,10 @@ impl LockManager {
         Ok(Self::builder_at(url).await?.build()?)
     }
 
-    /// Creates a builder for locks at a URL, for a program that changes the defaults.
+    /// Creates a builder for locks at a URL, for a program that changes the defaults of locks, such as their wait.
+    ///
+    /// The settings of Redis servers, such as the prefix of names and the timeouts of commands, belong to
+    /// `RedisBackend::builder`. Pass that backend to [`LockManager::builder`].
     ///
     /// # Errors
     ///

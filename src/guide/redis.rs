@@ -1,9 +1,17 @@
 //! Redis: for those that configure the Redis backend.
 //!
-//! [`LockManager::connect`](crate::LockManager::connect) with a URL is enough to begin with. The builder has the other
-//! settings:
+//! [`LockManager::connect`](crate::LockManager::connect) with a URL is enough to begin with. Two builders have settings:
+//!
+//! | settings | builder | created by |
+//! |---|---|---|
+//! | of locks: the wait, the watchdog timeout, the bounds on waiters | [`LockManagerBuilder`](crate::LockManagerBuilder) | [`LockManager::builder_at`](crate::LockManager::builder_at)`(url)` or [`LockManager::builder`](crate::LockManager::builder)`(backend)` |
+//! | of the servers: all [below](#settings) | [`RedisBackendBuilder`](crate::backend::redis::RedisBackendBuilder) | [`RedisBackend::builder`](crate::RedisBackend::builder)`(url)` |
+//!
+//! `builder_at` connects a backend with the default settings of servers. A program that changes one of these connects
+//! the backend, and passes it to `LockManager::builder`:
 //!
 //! ```no_run
+//! use std::time::Duration;
 //! use tower_lock::{LockManager, RedisBackend};
 //!
 //! async fn locks() -> Result<LockManager, Box<dyn std::error::Error>> {
@@ -11,7 +19,7 @@
 //!     for warning in backend.warnings() {
 //!         eprintln!("{warning}");
 //!     }
-//!     Ok(LockManager::builder(backend).build()?)
+//!     Ok(LockManager::builder(backend).wait(Duration::from_secs(2)).build()?)
 //! }
 //! ```
 //!
