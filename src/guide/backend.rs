@@ -91,6 +91,8 @@
 //! `tokio::task::spawn_blocking`, under one mutex per store:
 //!
 //! ```
+//! use std::fs;
+//! use std::path::Path;
 //! use std::sync::{Arc, Mutex};
 //!
 //! use tower_lock::backend::BackendError;
@@ -100,39 +102,48 @@
 //! struct Blocking<S>(Arc<Mutex<S>>);
 //!
 //! impl<S: Send + 'static> Blocking<S> {
+//!     /// Runs a command. Its error states whether it may have taken effect.
 //!     async fn run<T: Send + 'static>(
 //!         &self,
-//!         command: impl FnOnce(&mut S) -> std::io::Result<T> + Send + 'static,
+//!         command: impl FnOnce(&mut S) -> Result<T, BackendError> + Send + 'static,
 //!     ) -> Result<T, BackendError> {
 //!         let store = Arc::clone(&self.0);
 //!         let task = tokio::task::spawn_blocking(move || {
 //!             let mut store = store.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
 //!             command(&mut store)
 //!         });
-//!         match task.await {
-//!             Ok(Ok(outcome)) => Ok(outcome),
-//!             // A failed write may be on disk.
-//!             Ok(Err(error)) => Err(BackendError::unknown(error)),
-//!             // The command panicked, or the runtime is stopping.
-//!             Err(error) => Err(BackendError::unknown(error)),
-//!         }
+//!         // The task fails if the command panicked, or the runtime is stopping.
+//!         task.await.unwrap_or_else(|error| Err(BackendError::unknown(error)))
 //!     }
+//! }
+//!
+//! /// Replaces the data. If this fails, the new data may be on disk.
+//! fn save(path: &Path, data: &str) -> Result<(), BackendError> {
+//!     let new = path.with_extension("new");
+//!     fs::write(&new, data).and_then(|()| fs::rename(&new, path)).map_err(BackendError::unknown)
 //! }
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
 //! # let store = Blocking(Arc::new(Mutex::new(6)));
 //! # assert_eq!(store.run(|store| Ok(*store + 1)).await.unwrap(), 7);
-//! # let failed = store.run(|_| Err::<(), _>(std::io::Error::other("disk"))).await;
+//! # let store = Blocking(Arc::new(Mutex::new(Path::new("/no/such/directory/locks"))));
+//! # let failed = store.run(|path| save(path, "row")).await;
 //! # assert!(failed.unwrap_err().may_have_taken_effect());
 //! # }
 //! ```
 //!
+//! - The error of a command is a [`BackendError`](crate::backend::BackendError), because only the command
+//!   distinguishes a failed write, which is [`unknown`](crate::backend::BackendError::unknown), from a file lock that
+//!   was not free in time, which is [`refused`](crate::backend::BackendError::refused) as `Unavailable`.
 //! - The blocking command continues if its future is dropped. Do not put a `timeout` around it: a `release` could then
 //!   overtake the `try_acquire`. Bound the blocking call instead.
 //! - Commands borrow their requests, and the closure must be `'static`: clone the request or the slice first.
 //! - Several processes also exclude each other: a file lock (`File::try_lock`, until a deadline below the response
 //!   timeout) on a file beside the data, held from the read to the write. Write the data to another file and rename it,
 //!   so that a crash leaves the old or the new one.
+//! - A key is no file name. It can contain `/`, `\`, `..`, spaces and letters of any script, has up to 512 bytes, and
+//!   may differ from another key in case only. [`LockKey`](crate::LockKey) encodes none of these. If each key has
+//!   a file, name the file by the SHA-256 of [`as_str`](crate::LockKey::as_str) in hexadecimal, and write the key into it.
 //! - The times of a shared store are those of one clock, as milliseconds since 1970 (`SystemTime`). tokio's `Instant`
 //!   has no meaning in another process.
 //!
@@ -286,9 +297,15 @@
 //! # Run the contract
 //!
 //! The feature `conformance` has the contract as test functions. The test of a store with another clock uses real time,
-//! and takes some seconds:
+//! and takes some seconds. This is the manifest of a store in files. It needs `uuid` because
+//! [`watch`](crate::Backend::watch) receives a `Uuid`:
 //!
 //! ```toml
+//! [dependencies]
+//! tower-lock = "0.1"
+//! tokio = { version = "1", features = ["rt", "time"] }
+//! uuid = "1"
+//!
 //! [dev-dependencies]
 //! tower-lock = { version = "0.1", features = ["conformance"] }
 //! tokio = { version = "1", features = ["full", "test-util"] }
