@@ -5,11 +5,11 @@ use std::future::IntoFuture as _;
 use tower_lock::backend::{
     AcquireRequest, Backend as _, BackendErrorKind, ContendRequest, Contended, LeaseId,
 };
-use tower_lock::{ErrorKind, LockKey, RedisBackend};
+use tower_lock::{ErrorKind, LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
 
 use super::logs::{GRANTED, LEASE, REFUSED, logged};
-use crate::support::engine::{PATIENCE, SECOND, eventually, manager, managers};
+use crate::support::engine::{PATIENCE, SECOND, eventually};
 use crate::support::redis_server::RedisServer;
 
 const UNRELEASED: &str = "WARN locks cannot be released";
@@ -21,6 +21,14 @@ fn reject_writes(server: &RedisServer, reject: bool) {
     server.cli(&["CONFIG", "SET", "min-replicas-to-write", replicas]);
 }
 
+/// Creates a manager that reports no outage of a server on a busy machine.
+pub(super) async fn patient_manager(url: String) -> LockManager {
+    let backend = RedisBackend::builder(url).connect_timeout(PATIENCE);
+    let backend = backend.response_timeout(PATIENCE).connect().await;
+    let locks = LockManager::builder(backend.unwrap()).watchdog_timeout(LEASE);
+    locks.build().unwrap()
+}
+
 fn lease(number: u64) -> LeaseId {
     LeaseId::new(Uuid::from_u128(7), number)
 }
@@ -28,7 +36,8 @@ fn lease(number: u64) -> LeaseId {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rejected_writes_are_unavailable_on_held_key() {
     let server = RedisServer::start();
-    let (here, there) = managers(server.url(), LEASE).await;
+    let here = patient_manager(server.url()).await;
+    let there = patient_manager(server.url()).await;
     let guard = here.acquire("k").await.unwrap();
     reject_writes(&server, true);
     // Its release is rejected as well, so the key stays held.
@@ -50,7 +59,8 @@ async fn contend(backend: &RedisBackend) -> Result<Contended, BackendErrorKind> 
 #[tokio::test]
 async fn rejected_queue_is_no_busy_lock() {
     let server = RedisServer::start();
-    let backend = RedisBackend::builder(server.url()).connect().await.unwrap();
+    let backend = RedisBackend::builder(server.url()).response_timeout(PATIENCE);
+    let backend = backend.connect().await.unwrap();
     let held = AcquireRequest::new(LockKey::new("held"), lease(1), LEASE);
     backend.try_acquire(&held).await.unwrap();
     let is_waiting = |it| matches!(it, Ok(Contended::Waiting { queued: None, .. }));
@@ -91,16 +101,18 @@ async fn rejected_queue_is_no_busy_lock() {
 fn rejected_writes_end_with_grant_of_any_key() {
     logged(|log| async move {
         let server = RedisServer::start();
-        let locks = manager(server.url(), LEASE).await;
+        let locks = patient_manager(server.url()).await;
         for _ in 0..2 {
             reject_writes(&server, true);
             let error = locks.acquire("a").wait(SECOND / 2).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             reject_writes(&server, false);
-            drop(locks.acquire("b").await.unwrap());
+            let guard = locks.acquire("b").await.unwrap();
+            guard.release().await.unwrap();
             // The next one is another outage.
             tokio::time::sleep(SECOND * 3 / 2).await;
-            drop(locks.acquire("b").await.unwrap());
+            let guard = locks.acquire("b").await.unwrap();
+            guard.release().await.unwrap();
         }
         assert_eq!(log.messages(), [REFUSED, GRANTED, REFUSED, GRANTED]);
     });
@@ -110,7 +122,8 @@ fn rejected_writes_end_with_grant_of_any_key() {
 fn rejected_writes_on_held_key_are_logged_once() {
     logged(|log| async move {
         let server = RedisServer::start();
-        let (here, there) = managers(server.url(), LEASE).await;
+        let here = patient_manager(server.url()).await;
+        let there = patient_manager(server.url()).await;
         let guard = here.acquire("k").await.unwrap();
         reject_writes(&server, true);
         for _ in 0..3 {
@@ -129,7 +142,7 @@ fn rejected_writes_on_held_key_are_logged_once() {
 fn rejected_release_is_logged_once_until_done() {
     logged(|log| async move {
         let server = RedisServer::start();
-        let locks = manager(server.url(), LEASE).await;
+        let locks = patient_manager(server.url()).await;
         let guards = [locks.acquire("a").await, locks.acquire("b").await];
         reject_writes(&server, true);
         for guard in guards {
@@ -146,7 +159,8 @@ fn rejected_release_is_logged_once_until_done() {
 async fn rejecting_server_is_one_warning_on_connect() {
     let server = RedisServer::start();
     reject_writes(&server, true);
-    let backend = RedisBackend::builder(server.url()).connect().await.unwrap();
+    let backend = RedisBackend::builder(server.url()).response_timeout(PATIENCE);
+    let backend = backend.connect().await.unwrap();
     let warnings = backend.warnings();
     assert!(
         matches!(warnings, [it] if it.contains("NOREPLICAS")),
