@@ -63,7 +63,7 @@
 //! | `SENTINEL FAILOVER` | the old primary accepts writes for many seconds; the backend leaves it when a majority of the sentinels names the new one, and loses the writes of about the last second |
 //! | a primary is cut off together with some clients | it grants locks to them until it stops accepting writes: see `min-replicas-to-write` below |
 //! | no primary is elected yet | an acquire waits, and ends as `Unavailable` (503 with `Retry-After`) after its wait |
-//! | the new primary has fewer replicas than `min-replicas-to-write` or `min_replicas` | no lock is granted until a replica joins; clients receive 503 or 409 |
+//! | the new primary has fewer replicas than `min-replicas-to-write` or `min_replicas` | no lock is granted until a replica joins. Clients receive 503, and 409 for a single attempt at a key whose lease has not expired |
 //! | the failover takes less than two thirds of the watchdog timeout | the surviving locks are renewed at the new primary, and waiters are served within 1 s |
 //! | the failover takes longer | all locks are lost |
 //!
