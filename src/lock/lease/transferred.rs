@@ -112,5 +112,8 @@ mod tests {
     fn transferred_lease_of_other_terms_is_confirmed() {
         assert!(transferred(FIXED, Duration::ZERO).0.is_none());
         assert!(transferred(SHORT, Duration::ZERO).0.is_none());
+        let ttl = Span::new(TTL);
+        let alike = Terms { ttl, ..RENEWED };
+        assert!(transferred(alike, Duration::ZERO).0.is_some());
     }
 }
