@@ -284,3 +284,6 @@ impl Listeners {
         wakers.find_map(|(listener, waker)| (*listener == id).then_some(waker))
     }
 }
+
+#[cfg(test)]
+mod tests;
