@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::lock::lease::valid_until;
+use crate::observe::LostReason;
 
 /// A tenure that began under `terms`, and its clock. The first hold has id 1.
 fn tenure(terms: Terms) -> (Tenure, Moment) {
@@ -156,4 +157,25 @@ fn max_hold_in_terms_counts_from_grant() {
     let (tenure, now) = tenure(limited(1));
     assert_eq!(tenure.grant.valid_until(), now + SECOND);
     assert_eq!(tenure.next_look(), now + SECOND);
+}
+
+#[test]
+fn reason_at_limit_follows_holds() {
+    // The limit is that of the longest hold.
+    let (mut tenure, now) = tenure(limited(1));
+    tenure.nest(&again(2, FIXED), now);
+    assert_eq!(tenure.grant.reason_by_clock(), LostReason::MaxHold);
+    // The limit is the end of the longer lease.
+    let (mut tenure, now) = self::tenure(FIXED);
+    tenure.nest(&again(2, fixed(10)), now);
+    assert_eq!(tenure.grant.reason_by_clock(), LostReason::LeaseEnded);
+}
+
+#[test]
+fn end_of_alike_hold_changes_nothing() {
+    let (mut tenure, now) = tenure(limited(1));
+    tenure.nest(&again(2, limited(1)), now);
+    assert!(!tenure.unnest(2, now));
+    tenure.nest(&again(3, limited(2)), now);
+    assert!(tenure.unnest(3, now), "a hold with another limit");
 }
