@@ -1,6 +1,7 @@
 //! Hand-offs, releases and losses.
 
 use super::*;
+use crate::lock::effect::Report;
 
 #[test]
 fn handoff_draws_larger_token_without_command() {
@@ -131,6 +132,37 @@ fn forced_release_of_returning_lease_grants_none() {
         assert!(matches!(work, Work::Resolve { lease, .. } if lease == number(1)));
         assert!(!lane.is_held());
     }
+}
+
+fn force(lane: &mut TestLane, owner: &str) -> (Option<Moment>, Effects) {
+    let report = Box::new(Report {
+        reply: oneshot::channel().0,
+        home: Some(here()),
+    });
+    lane.event(|lane, now, effects| lane.force(owner, report, now, effects))
+}
+
+#[test]
+fn force_ends_hold_of_named_owner() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    let other = claim(2, RENEWED).owner.to_string();
+    let (until, effects) = force(&mut lane, &other);
+    assert!(until.is_none() && effects.is_empty() && grant.is_held(lane.now));
+
+    let (until, mut effects) = force(&mut lane, &grant.owner().to_string());
+    let drift = RENEWED.ttl.get() / 100 + 2 * MS;
+    assert_eq!(until, Some(lane.now + (RENEWED.ttl.get() + drift)));
+    assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant) && grant.is_marked_lost());
+    returns(&mut effects, here());
+    assert!(matches!(lane.take_return(), Some(Order::Release(_))));
+}
+
+#[test]
+fn force_after_deadline_ends_nothing() {
+    let (mut lane, grant) = TestLane::held(FIXED);
+    lane.now = grant.valid_until();
+    let (until, effects) = force(&mut lane, &grant.owner().to_string());
+    assert!(until.is_none() && effects.is_empty());
 }
 
 #[test]
