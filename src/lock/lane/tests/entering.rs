@@ -1,5 +1,7 @@
 //! Acquires that enter the lane.
 
+use std::num::NonZeroU32;
+
 use super::*;
 
 #[test]
@@ -113,4 +115,19 @@ fn lease_taken_back_elsewhere_is_renewed_there() {
     let soon = lane.now + TAKE_OVER;
     assert_eq!(lane.lane.next_look(), Some((elsewhere(), soon)));
     assert!(take_back(|claim| claim).next_look() > soon);
+}
+
+#[test]
+fn queue_position_counts_earlier_waiters() {
+    let (mut lane, _grant) = TestLane::held(RENEWED);
+    for ticket in [2, 4, 6] {
+        lane.queue(ticket, RENEWED);
+    }
+    let positions = |lane: &TestLane| {
+        let position = |ticket| lane.lane.position(ticket).map(NonZeroU32::get);
+        [2, 4, 6].map(position)
+    };
+    assert_eq!(positions(&lane), [1, 2, 3].map(Some));
+    assert!(lane.lane.leave(2).is_some());
+    assert_eq!(positions(&lane), [None, Some(1), Some(2)]);
 }
