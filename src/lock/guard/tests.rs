@@ -1,8 +1,15 @@
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::{sleep, timeout};
+
 use super::Heir;
-use crate::{ErrorKind, LockGuard, LockKey, LockManager};
+use crate::lock::clock::Moment;
+use crate::lock::tests::{MS, SECOND, Slow};
+use crate::{Error, ErrorKind, LockGuard, LockKey, LockManager};
 
 #[tokio::test(start_paused = true)]
 async fn view_of_released_lock_reports_no_hold() {
@@ -84,4 +91,67 @@ async fn heir_receives_dropped_guard() {
     drop(guard);
     let kept = keeper.0.lock().expect("no panic").take();
     assert!(kept.expect("inherited").is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn guard_shows_wait_and_queue_position() {
+    let locks = LockManager::in_memory();
+    let first = locks.acquire("k").await.expect("free");
+    assert_eq!(
+        (first.waited(), first.queue_position()),
+        (Duration::ZERO, None)
+    );
+    let mut waiting = ["second", "third"].map(|_| locks.acquire("k").into_future());
+    for waiter in &mut waiting {
+        assert!(waiter.now_or_never().is_none());
+    }
+    let mut held = first;
+    for (waiter, seconds) in waiting.into_iter().zip(1..) {
+        sleep(SECOND).await;
+        drop(held);
+        held = waiter.await.expect("released");
+        assert_eq!(held.waited(), seconds * SECOND);
+        assert_eq!(held.queue_position().map(NonZeroU32::get), Some(seconds));
+    }
+}
+
+fn runtime() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().start_paused(true);
+    builder.build().expect("a runtime")
+}
+
+/// Asserts that a release whose task does not run ends with the lease of a second.
+async fn ends_with_lease(release: impl Future<Output = Result<(), Error>>) {
+    let began = Moment::now();
+    let outcome = timeout(3 * SECOND, release).await.expect("in time");
+    assert!(outcome.expect_err("not sent").is_unavailable());
+    let took = Moment::now().since(began);
+    assert!(took <= SECOND + 100 * MS, "{took:?}");
+}
+
+#[test]
+fn release_in_stopped_runtime_ends_with_lease() {
+    let stopped = runtime();
+    let builder = LockManager::builder(Slow::default());
+    let locks = builder.runtime(stopped.handle().clone()).build();
+    let locks = locks.expect("valid");
+    runtime().block_on(async {
+        let guard = locks.acquire("k").lease(SECOND).await.expect("free");
+        ends_with_lease(guard.release()).await;
+    });
+}
+
+#[test]
+fn release_moved_from_stopped_runtime_ends_with_lease() {
+    let locks = LockManager::builder(Slow::default()).build();
+    let locks = locks.expect("defaults");
+    let stopped = runtime();
+    let release = stopped.block_on(async {
+        let guard = locks.acquire("k").lease(SECOND).await.expect("free");
+        let mut release = Box::pin(guard.release());
+        assert!((&mut release).now_or_never().is_none());
+        release
+    });
+    runtime().block_on(ends_with_lease(release));
 }
