@@ -225,6 +225,44 @@ async fn release_runs_in_runtime_of_its_caller() {
     assert_eq!(local.release_home(), None);
 }
 
+#[test]
+fn caller_without_runtime_is_rejected() {
+    let engine = |backend| Arc::new(Engine::new(backend, Options::default(), None));
+    let error = engine(Arc::new(Slow::default())).require_runtime();
+    assert_eq!(
+        error.expect_err("no runtime").kind(),
+        ErrorKind::Misconfigured
+    );
+    // A backend that replies at once needs no task.
+    assert!(engine(Arc::new(Memory::new())).require_runtime().is_ok());
+}
+
+#[cfg(feature = "dashboard")]
+#[tokio::test(start_paused = true)]
+async fn hold_is_counted_at_last_release() {
+    let locks = LockManager::in_memory();
+    let holds = || locks.tally().totals().hold.count();
+    let guard = locks.acquire("k").await.expect("free");
+    let again = locks.acquire("k").owner(guard.owner()).await.expect("own");
+    drop(again);
+    assert_eq!(holds(), 0);
+    drop(guard);
+    assert_eq!(holds(), 1);
+    let lost = locks.acquire("k").await.expect("free");
+    assert!(locks.force_release("k").await.expect("in memory"));
+    assert_eq!(holds(), 2);
+    drop(lost);
+    assert_eq!(holds(), 2, "counted at the loss");
+}
+
+#[cfg(feature = "dashboard")]
+#[tokio::test(start_paused = true)]
+async fn reply_to_release_is_counted() {
+    let locks = LockManager::in_memory();
+    drop(locks.acquire("k").await.expect("free"));
+    assert_eq!(locks.tally().traffic().releases(Reply::Done), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn lease_kept_under_own_counter_is_handed_off() {
     let backend = Slow {
