@@ -156,3 +156,28 @@ pub(super) async fn force_release(
         (false, _) => Err(fault::no_majority(failures, nodes, true)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renewal_requires_majority() {
+        for (nodes, renewed, not_held, expected) in [
+            (3, 2, 1, Some(Renewed::Renewed)),
+            (3, 1, 2, Some(Renewed::NotHeld)),
+            (3, 1, 1, None),
+            (4, 2, 2, None),
+            (5, 2, 2, None),
+            (5, 2, 3, Some(Renewed::NotHeld)),
+        ] {
+            let tally = Tally {
+                renewed,
+                not_held,
+                ..Tally::default()
+            };
+            let counts = format!("{renewed} and {not_held} of {nodes}");
+            assert_eq!(tally.outcome(nodes), expected, "{counts}");
+        }
+    }
+}

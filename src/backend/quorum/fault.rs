@@ -57,3 +57,35 @@ pub(super) fn no_majority(
         None => BackendError::refused(BackendErrorKind::Unavailable, cause(failures)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permanent_kind_requires_majority() {
+        let conflict = BackendErrorKind::Conflict;
+        let down = BackendErrorKind::Unavailable;
+        for (nodes, conflicts, expected) in [
+            (3, 2, conflict),
+            (3, 1, down),
+            (4, 3, conflict),
+            (4, 2, down),
+            (5, 2, down),
+            (5, 5, conflict),
+        ] {
+            let kinds = (0..nodes).map(|node| if node < conflicts { conflict } else { down });
+            let failures = kinds.map(|kind| BackendError::refused(kind, "failed"));
+            let error = no_majority(failures.collect(), nodes, false);
+            assert_eq!(error.kind(), expected, "{conflicts} of {nodes}");
+        }
+    }
+
+    #[test]
+    fn unsettled_command_may_have_taken_effect() {
+        for unsettled in [true, false] {
+            let error = no_majority(vec![silent(Duration::ZERO)], 3, unsettled);
+            assert_eq!(error.may_have_taken_effect(), unsettled);
+        }
+    }
+}

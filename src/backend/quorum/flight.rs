@@ -76,3 +76,39 @@ impl<T> Flight<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn replies_arrive_in_order_until_deadline() {
+        let mut flight = Flight::new();
+        assert!(flight.is_empty());
+        flight.push(0, Box::pin(pending()));
+        flight.push(1, Box::pin(ready("one")));
+        flight.push(2, Box::pin(ready("two")));
+        assert!(
+            !flight.is_empty() && flight.another().is_none(),
+            "not polled"
+        );
+        assert_eq!(flight.next().await, Some((1, "one")));
+        assert_eq!(flight.another(), Some((2, "two")));
+        let deadline = Instant::now() + Duration::from_secs(1);
+        assert_eq!(flight.next_until(deadline).await, None);
+        assert_eq!(Instant::now(), deadline);
+        assert!(!flight.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn flight_ends_with_last_reply() {
+        let mut flight = Flight::new();
+        flight.push(0, Box::pin(ready(())));
+        assert_eq!(flight.next().await, Some((0, ())));
+        assert!(flight.is_empty());
+        assert_eq!(flight.next().await, None);
+    }
+}

@@ -87,3 +87,17 @@ pub(super) fn wall_clock() -> u64 {
     let micros = since.map_or(1, |since| since.as_micros());
     u64::try_from(micros).unwrap_or(u64::MAX).clamp(1, 1 << 52)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proposals_exceed_clock_and_seen_counters() {
+        let proposals = Proposals::new(|| 100);
+        assert_eq!([(); 3].map(|()| proposals.next()), [100, 101, 102]);
+        proposals.heard(500);
+        proposals.heard(200);
+        assert_eq!(proposals.next(), 501);
+    }
+}

@@ -318,4 +318,33 @@ mod tests {
         // The next sweep is due when as many entries were added.
         assert_eq!(ledger.entries().sweep_at, 80);
     }
+
+    #[test]
+    fn prolonged_lease_is_owed_until_later_end() {
+        let ledger = Ledger::new(1);
+        let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        ledger.open(&key, lease, now + 2 * second);
+        let claim = ledger.claim(0, &key, lease).expect("not claimed");
+        for (until, end) in [(3, 3), (1, 3)] {
+            ledger.prolong(&key, lease, now + until * second);
+            let end = now + end * second;
+            assert!(claim.is_owed(end - second) && !claim.is_owed(end));
+        }
+    }
+
+    #[test]
+    fn command_without_effect_leaves_node_unchanged() {
+        let ledger = Ledger::new(1);
+        let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
+        let claim = || ledger.claim(0, &key, lease).expect("not claimed");
+        ledger.open(&key, lease, Instant::now() + Duration::from_secs(60));
+        claim().unchanged();
+        assert_eq!(ledger.disown(&key, lease, None).1, 1, "out");
+        ledger.open(&key, lease, Instant::now() + Duration::from_secs(60));
+        // The node may have granted the lease.
+        drop(claim());
+        claim().unchanged();
+        assert_eq!(ledger.disown(&key, lease, None).0.len(), 1, "still there");
+    }
 }

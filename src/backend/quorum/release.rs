@@ -217,3 +217,28 @@ async fn settle(inner: Arc<Inner>, node: usize, mut claims: Vec<Claim>, mut paus
         pause = (pause * 2).clamp(FIRST_BACKOFF, LAST_BACKOFF);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn release_requires_majority() {
+        for (nodes, released, not_held, expected) in [
+            (3, 2, 1, Some(Released::Released)),
+            (3, 1, 2, Some(Released::NotHeld)),
+            (3, 1, 1, None),
+            (4, 2, 2, None),
+            (5, 2, 2, None),
+            (5, 2, 3, Some(Released::NotHeld)),
+        ] {
+            let tally = Tally {
+                released,
+                not_held,
+                ..Tally::default()
+            };
+            let counts = format!("{released} and {not_held} of {nodes}");
+            assert_eq!(tally.outcome(nodes), expected, "{counts}");
+        }
+    }
+}
