@@ -109,7 +109,7 @@ mod tests {
                 wait(&hot, "busy");
             }
         }
-        let (top, missed) = hot.top(KEYS);
+        let (top, missed) = hot.top(KEYS + 1);
         assert_eq!((top.len(), missed), (KEYS, 0));
         assert!(top.iter().any(|hot| hot.key == LockKey::new("busy")));
     }
@@ -123,6 +123,33 @@ mod tests {
         assert_eq!(hot.top(1).0[0].waits, 1);
         hot.halve();
         assert!(hot.top(1).0.is_empty());
+    }
+
+    #[test]
+    fn halved_counts_include_times_and_misses() {
+        let hot = HotKeys::default();
+        hot.keys.lock().unwrap().push(HotKey {
+            key: LockKey::new("k"),
+            waits: 4,
+            waited: Duration::from_secs(6),
+        });
+        hot.missed.store(5, Relaxed);
+        hot.halve();
+        let (top, missed) = hot.top(1);
+        assert_eq!((top[0].waits, missed), (2, 2));
+        assert_eq!(top[0].waited, Duration::from_secs(3));
+    }
+
+    #[test]
+    fn new_key_inherits_waits_of_replaced_one() {
+        let hot = HotKeys::default();
+        hot.enable();
+        for n in 0..=KEYS {
+            wait(&hot, &format!("key:{n}"));
+        }
+        let (top, _missed) = hot.top(1);
+        assert_eq!(top[0].key, LockKey::new(format!("key:{KEYS}")));
+        assert_eq!(top[0].waits, 2);
     }
 
     #[test]

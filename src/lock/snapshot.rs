@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::LockManager;
     use crate::backend::Memory;
-    use crate::lock::tests::MS;
+    use crate::lock::tests::{MS, SECOND, Slow};
 
     #[tokio::test]
     async fn snapshot_counts_holders_and_waiters() {
@@ -139,5 +139,23 @@ mod tests {
         sleep(100 * MS).await;
         assert_eq!((other.snapshot().queued, holder.snapshot().queued), (2, 0));
         drop(held);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn release_is_unfinished_until_confirmed() {
+        let backend = Slow {
+            release_takes: SECOND,
+            ..Slow::default()
+        };
+        let locks = LockManager::builder(backend).build().expect("defaults");
+        assert!(locks.snapshot().is_idle());
+        let guard = locks.acquire("k").await.expect("free");
+        assert!(!locks.snapshot().is_idle());
+        drop(guard);
+        sleep(500 * MS).await;
+        let snapshot = locks.snapshot();
+        assert_eq!((snapshot.unreleased, snapshot.is_idle()), (1, false));
+        sleep(SECOND).await;
+        assert!(locks.snapshot().is_idle());
     }
 }

@@ -113,6 +113,12 @@ mod tests {
                 "Test Using Larger Than Block-Size Key - Hash Key First",
                 "60e431591ee0b67f",
             ),
+            // As long as a block, which is no case of the RFC.
+            (
+                &long[..BLOCK],
+                "Test Using Larger Than Block-Size Key - Hash Key First",
+                "84332a7580ed3cf7",
+            ),
         ] {
             let keys = TraceKeys::hashed(secret);
             assert_eq!(keys.write(&[LockKey::new(text)]), digits);

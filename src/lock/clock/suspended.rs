@@ -204,6 +204,15 @@ mod tests {
     }
 
     #[test]
+    fn running_clocks_take_one_reading() {
+        let machine = Machine::default();
+        let counter = machine.counter();
+        machine.running.set(5 * SECOND);
+        assert_eq!(machine.total(&counter, 5 * SECOND), 0);
+        assert_eq!(machine.readings.get(), 1);
+    }
+
+    #[test]
     fn suspends_add_up() {
         let machine = Machine::default();
         let counter = machine.counter();
