@@ -8,10 +8,13 @@ use axum::{Extension, Router};
 use futures_util::poll;
 use http::StatusCode;
 use serde_json::{Value, json};
+use tower_lock::backend::BackendErrorKind;
 use tower_lock::dashboard::{Dashboard, ForceRelease, Operator, Veto};
 use tower_lock::{LockManager, LostReason, Memory};
+use tracing_subscriber::filter::LevelFilter;
 
 use super::support::{MOUNT, ask, post};
+use crate::support::broken::broken;
 use crate::support::log::Log;
 
 const REASON: &str = "the handler of this order hangs";
@@ -155,6 +158,52 @@ async fn one_release_per_second_is_admitted() {
     assert_eq!(forced().await, StatusCode::TOO_MANY_REQUESTS);
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!(forced().await, StatusCode::CONFLICT);
+}
+
+/// Returns what forced releases log, as text.
+fn logged(work: impl Future<Output = ()>) -> String {
+    let log = Log::default();
+    log.record(LevelFilter::WARN, || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).build();
+        runtime.unwrap().block_on(work);
+    });
+    log.text()
+}
+
+#[test]
+fn audit_event_has_each_outcome() {
+    for (outcome, status, reason) in [
+        ("released", StatusCode::OK, REASON),
+        ("vetoed", StatusCode::FORBIDDEN, "this gets a veto"),
+        ("not_held", StatusCode::CONFLICT, REASON),
+        ("failed", StatusCode::SERVICE_UNAVAILABLE, REASON),
+    ] {
+        let text = logged(async {
+            let locks = match outcome {
+                "failed" => broken(BackendErrorKind::Unavailable),
+                _ => LockManager::in_memory(),
+            };
+            let (app, _) = allowed(&locks);
+            let owner = match outcome {
+                "released" => {
+                    let guard = locks.acquire("order:42").await.unwrap();
+                    let owner = guard.owner().to_string();
+                    // Until the operator releases it.
+                    drop(tokio::spawn(async move { guard.lost().await }));
+                    owner
+                }
+                _ => "somebody:1".to_owned(),
+            };
+            assert_eq!(force(&app, "order:42", &owner, reason).await.0, status);
+        });
+        let expected = format!(
+            "WARN force release operator=\"ada\" reason=\"{reason}\" outcome=\"{outcome}\""
+        );
+        let events = text.lines().filter(|line| line.contains("force release"));
+        let events: Vec<_> = events.map(str::trim).collect();
+        assert_eq!(events, [expected]);
+    }
 }
 
 /// The audit event names the operator, the reason and the outcome, but neither key nor owner.
