@@ -2,11 +2,12 @@
 
 use std::sync::Mutex;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, pending};
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::Instant;
 
 use super::*;
 use crate::backend::Hints;
