@@ -147,11 +147,11 @@ fn release_moved_from_stopped_runtime_ends_with_lease() {
     let locks = LockManager::builder(Slow::default()).build();
     let locks = locks.expect("defaults");
     let stopped = runtime();
-    let release = stopped.block_on(async {
-        let guard = locks.acquire("k").lease(SECOND).await.expect("free");
-        let mut release = Box::pin(guard.release());
+    let guard = stopped.block_on(locks.acquire("k").lease(SECOND).into_future());
+    let mut release = Box::pin(guard.expect("free").release());
+    {
+        let _entered = stopped.enter();
         assert!((&mut release).now_or_never().is_none());
-        release
-    });
+    }
     runtime().block_on(ends_with_lease(release));
 }
