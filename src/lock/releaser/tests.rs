@@ -299,13 +299,8 @@ async fn lease_kept_without_tokens_is_released() {
     assert!(next.expect("released").fencing_token() > token);
 }
 
-#[tokio::test(start_paused = true)]
-async fn process_has_one_place_behind_others() {
-    let memory = Memory::new();
-    let [one, other] = [memory.clone(), memory].map(|memory| {
-        let locks = LockManager::builder(memory).build();
-        locks.expect("defaults")
-    });
+/// `one` releases the key to `other`, and waits behind it in one place.
+async fn expect_one_place(one: &LockManager, other: &LockManager) {
     let guard = one.acquire("k").await.expect("free");
     let (mut next, mut last) = (
         pin!(other.acquire("k").into_future()),
@@ -319,6 +314,16 @@ async fn process_has_one_place_behind_others() {
     assert!(timeout(SECOND, last).await.is_err());
     let held = other.inspect("k").await.expect("in memory");
     assert_eq!(held.expect("held").queued, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn process_has_one_place_behind_others() {
+    let memory = Memory::new();
+    let [one, other] = [memory.clone(), memory].map(|memory| {
+        let locks = LockManager::builder(memory).build();
+        locks.expect("defaults")
+    });
+    expect_one_place(&one, &other).await;
 }
 
 /// The `release_or_keep` releases the lease, and the release that follows it finds none.
@@ -351,19 +356,7 @@ async fn place_of_lost_reply_is_left() {
     };
     let one = LockManager::builder(backend).build().expect("defaults");
     let other = LockManager::builder(memory).build().expect("defaults");
-    let guard = one.acquire("k").await.expect("free");
-    let (mut next, mut last) = (
-        pin!(other.acquire("k").into_future()),
-        pin!(one.acquire("k").into_future()),
-    );
-    for waiter in [&mut next, &mut last] {
-        assert!(timeout(100 * MS, waiter).await.is_err());
-    }
-    drop(guard);
-    let _next = next.await.expect("the first in the queue");
-    assert!(timeout(SECOND, last).await.is_err());
-    let held = other.inspect("k").await.expect("in memory");
-    assert_eq!(held.expect("held").queued, 1);
+    expect_one_place(&one, &other).await;
 }
 
 #[tokio::test(start_paused = true)]

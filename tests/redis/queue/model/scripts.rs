@@ -108,14 +108,7 @@ impl Model {
         if !self.foreign_queue {
             self.forget(lease);
         }
-        if self.body == Body::Foreign {
-            return Reply::Error;
-        }
-        if !self.holds(lease) {
-            return Reply::Number(0);
-        }
-        self.body = Body::Free;
-        Reply::Number(self.free(false))
+        self.force_release(lease)
     }
 
     pub(crate) fn force_release(&mut self, lease: &str) -> Reply {
