@@ -282,28 +282,20 @@ impl Sent {
         let yielded = outcome
             .as_ref()
             .map_or(Yielded::ToNobody, |released| Yielded::by(*released));
-        let outcome = match outcome {
-            Ok(Released::NotHeld) => lane.returned_absent(lease, now),
-            Ok(_) => Ok(()),
+        let was_returning = lane.is_returning();
+        let (outcome, failed) = match outcome {
+            Ok(Released::NotHeld) => (lane.returned_absent(lease, now), None),
+            Ok(_) => (Ok(()), None),
             Err(error) => {
                 let home = self.home;
                 effects.work.push(Work::Resolve { lease, ttl, home });
-                let was_returning = lane.is_returning();
-                lane.returned(
-                    lease,
-                    Err(error.clone().into()),
-                    yielded,
-                    home,
-                    now,
-                    effects,
-                );
-                if was_returning {
-                    lane.return_failed(error);
-                }
-                return;
+                (Err(error.clone().into()), Some(error))
             }
         };
         lane.returned(lease, outcome, yielded, self.home, now, effects);
+        if let Some(error) = failed.filter(|_| was_returning) {
+            lane.return_failed(error);
+        }
     }
 }
 
