@@ -2,8 +2,7 @@
 --
 -- `listeners` returns the number of subscribers of a channel, and how many of them are of this crate: these
 -- subscribe to both channels by one command. `is_heard` returns false if the server has no receiver for the
--- channel of a manager, and `wake` sends a message to it. It returns an
--- error if the server rejects the message.
+-- channel of a manager, and `wake` sends a message to it. It returns an error if the server rejects the message.
 local function listeners(channel)
   local counts = redis.call('pubsub', 'numsub', channel, channel .. '%w')
   return counts[2], counts[4]
