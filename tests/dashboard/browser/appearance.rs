@@ -155,7 +155,7 @@ async fn bank_shows_its_locks() {
         .until("document.querySelectorAll('#keys tbody tr').length >= 3")
         .await;
     browser
-        .until("+document.querySelector('#keys tbody .n').textContent >= 1")
+        .until("+document.querySelector('#keys tbody .n')?.textContent >= 1")
         .await;
     // The plots show some seconds.
     tokio::time::sleep(std::time::Duration::from_secs(20)).await;

@@ -22,7 +22,7 @@ async fn page_follows_locks() {
     assert!(poll!(&mut waiter).is_pending());
     browser.until_listed(1).await;
     browser
-        .until("document.querySelector('#keys tbody .n').textContent === '1'")
+        .until("document.querySelector('#keys tbody .n')?.textContent === '1'")
         .await;
     assert_eq!(browser.text("#keys bdi").await, "order:42");
     drop((guard, waiter));
