@@ -14,6 +14,8 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 use url::{ParseError, Url};
 
+use crate::support::process::free_port;
+
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
 const CHROMIUM: &str = "/usr/lib/chromium/chromium";
@@ -42,23 +44,28 @@ impl WebDriverCompatibleCommand for Extension {
     }
 }
 
+/// Starts chromedriver. Returns `None` if another process has taken the port.
+fn launch(port: u16) -> Option<(Child, u16)> {
+    let mut driver = Command::new("chromedriver")
+        .arg(format!("--port={port}"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("chromedriver: run `.ci/install chromium chromium-driver`");
+    let mut lines = BufReader::new(driver.stdout.take().expect("piped")).lines();
+    let runs = lines.any(|line| line.is_ok_and(|line| line.contains("started successfully")));
+    if !runs {
+        driver.wait().expect("it has ended");
+    }
+    runs.then_some((driver, port))
+}
+
 impl Browser {
     pub(crate) async fn start() -> Self {
         let profile = tempfile::tempdir().unwrap();
-        let mut driver = Command::new("chromedriver")
-            .arg("--port=0")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("chromedriver: run `.ci/install chromium chromium-driver`");
-        let lines = BufReader::new(driver.stdout.take().unwrap()).lines();
-        let port = lines
-            .map_while(Result::ok)
-            .find_map(|line| {
-                let (_, port) = line.split_once("successfully on port ")?;
-                port.trim_end_matches('.').parse::<u16>().ok()
-            })
-            .expect("chromedriver names its port");
+        let (driver, port) = (0..10)
+            .find_map(|_| launch(free_port()))
+            .expect("a free port");
         let mut args = vec![
             "--headless=new".to_owned(),
             "--disable-gpu".to_owned(),
