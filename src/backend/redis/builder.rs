@@ -304,9 +304,9 @@ impl RedisBackendBuilder {
             && self.min_replicas.is_none()
             && !self.redisson_tokens;
         let scripts = Scripts::new(
+            &names,
             publish,
             self.quarantine,
-            self.redisson_tokens,
             self.min_replicas.is_some(),
         );
         let calls = Arc::new(Calls::new(names, scripts));

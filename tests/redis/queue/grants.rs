@@ -16,6 +16,7 @@ use crate::support::engine::{
 use crate::support::redis_server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(30);
+const FENCE_KEY: &str = "{fencing-token}%";
 const FENCE: &str = "lock:{fencing-token}%";
 
 type Waiting = JoinHandle<LockGuard>;
@@ -191,4 +192,30 @@ async fn transfer_in_guarded_store_is_confirmed() {
     let guard = granted(waiting).await;
     assert_eq!(scripts_called(&server), before + 2);
     guard.release().await.unwrap();
+}
+
+/// The scripts contain the name of the counter, in which the quotes and backslashes of the prefix are escaped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transfer_under_quoted_prefix_carries_counter() {
+    const PREFIX: &str = r#"it's "a" \n prefix\"#;
+    let server = RedisServer::start();
+    let locks = async || {
+        let backend = RedisBackend::builder(server.url()).prefix(PREFIX);
+        LockManager::builder(backend.connect().await.unwrap())
+            .build()
+            .unwrap()
+    };
+    let (holder, waiter) = (locks().await, locks().await);
+    let guard = holder.acquire("a").await.unwrap();
+    let waiting = tokio::spawn(async move { waiter.acquire("a").wait(PATIENCE).await.unwrap() });
+    let queue = format!("{PREFIX}{{{PREFIX}a}}%queue");
+    eventually("a place", || server.cli(&["EXISTS", &queue]) == "1").await;
+    let monitor = Monitor::start(&server);
+    guard.release().await.unwrap();
+    let token = granted(waiting).await.fencing_token();
+    let counter = server.cli(&["GET", &format!("{PREFIX}{FENCE_KEY}")]);
+    assert_eq!((token.get() / 256).to_string(), counter);
+    let lines = monitor.lines_until_now(&server).await;
+    let attempts = lines.iter().filter(|line| line.contains("\"!\""));
+    assert_eq!(attempts.count(), 0, "{lines:#?}");
 }

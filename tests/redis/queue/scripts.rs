@@ -9,11 +9,21 @@ pub(crate) const QUEUE: &str = "lock:{lock:a}%queue";
 const FENCE: &str = "lock:{fencing-token}%";
 pub(crate) const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
 
+macro_rules! piece {
+    ("numbered") => {
+        concat!("local FENCE = 'lock:{fencing-token}%'\n", piece!(file "numbered"))
+    };
+    (file $name:tt) => {
+        include_str!(concat!("../../../src/backend/redis/command/lua/", $name, ".lua"))
+    };
+    ($name:tt) => {
+        piece!(file $name)
+    };
+}
+
 macro_rules! lua {
-    ($($name:literal),+) => {
-        concat!($(include_str!(concat!(
-            "../../../src/backend/redis/command/lua/", $name, ".lua"
-        ))),+)
+    ($($name:tt),+) => {
+        concat!($(piece!($name)),+)
     };
 }
 
@@ -119,15 +129,11 @@ impl Call {
             Self::Release(lease) | Self::Leave(lease) => {
                 let is_release = matches!(self, Self::Release(_));
                 eval.arg(if is_release { RELEASE } else { LEAVE });
-                let fence = blind.is_none().then_some(FENCE);
-                eval.arg(2 + usize::from(fence.is_some()));
-                eval.arg(BODY).arg(QUEUE).arg(fence);
+                eval.arg(2).arg(BODY).arg(QUEUE);
                 eval.arg(lease).arg(CHANNEL).arg(blind);
             }
             Self::Force(lease) => {
-                let fence = blind.is_none().then_some(FENCE);
-                eval.arg(FORCE).arg(2 + usize::from(fence.is_some()));
-                eval.arg(BODY).arg(QUEUE).arg(fence);
+                eval.arg(FORCE).arg(2).arg(BODY).arg(QUEUE);
                 eval.arg(lease).arg(CHANNEL).arg(blind);
             }
             Self::Pass {

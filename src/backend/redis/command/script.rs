@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{Arg, Cmd};
 
-use super::names::Name;
+use super::names::{Name, Names};
 use crate::backend::redis::connection::Called;
 use crate::backend::redis::notify::Publish;
 
@@ -113,16 +113,15 @@ pub(crate) struct Scripts {
 }
 
 impl Scripts {
-    /// If `of_redisson`, the fencing counters are those of Redisson's fenced locks. If `for_replicas`, a grant counts
-    /// only when replicas have acknowledged it.
+    /// If `for_replicas`, a grant counts only when replicas have acknowledged it.
     pub(crate) fn new(
+        names: &Names,
         publish: Publish,
         quarantine: Option<Duration>,
-        of_redisson: bool,
         for_replicas: bool,
     ) -> Self {
         use Resend::{Compared, Repeatable};
-        let fence = if of_redisson {
+        let fence = if names.of_redisson {
             include_str!("lua/fence_of_redisson.lua")
         } else {
             include_str!("lua/fence.lua")
@@ -146,7 +145,7 @@ impl Scripts {
                 &[fence, NOTICE, GUARD, VOTE],
             ),
         };
-        let are_transfers_numbered = quarantine.is_none() && !of_redisson && !for_replicas;
+        let are_transfers_numbered = quarantine.is_none() && !names.of_redisson && !for_replicas;
         let prepare = || {
             Script::new(
                 "prepare",
@@ -178,9 +177,11 @@ impl Scripts {
         const QUEUE: &str = include_str!("lua/queue.lua");
         const CONTEND: &str = include_str!("lua/contend.lua");
         const UNNUMBERED: &str = include_str!("lua/unnumbered.lua");
-        let numbers = match are_transfers_numbered {
-            true => include_str!("lua/numbered.lua"),
-            false => UNNUMBERED,
+        let numbered = numbered(names);
+        let numbers = if are_transfers_numbered {
+            &numbered
+        } else {
+            UNNUMBERED
         };
         let contend = [
             &[fence],
@@ -281,4 +282,15 @@ impl Scripts {
             are_transfers_numbered,
         }
     }
+}
+
+/// Returns the piece for messages of transfers that carry counters.
+fn numbered(names: &Names) -> String {
+    let fence = names.fence(None).to_text();
+    // A prefix has no control characters, so no others need an escape.
+    let fence = fence.replace('\\', r"\\").replace('\'', r"\'");
+    format!(
+        "local FENCE = '{fence}'\n{}",
+        include_str!("lua/numbered.lua")
+    )
 }

@@ -34,7 +34,7 @@ if not again then
       end
       local to = transfer(body, queue, channel, now, lease)
       if to == '~' then
-        sent(publish_release(channel))
+        sent(publish(PUBLISH, channel, '0'))
         left = TURN
       elseif to and to ~= lease then
         left = redis.call('pttl', body)

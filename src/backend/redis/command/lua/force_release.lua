@@ -11,8 +11,9 @@ if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
 end
 redis.call('del', KEYS[1])
 if not KEYS[2] then
-  sent(publish_release(ARGV[2]))
+  sent(publish(PUBLISH, ARGV[2], '0'))
   return 1 + unpublished
 end
-blind, fence = ARGV[3], KEYS[3]
+blind = ARGV[3]
+fence = KEYS[3] or not blind and FENCE
 return free(KEYS[1], KEYS[2], ARGV[2])

@@ -6,7 +6,8 @@
 --
 -- A repeated call finds neither a place nor a field. The queue of another type is no queue.
 local answers, count = {}, math.floor(#KEYS / 2)
-blind, fence = ARGV[2 * count + 1], KEYS[2 * count + 1]
+blind = ARGV[2 * count + 1]
+fence = KEYS[2 * count + 1] or not blind and FENCE
 for i = 1, count do
   local body, queue, lease = KEYS[i], KEYS[count + i], ARGV[2 * i - 1]
   pcall(forget, queue, lease)

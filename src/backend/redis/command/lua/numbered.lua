@@ -1,5 +1,5 @@
 -- Prepended to queue.lua, behind fence.lua: the messages of transfers carry fencing counters, so that a message
--- is a grant.
+-- is a grant. The line before defines FENCE, the counter of a server that has one for all locks.
 --
 -- `next_number` takes the counter of a transfer, or returns nil: a transfer does not fail because of its counter.
 -- `last_number` returns a number that all later counters exceed, and that no earlier counter does. It reads by

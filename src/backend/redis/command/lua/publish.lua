@@ -1,8 +1,6 @@
--- Prepended to the scripts that release: publishes a release by PUBLISH. Returns the number of receivers that
--- the server counts, or an error.
+-- Prepended to the scripts that release: `publish(PUBLISH, channel, '0')` publishes a release. Returns the number of
+-- receivers that the server counts, or an error. It is no function of its own, since each call would create it.
 --
 -- A message that is denied fails no command: the lock is free, waiters poll, and the reply contains it. Redisson
 -- parses the message as a number, and '0' means "unlocked".
-local function publish_release(channel)
-  return redis.pcall('publish', channel, '0')
-end
+local publish, PUBLISH = redis.pcall, 'publish'

@@ -220,7 +220,7 @@ local function free(body, queue, channel, told, outside)
     if fine and to and to ~= '~' then
       return 2 + unpublished + 10 * passed_over
     end
-    sent(publish_release(channel))
+    sent(publish(PUBLISH, channel, '0'))
     if fine and to then
       return 3 + unpublished + 10 * passed_over
     end

@@ -12,7 +12,7 @@
 -- the functions of the queue are created only for the others. `others` has the replies other than 1. `wanted` has
 -- the keys with a queue, a receiver or a rejected message, with the result of a message that was sent.
 local others, wanted = nil, nil
-local count = math.floor(#ARGV / 2)
+local count = (#ARGV - #ARGV % 2) / 2
 local alone = #KEYS == count
 if count == 1 and not alone then
   -- Most calls: a loop and the tables of several keys would cost as much as another command.
@@ -23,7 +23,7 @@ if count == 1 and not alone then
   elseif queued then
     wanted = { 'queue' }
   else
-    local told = publish_release(ARGV[2])
+    local told = publish(PUBLISH, ARGV[2], '0')
     if told == 0 then
       return 1
     end
@@ -40,7 +40,7 @@ else
       wanted = wanted or {}
       wanted[i] = 'queue'
     else
-      local told = publish_release(ARGV[2 * i])
+      local told = publish(PUBLISH, ARGV[2 * i], '0')
       if told ~= 0 and not alone then
         wanted = wanted or {}
         wanted[i] = told

@@ -27,7 +27,7 @@ if others > 0 then
   if ARGV[6] == '1' then
     redis.call('del', KEYS[1])
     if not KEYS[3] then
-      sent(publish_release(ARGV[3]))
+      sent(publish(PUBLISH, ARGV[3], '0'))
       return { others, 1 + unpublished, 0 }
     end
     local to = free(KEYS[1], KEYS[3], ARGV[3], false, all > ours)

@@ -1,5 +1,6 @@
 -- Appended to release.lua and queue.lua: serves the queues and the clients outside of them.
-blind, fence = ARGV[2 * count + 1], KEYS[2 * count + 1]
+blind = ARGV[2 * count + 1]
+fence = KEYS[2 * count + 1] or not blind and FENCE
 for i = 1, count do
   if wanted[i] then
     others[i] = free(KEYS[i], KEYS[count + i], ARGV[2 * i], wanted[i] ~= 'queue' and wanted[i])

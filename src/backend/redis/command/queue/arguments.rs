@@ -35,10 +35,12 @@ impl Calls {
     }
 
     /// Returns the name of the counter for the messages of transfers, if these are grants: the messages reach the
-    /// waiters for certain, and a grant requires nothing else.
+    /// waiters for certain, and a grant requires nothing else. The scripts contain the counter of a server that has
+    /// one for all locks: an argument costs the server as much as a command of a script.
     pub(super) fn fence_of_transfers(&self, route: &Route) -> Option<Name<'_>> {
         let are_grants = self.scripts.are_transfers_numbered && self.counted(route) == Counted::All;
-        are_grants.then(|| self.names.fence(route.slot()))
+        let slot = route.slot().filter(|_| are_grants);
+        slot.map(|slot| self.names.fence(Some(slot)))
     }
 }
 
