@@ -57,7 +57,7 @@ use crate::backend::{ContendRequest, Contended, Hints};
 ///
 /// - The process contends under one lease id, from its first attempt that may enter the queue until the lease
 ///   is granted or left.
-/// - A lease in the queue is refreshed by a `contend` at least every second, or left.
+/// - A lease in the queue is refreshed by a `contend` at least every 1.1 seconds, or left.
 /// - A transferred lease is confirmed by a `contend` within a second of its [`Hint::Transferred`], or left. If the
 ///   hint is a grant, the lease is held without a `contend`, and renewed or released before it expires.
 /// - After an error that may have taken effect, the lease is left, and the next attempt has a new lease id.

@@ -19,8 +19,9 @@ pub(super) const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 /// The longest delay that a lost notification causes.
 pub(super) const BACKSTOP: Duration = Duration::from_secs(1);
 
-/// The time after which a process refreshes its place in the queue of the backend.
-pub(super) const REFRESH: Duration = Duration::from_millis(900);
+/// The time after which a process refreshes its place in the queue of the backend. With 128 processes in the queue of
+/// one key, a quarter of the scripts for a grant are refreshes.
+pub(super) const REFRESH: Duration = Duration::from_secs(1);
 
 /// The longest time between two attempts of a process in a queue that no notification reaches.
 pub(super) const POLL: Duration = Duration::from_millis(100);
