@@ -27,4 +27,5 @@ pub use memory::Memory;
 pub use queue::{ContendRequest, Contended, TransferTerms};
 pub use quorum::{Fence, Node, Quorum, QuorumBuilder};
 
+pub(crate) use contract::LATE;
 pub(crate) use erased::{BoxFuture, ErasedBackend, erased};

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -13,16 +12,12 @@ use super::effect::Given;
 use super::seats::Seat;
 use super::yielded::PLACE;
 use crate::Error;
-use crate::backend::{Acquired, BackendError, BoxFuture, Contended, LeaseId};
-
-/// The longest time after which a command without a reply takes effect: a server or a network that was stopped
-/// continues with the commands in its buffers. If it was stopped for longer, the lease expires.
-const LATE: Span = Span::new(Duration::from_secs(60));
+use crate::backend::{Acquired, BackendError, BoxFuture, Contended, LATE, LeaseId};
 
 /// Returns how long the backend may hold the lease of an attempt that has no reply, or its place in the queue.
 /// `ttl`: of the lease, from the moment at which the attempt takes effect.
 pub(super) fn unanswered(ttl: Span) -> Span {
-    LATE + ttl.max(PLACE)
+    Span::new(LATE) + ttl.max(PLACE)
 }
 
 /// An acquire command in flight. Never dropped before its reply, unless its runtime ends.

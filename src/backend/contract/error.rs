@@ -2,6 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest time after which a command without a reply takes effect: a server or a network that was stopped
+/// continues with the commands in its buffers. If it was stopped for longer, a lease that it then grants expires.
+pub(crate) const LATE: Duration = Duration::from_secs(60);
 
 /// An error of a [`Backend`](super::Backend) command, which then has no outcome.
 #[derive(Debug, Clone)]

@@ -9,6 +9,7 @@ mod outcome;
 mod request;
 
 pub use backend::Backend;
+pub(crate) use error::LATE;
 pub use error::{BackendError, BackendErrorKind};
 pub use holder::Holder;
 pub use immediate::Immediate;

@@ -21,7 +21,7 @@ use super::fault;
 use super::flight::Flight;
 use super::inner::Inner;
 use super::node::Fence;
-use crate::backend::{AcquireRequest, Acquired, BackendError, Release};
+use crate::backend::{AcquireRequest, Acquired, BackendError, LATE, Release};
 use crate::jitter::up_to;
 use crate::task::Timer;
 
@@ -54,7 +54,12 @@ impl Candidacy {
     async fn run(mut self, began: Instant) -> Vote {
         let proposal = self.inner.proposals.next();
         for node in 0..self.inner.nodes.len() {
-            self.ask(node, Fence::Propose(proposal));
+            if self.inner.owed[node].is_full() {
+                let behind = Err(fault::behind());
+                self.election.cast(node, behind, began);
+            } else {
+                self.ask(node, Fence::Propose(proposal));
+            }
         }
         let elected = match self.answers(Election::standing).await {
             Some(counter) => self.agree(counter.max(proposal)).await,
@@ -105,15 +110,21 @@ impl Candidacy {
             match &answer {
                 Ok(Acquired::Busy { .. }) => claim.out(),
                 Err(error) if !error.may_have_taken_effect() => claim.unchanged(),
-                Ok(Acquired::Granted { .. }) | Err(_) => {
-                    // The TTL at the node starts when the vote arrives, which may be now.
-                    inner.ledger.prolong(&key, lease, Instant::now() + ttl);
+                reply => {
+                    // The TTL at the node starts when the vote takes effect, which may be now or later.
+                    let late = reply.as_ref().map_or(LATE, |_| Duration::ZERO);
+                    inner
+                        .ledger
+                        .prolong(&key, lease, Instant::now() + late + ttl);
                     drop(claim);
                 }
             }
             // It was released while its vote was in flight, so the release is sent here.
             if let Some(claim) = inner.ledger.reclaim(node, &key, lease) {
-                inner.settle(vec![claim], Duration::ZERO);
+                match answer {
+                    Ok(_) => inner.release_claimed(claim),
+                    Err(_) => inner.owe([claim]),
+                }
             }
             answer
         };

@@ -128,6 +128,11 @@ impl Quorum {
     pub(super) fn new(inner: Arc<Inner>) -> Self {
         Self { inner }
     }
+
+    #[cfg(test)]
+    pub(super) fn inner(&self) -> &Inner {
+        &self.inner
+    }
 }
 
 /// Each method waits for a node only while its reply can change the outcome, and at most four node

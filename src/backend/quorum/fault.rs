@@ -10,6 +10,8 @@ enum Cause {
     Silent(Duration),
     #[error("node is busy with an earlier command for this lease")]
     Engaged,
+    #[error("node has not confirmed earlier releases")]
+    Behind,
     #[error("{failed} of {nodes} nodes returned no outcome")]
     NoMajority {
         failed: usize,
@@ -27,6 +29,11 @@ pub(super) fn silent(waited: Duration) -> BackendError {
 /// Creates the error of a node to which nothing was sent, because a command is in flight.
 pub(super) fn engaged() -> BackendError {
     BackendError::unknown(Cause::Engaged)
+}
+
+/// Creates the error of a node to which nothing was sent, because it owes the replies to too many releases.
+pub(super) fn behind() -> BackendError {
+    BackendError::refused(BackendErrorKind::Unavailable, Cause::Behind)
 }
 
 /// Creates the error of too few outcomes. `unsettled`: a lease may remain at a node.

@@ -7,12 +7,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::flight::Flight;
 use super::ledger::Ledger;
 use super::node::ErasedNode;
+use super::owed::Owed;
 use crate::task::Spawner;
 
 pub(super) struct Inner {
     pub(super) nodes: Vec<Arc<dyn ErasedNode>>,
     pub(super) node_timeout: Duration,
     pub(super) ledger: Arc<Ledger>,
+    /// By node.
+    pub(super) owed: Vec<Owed>,
     pub(super) proposals: Proposals,
     pub(super) spawner: Spawner,
 }
@@ -29,6 +32,7 @@ impl Inner {
     ) -> Arc<Self> {
         Arc::new(Self {
             ledger: Ledger::new(nodes.len()),
+            owed: nodes.iter().map(|_| Owed::default()).collect(),
             nodes,
             node_timeout,
             proposals: Proposals::new(clock),

@@ -249,6 +249,10 @@ mod tests {
     use super::*;
 
     impl Ledger {
+        pub(in crate::backend::quorum) fn len(&self) -> usize {
+            self.entries().leases.len()
+        }
+
         fn sweep_at_next_open(&self) {
             self.entries().sweep_at = 0;
         }

@@ -14,8 +14,8 @@
 //! | has the reply busy or rejected | no release is needed |
 //! | is in flight | its sender sends the release after its end |
 //!
-//! A task repeats a release that a node does not confirm, with backoff, until the node replies or the lease
-//! must have expired there.
+//! One task per node repeats the releases that the node does not confirm ([`owed`]), with backoff, until the
+//! node replies or the leases must have expired there.
 
 mod acquire;
 mod ask;
@@ -27,6 +27,7 @@ mod flight;
 mod inner;
 mod ledger;
 mod node;
+mod owed;
 mod release;
 #[cfg(test)]
 mod tests;

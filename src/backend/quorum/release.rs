@@ -1,28 +1,24 @@
 //! Releases leases on all nodes.
 //!
-//! The outcome requires a majority. Releases at the other nodes continue in tasks until each node has
-//! replied or the lease must have expired there.
+//! The outcome requires a majority. Releases at the other nodes continue in tasks. Those that a node does not
+//! confirm are [`owed`](super::owed).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::fault;
 use super::flight::Flight;
 use super::inner::Inner;
 use super::ledger::Claim;
 use crate::backend::{BackendError, BoxFuture, Release, Released};
-use crate::jitter::jittered;
-
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
 /// The time for which a release of an unknown lease is repeated at nodes that do not reply.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(1);
 
 /// One node's reply for one lease, and the claim if the release must be repeated.
-struct Answer {
+pub(super) struct Answer {
     lease: usize,
     outcome: Result<Released, BackendError>,
     claim: Option<Claim>,
@@ -78,18 +74,15 @@ pub(super) async fn release(
         }
     }
     inner.finish_releases(flight);
-    let mut owed = Vec::new();
     let outcomes = tallies.into_iter().map(|tally| match tally.outcome(nodes) {
         Some(outcome) => {
-            owed.extend(tally.claims);
+            inner.owe(tally.claims);
             Ok(outcome)
         }
         // The claims are dropped, because the engine repeats the release.
         None => Err(fault::no_majority(tally.failures, nodes, true)),
     });
-    let outcomes = outcomes.collect();
-    inner.settle(owed, FIRST_BACKOFF);
-    outcomes
+    outcomes.collect()
 }
 
 impl Inner {
@@ -120,7 +113,11 @@ impl Inner {
         (flight, tallies)
     }
 
-    fn release_at(&self, node: usize, batch: Vec<(usize, Claim)>) -> BoxFuture<Vec<Answer>> {
+    pub(super) fn release_at(
+        &self,
+        node: usize,
+        batch: Vec<(usize, Claim)>,
+    ) -> BoxFuture<Vec<Answer>> {
         let leases = batch.iter().map(|(_, claim)| {
             let (key, lease) = claim.name();
             Release::new(key.clone(), *lease)
@@ -159,14 +156,20 @@ impl Inner {
         let (mut flight, _) = self.recall(std::slice::from_ref(&lease), None);
         async move {
             let deadline = Instant::now() + inner.node_timeout;
-            let mut owed = Vec::new();
             while let Some((_, answers)) = flight.next_until(deadline).await {
-                owed.extend(answers.into_iter().filter_map(|answer| answer.claim));
+                inner.owe(unconfirmed(answers));
             }
-            inner.settle(owed, FIRST_BACKOFF);
             inner.finish_releases(flight);
             inner.ledger.is_out(&lease.key, lease.lease)
         }
+    }
+
+    /// Releases a lease in a task.
+    pub(super) fn release_claimed(self: &Arc<Self>, claim: Claim) {
+        let mut flight = Flight::new();
+        let node = claim.node();
+        flight.push(node, self.release_at(node, vec![(0, claim)]));
+        self.finish_releases(flight);
     }
 
     fn finish_releases(self: &Arc<Self>, mut flight: Flight<Vec<Answer>>) {
@@ -176,46 +179,15 @@ impl Inner {
         let inner = Arc::clone(self);
         self.spawner.spawn(async move {
             while let Some((_, answers)) = flight.next().await {
-                let claims = answers.into_iter().filter_map(|answer| answer.claim);
-                inner.settle(claims.collect(), FIRST_BACKOFF);
+                inner.owe(unconfirmed(answers));
             }
         });
     }
-
-    /// Releases claimed leases in one task per node after a pause, and repeats this until each is out or
-    /// must have expired.
-    pub(super) fn settle(self: &Arc<Self>, claims: Vec<Claim>, pause: Duration) {
-        let mut batches: Vec<Vec<Claim>> = self.nodes.iter().map(|_| Vec::new()).collect();
-        for claim in claims {
-            batches[claim.node()].push(claim);
-        }
-        for (node, batch) in batches.into_iter().enumerate() {
-            if !batch.is_empty() {
-                let settle = settle(Arc::clone(self), node, batch, pause);
-                self.spawner.spawn(settle);
-            }
-        }
-    }
 }
 
-async fn settle(inner: Arc<Inner>, node: usize, mut claims: Vec<Claim>, mut pause: Duration) {
-    loop {
-        if pause > Duration::ZERO {
-            sleep(jittered(pause)).await;
-            let now = Instant::now();
-            let (owed, over): (Vec<_>, _) = claims.into_iter().partition(|it| it.is_owed(now));
-            claims = owed;
-            Vec::into_iter(over).for_each(Claim::out);
-        }
-        if claims.is_empty() {
-            return;
-        }
-        let batch = claims.into_iter().enumerate().collect();
-        let answers = inner.release_at(node, batch).await;
-        let claimed = answers.into_iter().filter_map(|answer| answer.claim);
-        claims = claimed.collect();
-        pause = (pause * 2).clamp(FIRST_BACKOFF, LAST_BACKOFF);
-    }
+/// Returns the claims of the releases that must be repeated.
+pub(super) fn unconfirmed(answers: Vec<Answer>) -> impl Iterator<Item = Claim> {
+    answers.into_iter().filter_map(|answer| answer.claim)
 }
 
 #[cfg(test)]

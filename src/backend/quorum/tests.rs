@@ -1,15 +1,18 @@
-//! Tokens under clocks that differ, which needs access to the internals.
+//! Tokens under clocks that differ, and votes that take effect late, which need access to the internals.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use tokio::sync::watch;
 use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::inner::{Inner, wall_clock};
 use super::node::ErasedNode;
+use super::owed::FULL;
 use super::{Fence, Node, Quorum};
 use crate::LockKey;
 use crate::backend::{
@@ -20,11 +23,13 @@ use crate::backend::{
 const TTL: Duration = Duration::from_secs(60);
 const NODE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A node that can become unreachable, can lose its data, and replies with a delay.
+/// A node that can become unreachable, can stop, can lose its data, and replies with a delay.
 #[derive(Clone, Default)]
 struct Flaky {
     memory: Arc<Mutex<Memory>>,
     lost: Arc<AtomicBool>,
+    /// Replies arrive too late. Votes take effect when the node continues, and other commands are lost.
+    stopped: watch::Sender<bool>,
     latency: Arc<AtomicU64>,
     votes: Arc<AtomicUsize>,
 }
@@ -32,6 +37,10 @@ struct Flaky {
 impl Flaky {
     async fn reach(&self) -> Result<Memory, BackendError> {
         sleep(Duration::from_micros(self.latency.load(Ordering::SeqCst))).await;
+        if self.is_stopped() {
+            sleep(5 * NODE_TIMEOUT).await;
+            return Err(BackendError::unknown("stopped on order"));
+        }
         if self.lost.load(Ordering::SeqCst) {
             return Err(BackendError::refused(
                 BackendErrorKind::Unavailable,
@@ -39,6 +48,30 @@ impl Flaky {
             ));
         }
         Ok(self.memory.lock().unwrap().clone())
+    }
+
+    fn is_stopped(&self) -> bool {
+        *self.stopped.borrow()
+    }
+
+    fn stop(&self, stopped: bool) {
+        self.stopped.send_replace(stopped);
+    }
+
+    /// Leaves a vote in the buffers of the node.
+    fn vote_later(&self, request: &AcquireRequest, fence: Fence) {
+        let (node, request) = (self.clone(), request.clone());
+        drop(tokio::spawn(async move {
+            let mut stopped = node.stopped.subscribe();
+            drop(stopped.wait_for(|stopped| !stopped).await);
+            let memory = node.memory.lock().unwrap().clone();
+            memory.vote(&request, fence).await
+        }));
+    }
+
+    async fn holds(&self, key: &LockKey) -> bool {
+        let memory = self.memory.lock().unwrap().clone();
+        memory.inspect(key).await.unwrap().is_some()
     }
 
     fn restart_empty(&self) {
@@ -81,6 +114,9 @@ impl Backend for Flaky {
 impl Node for Flaky {
     async fn vote(&self, request: &AcquireRequest, fence: Fence) -> Result<Acquired, BackendError> {
         self.votes.fetch_add(1, Ordering::SeqCst);
+        if self.is_stopped() {
+            self.vote_later(request, fence);
+        }
         self.reach().await?.vote(request, fence).await
     }
 }
@@ -295,4 +331,65 @@ async fn lost_lock_is_released_and_its_token_remembered() {
     sleep(Duration::from_secs(1)).await;
     let after = counter(late.try_acquire(&request(id(3))).await);
     assert!(after > before, "{before} then {after}");
+}
+
+async fn acquire_and_release(quorum: &Quorum, key: &LockKey, ttl: Duration) {
+    let lease = LeaseId::new(Uuid::new_v4(), 1);
+    let request = AcquireRequest::new(key.clone(), lease, ttl);
+    quorum.try_acquire(&request).await.unwrap();
+    let release = Release::new(key.clone(), lease);
+    quorum.release(&[release]).await.remove(0).unwrap();
+}
+
+/// The node is stopped for longer than the TTL.
+#[tokio::test(start_paused = true)]
+async fn late_vote_is_released_when_node_continues() {
+    for stopped in [10, 50] {
+        let world = World::new(3);
+        let key = LockKey::new("a");
+        world.nodes[0].stop(true);
+        acquire_and_release(&world.processes[0], &key, Duration::from_secs(5)).await;
+        sleep(Duration::from_secs(stopped)).await;
+        world.nodes[0].stop(false);
+        sleep(Duration::from_millis(2)).await;
+        assert!(world.nodes[0].holds(&key).await, "no late vote");
+        sleep(Duration::from_secs(2)).await;
+        assert!(!world.nodes[0].holds(&key).await, "held for nobody");
+    }
+}
+
+/// Each acquire leaves a release that the node does not confirm. One task repeats them, and the node receives
+/// no votes from a limit on.
+#[tokio::test(start_paused = true)]
+async fn releases_owed_by_stopped_node_are_bounded() {
+    let world = World::new(3);
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let quorum = &world.processes[0];
+    world.nodes[0].lost.store(true, Ordering::SeqCst);
+    for nth in 0..10 {
+        acquire_and_release(quorum, &LockKey::new(format!("unsent:{nth}")), TTL).await;
+    }
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!((quorum.inner().ledger.len(), tasks()), (0, 0), "unsent");
+    world.nodes[0].lost.store(false, Ordering::SeqCst);
+    world.nodes[0].stop(true);
+    for nth in 0..FULL / 1_000 + 2 {
+        let keys = (0..1_000).map(|key| LockKey::new(format!("{nth}:{key}")));
+        let keys: Vec<_> = keys.collect();
+        join_all(keys.iter().map(|key| acquire_and_release(quorum, key, TTL))).await;
+        sleep(Duration::from_secs(2)).await;
+    }
+    assert_eq!(world.nodes[0].votes.load(Ordering::SeqCst), 10 + FULL);
+    assert_eq!(quorum.inner().ledger.len(), FULL);
+    // Each vote waits in a task of the node.
+    assert_eq!(tasks(), FULL + 1);
+    world.nodes[0].stop(false);
+    sleep(Duration::from_secs(4)).await;
+    assert_eq!((quorum.inner().ledger.len(), tasks()), (0, 0));
+    acquire_and_release(quorum, &LockKey::new("a"), TTL).await;
+    assert_eq!(world.nodes[0].votes.load(Ordering::SeqCst), 11 + FULL);
 }

@@ -232,6 +232,7 @@ impl Lane {
             report,
             sent: false,
             sent_again: false,
+            may_be_lost: false,
             due: now + TAKE_OVER,
         });
     }
@@ -316,12 +317,10 @@ impl Lane {
                 lose(&tenure.grant, reason, effects);
                 self.contend_or_idle(Yielded::ToNobody, now, effects);
             }
-            Phase::Returning(returning) if !returning.sent => returning.lease.retire(),
-            // A later reply that the lease was kept predates the loss.
+            // The reply to a release in flight shows whether the loss came first.
             Phase::Returning(returning) => {
-                let report = returning.report.take();
-                effects.report(report, Err(Error::new(ErrorKind::Lost)));
-                self.contend_or_idle(Yielded::ToNobody, now, effects);
+                returning.may_be_lost = returning.sent;
+                returning.lease.retire();
             }
             Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => {}
         }

@@ -170,9 +170,16 @@ impl Lane {
             unreachable!("BUG: the lease was just found");
         };
         let Returning {
-            mut lease, report, ..
+            mut lease,
+            report,
+            may_be_lost,
+            ..
         } = returning;
         lease.keep(counter, sent_at, ttl.get());
+        if may_be_lost {
+            lease.retire();
+            return self.surrender(lease, report, home, now, effects);
+        }
         match self.first(now, effects) {
             Some(first) if lease.is_renewed_for(first.terms, now) => {
                 effects.report(report, Ok(()));

@@ -124,13 +124,37 @@ fn forced_release_of_returning_lease_grants_none() {
         assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
 
         let (mut lane, _reported) = returning::keeping();
-        let mut effects = lane.forced(seen);
-        assert!(effects.losses.is_empty());
-        contends(&mut effects, here());
-        // The reply that the lease was kept predates the forced release.
-        let work = work(&mut lane.kept(1, 200));
-        assert!(matches!(work, Work::Resolve { lease, .. } if lease == number(1)));
-        assert!(!lane.is_held());
+        assert!(lane.forced(seen).is_empty());
+        // The reply that the lease was kept may predate the forced release.
+        let mut effects = lane.kept(1, 200);
+        assert!(effects.reports.is_empty());
+        returns(&mut effects, here());
+        assert!(matches!(lane.enter(claim(3, RENEWED)), Entered::Occupied));
+        assert!(!lane.is_held() && lane.take_return().is_some());
+        assert!(lane.returned(1).reports[0].1.is_ok());
+    }
+}
+
+/// The forced release may have found another lease, or come after the release.
+#[test]
+fn release_beside_forced_one_reports_own_reply() {
+    for seen in [Some(1), Some(0), None] {
+        for outcome in [Ok(()), Err(ErrorKind::Lost)] {
+            let (mut lane, grant) = TestLane::held(RENEWED);
+            let (report, _reported) = oneshot::channel();
+            returns(&mut lane.release_hold(&grant, 1, Some(report)), here());
+            assert!(lane.take_return().is_some());
+            assert!(lane.forced(seen).is_empty());
+            let ((), effects) = lane.event(|lane, now, effects| {
+                let reply = match outcome {
+                    Ok(()) => Ok(()),
+                    Err(_) => lane.returned_absent(number(1), now),
+                };
+                lane.returned(number(1), reply, Yielded::ToNobody, here(), now, effects);
+            });
+            let reported = effects.reports[0].1.as_ref().copied();
+            assert_eq!(reported.map_err(Error::kind), outcome);
+        }
     }
 }
 

@@ -1,0 +1,138 @@
+//! The releases that a node has not confirmed, and the task that repeats them.
+//!
+//! A node that hangs accumulates one for each lease that it may have granted. One task repeats them in batches,
+//! one command at a time. At [`FULL`], the node receives no further votes, to which it would not reply either.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::inner::Inner;
+use super::ledger::Claim;
+use super::release::unconfirmed;
+use crate::jitter::jittered;
+use crate::task::Timer;
+
+/// The most leases of one command.
+const BATCH: usize = 100;
+
+/// The number of releases at which a node receives no further votes.
+pub(super) const FULL: usize = 10_000;
+
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const LAST_BACKOFF: Duration = Duration::from_secs(1);
+
+/// The releases that one node has not confirmed.
+#[derive(Debug, Default)]
+pub(super) struct Owed(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    claims: VecDeque<Claim>,
+    /// The number of claims in the command in flight.
+    sent: usize,
+    /// The task runs.
+    running: bool,
+}
+
+impl Owed {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        let state = self.state();
+        state.claims.len() + state.sent >= FULL
+    }
+
+    /// Adds a claim. Returns `true` if the task does not run, so the caller has to start it.
+    fn push(&self, claim: Claim) -> bool {
+        let mut state = self.state();
+        state.claims.push_back(claim);
+        !std::mem::replace(&mut state.running, true)
+    }
+
+    /// Removes the next claims, without those whose leases must have expired. After `None`, the task ends.
+    fn next_batch(&self, now: Instant) -> Option<Vec<(usize, Claim)>> {
+        let mut state = self.state();
+        let mut batch = Vec::new();
+        while batch.len() < BATCH
+            && let Some(claim) = state.claims.pop_front()
+        {
+            if claim.is_owed(now) {
+                batch.push((batch.len(), claim));
+            } else {
+                claim.out();
+            }
+        }
+        state.sent = batch.len();
+        state.running = !batch.is_empty();
+        state.running.then_some(batch)
+    }
+
+    /// Adds the claims of the command in flight that the node did not confirm.
+    fn put_back(&self, claims: Vec<Claim>) {
+        let mut state = self.state();
+        state.sent = 0;
+        state.claims.extend(claims);
+    }
+}
+
+impl Inner {
+    /// Repeats releases until each is confirmed or its lease must have expired.
+    pub(super) fn owe(self: &Arc<Self>, claims: impl IntoIterator<Item = Claim>) {
+        for claim in claims {
+            let node = claim.node();
+            if self.owed[node].push(claim) {
+                let running = Running {
+                    inner: Arc::clone(self),
+                    node,
+                    over: false,
+                };
+                self.spawner.spawn(repeat(running));
+            }
+        }
+    }
+}
+
+/// Reports the end of the task, even if its runtime drops it.
+struct Running {
+    inner: Arc<Inner>,
+    node: usize,
+    over: bool,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.over {
+            let mut state = self.inner.owed[self.node].state();
+            (state.sent, state.running) = (0, false);
+        }
+    }
+}
+
+async fn repeat(mut running: Running) {
+    let (inner, node) = (Arc::clone(&running.inner), running.node);
+    let mut pause = FIRST_BACKOFF;
+    loop {
+        Timer::at(Instant::now() + jittered(pause)).await;
+        pause = (pause * 2).min(LAST_BACKOFF);
+        // A node that confirms some receives the others at once.
+        loop {
+            let Some(batch) = inner.owed[node].next_batch(Instant::now()) else {
+                running.over = true;
+                return;
+            };
+            let sent = batch.len();
+            let failed: Vec<_> = unconfirmed(inner.release_at(node, batch).await).collect();
+            let none_confirmed = failed.len() == sent;
+            inner.owed[node].put_back(failed);
+            if none_confirmed {
+                break;
+            }
+            pause = FIRST_BACKOFF;
+        }
+    }
+}
