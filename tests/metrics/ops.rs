@@ -87,6 +87,44 @@ fn each_alert_has_case_with_and_without_it() {
     }
 }
 
+/// Returns `true` if the text states that it aggregates over processes.
+fn is_of_all(text: &str) -> bool {
+    text.contains("all processes")
+}
+
+#[test]
+fn panels_name_processes_that_they_compare() {
+    let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).expect("JSON");
+    for panel in dashboard["panels"].as_array().expect("panels") {
+        let is_of_all = is_of_all(panel["description"].as_str().unwrap_or_default());
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let text = |name| target[name].as_str().expect("text");
+            let (expression, legend) = (text("expr"), text("legendFormat"));
+            let is_grouped = expression.contains("by (instance");
+            let is_named = legend.contains("{{instance}}");
+            assert_eq!(is_grouped, is_named, "{legend}: {expression}");
+            assert!(is_named || is_of_all, "{}: {expression}", panel["title"]);
+        }
+    }
+}
+
+#[test]
+fn alerts_name_process_that_they_concern() {
+    for alert in ALERTS.split("- alert: ").skip(1) {
+        let (expression, rest) = alert.split_once("labels:").expect("labels");
+        let (summary, description) = rest.split_once("description:").expect("a description");
+        let aggregates = expression.split(" by (").skip(1);
+        let is_kept = aggregates.into_iter().all(|it| {
+            it.split(')')
+                .next()
+                .is_some_and(|it| it.contains("instance"))
+        });
+        let is_named = summary.contains("{{ $labels.instance }}");
+        assert_eq!(is_kept, is_named, "{alert}");
+        assert!(is_named || is_of_all(description), "{alert}");
+    }
+}
+
 #[test]
 fn guide_explains_each_alert() {
     let rows = INCIDENTS.lines().filter_map(|line| {
