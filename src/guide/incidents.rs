@@ -11,6 +11,7 @@
 //! |---|---|---|---|
 //! | the server is down or unreachable | *Backend*: `commands` and `notifications` are `DOWN`. *Grants* falls to 0. *Rejected*: `unavailable` | `TowerLockBackendDown`; acquires with the outcome `unavailable` in all layers | the cause in *Backend* is a refused connection or a missing reply |
 //! | the server rejects this client: a permission, a password | *Backend*: `commands` is `DOWN`, `notifications` often `up`. *Rejected*: `misconfigured` | `TowerLockBackendDown`; acquires with the outcome `misconfigured` | the cause in *Backend* begins with `lock store rejects this client`. `ACL LOG` on the server names the command or key |
+//! | the server rejects releases alone: a permission | *Backend*: `releases` is `DOWN`, `commands` is `up`. *Unreleased* is above 0. *Rejected*: `busy` | `TowerLockReleasesRejected`, with traffic also `TowerLockReleasesStuck` and `TowerLockBusyRatio` | the cause in *Backend* as above, of `releases`. *Look up a key*: a key that no process lists in *Keys* stays held until its lease expires |
 //! | notifications do not arrive | *Backend*: `notifications` is `DOWN`, `commands` is `up`. No rejections, if waits are long enough | `TowerLockNotificationsDown`, later `TowerLockNotificationsBroken`; `tower_lock_wakeups_total` counts `backstop` in place of `message` | the cause in *Backend* is that of the subscription. Only waits for locks of other processes are longer |
 //! | the process pauses: a suspended machine, a CPU limit, a blocked runtime | *Backend*: `this process paused`. All plots have gaps of the same time. *Lost*: `expired` | `TowerLockWatchdogLate`, then `TowerLockLost` with the reason `expired`; only one `instance` | the server is `up`, and no renewal has failed. `lock.overdue_ms` in the log is large |
 //! | one key has too much traffic | *Keys*: most waiters are at one key, whose *Held for* is short. *Hottest keys*: one key has nearly all waits. *Rejected*: `busy` | `TowerLockBusyRatio`; the holds of the layer are as short as before | one key, and short holds |
@@ -34,6 +35,7 @@
 //! | alert | meaning | first steps |
 //! |---|---|---|
 //! | `TowerLockBackendDown` | a server rejects commands or does not reply | read the cause in *Backend*, or the `cause` in the log: network and server, or permissions and password |
+//! | `TowerLockReleasesRejected` | released keys stay held until their leases expire, and the server is up | read the cause. The user needs `+hdel +del +exists`, `+publish` and the names of its locks: [permissions](super::redis#permissions) |
 //! | `TowerLockNotificationsDown` | the subscription fails, and the server is up | read the cause. The user needs `+subscribe`, `+unsubscribe`, `+publish` and the channels of its locks |
 //! | `TowerLockLost` | work ran under a lost lock | its `reason`, and [why a lock was lost](super::operations#why-a-lock-was-lost) |
 //! | `TowerLockRenewalsFailing` | renewals fail for a minute: locks are lost next | as for `TowerLockBackendDown` |

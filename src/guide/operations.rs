@@ -20,7 +20,7 @@
 //! | `tower_lock_renewals_total{outcome}`, `tower_lock_releases_total{outcome}` | counter of leases, by `ok`, `not_held`, `failed` | `failed` increases for some minutes |
 //! | `tower_lock_wakeups_total{by}` | counter of grants after a wait for another process, by `message`, `expiry`, `backstop` | more than 20 % are `backstop`: notifications do not arrive |
 //! | `tower_lock_backend_command_seconds{command, outcome}` | histogram, by `ok`, `refused`, `unknown` | `unknown` increases for some minutes |
-//! | `tower_lock_backend_up{server, part}` | gauge, of `commands`, `notifications`, `sentinel` | it is 0 for 30 s |
+//! | `tower_lock_backend_up{server, part}` | gauge, of `commands`, `releases`, `notifications`, `sentinel` | it is 0 for 30 s |
 //! | `tower_lock_backend_incidents_total{server, part}` | counter of outages that began | – |
 //! | `tower_lock_watchdog_lag_seconds` | gauge, the longest delay of a round of the watchdog | it is above 1 s: the runtime blocks, or the CPU is limited |
 //! | `tower_lock_force_releases_total{outcome}` | counter, by `released`, `not_held`, `failed` | – |

@@ -56,6 +56,13 @@ async fn frame(app: &Router, is_expected: impl Fn(&Value) -> bool) -> Value {
     tokio::time::timeout(PATIENCE, expected).await.unwrap()
 }
 
+/// Returns what a frame contains about one part of a server.
+fn part<'a>(frame: &'a Value, server: &str, part: &str) -> &'a Value {
+    let mut servers = frame["servers"].as_array().unwrap().iter();
+    let found = servers.find(|it| it["server"] == server && it["part"] == part);
+    found.unwrap_or_else(|| panic!("no {part} in {frame:#}"))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unavailable_backend_is_no_other_holder() {
     let mut server = RedisServer::start();
@@ -96,4 +103,39 @@ async fn unavailable_backend_is_no_other_holder() {
     );
     waiter.abort();
     drop((own, other));
+}
+
+/// The server still grants.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denied_releases_are_incident_with_cause() {
+    let server = RedisServer::start();
+    let locks = manager(server.url(), LEASE).await;
+    let app = open(&locks);
+    let address = server.address();
+    let has = |is_up: bool| {
+        let address = address.clone();
+        move |frame: &Value| part(frame, &address, "releases")["up"] == is_up
+    };
+    frame(&app, has(true)).await;
+    server.cli(&["ACL", "SETUSER", "default", "-hdel"]);
+    let guard = locks.acquire("k").await.unwrap();
+    guard.release().await.unwrap_err();
+    let down = frame(&app, has(false)).await;
+    let cause = part(&down, &address, "releases")["cause"].as_str().unwrap();
+    assert!(
+        cause.starts_with("lock store rejects this client: "),
+        "{cause}"
+    );
+    assert_eq!(part(&down, &address, "commands")["up"], true);
+    let incident = format!("{address} releases is down: {cause}");
+    let mut incidents = down["incidents"].as_array().unwrap().iter();
+    assert!(incidents.any(|it| it["text"] == incident), "{down:#}");
+    // The key stays held in the backend, and no process lists it.
+    let (_, found) = inspect(&app, "k").await;
+    assert_eq!(
+        (&found["held"], &found["here"]),
+        (&json!(true), &Value::Null)
+    );
+    server.cli(&["ACL", "SETUSER", "default", "+hdel"]);
+    frame(&app, has(true)).await;
 }
