@@ -151,6 +151,17 @@ fn guide_explains_each_alert() {
     assert_eq!(rows.collect::<BTreeSet<_>>(), names(ALERTS));
 }
 
+#[test]
+fn guide_has_cause_of_each_alert() {
+    let (_, causes) = INCIDENTS.split_once("//! | cause |").expect("a table");
+    let (causes, _) = causes.split_once("//! # Alerts").expect("a section");
+    let absent: Vec<_> = names(ALERTS)
+        .into_iter()
+        .filter(|alert| !causes.contains(&format!("`{alert}`")))
+        .collect();
+    assert!(absent.is_empty(), "{absent:?}");
+}
+
 /// Writes each expression of the dashboard as a recording rule, which `make ops` checks.
 #[test]
 fn expressions_are_written_as_rules() {
