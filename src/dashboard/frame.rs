@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::backend::Servers;
 use super::figures::{Figures, Reading};
-use crate::lock::{HotKey, LaneView, Walk};
+use crate::lock::{HeldBy, HotKey, LaneView, Walk};
 
 /// The content of a frame.
 pub(super) struct Frame<'a> {
@@ -64,12 +64,23 @@ pub(super) fn row(view: &LaneView) -> Value {
     let hold = view.hold.as_ref();
     json!({
         "key": view.key.as_str(),
+        "held_by": held_by(view.held_by),
         "since_ms": hold.map(|hold| in_millis(hold.since)),
         "left_ms": hold.map(|hold| in_millis(hold.left)),
         "holds": hold.map(|hold| hold.holds),
         "token": hold.map(|hold| hold.token.to_string()),
         "waiters": view.waiters,
     })
+}
+
+pub(super) fn held_by(it: HeldBy) -> &'static str {
+    match it {
+        HeldBy::Here => "here",
+        HeldBy::Releasing => "releasing",
+        HeldBy::Elsewhere => "elsewhere",
+        HeldBy::Unavailable => "unavailable",
+        HeldBy::Unknown => "unknown",
+    }
 }
 
 /// Returns the milliseconds since 1970.

@@ -20,7 +20,7 @@
 //! | `tower_lock_renewals_total{outcome}`, `tower_lock_releases_total{outcome}` | counter of leases, by `ok`, `not_held`, `failed` | `failed` increases for some minutes |
 //! | `tower_lock_wakeups_total{by}` | counter of grants after a wait for another process, by `message`, `expiry`, `backstop` | more than 20 % are `backstop`: notifications do not arrive |
 //! | `tower_lock_backend_command_seconds{command, outcome}` | histogram, by `ok`, `refused`, `unknown` | `unknown` increases for some minutes |
-//! | `tower_lock_backend_up{server, part}` | gauge, of `commands`, `notifications`, `sentinel` | it is 0 for 30 s |
+//! | `tower_lock_backend_up{server, part}` | gauge, of `commands`, `releases`, `notifications`, `sentinel` | it is 0 for 30 s |
 //! | `tower_lock_backend_incidents_total{server, part}` | counter of outages that began | – |
 //! | `tower_lock_watchdog_lag_seconds` | gauge, the longest delay of a round of the watchdog | it is above 1 s: the runtime blocks, or the CPU is limited |
 //! | `tower_lock_force_releases_total{outcome}` | counter, by `released`, `not_held`, `failed` | – |
@@ -94,15 +94,17 @@
 //! | 409 `resource-busy` | another owner held the lock for the whole wait | measure how long handlers hold it; shorten them or raise the wait; use finer [keys](super::keys) |
 //! | 429 `too-many-waiters` | 1,024 acquires wait for this key | find the client that repeats its request; raise [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) only with a reason |
 //! | 503 `lock-overload` | 65,536 acquires wait in this manager | as above, over all keys: [`max_waiters`](crate::LockManagerBuilder::max_waiters) |
-//! | 503 `lock-unavailable` with `Retry-After` | the server did not reply within the wait | read the `cause` of the event `lock store unreachable` in the log; check the network, the load and the failover of the server |
+//! | 503 `lock-unavailable` with `Retry-After`, and the event `lock store unreachable` | the server did not reply within the wait | read the `cause` of the event in the log; check the network, the load and the failover of the server |
+//! | 503 `lock-unavailable` with `Retry-After`, and the event `locks cannot be acquired` | the server replies but cannot grant | read the `cause` of the event in the log: full memory, a replica, or too few replicas |
 //! | 503 `lock-unavailable` without `Retry-After` | the server rejects this client | read the `cause` of the event `locks cannot be acquired` in the log; check the password, the [permissions](super::redis#permissions) and the certificate. A command that is denied inside a script, a channel or a key has no name in the `cause`: `ACL LOG` on the server names it as `object` |
 //! | 408 or 413 | [`read_body_first`](crate::LockLayer::read_body_first) rejected a body | raise its deadline or limit if the clients are right |
 //! | 503 `shutting-down` | this instance is ending | nothing: another instance serves the retry |
 //! | 500 `lock-lost` | the lock was lost while the handler ran | see the next section |
 //! | 500 `lock-key-conflict` | the key in Redis belongs to other data | set a [prefix](crate::backend::redis::RedisBackendBuilder::prefix) of your own |
 //! | 500 `lock-reentrancy` | one owner holds the lock 64 times | look for an acquire in a loop that keeps its guards |
-//! | a key stays held after a crash | its lease has not expired | wait for the [watchdog timeout](crate::LockManagerBuilder::watchdog_timeout), 30 s by default |
-//! | a key stays held without a crash | a handler hangs, or a guard is stored | [`inspect`](crate::LockManager::inspect) returns its owner and TTL; set [`max_hold`](crate::LockLayer::max_hold) |
+//! | a key stays held, and its TTL in [`inspect`](crate::LockManager::inspect) increases now and then | a handler hangs, or a guard is stored: a process renews the lease | find the key on the dashboard of the process; set [`max_hold`](crate::LockLayer::max_hold) |
+//! | a key stays held, its TTL only decreases, and the log has the event `locks cannot be released` | the server rejects releases | read the `cause` of the event; the user needs the [permissions](super::redis#permissions), such as `+hdel` |
+//! | a key stays held, its TTL only decreases, and no log has this event | its process crashed, and the lease has not expired | wait for the [watchdog timeout](crate::LockManagerBuilder::watchdog_timeout), 30 s by default |
 //!
 //! # Why a lock was lost
 //!

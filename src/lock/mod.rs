@@ -178,6 +178,8 @@ pub use guard::LockGuard;
 pub use held::Held;
 #[cfg(feature = "dashboard")]
 pub(crate) use hot::HotKey;
+#[cfg(feature = "dashboard")]
+pub(crate) use lane::HeldBy;
 pub use lost::Lost;
 pub use manager::LockManager;
 pub use options::MAX_HOLD_COUNT;

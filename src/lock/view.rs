@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::clock::Moment;
 use super::engine::Engine;
 use super::hot::HotKey;
-use super::lane::Lane;
+use super::lane::{HeldBy, Lane};
 use super::manager::LockManager;
 use super::table::SHARDS;
 use crate::{FencingToken, LockKey};
@@ -37,6 +37,7 @@ pub(crate) struct LaneView {
     pub(crate) key: LockKey,
     /// The hold of this process, or `None` while only waiters are here.
     pub(crate) hold: Option<HoldView>,
+    pub(crate) held_by: HeldBy,
     pub(crate) waiters: usize,
 }
 
@@ -136,7 +137,10 @@ impl LockManager {
     /// Reads one lane.
     pub(crate) fn lane(&self, key: &LockKey) -> Option<LaneView> {
         let now = Moment::now();
-        self.engine().event(key, |lane, _| view(key, lane, now))
+        self.engine().event(key, |lane, _| {
+            let is_known = is_shown(lane) || lane.is_returning();
+            is_known.then(|| view(key, lane, now))
+        })
     }
 
     /// Reads all lanes, and returns the first `limit` keys in `order`.
@@ -195,8 +199,9 @@ impl LockManager {
             };
             let now = Moment::now();
             lanes.inspect_shard(shard, |key, lane| {
-                if is_next(key) && key.hash_code() <= last && page.rows.len() < limit {
-                    page.rows.extend(view(key, lane, now));
+                let is_in_page = is_next(key) && key.hash_code() <= last && is_shown(lane);
+                if is_in_page && page.rows.len() < limit {
+                    page.rows.push(view(key, lane, now));
                 }
             });
             if page.rows.len() >= limit {
@@ -274,6 +279,7 @@ impl Walk {
         let view = LaneView {
             key: key.clone(),
             hold,
+            held_by: lane.held_by(),
             waiters,
         };
         first.push(Reverse(Ranked { rank, view }));
@@ -310,10 +316,11 @@ fn is_shown(lane: &Lane) -> bool {
     lane.holder().is_some() || lane.waiters() > 0
 }
 
-fn view(key: &LockKey, lane: &Lane, now: Moment) -> Option<LaneView> {
-    is_shown(lane).then(|| LaneView {
+fn view(key: &LockKey, lane: &Lane, now: Moment) -> LaneView {
+    LaneView {
         key: key.clone(),
         hold: hold(lane, now),
+        held_by: lane.held_by(),
         waiters: lane.waiters(),
-    })
+    }
 }

@@ -7,8 +7,8 @@ use super::label::label;
 #[cfg(feature = "dashboard")]
 use crate::error::with_causes;
 
-/// The most servers that are distinguished: each has series of its own.
-const MOST: usize = 64;
+/// The most parts of servers that are distinguished: each has series of its own.
+const MOST: usize = 96;
 
 /// The most characters of a cause.
 #[cfg(feature = "dashboard")]
@@ -18,7 +18,10 @@ label! {
     /// The part of a lock server that can fail alone.
     #[derive(PartialOrd, Ord)]
     pub(crate) enum Part {
+        /// Grants and the connection.
         Commands = "commands",
+        /// A server that grants can reject releases.
+        Releases = "releases",
         Notifications = "notifications",
         Sentinel = "sentinel",
     }

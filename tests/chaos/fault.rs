@@ -31,12 +31,15 @@ enum Kind {
     /// The proxy resets all connections once.
     Reconnect,
     MemoryFull,
+    /// The user loses a permission that only releases need.
+    ReleasesDenied,
 }
 
 type Change = fn(&mut RedisServer);
 
 const DOWN: &str = "TowerLockBackendDown";
 const LOST: &str = "TowerLockLost";
+const REJECTED: &str = "TowerLockReleasesRejected";
 const STUCK: &str = "TowerLockReleasesStuck";
 const RENEWALS: &str = "TowerLockRenewalsFailing";
 
@@ -90,6 +93,14 @@ pub(crate) const FAULTS: &[Fault] = &[
         alerts: &[DOWN],
         kind: Kind::MemoryFull,
     },
+    // The server still grants and renews.
+    Fault {
+        name: "releases_denied",
+        lease: LONG,
+        loses: false,
+        alerts: &[REJECTED, STUCK],
+        kind: Kind::ReleasesDenied,
+    },
 ];
 
 impl Fault {
@@ -112,6 +123,10 @@ impl Fault {
             Kind::MemoryFull => (
                 |it| drop(it.cli(&["CONFIG", "SET", "maxmemory", "1"])),
                 |it| drop(it.cli(&["CONFIG", "SET", "maxmemory", "0"])),
+            ),
+            Kind::ReleasesDenied => (
+                |it| drop(it.cli(&["ACL", "SETUSER", "default", "-hdel"])),
+                |it| drop(it.cli(&["ACL", "SETUSER", "default", "+hdel"])),
             ),
         };
         for (change, then) in [(before, OUTAGE), (after, SECOND)] {

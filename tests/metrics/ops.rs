@@ -77,14 +77,69 @@ fn alerts_use_metrics_of_this_crate() {
 #[test]
 fn each_alert_has_case_with_and_without_it() {
     let alerts = names(ALERTS);
-    assert_eq!(alerts.len(), 11);
+    assert_eq!(alerts.len(), 12);
     assert_eq!(names(CASES), alerts);
     for alert in alerts {
         let name = format!("alertname: {alert}\n");
         let cases = CASES.split(&name).skip(1);
         let silent = cases.map(|rest| rest.trim_start().starts_with("exp_alerts: []"));
-        assert_eq!(silent.collect::<Vec<_>>(), [false, true], "{alert}");
+        let silent: BTreeSet<_> = silent.collect();
+        assert_eq!(silent, BTreeSet::from([false, true]), "{alert}");
     }
+}
+
+/// Returns `true` if the text states that it aggregates over processes.
+fn is_of_all(text: &str) -> bool {
+    text.contains("all processes")
+}
+
+#[test]
+fn panels_name_processes_that_they_compare() {
+    let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).expect("JSON");
+    for panel in dashboard["panels"].as_array().expect("panels") {
+        let is_of_all = is_of_all(panel["description"].as_str().unwrap_or_default());
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let text = |name| target[name].as_str().expect("text");
+            let (expression, legend) = (text("expr"), text("legendFormat"));
+            let is_grouped = expression.contains("by (instance");
+            let is_named = legend.contains("{{instance}}");
+            assert_eq!(is_grouped, is_named, "{legend}: {expression}");
+            assert!(is_named || is_of_all, "{}: {expression}", panel["title"]);
+        }
+    }
+}
+
+#[test]
+fn alerts_name_process_that_they_concern() {
+    for alert in ALERTS.split("- alert: ").skip(1) {
+        let (expression, rest) = alert.split_once("labels:").expect("labels");
+        let (summary, description) = rest.split_once("description:").expect("a description");
+        let aggregates = expression.split(" by (").skip(1);
+        let is_kept = aggregates.into_iter().all(|it| {
+            it.split(')')
+                .next()
+                .is_some_and(|it| it.contains("instance"))
+        });
+        let is_named = summary.contains("{{ $labels.instance }}");
+        assert_eq!(is_kept, is_named, "{alert}");
+        assert!(is_named || is_of_all(description), "{alert}");
+    }
+}
+
+/// An alert with a bound that the histograms lack would never fire.
+#[test]
+fn alerts_use_bounds_of_histograms() {
+    let mut bounds = 0;
+    for rest in ALERTS.split("le=\"").skip(1) {
+        let (bound, _) = rest.split_once('"').expect("a bound");
+        let bound: Option<f64> = bound.parse().ok();
+        let is_known = tower_lock::metrics::BUCKETS
+            .iter()
+            .any(|it| Some(*it) == bound);
+        assert!(is_known || bound == Some(f64::INFINITY), "{bound:?}");
+        bounds += 1;
+    }
+    assert!(bounds > 0);
 }
 
 #[test]
@@ -94,6 +149,17 @@ fn guide_explains_each_alert() {
         Some(name)
     });
     assert_eq!(rows.collect::<BTreeSet<_>>(), names(ALERTS));
+}
+
+#[test]
+fn guide_has_cause_of_each_alert() {
+    let (_, causes) = INCIDENTS.split_once("//! | cause |").expect("a table");
+    let (causes, _) = causes.split_once("//! # Alerts").expect("a section");
+    let absent: Vec<_> = names(ALERTS)
+        .into_iter()
+        .filter(|alert| !causes.contains(&format!("`{alert}`")))
+        .collect();
+    assert!(absent.is_empty(), "{absent:?}");
 }
 
 /// Writes each expression of the dashboard as a recording rule, which `make ops` checks.

@@ -10,13 +10,15 @@ use sha2::{Digest, Sha256};
 
 use super::response::{refuse, too_many};
 use crate::dashboard::board::Board;
-use crate::dashboard::frame::row;
+use crate::dashboard::frame::{held_by, row};
+use crate::error::with_causes;
 use crate::{Error, LockKey};
 
 /// The longest body. Each of the 512 bytes of a key takes up to 6 in JSON.
 pub(super) const MAX_BODY: usize = 16 * 1024;
 
-/// Returns the holder of a key in the backend, and what this process knows about the key.
+/// Returns the holder of a key in the backend, and what this process knows about the key. If the backend is
+/// unavailable, returns its error and only what this process knows.
 pub(in crate::dashboard) async fn inspect(State(board): State<Arc<Board>>, body: Body) -> Response {
     if let Err(retry_after) = board.inspects.admit() {
         return too_many(retry_after);
@@ -28,23 +30,27 @@ pub(in crate::dashboard) async fn inspect(State(board): State<Arc<Board>>, body:
     if let Err(invalid) = key.validate() {
         return refuse(StatusCode::BAD_REQUEST, &invalid.to_string());
     }
-    let info = match board.locks.inspect(&key).await {
-        Ok(info) => info,
-        Err(error) => return failed(&error),
-    };
+    let reply = board.locks.inspect(&key).await;
     let here = board.locks.lane(&key);
-    Json(json!({
+    let info = reply.as_ref().ok().and_then(Option::as_ref);
+    let status = match &reply {
+        Ok(_) => StatusCode::OK,
+        Err(_) => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let found = json!({
         "key": key.as_str(),
         "confirm": confirmation(&key),
-        "held": info.is_some(),
-        "owner": info.as_ref().map(|info| &info.owner),
-        "ttl_ms": info.as_ref().map(|info| info.ttl.as_millis() as u64),
-        "hold_count": info.as_ref().map(|info| info.hold_count),
-        "queued": info.as_ref().map_or(0, |info| info.queued),
+        "error": reply.as_ref().err().map(|error| with_causes(error)),
+        "held": reply.as_ref().ok().map(Option::is_some),
+        "owner": info.map(|info| &info.owner),
+        "ttl_ms": info.map(|info| info.ttl.as_millis() as u64),
+        "hold_count": info.map(|info| info.hold_count),
+        "queued": reply.is_ok().then(|| info.map_or(0, |info| info.queued)),
         "waiters": here.as_ref().map_or(0, |here| here.waiters),
+        "held_by": here.as_ref().map(|here| held_by(here.held_by)),
         "here": here.filter(|here| here.hold.is_some()).as_ref().map(row),
-    }))
-    .into_response()
+    });
+    (status, Json(found)).into_response()
 }
 
 /// Returns the digits that stand for a long key: the first 8 of its SHA-256.
@@ -68,8 +74,5 @@ pub(super) fn field(object: &Value, name: &str) -> Option<String> {
 
 /// Creates the response to a failed command. The operator sees the causes, which contain no key.
 pub(super) fn failed(error: &Error) -> Response {
-    refuse(
-        StatusCode::SERVICE_UNAVAILABLE,
-        &crate::error::with_causes(error),
-    )
+    refuse(StatusCode::SERVICE_UNAVAILABLE, &with_causes(error))
 }

@@ -217,8 +217,9 @@ function table(id, columns, cells) {
     }
   };
 }
+const NOT_HERE = { unavailable: 'backend unavailable' };
 const showKeys = table('keys', ['n', 'n', 'n', 'n x', 'n x'], it => [
-  number(it.waiters), it.since_ms == null ? 'elsewhere' : span(it.since_ms), span(it.left_ms), number(it.holds), it.token ?? '–',
+  number(it.waiters), it.since_ms == null ? NOT_HERE[it.held_by] || it.held_by : span(it.since_ms), span(it.left_ms), number(it.holds), it.token ?? '–',
 ]);
 const showHot = table('hot', ['n', 'n'], it => [number(it.waits), span(it.waited_ms)]);
 function list(rows, total) {
@@ -238,7 +239,7 @@ async function load(path, body) {
   instance(response.headers.get('x-tower-lock-instance'));
   const reply = await response.json().catch(() => ({}));
   if (response.ok) return reply;
-  return body === undefined ? null : { status: response.status, error: reply.error || `The response is ${response.status}.` };
+  return body === undefined ? null : { ...reply, status: response.status, error: reply.error || `The response is ${response.status}.` };
 }
 function notice(id, text) {
   let li = $(id);
@@ -257,17 +258,24 @@ function instance(id) {
 let looked = null;
 async function inspect(key) {
   const reply = await load('inspect', { key });
-  if (reply.error && !$('detail').open) { set($('find-error'), `${reply.error}`); return; }
+  if (!reply.key && !$('detail').open) { set($('find-error'), `${reply.error}`); return; }
   set($('find-error'), '');
   set($('d-error'), reply.error || '');
   if (!$('detail').open) { $('f-confirm').value = $('f-reason').value = ''; set($('f-result'), ''); }
-  if (!reply.error) detail(reply);
+  if (reply.key) detail(reply);
   if (!$('detail').open) $('detail').showModal();
+}
+// Without a reply of the backend, only what this process knows.
+function state(it) {
+  if (it.error) return it.here ? 'held by this process, not confirmed by the backend' : 'unknown: the backend did not reply';
+  if (!it.held) return 'free';
+  if (it.here) return 'held by this process';
+  return it.held_by === 'releasing' ? 'released by this process, not confirmed by the backend' : 'held by another process, or being released';
 }
 function detail(it) {
   looked = it;
   $('d-key').replaceChildren(bdi(it.key));
-  const here = it.here, rows = [['State', it.held ? here ? 'held by this process' : 'held by another process, or being released' : 'free']];
+  const here = it.here, rows = [['State', state(it)]];
   if (it.held) rows.push(['Owner', it.owner], ['Remaining TTL', span(it.ttl_ms)], ['Holds', number(it.hold_count)]);
   if (here) rows.push(['Held for', span(here.since_ms)], ['Lease left', span(here.left_ms)], ['Fencing token', here.token]);
   rows.push(['Waiters in this process', number(it.waiters)], ['Processes in the queue', number(it.queued)]);

@@ -38,5 +38,7 @@ pub(super) use inline::TakeOver;
 pub(super) use looking::Look;
 pub(super) use renewing::Replied;
 pub(super) use returning::{Kept, Order, ReleaseOrKeep};
+#[cfg(feature = "dashboard")]
+pub(crate) use state::HeldBy;
 pub(super) use state::{Lane, Seen, Waiter};
 pub(super) use tenure::TAKE_OVER;

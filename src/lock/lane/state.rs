@@ -122,7 +122,35 @@ pub(in crate::lock) enum Seen {
     Trouble(BackendError),
 }
 
+/// The holder of a key, as far as this process knows.
+#[cfg(feature = "dashboard")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeldBy {
+    Here,
+    /// This process, whose release has no confirmation.
+    Releasing,
+    Elsewhere,
+    /// The last attempt failed.
+    Unavailable,
+    /// No attempt has a reply.
+    Unknown,
+}
+
 impl Lane {
+    #[cfg(feature = "dashboard")]
+    pub(in crate::lock) fn held_by(&self) -> HeldBy {
+        match &self.phase {
+            Phase::Held(_) => HeldBy::Here,
+            Phase::Returning(_) => HeldBy::Releasing,
+            Phase::Contending(contending) => match contending.seen {
+                Seen::Busy(_) => HeldBy::Elsewhere,
+                Seen::Trouble(_) => HeldBy::Unavailable,
+                Seen::Nothing => HeldBy::Unknown,
+            },
+            Phase::Idle | Phase::Yielding { .. } => HeldBy::Unknown,
+        }
+    }
+
     pub(in crate::lock) fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Idle) && self.queue.is_empty()
     }

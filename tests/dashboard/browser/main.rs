@@ -5,6 +5,7 @@
 
 mod actions;
 mod appearance;
+mod backend;
 mod driver;
 mod hostile;
 mod page;

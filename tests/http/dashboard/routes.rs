@@ -99,12 +99,14 @@ async fn key_held_elsewhere_is_listed_with_waiters() {
     let (_, list) = ask(&app, get("/api/v1/holders")).await;
     assert_eq!(list["rows"][0]["waiters"], 1);
     assert_eq!(list["rows"][0]["since_ms"], Value::Null);
+    assert_eq!(list["rows"][0]["held_by"], "elsewhere");
     assert_eq!(list["held"], 0);
     let (_, found) = inspect(&app, "order:42").await;
     assert_eq!(
         (&found["held"], &found["here"]),
         (&json!(true), &Value::Null)
     );
+    assert_eq!(found["held_by"], "elsewhere");
     drop(guard);
 }
 
@@ -161,6 +163,7 @@ async fn inspect_shows_held_and_free_key() {
     assert_eq!(status, StatusCode::OK);
     assert_eq!(found["owner"], guard.owner().to_string());
     assert_eq!(found["here"]["token"], guard.fencing_token().to_string());
+    assert_eq!(found["held_by"], "here");
     assert!(found["ttl_ms"].as_u64().unwrap() > 20_000);
     guard.release().await.unwrap();
     let (_, free) = inspect(&app, "order:42").await;

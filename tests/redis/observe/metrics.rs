@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::engine::{MS, eventually, manager};
 use crate::support::other_runtime::current_thread;
-use crate::support::recorder::Recorder;
+use crate::support::recorder::{Recorder, Seen};
 use crate::support::redis_server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -71,6 +71,41 @@ fn outage_is_shown_by_server_and_part() {
             let command = "tower_lock_backend_command_seconds";
             let released = format!("{command}{{command=\"release\",outcome=\"ok\"}}");
             assert!(!after.samples(&released).is_empty());
+        });
+    });
+}
+
+/// The server still grants, so its commands are up.
+#[test]
+fn denied_releases_are_shown_apart_from_commands() {
+    let server = RedisServer::start();
+    let recorder = Recorder::new();
+    let address = server.address();
+    let series = |name, part| format!("tower_lock_{name}{{server=\"{address}\",part=\"{part}\"}}");
+    let up =
+        |seen: &Seen| ["commands", "releases"].map(|part| seen.gauge(&series("backend_up", part)));
+    recorder.run(|| {
+        current_thread().block_on(async {
+            let locks = manager(server.url(), LEASE).await;
+            assert_eq!(up(&recorder.read()), [1.0, 1.0]);
+            server.cli(&["ACL", "SETUSER", "default", "-hdel"]);
+            let guard = locks.acquire("k").await.unwrap();
+            guard.release().await.unwrap_err();
+            locks.flush_metrics();
+            let during = recorder.read();
+            assert_eq!(
+                during.count(&series("backend_incidents_total", "releases")),
+                1
+            );
+            assert_eq!(
+                during.count("tower_lock_releases_total{outcome=\"failed\"}"),
+                1
+            );
+            assert_eq!(up(&during), [1.0, 0.0]);
+            server.cli(&["ACL", "SETUSER", "default", "+hdel"]);
+            eventually("the release is repeated", || locks.snapshot().is_idle()).await;
+            locks.flush_metrics();
+            assert_eq!(up(&recorder.read()), [1.0, 1.0]);
         });
     });
 }

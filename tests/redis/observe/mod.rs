@@ -1,5 +1,7 @@
-//! The logs and metrics of the Redis backend.
+//! The logs, metrics and dashboard of the Redis backend.
 
+#[cfg(feature = "dashboard")]
+mod dashboard;
 mod logs;
 mod metrics;
 mod publishing;

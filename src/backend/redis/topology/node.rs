@@ -56,7 +56,7 @@ impl Node {
             &connector.address,
         );
         let unreleased = Outage::new(
-            Part::Commands,
+            Part::Releases,
             "locks cannot be released",
             "locks can be released again",
             &connector.address,
