@@ -2,9 +2,12 @@
 //!
 //! A node that hangs accumulates one for each lease that it may have granted. One task repeats them in batches,
 //! one command at a time. At [`FULL`], the node receives no further votes, to which it would not reply either.
+//!
+//! The task ends with the backend: a majority has confirmed these releases or never granted the leases, so what is
+//! left at a minority delays nobody, and expires.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -81,13 +84,13 @@ impl Owed {
 }
 
 impl Inner {
-    /// Repeats releases until each is confirmed or its lease must have expired.
+    /// Repeats releases until each is confirmed, or its lease must have expired, or the backend is dropped.
     pub(super) fn owe(self: &Arc<Self>, claims: impl IntoIterator<Item = Claim>) {
         for claim in claims {
             let node = claim.node();
             if self.owed[node].push(claim) {
                 let running = Running {
-                    inner: Arc::clone(self),
+                    inner: Arc::downgrade(self),
                     node,
                     over: false,
                 };
@@ -99,26 +102,31 @@ impl Inner {
 
 /// Reports the end of the task, even if its runtime drops it.
 struct Running {
-    inner: Arc<Inner>,
+    inner: Weak<Inner>,
     node: usize,
     over: bool,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if !self.over {
-            let mut state = self.inner.owed[self.node].state();
+        if !self.over
+            && let Some(inner) = self.inner.upgrade()
+        {
+            let mut state = inner.owed[self.node].state();
             (state.sent, state.running) = (0, false);
         }
     }
 }
 
 async fn repeat(mut running: Running) {
-    let (inner, node) = (Arc::clone(&running.inner), running.node);
+    let node = running.node;
     let mut pause = FIRST_BACKOFF;
     loop {
         Timer::at(Instant::now() + jittered(pause)).await;
         pause = (pause * 2).min(LAST_BACKOFF);
+        let Some(inner) = running.inner.upgrade() else {
+            return;
+        };
         // A node that confirms some receives the others at once.
         loop {
             let Some(batch) = inner.owed[node].next_batch(Instant::now()) else {

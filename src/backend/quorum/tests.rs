@@ -393,3 +393,18 @@ async fn releases_owed_by_stopped_node_are_bounded() {
     acquire_and_release(quorum, &LockKey::new("a"), TTL).await;
     assert_eq!(world.nodes[0].votes.load(Ordering::SeqCst), 11 + FULL);
 }
+
+#[tokio::test(start_paused = true)]
+async fn dropped_quorum_repeats_no_release() {
+    let world = World::new(3);
+    world.nodes[0].stop(true);
+    acquire_and_release(&world.processes[0], &LockKey::new("a"), TTL).await;
+    sleep(Duration::from_secs(5)).await;
+    drop(world);
+    sleep(Duration::from_secs(2)).await;
+    let alive = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    // The vote waits in a task of the node.
+    assert_eq!(alive, 1);
+}
