@@ -4,7 +4,7 @@
 //! one command at a time. At [`FULL`], the node receives no further votes, to which it would not reply either.
 //!
 //! The task ends with the backend: a majority has confirmed these releases or never granted the leases, so what is
-//! left at a minority delays nobody, and expires.
+//! left at a minority delays no acquire, and expires.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
