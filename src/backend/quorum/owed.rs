@@ -3,8 +3,8 @@
 //! A node that hangs accumulates one for each lease that it may have granted. One task repeats them in batches,
 //! one command at a time. At [`FULL`], the node receives no further votes, to which it would not reply either.
 //!
-//! The task ends with the backend: a majority has confirmed these releases or never granted the leases, so what is
-//! left at a minority delays no acquire, and expires.
+//! After the first seconds the task ends with the backend, whose connections it would keep open: a majority has
+//! confirmed these releases or never granted the leases, so what is left at a minority delays no acquire, and expires.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -26,6 +26,9 @@ pub(super) const FULL: usize = 10_000;
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
+
+/// The time for which the task keeps a backend that is dropped.
+const KEPT: Duration = Duration::from_secs(2);
 
 /// The releases that one node has not confirmed.
 #[derive(Debug, Default)]
@@ -84,7 +87,8 @@ impl Owed {
 }
 
 impl Inner {
-    /// Repeats releases until each is confirmed, or its lease must have expired, or the backend is dropped.
+    /// Repeats releases until each is confirmed or its lease must have expired, or for at most [`KEPT`] if the
+    /// backend is dropped.
     pub(super) fn owe(self: &Arc<Self>, claims: impl IntoIterator<Item = Claim>) {
         for claim in claims {
             let node = claim.node();
@@ -94,7 +98,7 @@ impl Inner {
                     node,
                     over: false,
                 };
-                self.spawner.spawn(repeat(running));
+                self.spawner.spawn(repeat(running, Arc::clone(self)));
             }
         }
     }
@@ -118,13 +122,17 @@ impl Drop for Running {
     }
 }
 
-async fn repeat(mut running: Running) {
-    let node = running.node;
+async fn repeat(mut running: Running, inner: Arc<Inner>) {
+    let (node, kept_until) = (running.node, Instant::now() + KEPT);
+    let mut kept = Some(inner);
     let mut pause = FIRST_BACKOFF;
     loop {
         Timer::at(Instant::now() + jittered(pause)).await;
         pause = (pause * 2).min(LAST_BACKOFF);
-        let Some(inner) = running.inner.upgrade() else {
+        if Instant::now() >= kept_until {
+            kept = None;
+        }
+        let Some(inner) = kept.clone().or_else(|| running.inner.upgrade()) else {
             return;
         };
         // A node that confirms some receives the others at once.
