@@ -134,7 +134,8 @@ impl Acquire {
     /// Between 10 ms and 366 days. Corresponds to Redisson's `leaseTime`.
     ///
     /// A lock with a fixed lease is never handed off inside the process, so each grant costs a round
-    /// trip. A nested acquire never shortens the lease of the outer one.
+    /// trip. A nested acquire never shortens the lease of the outer one. While a nested acquire without a fixed lease
+    /// holds the lock, the watchdog renews it; after that, the fixed end counts again.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self

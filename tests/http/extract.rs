@@ -173,6 +173,8 @@ async fn empty_id_is_400() {
     let (status, body) = answer(&app(&locks), get_request("/query?from=&to=8")).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(body.contains("lock-key-invalid"), "{body}");
+    let for_client = "a value that identifies the resource is empty";
+    assert!(body.contains(for_client), "{body}");
 }
 
 #[tokio::test]
