@@ -5,6 +5,7 @@ mod cancellation;
 mod contention;
 mod majority;
 mod minority;
+mod runtimes;
 mod settings;
 #[path = "../support/mod.rs"]
 mod support;
