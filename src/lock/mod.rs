@@ -115,8 +115,9 @@
 //!
 //! A caller can drop two futures: the acquire and `release`. An acquire awaits its own first attempt,
 //! which a task finishes if the acquire is dropped, or its turn in the queue. The lane owns the progress
-//! of both, so a future that is not polled delays no other. `release` has started before its first
-//! await. Everything else runs in tasks, which only the end of their runtime drops.
+//! of both, so a future that is not polled delays no other until it is granted. Then it delays others until its
+//! deadline, if it has one. `release` has started before its first await. Everything else runs in tasks, which only
+//! the end of their runtime drops.
 
 mod acquire;
 mod attempt;
@@ -164,6 +165,7 @@ mod tests;
 mod timeout;
 #[cfg(feature = "tracing")]
 mod trace_keys;
+mod turns;
 mod unresolved;
 #[cfg(feature = "dashboard")]
 mod view;

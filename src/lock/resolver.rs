@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
 use tokio::time::sleep_until;
 
 use super::clock::Moment;
 use super::engine::Engine;
 use super::home::Home;
 use super::lease::LeaseNumber;
+use super::turns::Turns;
 use super::unresolved::{BATCH, Step};
 use crate::LockKey;
 use crate::backend::Release;
@@ -56,14 +58,15 @@ async fn run(mut running: Running) {
     let unresolved = &home.unresolved;
     // Subscribes before the first attempt, so no later recovery is missed.
     let mut recoveries = engine.backend.recoveries();
+    let mut turns = Turns::default();
     loop {
         let wakes_at = match unresolved.next_step(Moment::now()) {
             Step::End => break,
             Step::Release(leases) => {
                 // Each command has its own task, so one that hangs delays no other.
                 for batch in engine.in_batches(leases, BATCH, |(key, _)| key) {
-                    unresolved.command_sent();
-                    let release = release(Arc::clone(engine), Arc::clone(home), batch);
+                    let turns = turns.of(engine, &batch[0].0);
+                    let release = release(Arc::clone(engine), Arc::clone(home), batch, turns);
                     home.runtime.spawn(release);
                 }
                 continue;
@@ -82,7 +85,13 @@ async fn run(mut running: Running) {
     running.over = true;
 }
 
-async fn release(engine: Arc<Engine>, home: Arc<Home>, leases: Vec<(LockKey, LeaseNumber)>) {
+async fn release(
+    engine: Arc<Engine>,
+    home: Arc<Home>,
+    leases: Vec<(LockKey, LeaseNumber)>,
+    turns: Arc<Semaphore>,
+) {
+    let _turn = turns.acquire().await;
     let releases = leases
         .iter()
         .map(|(key, number)| Release::new(key.clone(), engine.lease_id(*number)));
@@ -100,7 +109,7 @@ async fn release(engine: Arc<Engine>, home: Arc<Home>, leases: Vec<(LockKey, Lea
         }
         home.unresolved.replied(&key, &resolved, failed, now);
     }
-    home.unresolved.command_ended();
+    home.unresolved.changed.notify_one();
 }
 
 #[cfg(test)]

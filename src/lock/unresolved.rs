@@ -14,9 +14,6 @@ use crate::jitter::jittered;
 /// The most leases of one command.
 pub(super) const BATCH: usize = 100;
 
-/// The most commands at a time.
-const IN_FLIGHT: usize = 16;
-
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
@@ -37,8 +34,6 @@ struct State {
     /// The keys without a command in flight, in the order of their next commands. A backend that is down for long
     /// leaves many of them.
     waiting: BTreeSet<(Moment, LockKey)>,
-    /// The commands in flight.
-    commands: usize,
     /// The attempts in flight whose leases are unresolved once they have replies.
     attempts: usize,
     running: bool,
@@ -164,9 +159,6 @@ impl Unresolved {
             state.running = false;
             return Step::End;
         }
-        if state.commands >= IN_FLIGHT {
-            return Step::Wait;
-        }
         let State { keys, waiting, .. } = &mut *state;
         let mut due = Vec::new();
         while due.len() < BATCH
@@ -200,16 +192,7 @@ impl Unresolved {
         self.finished.notify_waiters();
     }
 
-    pub(super) fn command_sent(&self) {
-        self.state().commands += 1;
-    }
-
-    pub(super) fn command_ended(&self) {
-        self.state().commands -= 1;
-        self.changed.notify_one();
-    }
-
-    /// Applies the reply for a key, whose leases `resolved` are released.
+    /// Applies the reply for a key, whose leases `resolved` are released. The task has to be notified afterwards.
     pub(super) fn replied(
         &self,
         key: &LockKey,

@@ -6,6 +6,7 @@ mod background_runtime;
 mod bounds;
 mod cancellation;
 mod faults;
+mod groups;
 mod hold;
 mod load;
 mod no_wait;
