@@ -44,7 +44,8 @@ impl Connection {
         });
     }
 
-    fn probe_limit(&self) -> Duration {
+    /// The time for which a link is kept for the reply to a probe or an undo.
+    pub(crate) fn probe_limit(&self) -> Duration {
         self.network().response_timeout * PROBE_TIMEOUTS
     }
 
