@@ -1,11 +1,8 @@
 //! The lock servers of this process, and their outages.
 
-use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::label::label;
-#[cfg(feature = "dashboard")]
-use crate::error::with_causes;
 
 /// The most parts of servers that are distinguished: each has series of its own.
 const MOST: usize = 96;
@@ -36,7 +33,7 @@ pub(crate) struct Server {
     pub(crate) is_up: bool,
     /// The outages that have begun.
     pub(crate) incidents: u64,
-    /// Why the last outage began, as in the log.
+    /// The last cause of the last outage, as in the log.
     #[cfg(feature = "dashboard")]
     pub(crate) cause: String,
 }
@@ -97,18 +94,24 @@ impl Reporter {
         Self { state }
     }
 
-    #[cfg_attr(not(feature = "dashboard"), allow(unused_variables))]
-    pub(crate) fn outage_begins(&self, cause: &(dyn Error + 'static)) {
+    pub(crate) fn outage_begins(&self, cause: &str) {
         if let Some(state) = &self.state {
-            #[cfg(feature = "dashboard")]
-            let cause = with_causes(cause).chars().take(CAUSE).collect();
             let mut state = lock(state);
             state.outages += 1;
             state.incidents += 1;
-            #[cfg(feature = "dashboard")]
-            {
-                state.cause = cause;
-            }
+        }
+        self.cause_changes(cause);
+    }
+
+    /// The outage goes on for another reason.
+    #[cfg_attr(
+        not(feature = "dashboard"),
+        allow(unused_variables, clippy::unused_self)
+    )]
+    pub(crate) fn cause_changes(&self, cause: &str) {
+        #[cfg(feature = "dashboard")]
+        if let Some(state) = &self.state {
+            lock(state).cause = cause.chars().take(CAUSE).collect();
         }
     }
 

@@ -17,6 +17,8 @@ use crate::task::timeout;
 const PROBE_TIMEOUTS: u32 = 10;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
+/// The longest pause between two calls to a server that does not answer.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 impl Connection {
     /// Reports trouble that was noticed elsewhere: the link is probed, and replaced unless it answers
@@ -24,6 +26,26 @@ impl Connection {
     pub(crate) fn mark_suspect(self: &Arc<Self>, link: &Arc<Link>) {
         link.mark_suspect();
         self.probe(link);
+    }
+
+    /// Asks a server that did not reply to a command, until it replies to one.
+    pub(super) fn ask_until_answered(self: &Arc<Self>) {
+        let connection = Arc::downgrade(self);
+        self.network().background.spawn(async move {
+            // A script that no server knows. While writes are paused, no server answers a call of a script.
+            let mut call = redis::cmd("EVALSHA");
+            call.arg("0000000000000000000000000000000000000000").arg(0);
+            for failures in 1.. {
+                sleep(backoff(failures, FIRST_BACKOFF, LONGEST_PAUSE)).await;
+                match connection.upgrade() {
+                    // Any reply makes it answered.
+                    Some(connection) if connection.is_silent() => {
+                        let _rejected = connection.send((&call).into(), false).await;
+                    }
+                    _ => return,
+                }
+            }
+        });
     }
 
     pub(super) fn probe(self: &Arc<Self>, link: &Arc<Link>) {
