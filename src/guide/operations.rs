@@ -207,6 +207,10 @@
 //! [`dashboard::router`](https://docs.rs/tower-lock/latest/tower_lock/dashboard/). `examples/bank` serves it:
 //! `cargo run --features dashboard --example bank`.
 //!
+//! ![The dashboard: totals, plots of the last minutes, and the keys with the most waiters][picture]
+//!
+//! [picture]: https://raw.githubusercontent.com/tower-lock/tower-lock/main/docs/dashboard.png
+//!
 //! | question | part of the page |
 //! |---|---|
 //! | which keys are held, for how long, and how many acquires wait | *Keys*, by waiters, by age or by the lease that is left |
