@@ -14,6 +14,7 @@ use crate::fault::Fault;
 use crate::history::History;
 use crate::load::Load;
 use crate::recording::Recording;
+use crate::stall::Stall;
 use crate::support::engine::{MS, SECOND, eventually};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
@@ -50,6 +51,7 @@ async fn serve(port: u16, rendering: PrometheusHandle) {
 
 async fn with(fault: &Fault, port: u16, rendering: PrometheusHandle) -> Recording {
     tokio::spawn(serve(port, rendering.clone()));
+    let stall = Stall::watch();
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let managers = [connect(fault, &proxy).await, connect(fault, &proxy).await];
@@ -81,6 +83,7 @@ async fn with(fault: &Fault, port: u16, rendering: PrometheusHandle) -> Recordin
         }
     };
     history.expect_same(&scrape());
+    stall.expect_no_later(recording.longest_lag());
     let lost = history.total("tower_lock_lost_total");
     assert_eq!(lost > 0, fault.loses, "{}: {lost} lost", fault.name);
     println!(

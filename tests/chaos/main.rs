@@ -19,6 +19,7 @@ mod history;
 mod load;
 mod prometheus;
 mod recording;
+mod stall;
 #[path = "../support/mod.rs"]
 mod support;
 
