@@ -55,43 +55,48 @@ struct State {
     cause: String,
 }
 
-static SERVERS: Mutex<Vec<Arc<Mutex<State>>>> = Mutex::new(Vec::new());
+static SERVERS: Servers = Servers(Mutex::new(Vec::new()));
+
+struct Servers(Mutex<Vec<Arc<Mutex<State>>>>);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Reporter {
-    pub(crate) fn new(address: &str, part: Part) -> Self {
-        let mut servers = lock(&SERVERS);
+impl Servers {
+    /// Returns `None` if there are too many.
+    fn get_or_add(&self, address: &str, part: Part) -> Option<Arc<Mutex<State>>> {
+        let mut servers = lock(&self.0);
         let known = servers.iter().find(|it| {
             let state = lock(it);
             state.address == address && state.part == part
         });
-        let state = match known {
-            Some(known) => Some(Arc::clone(known)),
-            None => {
-                if servers.len() == MOST {
-                    // A server that left has no reporter.
-                    let left = servers.iter().position(|it| Arc::strong_count(it) == 1);
-                    let Some(left) = left else {
-                        return Self { state: None };
-                    };
-                    servers.remove(left);
-                }
-                let state = Arc::new(Mutex::new(State {
-                    address: address.to_owned(),
-                    part,
-                    outages: 0,
-                    incidents: 0,
-                    #[cfg(feature = "dashboard")]
-                    cause: String::new(),
-                }));
-                servers.push(Arc::clone(&state));
-                Some(state)
-            }
-        };
-        Self { state }
+        if let Some(known) = known {
+            return Some(Arc::clone(known));
+        }
+        if servers.len() == MOST {
+            // A server that left has no reporter.
+            let left = servers.iter().position(|it| Arc::strong_count(it) == 1);
+            servers.remove(left?);
+        }
+        let state = Arc::new(Mutex::new(State {
+            address: address.to_owned(),
+            part,
+            outages: 0,
+            incidents: 0,
+            #[cfg(feature = "dashboard")]
+            cause: String::new(),
+        }));
+        servers.push(Arc::clone(&state));
+        Some(state)
+    }
+}
+
+impl Reporter {
+    pub(crate) fn new(address: &str, part: Part) -> Self {
+        Self {
+            state: SERVERS.get_or_add(address, part),
+        }
     }
 
     pub(crate) fn outage_begins(&self, cause: &str) {
@@ -126,7 +131,7 @@ impl Reporter {
 /// Returns the state of each server.
 #[cfg(any(feature = "metrics", feature = "dashboard"))]
 pub(crate) fn read() -> Vec<Server> {
-    let servers = lock(&SERVERS);
+    let servers = lock(&SERVERS.0);
     let servers = servers.iter().map(|state| {
         let state = lock(state);
         Server {
@@ -139,4 +144,25 @@ pub(crate) fn read() -> Vec<Server> {
         }
     });
     servers.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_bounded() {
+        let servers = Servers(Mutex::default());
+        let add = |n: usize| servers.get_or_add(&format!("a:{n}"), Part::Commands);
+        let mut states: Vec<_> = (0..MOST).map(add).collect();
+        assert!(states.iter().all(Option::is_some));
+        assert!(add(MOST).is_none());
+        assert!(add(0).is_some(), "a known one has its place");
+        // One that left makes room, and takes the place of no other.
+        drop(states.swap_remove(1));
+        assert!(add(MOST).is_some());
+        assert_eq!(lock(&servers.0).len(), MOST);
+        let left = lock(&servers.0).iter().any(|it| lock(it).address == "a:1");
+        assert!(!left);
+    }
 }
