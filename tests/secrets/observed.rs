@@ -18,9 +18,9 @@ pub(crate) fn observed<T>(work: impl Future<Output = T>) -> (T, String) {
     let output = metrics::with_local_recorder(&recorder, || {
         log.record(LevelFilter::TRACE, || runtime.block_on(work))
     });
-    let mut told = log.text();
+    let mut seen = log.text();
     for (key, ..) in snapshotter.snapshot().into_vec() {
-        told.push_str(&format!("{}\n", key.key()));
+        seen.push_str(&format!("{}\n", key.key()));
     }
-    (output, told)
+    (output, seen)
 }
