@@ -114,6 +114,7 @@ curl:
 
 # The documentation is built with the flags of docs.rs: package.metadata.docs.rs in Cargo.toml.
 lint:
+	@[ $$(wc -l <README.md) -le 140 ] || { echo 'README.md: at most 140 lines; the rest belongs in src/guide'; exit 1; }
 	.ci/words
 	.ci/test-names
 	$(CARGO) fmt --all --check

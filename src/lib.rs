@@ -93,7 +93,7 @@
 //! - *Failed waiters.* A process that ends while it waits delays the others by at most 1.5 s once. All processes
 //!   that hang while they wait delay the others by at most 4.5 s together.
 //!
-//! While the store has its fencing counter, or its clock is past the lost tokens:
+//! While the store keeps its fencing counter, or its clock is past the tokens that it lost:
 //!
 //! - *Fencing.* Each fresh grant of a key has a larger [`FencingToken`] than the grants before, also over an empty
 //!   restart and a failover. A storage that remembers the largest token can reject the writes of a stale holder.
@@ -148,6 +148,7 @@
 //! | the body is too large, late or incomplete, under [`LockLayer::read_body_first`] | 413, 408 or 400 | no | `about:blank` |
 //! | the key in the backend holds something else | 500 | no | `lock-key-conflict` |
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
+//! | the program set an option out of bounds | 500 | no | `lock-option-invalid` |
 //!
 //! The response is `application/problem+json` (RFC 9457), plain text for clients that accept only text, and a
 //! status in the trailers for gRPC. It never contains the key. [`LockLayer::on_reject`] replaces it, and
@@ -180,7 +181,7 @@
 //! | `metrics` | no | counters, gauges and histograms of locks and the backend: [`guide::operations`] |
 //! | `dashboard` | no | a page that shows operators the locks, as an axum router: [`guide::operations`] |
 //! | `conformance` | no | the backend contract as test functions, in [`backend::conformance`] |
-//! | `test-util` | no | [`Held`] and [`Error`] by hand, for tests of handlers; exempt from semantic versioning |
+//! | `test-util` | no | [`Held`] and [`Error`] by hand, for tests of handlers: [`guide::testing`]; exempt from semantic versioning |
 //!
 //! Without default features, the crate depends neither on axum nor on Redis.
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -13,10 +13,10 @@ type Body = http_body_util::Empty<bytes::Bytes>;
 
 pub(crate) const PATHS: [(&str, Path); 6] = [
     ("a key of two parts", key),
-    ("acquire and release, nobody else there", uncontended),
+    ("acquire and release, without contention", uncontended),
     ("acquire again by the same owner, and release", again),
     ("hand-off between two tasks", handed_on),
-    ("two keys, nobody else there", two_keys),
+    ("two keys, without contention", two_keys),
     ("a request under the layer", request),
 ];
 

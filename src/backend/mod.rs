@@ -1,7 +1,7 @@
 //! The contract between the engine and a store of leases, and the stores.
 //!
 //! A new store is a module here that implements [`Backend`] and runs [`conformance`] in
-//! `tests/conformance.rs`. Its URL belongs in `connect.rs` of the crate.
+//! `tests/engine/conformance.rs`. Its URL belongs in `connect.rs` of the crate.
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

@@ -35,8 +35,8 @@
 //! A slot may move while its locks are held. Commands follow the slot (`MOVED`, `ASK`), and so do
 //! subscriptions. While a slot is moving, its locks remain available, even if the migration is never finished:
 //!
-//! - An acquire sends a call for the lock and then one for its token, after one or two calls with the reply
-//!   `TRYAGAIN`.
+//! - An acquire receives the reply `TRYAGAIN` once or twice. It then acquires the lock in one call, and its token in
+//!   another.
 //! - The node that executes a release may not have the subscriptions. Waiters then poll, at least once a
 //!   second, and a busy lock goes to another process at each end of its hand-off time.
 //!

@@ -82,7 +82,7 @@
 //!
 //! A guard of several keys has one token per key. [`fencing_token`](crate::Held::fencing_token) returns the largest. If
 //! one counter serves all keys, that one is fresh for each of them. In a Cluster, each slot has its own counter. The
-//! largest token can be ahead of the counter of another key. Written to the record of that key, it rejects the next
+//! largest token can be ahead of the counter of another key. A record of that key that has this token rejects the next
 //! holders until their counter has passed it. So write each record with its own token, which is right in every place:
 //!
 //! ```

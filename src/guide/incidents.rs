@@ -1,4 +1,4 @@
-//! Incidents: from a symptom to its cause, with the dashboard, the metrics and the log.
+//! Incidents: for operators that look for the cause of a symptom or an alert.
 //!
 //! The page [`operations`](super::operations) describes the metrics, the events and the dashboard.
 //!

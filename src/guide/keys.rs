@@ -16,8 +16,9 @@
 //! | a look-up in the handler | [`acquire`](crate::LockManager::acquire)`(key)`, then [`LockScope::keep`](crate::LockScope::keep) | a [`LockKey`](crate::LockKey) |
 //! | a job without a request | [`acquire`](crate::LockManager::acquire)`(key)` | a [`LockKey`](crate::LockKey) |
 //!
-//! The name of the parameter is a part of the key. Routes with a parameter `{id}` would share locks, so rename it first:
-//! `/orders/{order}`, `/customers/{customer}`. `Path<u64>` does not depend on the name; a struct in `Path` does.
+//! The name of a parameter is a part of the key. An order and a customer share locks if both routes have the parameter
+//! `{id}`, so rename it: `/orders/{order}`, `/customers/{customer}`. A handler with `Path<u64>` needs no change. A struct
+//! in `Path` needs a field of the new name.
 //!
 //! A route, an extractor and a job with the same parts share a lock:
 //!

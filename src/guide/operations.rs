@@ -37,7 +37,7 @@
 //! `invalid_option`, `key_conflict`, `reentrancy_limit` or `cancelled`. The label `layer` is the
 //! [name of the layer](crate::LockLayer::name), and is absent without a name. No label contains a key.
 //!
-//! Requests only count. A thread reports the counts every second and the gauges every 5 s;
+//! A request only increases counts. A thread reports the counts every second and the gauges every 5 s;
 //! [`flush_metrics`](crate::LockManager::flush_metrics) reports at once. All series of a manager begin at zero when it is
 //! built, so that `increase()` sees the first event. [`metrics`](crate::metrics) has the bounds of the histograms, without
 //! which the exporter for Prometheus renders summaries.

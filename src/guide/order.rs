@@ -27,8 +27,8 @@
 //! - A process whose first attempt finds the key held enters the queue at its next attempt. A single attempt,
 //!   [`no_wait`](crate::Acquire::no_wait), does not enter the queue, unless it waits for a release of its own process
 //!   that is in flight.
-//! - If every notification is lost, each waiting process attempts within 1.1 s. An attempt from the queue on a free
-//!   key serves the first process, so the key reaches the first live process within that time.
+//! - If every notification is lost, each waiting process attempts within 1.1 s. The attempt of any of them at a free
+//!   key is the turn of the first live process of the queue, which thus has the key within that time.
 //!
 //! # Where
 //!
@@ -79,7 +79,7 @@
 //! A pool without [`notify`](crate::backend::redis::RedisBackendBuilder::notify), or a broken connection, leaves a
 //! process without notifications. It has the same place as any other, polls, and confirms a transfer within 0.3 s.
 //!
-//! - It polls after 3 ms for each place up to its own. Without progress it polls after a tenth of the time since its
+//! - It first polls after 3 ms for each place up to and including its own. Without progress it polls after a tenth of the time since its
 //!   last progress. The interval is at most 100 ms (110 ms with jitter).
 //! - While it sleeps, a release passes over it, and it keeps its place. The transfer goes to the first process that
 //!   listens or is about to poll. If all of them sleep, it goes to the first one.

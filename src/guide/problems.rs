@@ -1,4 +1,4 @@
-//! The problem types of rejected requests, for developers of clients and for operators.
+//! Problem types: for developers of clients that receive a rejection, and for operators.
 //!
 //! A rejection is a document of RFC 9457 whose `type` is the address of a section of this page. `title` is constant
 //! per type, and `detail` is for readers. `waited_ms` is the time that the request has waited, and `retry_after_ms`

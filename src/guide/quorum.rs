@@ -1,4 +1,4 @@
-//! A quorum of independent stores: for locks that must survive the loss of a server, last writes included.
+//! A quorum of independent stores: for services whose locks must survive the loss of a server, last writes included.
 //!
 //! The owner of a majority of the stores holds the lock.
 //!

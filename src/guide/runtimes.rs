@@ -20,12 +20,12 @@
 //! all backends of the process share. Its first connection starts it, and it never ends. So no `current_thread`
 //! runtime of the program delays the replies, the messages or the failover of another runtime.
 //!
-//! A connection for commands or messages that a multi-thread runtime opens stays in that runtime if it has
-//! I/O, because it has threads of its own. A change of threads would cost more than the command. If such a
-//! runtime ends, the next command opens another connection, and the thread subscribes again. While all its threads
-//! block, a command of another runtime waits for up to one response timeout, and then uses another connection; a
-//! waiter of another runtime notices a release at its next attempt, within 1 s. Connections that a
-//! program opened in its own [pool](crate::RedisBackend::from_pool) stay in the runtime that opened them.
+//! A multi-thread runtime with I/O keeps the connections that it opens for commands and messages. It has threads of its
+//! own, and a change of threads would cost more than the command. If such a runtime ends, the next command opens
+//! another connection, and the thread subscribes again. While all its threads block, a command of another runtime waits
+//! for up to one response timeout, and then uses another connection; a waiter of another runtime notices a release at
+//! its next attempt, within 1 s. Connections that a program opened in its own [pool](crate::RedisBackend::from_pool)
+//! stay in the runtime that opened them.
 //!
 //! # A thread for the locks
 //!

@@ -49,6 +49,24 @@
 //! # }
 //! ```
 //!
+//! # A handler alone
+//!
+//! The feature `test-util` creates the values that a layer would insert or return. It is for `[dev-dependencies]`, and
+//! exempt from semantic versioning:
+//!
+//! ```
+//! # #[cfg(feature = "test-util")] {
+//! use tower_lock::{Error, ErrorKind, Held};
+//!
+//! fn update(held: &Held) -> String {
+//!     format!("written with token {}", held.fencing_token())
+//! }
+//!
+//! assert_eq!(update(&Held::for_tests("order:42", 7)), "written with token 7");
+//! assert!(Error::for_tests(ErrorKind::Busy).is_busy());
+//! # }
+//! ```
+//!
 //! # The examples
 //!
 //! ```sh

@@ -1,16 +1,19 @@
-//! The engine over the memory backend and the simulated store, mostly in paused time.
+//! The engine over the memory backend, the simulated store and a quorum of them, mostly in paused time.
 #![allow(clippy::unwrap_used)]
 
 mod acquire;
 mod background_runtime;
 mod bounds;
 mod cancellation;
+#[cfg(feature = "conformance")]
+mod conformance;
 mod faults;
 mod groups;
 mod hold;
 mod load;
 mod no_wait;
 mod owners;
+mod quorum;
 mod runtime_guards;
 mod runtime_waiters;
 mod runtimes;

@@ -6,19 +6,14 @@ use tokio::time::{Instant, sleep};
 use tower_lock::{ErrorKind, LockManager, MAX_HOLD_COUNT};
 
 use crate::support::engine::{MS, SECOND};
-use crate::support::simulated::Simulated;
+use crate::support::simulated::{Simulated, managers};
 
 /// The time for a command over the simulated wire and the timers of the engine.
 const ROUND_TRIP: Duration = Duration::from_millis(10);
 
-fn managers() -> [LockManager; 2] {
-    let remote = LockManager::builder(Simulated::new(MS)).build().unwrap();
-    [LockManager::in_memory(), remote]
-}
-
 #[tokio::test(start_paused = true)]
 async fn two_acquires_of_one_owner_share_free_key() {
-    for locks in managers() {
+    for locks in managers(30 * SECOND) {
         let owner = locks.new_owner();
         let acquire = || locks.acquire("k").owner(owner).wait(SECOND).into_future();
         let start = Instant::now();
@@ -36,7 +31,7 @@ async fn two_acquires_of_one_owner_share_free_key() {
 
 #[tokio::test(start_paused = true)]
 async fn three_acquires_of_one_owner_share_free_key() {
-    for locks in managers() {
+    for locks in managers(30 * SECOND) {
         let owner = locks.new_owner();
         let acquire = || locks.acquire("k").owner(owner).wait(SECOND).into_future();
         let start = Instant::now();
@@ -48,7 +43,7 @@ async fn three_acquires_of_one_owner_share_free_key() {
 
 #[tokio::test(start_paused = true)]
 async fn no_wait_of_owner_shares_its_first_attempt() {
-    for locks in managers() {
+    for locks in managers(30 * SECOND) {
         let owner = locks.new_owner();
         let first = locks.acquire("k").owner(owner).into_future();
         let second = locks.acquire("k").owner(owner).no_wait().into_future();
@@ -81,7 +76,7 @@ async fn two_acquires_of_one_owner_share_expired_key() {
 
 #[tokio::test(start_paused = true)]
 async fn owner_passes_other_queued_between() {
-    for locks in managers() {
+    for locks in managers(30 * SECOND) {
         let held = locks.acquire("k").await.unwrap();
         let owner = locks.new_owner();
         let mut tasks = Vec::new();
@@ -111,7 +106,7 @@ async fn owner_passes_other_queued_between() {
 
 #[tokio::test(start_paused = true)]
 async fn shared_grant_keeps_reentrancy_limit() {
-    for locks in managers() {
+    for locks in managers(30 * SECOND) {
         let held = locks.acquire("k").await.unwrap();
         let owner = locks.new_owner();
         let acquire = || locks.acquire("k").owner(owner).wait(SECOND).into_future();

@@ -5,16 +5,11 @@ use tokio::time::{Instant, sleep};
 use tower_lock::{LockManager, Memory};
 
 use crate::support::engine::{MS, SECOND};
-use crate::support::simulated::Simulated;
-
-fn managers() -> [LockManager; 2] {
-    let remote = LockManager::builder(Simulated::new(MS)).build().unwrap();
-    [LockManager::in_memory(), remote]
-}
+use crate::support::simulated::managers;
 
 #[tokio::test(start_paused = true)]
 async fn max_hold_counts_from_grant_of_last_key() {
-    for locks in managers() {
+    for locks in managers(30 * SECOND) {
         let held = locks.acquire("b").await.unwrap();
         let group = locks.acquire(["a", "b"]).max_hold(SECOND).into_future();
         let group = tokio::spawn(group);
@@ -32,7 +27,7 @@ async fn max_hold_counts_from_grant_of_last_key() {
 
 #[tokio::test(start_paused = true)]
 async fn max_hold_shorter_than_wait_of_last_key_holds() {
-    for locks in managers() {
+    for locks in managers(30 * SECOND) {
         let held = locks.acquire("c").await.unwrap();
         let group = locks.acquire(["a", "b", "c"]).max_hold(SECOND);
         let group = tokio::spawn(group.into_future());
@@ -68,7 +63,7 @@ async fn max_hold_of_group_ends_all_keys() {
 /// The first key is granted and picked up; the acquire is not polled while the second is held.
 #[tokio::test(start_paused = true)]
 async fn unpolled_group_frees_its_keys_at_deadline() {
-    for locks in managers() {
+    for locks in managers(30 * SECOND) {
         let _held = locks.acquire("b").await.unwrap();
         let start = Instant::now();
         let mut group = Box::pin(locks.acquire(["a", "b"]).wait(SECOND).into_future());

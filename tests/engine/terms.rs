@@ -6,16 +6,10 @@ use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{Backend as _, LockGuard, LockKey, LockManager};
 
 use crate::support::engine::{MS, SECOND};
-use crate::support::simulated::{Fault, Simulated};
+use crate::support::simulated::{Fault, Simulated, managers};
 
 /// The length of a renewed lease.
 const WATCHDOG: Duration = Duration::from_secs(3);
-
-fn managers() -> [LockManager; 2] {
-    let in_memory = LockManager::builder(tower_lock::Memory::new());
-    let remote = LockManager::builder(Simulated::new(MS));
-    [in_memory, remote].map(|builder| builder.watchdog_timeout(WATCHDOG).build().unwrap())
-}
 
 async fn nested(locks: &LockManager, outer: &LockGuard) -> LockGuard {
     locks.acquire("k").owner(outer.owner()).await.unwrap()
@@ -37,7 +31,7 @@ async fn is_lost_now(locks: &LockManager, guard: &LockGuard) {
 
 #[tokio::test(start_paused = true)]
 async fn nested_watchdog_renews_outer_lease() {
-    for locks in managers() {
+    for locks in managers(WATCHDOG) {
         let outer = locks.acquire("k").lease(SECOND).await.unwrap();
         sleep(200 * MS).await;
         let inner = nested(&locks, &outer).await;
@@ -50,7 +44,7 @@ async fn nested_watchdog_renews_outer_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn outer_lease_ends_as_set_after_nested_watchdog() {
-    for locks in managers() {
+    for locks in managers(WATCHDOG) {
         let start = Instant::now();
         let outer = locks.acquire("k").lease(SECOND).await.unwrap();
         sleep(200 * MS).await;
@@ -68,7 +62,7 @@ async fn outer_lease_ends_as_set_after_nested_watchdog() {
 
 #[tokio::test(start_paused = true)]
 async fn outer_lease_past_its_end_is_lost_after_nested() {
-    for locks in managers() {
+    for locks in managers(WATCHDOG) {
         let outer = locks.acquire("k").lease(SECOND).await.unwrap();
         let inner = nested(&locks, &outer).await;
         sleep(5 * SECOND).await;
@@ -80,7 +74,7 @@ async fn outer_lease_past_its_end_is_lost_after_nested() {
 
 #[tokio::test(start_paused = true)]
 async fn nested_guard_drop_resolves_pending_lost() {
-    for locks in managers() {
+    for locks in managers(WATCHDOG) {
         let outer = locks.acquire("k").lease(SECOND).await.unwrap();
         let inner = nested(&locks, &outer).await;
         let held = outer.held();
@@ -95,7 +89,7 @@ async fn nested_guard_drop_resolves_pending_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn outer_lease_waits_for_last_of_nested_guards() {
-    for locks in managers() {
+    for locks in managers(WATCHDOG) {
         let outer = locks.acquire("k").lease(SECOND).await.unwrap();
         let first = nested(&locks, &outer).await;
         let second = nested(&locks, &outer).await;
@@ -110,7 +104,7 @@ async fn outer_lease_waits_for_last_of_nested_guards() {
 
 #[tokio::test(start_paused = true)]
 async fn longer_nested_lease_ends_with_its_guard() {
-    for locks in managers() {
+    for locks in managers(WATCHDOG) {
         let outer = locks.acquire("k").lease(SECOND).await.unwrap();
         let inner = nested_lease(&locks, &outer, 4 * SECOND).await;
         sleep(2 * SECOND).await;
@@ -122,7 +116,7 @@ async fn longer_nested_lease_ends_with_its_guard() {
 
 #[tokio::test(start_paused = true)]
 async fn longer_nested_lease_ends_as_set() {
-    for locks in managers() {
+    for locks in managers(WATCHDOG) {
         let start = Instant::now();
         let outer = locks.acquire("k").lease(SECOND).await.unwrap();
         sleep(500 * MS).await;
@@ -137,7 +131,7 @@ async fn longer_nested_lease_ends_as_set() {
 
 #[tokio::test(start_paused = true)]
 async fn nested_watchdog_outlives_outer_lease() {
-    for locks in managers() {
+    for locks in managers(WATCHDOG) {
         let outer = locks.acquire("k").lease(SECOND).await.unwrap();
         let inner = nested(&locks, &outer).await;
         sleep(200 * MS).await;
@@ -152,7 +146,7 @@ async fn nested_watchdog_outlives_outer_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn nested_lease_ends_as_set_after_outer_lease() {
-    for locks in managers() {
+    for locks in managers(WATCHDOG) {
         let start = Instant::now();
         let outer = locks.acquire("k").lease(SECOND).await.unwrap();
         let inner = nested_lease(&locks, &outer, 4 * SECOND).await;
@@ -167,7 +161,7 @@ async fn nested_lease_ends_as_set_after_outer_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn nested_lease_ends_as_set_after_outer_watchdog() {
-    for locks in managers() {
+    for locks in managers(WATCHDOG) {
         let outer = locks.acquire("k").await.unwrap();
         let inner = nested_lease(&locks, &outer, 4 * SECOND).await;
         sleep(SECOND).await;
@@ -181,7 +175,7 @@ async fn nested_lease_ends_as_set_after_outer_watchdog() {
 
 #[tokio::test(start_paused = true)]
 async fn shorter_nested_lease_keeps_outer_end() {
-    for locks in managers() {
+    for locks in managers(WATCHDOG) {
         let start = Instant::now();
         let outer = locks.acquire("k").lease(2 * SECOND).await.unwrap();
         let inner = nested_lease(&locks, &outer, 100 * MS).await;

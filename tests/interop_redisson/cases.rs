@@ -105,7 +105,7 @@ pub(crate) async fn wake_ups(sides: &mut Sides) {
         let waiting = {
             let (locks, name) = (locks.clone(), name.to_owned());
             tokio::spawn(async move {
-                let guard = locks.acquire(name).await.expect("it is given back");
+                let guard = locks.acquire(name).await.expect("it is released");
                 (guard, Instant::now())
             })
         };
@@ -188,7 +188,7 @@ pub(crate) async fn crashes(sides: &mut Sides) {
         JAVA_RUST,
         format!("passed over after {took:.1?}"),
     );
-    guard.release().await.expect("given back");
+    guard.release().await.expect("it is released");
 
     let child = Child::start(&sides.url(), name);
     drop(child);
@@ -278,11 +278,7 @@ pub(crate) async fn by_force(sides: &mut Sides) {
         java.call("a", "isHeldByCurrentThread", name, &[]).await,
         "true"
     );
-    sides.row(
-        "`forceUnlock`",
-        JAVA_RUST,
-        format!("told lost after {took:.1?}"),
-    );
+    sides.row("`forceUnlock`", JAVA_RUST, format!("lost after {took:.1?}"));
 
     assert!(locks.force_release(name).await.expect("an answer"));
     let unlock = java.send("a", "unlock", name, &[]);
@@ -341,7 +337,7 @@ pub(crate) async fn fenced_tokens(sides: &mut Sides) {
     for _ in 0..2 {
         let guard = locks.acquire(name).await.expect("it is free");
         tokens.push(guard.fencing_token().get());
-        guard.release().await.expect("given back");
+        guard.release().await.expect("it is released");
     }
     let guard = locks.acquire(name).await.expect("it is free");
     tokens.push(guard.fencing_token().get());

@@ -1,7 +1,12 @@
-//! The import rules of `src/`: the engine names no HTTP, the middleware names no backend, only
-//! `backend/redis` names Redis, and no import cycle is large.
+//! Rules of the source that no behavior shows: the auto traits of public types, and the imports of `src/`. The engine
+//! names no HTTP, the middleware names no backend, only `backend/redis` names Redis, and no import cycle is large.
+//!
+//! It is a program of its own: it needs no server, and builds without features.
 
+mod auto_traits;
 mod cycles;
+#[path = "../support/exports.rs"]
+mod exports;
 mod source;
 
 use std::path::Path;

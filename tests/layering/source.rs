@@ -69,7 +69,7 @@ impl Source {
 
     /// Returns `true` if the whole file is for tests.
     pub(crate) fn is_test(&self) -> bool {
-        self.module.last().is_some_and(|name| name == "tests")
+        self.module.iter().any(|name| name == "tests")
     }
 
     /// Returns `true` if the file declares modules and contains only `mod` and `use` items.

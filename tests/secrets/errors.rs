@@ -87,7 +87,7 @@ async fn invalid_url_is_not_repeated() {
 
 #[test]
 fn connect_errors_show_no_login() {
-    let ((), told) = observed(async {
+    let ((), seen) = observed(async {
         let mut canary = Canary::default();
         let server = RedisServer::start();
         let url = with_login(&server.url());
@@ -155,13 +155,13 @@ fn connect_errors_show_no_login() {
         let stranger = stranger.sentinel_auth(USER, PASSWORD);
         assert!(refused(fails(&mut canary, stranger).await));
     });
-    assert!(told.contains("lock store unreachable"), "{told}");
-    assert_no_login(&told);
+    assert!(seen.contains("lock store unreachable"), "{seen}");
+    assert_no_login(&seen);
 }
 
 #[test]
 fn lock_errors_and_logs_show_no_key_or_owner() {
-    let (canary, told) = observed(async {
+    let (canary, seen) = observed(async {
         let mut server = RedisServer::start();
         admit(&server);
         let builder = RedisBackend::builder(with_login(&server.url()));
@@ -237,16 +237,16 @@ fn lock_errors_and_logs_show_no_key_or_owner() {
         "lock.acquire",
         "renewal failed",
     ] {
-        assert!(told.contains(expected), "{expected} is not in {told}");
+        assert!(seen.contains(expected), "{expected} is not in {seen}");
     }
-    canary.silent(&told);
+    canary.silent(&seen);
     assert!(words(PASSWORD).count() > 6, "all of them are looked for");
 }
 
 /// Redis quotes the arguments of a command that it does not know.
 #[test]
 fn renamed_command_reveals_no_secret() {
-    let (canary, told) = observed(async {
+    let (canary, seen) = observed(async {
         let without = |name| ["--rename-command", name, ""];
         let server = RedisServer::start_with(&without("HELLO"));
         admit(&server);
@@ -294,7 +294,7 @@ fn renamed_command_reveals_no_secret() {
         "does not know the command EVALSHA",
         "does not know the command SUBSCRIBE",
     ] {
-        assert!(told.contains(expected), "{expected} is not in {told}");
+        assert!(seen.contains(expected), "{expected} is not in {seen}");
     }
-    canary.silent(&told);
+    canary.silent(&seen);
 }

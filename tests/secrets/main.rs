@@ -2,6 +2,8 @@
 //!
 //! The values are words that no other text contains. The tests use them as passwords, keys and owners, and
 //! search all formatted values, errors, logs and metrics for them.
+//!
+//! It is a program of its own: it needs all features at once, because each of them could show a secret.
 #![allow(clippy::unwrap_used)]
 
 mod canary;

@@ -26,9 +26,9 @@ pub(crate) fn observed<T>(work: impl Future<Output = T>) -> (T, String) {
             .finish();
         tracing::subscriber::with_default(subscriber, || runtime.block_on(work))
     });
-    let mut told = log.text();
+    let mut seen = log.text();
     for (key, ..) in snapshotter.snapshot().into_vec() {
-        told.push_str(&format!("{}\n", key.key()));
+        seen.push_str(&format!("{}\n", key.key()));
     }
-    (output, told)
+    (output, seen)
 }

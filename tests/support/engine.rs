@@ -65,7 +65,7 @@ pub(crate) async fn fails_at_its_deadline(acquire: Acquire, wait: Duration) -> E
     let deadline = Instant::now() + wait + 50 * MS;
     let error = by(deadline, "the end of a wait", acquiring).await;
     let waited = start.elapsed();
-    assert!(waited >= wait, "gave up after {waited:?}");
+    assert!(waited >= wait, "ended after {waited:?}");
     error.expect_err("another owner has it")
 }
 

@@ -12,7 +12,7 @@ use tower_lock::backend::{
     Fence, ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Node, Release, Released,
     ReleasedOrKept, Renewal, Renewed,
 };
-use tower_lock::{Backend, LockKey, Memory};
+use tower_lock::{Backend, LockKey, LockManager, Memory};
 use uuid::Uuid;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -336,4 +336,11 @@ impl Node for Simulated {
         let fault = self.send(Command::Acquire, &request.key, request.lease);
         self.meet(fault, self.memory.vote(request, fence)).await
     }
+}
+
+/// Returns a manager in memory and one over a connection with latency.
+pub(crate) fn managers(watchdog_timeout: Duration) -> [LockManager; 2] {
+    let in_memory = LockManager::builder(Memory::new());
+    let remote = LockManager::builder(Simulated::new(Duration::from_millis(1)));
+    [in_memory, remote].map(|builder| builder.watchdog_timeout(watchdog_timeout).build().unwrap())
 }

@@ -69,7 +69,7 @@ impl Bench {
         let process = self.about_server("process_id");
         process
             .and_then(|id| id.parse().ok())
-            .expect("Redis tells its process")
+            .expect("Redis reports its process")
     }
 
     /// Returns the table with the conditions of the measurement above it.

@@ -155,11 +155,11 @@ async fn pass(locks: &LockManager, name: &'static str, keys: usize) -> Result<()
 
 /// Returns the resident memory of the process in bytes.
 fn resident() -> usize {
-    memory_stats().expect("this system tells").physical_mem
+    memory_stats().expect("this system reports it").physical_mem
 }
 
 fn processor_time() -> Duration {
-    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("this system tells");
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("this system reports it");
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     Duration::from_micros(micros.unsigned_abs())
 }

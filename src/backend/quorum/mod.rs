@@ -15,7 +15,7 @@
 //! | is in flight | its sender sends the release after its end |
 //!
 //! One task per node repeats the releases that the node does not confirm ([`owed`]), with backoff, until the
-//! node replies or the leases must have expired there.
+//! node replies, the leases must have expired there, or the backend has been dropped for 2 s.
 
 mod acquire;
 mod ask;

@@ -1,6 +1,7 @@
-//! The Redis backend's data format, error handling, connections and subscriptions.
+//! The Redis backend's data format, contract, error handling, connections and subscriptions.
 
 mod client;
+mod conformance;
 mod connections;
 mod format;
 mod rejected;

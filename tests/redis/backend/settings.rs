@@ -78,7 +78,7 @@ async fn lazy_connect_finds_server_started_later() {
         sleep(Duration::from_millis(20)).await;
     }
     // A wrong password still fails the lazy connect.
-    let wrong = RedisBackend::builder(server.url_of("nobody", "wrong"));
+    let wrong = RedisBackend::builder(server.url_of("unknown", "wrong"));
     let error = wrong.connect_lazy().await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
 }

@@ -43,8 +43,8 @@ fn other_process() {
         }
         assert!(held, "lost without a stop");
     }
-    let told = runtime.block_on(async { timeout(50 * MS, guard.lost()).await.is_ok() });
-    eprintln!("other: told: {told}");
+    let lost = runtime.block_on(async { timeout(50 * MS, guard.lost()).await.is_ok() });
+    eprintln!("other: reported: {lost}");
     let outcome = runtime.block_on(guard.release());
     eprintln!("other: lost: {}", outcome.unwrap_err().is_lost());
     // The test kills this process.
@@ -109,7 +109,7 @@ async fn process_resumed_after_lease_sees_lock_lost() {
     let before = renewals(&monitor.lines_until_now(&server).await);
     other.process.signal("-CONT");
     assert_eq!(other.says(), "woke, held: false");
-    assert_eq!(other.says(), "told: true");
+    assert_eq!(other.says(), "reported: true");
     assert_eq!(other.says(), "lost: true");
     sleep(LEASE_OF_THE_OTHER).await;
     let after = renewals(&monitor.lines_until_now(&server).await);

@@ -224,7 +224,7 @@ fn stopped_dialler_delays_no_failover() {
         (fate, locks, guard, other)
     });
     // The count of `WAIT` is of its own connection's writes.
-    set.cli(set.primary(), &["PUBLISH", "nobody", ""]);
+    set.cli(set.primary(), &["PUBLISH", "unused", ""]);
     assert_eq!(set.cli(set.primary(), &["WAIT", "2", "5000"]), "2");
     set.kill_primary();
     driven.block_on(set.failover());

@@ -233,7 +233,7 @@ async fn late_votes_of_stopped_node_are_released() {
     sleep(13 * SECOND).await;
     servers[0].continue_process();
     sleep(3 * SECOND).await;
-    assert!(servers.iter().all(is_empty), "held for nobody");
+    assert!(servers.iter().all(is_empty), "held without an owner");
 }
 
 /// The watchdog would renew only after 10 s.

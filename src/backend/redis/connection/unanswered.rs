@@ -1,10 +1,9 @@
 //! What follows a command without a reply: its undo, or else a probe of the link.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Cmd;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::backoff::backoff;
 use super::handle::Connection;
@@ -15,9 +14,8 @@ use crate::task::timeout;
 /// The time for the reply to a probe or an undo, in response timeouts. After it the link is closed, even if
 /// there is no replacement.
 const PROBE_TIMEOUTS: u32 = 10;
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
-/// The longest pause between two calls to a server that does not answer.
+/// The pauses between two calls to a server that does not answer.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 impl Connection {
@@ -36,7 +34,7 @@ impl Connection {
             let mut call = redis::cmd("EVALSHA");
             call.arg("0000000000000000000000000000000000000000").arg(0);
             for failures in 1.. {
-                sleep(backoff(failures, FIRST_BACKOFF, LONGEST_PAUSE)).await;
+                sleep(backoff(failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
                 match connection.upgrade() {
                     // Any reply makes it answered.
                     Some(connection) if connection.is_silent() => {
@@ -73,39 +71,17 @@ impl Connection {
 
     /// Sends the undo of a command behind the command, on its link, which is kept until the reply.
     ///
-    /// Without a reply the link is closed, or links that hang would pile up. The server may have read the command
-    /// and not executed it yet, so the undo follows over a link that was opened after the command was sent.
+    /// Without a reply the link is closed, or links that hang would pile up. The caller of the backend releases the
+    /// lease as well, until it has a reply.
     pub(super) fn undo(self: &Arc<Self>, undo: Undo<'_>, link: &Arc<Link>, asking: bool) {
         let (connection, link) = (Arc::clone(self), Arc::clone(link));
-        let (commands, limit) = ((undo.commands)(), undo.limit);
-        let until = Instant::now() + limit;
-        let limit = limit.min(self.probe_limit());
+        let commands = (undo.commands)();
+        let limit = undo.limit.min(self.probe_limit());
         self.network().background.spawn(async move {
             match timeout(limit, link.undo(&commands, asking)).await {
                 Ok(Ok(())) => connection.answered(&link),
-                Ok(Err(error)) if error.is_rejection() => connection.discard(&link),
-                Ok(Err(_)) | Err(_) => {
-                    connection.discard(&link);
-                    drop(link);
-                    let connection = Arc::downgrade(&connection);
-                    Self::undo_again(connection, &commands, asking, until).await;
-                }
+                Ok(Err(_)) | Err(_) => connection.discard(&link),
             }
         });
-    }
-
-    /// Sends an undo until the server replies, or there is nothing left to undo, or the backend is dropped.
-    async fn undo_again(connection: Weak<Self>, commands: &[Cmd], asking: bool, until: Instant) {
-        let mut failures = 0;
-        while Instant::now() < until
-            && let Some(connection) = connection.upgrade()
-        {
-            match connection.send_undo(commands, asking).await {
-                Err(error) if !error.is_rejection() => failures += 1,
-                _ => return,
-            }
-            drop(connection);
-            sleep(backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF)).await;
-        }
     }
 }

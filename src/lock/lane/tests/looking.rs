@@ -231,7 +231,7 @@ fn lost_lease_is_detected_from_other_runtime() {
     lane.enqueue(from_elsewhere(claim(2, RENEWED)));
     let end = grant.valid_until();
     assert_eq!(looks_from_elsewhere(&mut lane), Some(end));
-    assert_eq!(looks_from_elsewhere(&mut lane), None, "told once");
+    assert_eq!(looks_from_elsewhere(&mut lane), None, "reported once");
     lane.now = end;
     let (_, mut effects) = lane.look(elsewhere());
     assert!(grant.is_marked_lost());

@@ -168,7 +168,7 @@ async fn primary_and_sentinels_use_separate_passwords() {
     for (url, of_sentinels) in [
         (url(""), Some("of-sentinels")),
         (url(":wrong-one@"), Some("of-sentinels")),
-        (url("stranger:of-nodes@"), Some("of-sentinels")),
+        (url("other:of-nodes@"), Some("of-sentinels")),
         (right.clone(), Some("wrong-one")),
         (right.clone(), None),
     ] {

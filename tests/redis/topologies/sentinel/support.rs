@@ -40,7 +40,7 @@ pub(super) async fn waiter(locks: &LockManager, key: &str) -> JoinHandle<Result<
 /// Waits until both replicas have all writes so far, so that no failover loses them.
 pub(super) fn replicated(set: &SentinelSet) {
     // `WAIT` covers only the writes of its own connection.
-    set.cli(set.primary(), &["PUBLISH", "nobody", ""]);
+    set.cli(set.primary(), &["PUBLISH", "unused", ""]);
     assert_eq!(set.cli(set.primary(), &["WAIT", "2", "5000"]), "2");
 }
 

@@ -1,5 +1,4 @@
 //! Several stores as one: a failing minority, and a missing majority.
-#![allow(clippy::unwrap_used)]
 
 mod cancellation;
 mod contention;
@@ -7,6 +6,4 @@ mod majority;
 mod minority;
 mod runtimes;
 mod settings;
-#[path = "../support/mod.rs"]
-mod support;
 mod world;

@@ -8,9 +8,9 @@ use tokio::time::{Instant, sleep};
 use tower_lock::backend::{AcquireRequest, Acquired, Fence, Node as _, QuorumBuilder};
 use tower_lock::{Backend, LockKey, LockManager, Quorum};
 
+use super::world::{FAULTS, LATENCY, LEASE, Nodes, ROUND_TRIP, lease};
 use crate::support::engine::{MS, SECOND};
 use crate::support::simulated::{Command, Fault, Simulated};
-use crate::world::{FAULTS, LATENCY, LEASE, Nodes, ROUND_TRIP, lease};
 
 #[tokio::test(start_paused = true)]
 async fn busy_returns_time_until_majority_is_free() {

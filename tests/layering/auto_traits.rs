@@ -1,9 +1,7 @@
 //! The auto traits of every public type: `Send`, `Sync` and, unless stated otherwise, `Unpin`. A change of a
 //! private field could break one of them unnoticed.
 
-#[path = "support/exports.rs"]
-mod exports;
-
+use crate::exports;
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Extended,

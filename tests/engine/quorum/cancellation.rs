@@ -5,9 +5,9 @@ use std::pin::pin;
 use futures_util::poll;
 use tokio::time::sleep;
 
+use super::world::{FAULTS, LEASE, NODE_TIMEOUT, Nodes, fail};
 use crate::support::engine::{MS, SECOND};
 use crate::support::simulated::Fault;
-use crate::world::{FAULTS, LEASE, NODE_TIMEOUT, Nodes, fail};
 
 /// An acquire that is dropped after any number of polls leaves no lease on any node. This includes slow
 /// votes and a minority that hangs.

@@ -6,9 +6,9 @@ use tower_lock::backend::{
 };
 use tower_lock::{Backend, LockKey, LockManager};
 
+use super::world::{FAULTS, LATENCY, LEASE, NODE_TIMEOUT, Nodes, ROUND_TRIP, Site, fail, lease};
 use crate::support::engine::{MS, SECOND};
 use crate::support::simulated::{Command, Fault};
-use crate::world::{FAULTS, LATENCY, LEASE, NODE_TIMEOUT, Nodes, ROUND_TRIP, Site, fail, lease};
 
 /// Grants, renewals and releases continue as fast as with all nodes. The leases of the minority are
 /// released when it is reachable again.
@@ -74,7 +74,7 @@ async fn loss_by_majority_is_reported_at_next_renewal() {
     world.majority().iter().for_each(Site::restart_empty);
     let start = Instant::now();
     guard.lost().await;
-    assert!(start.elapsed() < LEASE / 2, "told by a renewal");
+    assert!(start.elapsed() < LEASE / 2, "reported by a renewal");
 }
 
 /// While a minority hangs, a key that needs the hung nodes delays the other renewals of its batch by at

@@ -4,8 +4,8 @@ use tokio::time::{Instant, sleep};
 use tower_lock::backend::{AcquireRequest, Acquired, Fence, Node as _, Release, Released};
 use tower_lock::{Backend, LockKey};
 
+use super::world::{FAULTS, LEASE, NODE_TIMEOUT, Nodes, ROUND_TRIP, fail, lease};
 use crate::support::engine::{MS, SECOND};
-use crate::world::{FAULTS, LEASE, NODE_TIMEOUT, Nodes, ROUND_TRIP, fail, lease};
 
 #[tokio::test(start_paused = true)]
 async fn acquire_without_majority_fails_soon_and_cleanly() {

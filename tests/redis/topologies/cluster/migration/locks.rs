@@ -1,88 +1,18 @@
-//! Locks in a slot whose migration is unfinished.
+//! Acquires, holds and waits in a slot between two nodes.
 
+use std::future::IntoFuture as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use tokio::time::{Instant, sleep};
-use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend as _, ContendRequest, Contended, Extended, KeepRequest,
-    LeaseId, Release, Released, ReleasedOrKept, Renewal, Renewed,
-};
-use tower_lock::{ErrorKind, LockGuard, LockKey, LockManager, RedisBackend};
-use uuid::Uuid;
+use tower_lock::{ErrorKind, LockGuard, LockManager, RedisBackend};
 
+use super::{FREE, HELD, LEASE, Moving, TAG};
 use crate::support::cluster::Cluster;
 use crate::support::engine::{MS, PATIENCE, eventually, manager, within};
 
-/// All keys with this tag have one slot.
-const TAG: &str = "{user}";
-const HELD: &str = "{user}:held";
-const FREE: &str = "{user}:free";
-const GRANTED: &str = "{user}:granted";
-const LEASE: Duration = Duration::from_millis(1_500);
 const LONG: Duration = Duration::from_secs(5);
-
-/// A slot with a counter and a held lock, between two nodes.
-struct Moving {
-    cluster: Cluster,
-    slot: u16,
-    from: usize,
-    to: usize,
-}
-
-impl Moving {
-    /// Begins a migration. No key of the slot has moved yet.
-    async fn begin(locks: &LockManager, cluster: Cluster) -> (Self, LockGuard) {
-        let held = locks.acquire(HELD).await.unwrap();
-        let (slot, from) = (cluster.slot(TAG), cluster.node_of(TAG));
-        let to = cluster.primaries().into_iter().find(|it| *it != from);
-        let to = to.unwrap();
-        cluster.begin_migration(slot, from, to);
-        let moving = Self {
-            cluster,
-            slot,
-            from,
-            to,
-        };
-        (moving, held)
-    }
-
-    fn names_at(&self, node: usize) -> Vec<String> {
-        let slot = self.slot.to_string();
-        let names = self
-            .cluster
-            .cli(node, &["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
-        names.lines().map(ToOwned::to_owned).collect()
-    }
-
-    /// Moves the keys whose names contain `part`.
-    fn move_names(&self, part: &str) {
-        let names = self.names_at(self.from);
-        let names = names.iter().filter(|name| name.contains(part));
-        let port = self.cluster.node(self.to).port().to_string();
-        let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-        migrate.extend(names.map(String::as_str));
-        assert_eq!(self.cluster.cli(self.from, &migrate), "OK");
-    }
-
-    fn move_counter(&self) {
-        self.move_names("fencing-token");
-        assert!(
-            !self
-                .names_at(self.from)
-                .iter()
-                .any(|name| name.contains("fencing-token"))
-        );
-    }
-
-    async fn end(&self) {
-        self.cluster.move_keys(self.slot, self.from, self.to);
-        self.cluster
-            .end_migration(self.slot, self.from, self.to)
-            .await;
-    }
-}
 
 async fn token(locks: &LockManager, key: &str) -> i64 {
     let guard = locks.acquire(key).no_wait().await.unwrap();
@@ -170,105 +100,6 @@ async fn held_lock_in_moving_slot_stays_busy() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lease_in_moving_slot_is_repeated_and_ended() {
-    let cluster = Cluster::start();
-    let locks = manager(cluster.url(), LEASE).await;
-    let backend = RedisBackend::builder(cluster.url())
-        .connect()
-        .await
-        .unwrap();
-    let (moving, _held) = Moving::begin(&locks, cluster).await;
-    let key = LockKey::new(FREE);
-    for counter_has_moved in [false, true] {
-        if counter_has_moved {
-            moving.move_counter();
-        }
-        let lease = LeaseId::new(Uuid::new_v4(), 1);
-        let acquire = AcquireRequest::new(key.clone(), lease, PATIENCE);
-        let mut counters = Vec::new();
-        for _ in 0..2 {
-            match backend.try_acquire(&acquire).await.unwrap() {
-                Acquired::Granted { counter, .. } => counters.push(counter),
-                outcome => panic!("{outcome:?}"),
-            }
-        }
-        assert!(counters[0] < counters[1]);
-        // The queue is at the other node, so a waiter polls.
-        let waiter = LeaseId::new(Uuid::new_v4(), 1);
-        let contend = ContendRequest::new(key.clone(), waiter, PATIENCE, true);
-        let waiting = backend.contend(&contend).await.unwrap();
-        assert!(
-            matches!(waiting, Contended::Waiting { queued: None, .. }),
-            "{waiting:?}"
-        );
-        let renewal = Renewal::new(key.clone(), lease, 2 * PATIENCE);
-        let renewed = backend.renew(&[renewal]).await.remove(0).unwrap();
-        assert_eq!(renewed, Renewed::Renewed);
-        // The subscribers are at the other node, so there may be some.
-        let keep = KeepRequest::new(key.clone(), lease, PATIENCE);
-        let extended = backend.extend(&keep).await.unwrap();
-        assert!(matches!(extended, Extended::Wanted { .. }), "{extended:?}");
-        let ended = backend.release_or_keep(&keep).await.unwrap();
-        assert!(
-            matches!(ended, ReleasedOrKept::Released { .. }),
-            "{ended:?}"
-        );
-        let ended = backend.release_or_keep(&keep).await.unwrap();
-        assert_eq!(ended, ReleasedOrKept::NotHeld);
-        let release = Release::new(key.clone(), lease);
-        let released = backend.release(&[release]).await.remove(0).unwrap();
-        assert_eq!(released, Released::NotHeld);
-    }
-}
-
-/// The body is at the source and the queue at the target.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn place_in_moving_slot_is_removed() {
-    let cluster = Cluster::start();
-    let locks = manager(cluster.url(), LEASE).await;
-    let backend = RedisBackend::builder(cluster.url())
-        .connect()
-        .await
-        .unwrap();
-    let key = LockKey::new(FREE);
-    let lease = || LeaseId::new(Uuid::new_v4(), 1);
-    let [holder, left, granted] = [lease(), lease(), lease()];
-    let acquire = AcquireRequest::new(key.clone(), holder, PATIENCE);
-    backend.try_acquire(&acquire).await.unwrap();
-    for lease in [left, granted] {
-        let contend = ContendRequest::new(key.clone(), lease, PATIENCE, false);
-        let waiting = backend.contend(&contend).await.unwrap();
-        let is_queued = matches!(
-            waiting,
-            Contended::Waiting {
-                queued: Some(_),
-                ..
-            }
-        );
-        assert!(is_queued, "{waiting:?}");
-    }
-    let (moving, _held) = Moving::begin(&locks, cluster).await;
-    moving.move_names("%queue");
-    let release = |lease| [Release::new(key.clone(), lease)];
-    let ended = backend.leave(&release(left)).await.remove(0).unwrap();
-    assert_eq!(ended, Released::NotHeld);
-    let ended = backend.release(&release(holder)).await.remove(0).unwrap();
-    assert_eq!(ended, Released::Released);
-    let contend = ContendRequest::new(key.clone(), granted, PATIENCE, false);
-    let contended = backend.contend(&contend).await.unwrap();
-    assert!(
-        matches!(contended, Contended::Granted { .. }),
-        "{contended:?}"
-    );
-    // An empty queue is no key.
-    let names = moving.names_at(moving.to);
-    assert!(
-        !names.iter().any(|name| name.contains("queue")),
-        "{names:?}"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn contended_lock_in_moving_slot_has_one_holder() {
     let cluster = Cluster::start();
     let url = cluster.url();
@@ -345,36 +176,6 @@ async fn is_paused(locks: &LockManager, start: Instant, period: Duration) {
         drop(locks.acquire(FREE).wait(PATIENCE).await.unwrap());
     }
     assert!(start.elapsed() >= period);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failed_counter_in_moving_slot_frees_lock() {
-    let cluster = Cluster::start();
-    let locks = manager(cluster.url(), PATIENCE).await;
-    let (moving, _held) = Moving::begin(&locks, cluster).await;
-    let backend = RedisBackend::builder(moving.cluster.url());
-    let backend = backend.connect().await.unwrap();
-    let lease = LeaseId::new(Uuid::new_v4(), 1);
-    let granted = AcquireRequest::new(LockKey::new(GRANTED), lease, PATIENCE);
-    backend.try_acquire(&granted).await.unwrap();
-    let names = moving.names_at(moving.from).into_iter();
-    let counter = names.filter(|name| name.contains("fencing-token"));
-    for counter in counter {
-        let set = ["SET", &counter, "foreign"];
-        moving.cluster.cli(moving.from, &set);
-    }
-    let error = locks.acquire(FREE).no_wait().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Misconfigured);
-    // An owner may rely on the first grant.
-    let repeated = backend.try_acquire(&granted).await.unwrap_err();
-    assert!(repeated.may_have_taken_effect(), "{repeated:?}");
-    let renewal = Renewal::new(granted.key, lease, PATIENCE);
-    let renewed = backend.renew(&[renewal]).await.remove(0).unwrap();
-    assert_eq!(renewed, Renewed::Renewed);
-    for node in [moving.from, moving.to] {
-        let names = moving.names_at(node);
-        assert!(!names.iter().any(|name| name.contains(FREE)), "{names:?}");
-    }
 }
 
 /// The locks of a slot move along, so no holder has to check its lease.

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 
+use super::world::Nodes;
 use crate::support::simulated::Fault;
-use crate::world::Nodes;
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()

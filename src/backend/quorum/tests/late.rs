@@ -1,0 +1,90 @@
+//! Votes that take effect late, and the releases that are owed for them.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use super::{TTL, World};
+use crate::LockKey;
+use crate::backend::quorum::Quorum;
+use crate::backend::quorum::owed::FULL;
+use crate::backend::{AcquireRequest, Backend as _, LeaseId, Release};
+
+async fn acquire_and_release(quorum: &Quorum, key: &LockKey, ttl: Duration) {
+    let lease = LeaseId::new(Uuid::new_v4(), 1);
+    let request = AcquireRequest::new(key.clone(), lease, ttl);
+    quorum.try_acquire(&request).await.unwrap();
+    let release = Release::new(key.clone(), lease);
+    quorum.release(&[release]).await.remove(0).unwrap();
+}
+
+/// The node is stopped for longer than the TTL.
+#[tokio::test(start_paused = true)]
+async fn late_vote_is_released_when_node_continues() {
+    for stopped in [10, 50] {
+        let world = World::new(3);
+        let key = LockKey::new("a");
+        world.nodes[0].stop(true);
+        acquire_and_release(&world.processes[0], &key, Duration::from_secs(5)).await;
+        sleep(Duration::from_secs(stopped)).await;
+        world.nodes[0].stop(false);
+        sleep(Duration::from_millis(2)).await;
+        assert!(world.nodes[0].holds(&key).await, "no late vote");
+        sleep(Duration::from_secs(2)).await;
+        assert!(!world.nodes[0].holds(&key).await, "held without an owner");
+    }
+}
+
+/// Each acquire leaves a release that the node does not confirm. One task repeats them, and the node receives
+/// no votes from a limit on.
+#[tokio::test(start_paused = true)]
+async fn releases_owed_by_stopped_node_are_bounded() {
+    let world = World::new(3);
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let quorum = &world.processes[0];
+    world.nodes[0].lost.store(true, Ordering::SeqCst);
+    for nth in 0..10 {
+        acquire_and_release(quorum, &LockKey::new(format!("unsent:{nth}")), TTL).await;
+    }
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!((quorum.inner().ledger.len(), tasks()), (0, 0), "unsent");
+    world.nodes[0].lost.store(false, Ordering::SeqCst);
+    world.nodes[0].stop(true);
+    for nth in 0..FULL / 1_000 + 2 {
+        let keys = (0..1_000).map(|key| LockKey::new(format!("{nth}:{key}")));
+        let keys: Vec<_> = keys.collect();
+        join_all(keys.iter().map(|key| acquire_and_release(quorum, key, TTL))).await;
+        sleep(Duration::from_secs(2)).await;
+    }
+    assert_eq!(world.nodes[0].votes.load(Ordering::SeqCst), 10 + FULL);
+    assert_eq!(quorum.inner().ledger.len(), FULL);
+    // Each vote waits in a task of the node.
+    assert_eq!(tasks(), FULL + 1);
+    world.nodes[0].stop(false);
+    sleep(Duration::from_secs(4)).await;
+    assert_eq!((quorum.inner().ledger.len(), tasks()), (0, 0));
+    acquire_and_release(quorum, &LockKey::new("a"), TTL).await;
+    assert_eq!(world.nodes[0].votes.load(Ordering::SeqCst), 11 + FULL);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_quorum_repeats_no_release() {
+    let world = World::new(3);
+    world.nodes[0].stop(true);
+    acquire_and_release(&world.processes[0], &LockKey::new("a"), TTL).await;
+    sleep(Duration::from_secs(5)).await;
+    drop(world);
+    sleep(Duration::from_secs(2)).await;
+    let alive = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    // The vote waits in a task of the node.
+    assert_eq!(alive, 1);
+}

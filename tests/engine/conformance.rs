@@ -1,0 +1,31 @@
+//! The stores in memory keep the contract of a backend.
+
+use tower_lock::Quorum;
+use tower_lock::backend::{Memory, QuorumBuilder, conformance};
+
+#[tokio::test(start_paused = true)]
+async fn memory_passes_conformance() {
+    let memory = Memory::new();
+    conformance::all(&memory, &memory.clone()).await;
+    conformance::node::all(&memory, &memory.clone()).await;
+}
+
+async fn quorum_keeps_contract(nodes: usize) {
+    let stores: Vec<_> = (0..nodes).map(|_| Memory::new()).collect();
+    let quorum = || {
+        let stores = stores.iter().cloned();
+        let builder = stores.fold(Quorum::builder(), QuorumBuilder::node);
+        builder.build().unwrap()
+    };
+    conformance::all(&quorum(), &quorum()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn quorum_of_three_passes_conformance() {
+    quorum_keeps_contract(3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn quorum_of_five_passes_conformance() {
+    quorum_keeps_contract(5).await;
+}
