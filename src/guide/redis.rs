@@ -87,7 +87,7 @@
 //!
 //! [`RedisBackend::from_pool`](crate::RedisBackend::from_pool) takes its connections from a
 //! [deadpool-redis](https://docs.rs/deadpool-redis) pool and keeps them. A pool does not report the address of its
-//! server. Set it with [`notify`]; otherwise waiters poll twice a second.
+//! server. Set it with [`notify`]; otherwise waiters poll.
 //!
 //! # Servers
 //!

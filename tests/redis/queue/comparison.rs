@@ -200,9 +200,9 @@ impl Comparison {
         assert_eq!(reply, expected, "{call:?} after {before:?}");
         // The transfers of this call, which have counters as well.
         self.receive();
-        if let (Reply::Waiting(..), Call::Contend { listens, .. }) = (&reply, call) {
+        if let Reply::Waiting(_, _, poll_after, _) = reply {
             // Messages cannot be grants for a waiter that polls, or where they may not arrive.
-            let numbered = *listens && self.model.counted == Counted::All;
+            let numbered = poll_after == 0 && self.model.counted == Counted::All;
             assert_eq!(counter > 0, numbered, "{call:?}");
             if numbered {
                 assert!(counter >= self.counter, "{counter} after {}", self.counter);
