@@ -76,7 +76,7 @@ impl Lane {
             Phase::Returning(returning) => returning.overdue(response_timeout),
             Phase::Contending(contending) => contending.due,
         };
-        let at = at.max(not_before);
+        let at = not_before.map_or(at, |not_before| at.max(not_before));
         let elsewhere = self.queue.elsewhere_mut()?;
         if elsewhere.announced.replace(at) == Some(at) {
             return None;
@@ -106,7 +106,7 @@ impl Lane {
         self.reject_if(now, effects, |claim| claim.deadline.has_passed(now));
         let own = self.home == Some(home);
         if !own && let Some(elsewhere) = self.queue.elsewhere_mut() {
-            elsewhere.not_before = now + TAKE_OVER;
+            elsewhere.not_before = Some(now + TAKE_OVER);
         }
         match &mut self.phase {
             Phase::Held(tenure) => {
