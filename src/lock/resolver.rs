@@ -1,6 +1,7 @@
 //! The resolver: one task per runtime that releases leases of unknown fate, and leases that left the queue of
 //! the backend, without their lanes. It retries until the backend replies or the leases must have expired.
 
+use std::future::pending;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
@@ -71,12 +72,18 @@ async fn run(mut running: Running) {
                 }
                 continue;
             }
-            Step::WaitUntil(at) => at,
-            Step::Wait => Moment::LAST,
+            Step::WaitUntil(at) => Some(at),
+            Step::Wait => None,
+        };
+        let timer = async {
+            match wakes_at {
+                Some(at) => sleep_until(at.into()).await,
+                None => pending().await,
+            }
         };
         tokio::select! {
             biased;
-            () = sleep_until(wakes_at.into()) => {}
+            () = timer => {}
             () = unresolved.changed.notified() => {}
             // Other processes may wait for these keys, so they are retried at once.
             _ = recoveries.next() => unresolved.retry_now(),
