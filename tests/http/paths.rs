@@ -132,8 +132,21 @@ struct Values {
 }
 
 fn values() -> impl Strategy<Value = Values> {
-    let params = prop::collection::vec("[ab@:.é%/+]{1,3}", 4);
-    (params, "[ab@:.é%/+]{1,5}").prop_map(|(params, rest)| Values { params, rest })
+    // The long ones are longer than a key.
+    let text = || prop_oneof![20 => "[ab@:.é%/+;=~*]{1,4}", 1 => "[ab%é]{500,700}"];
+    let params = prop::collection::vec(text(), 4);
+    (params, text()).prop_map(|(params, rest)| Values { params, rest })
+}
+
+/// What stands before the path, and after it: the forms of a target, of which the handler sees the path.
+fn target() -> impl Strategy<Value = (&'static str, &'static str)> {
+    let origins = prop_oneof![
+        3 => Just(""),
+        1 => Just("http://localhost"),
+        1 => Just("https://user@example.org:8443")
+    ];
+    let queries = prop_oneof![3 => Just(""), 1 => Just("?"), 1 => Just("?a=/../%2F")];
+    (origins, queries)
 }
 
 fn path(route: &Route, values: &Values, spellings: &[u8], end: &str) -> String {
@@ -201,18 +214,20 @@ fn same_route_parameters_take_same_lock() {
         .unwrap();
     let same = std::cell::Cell::new(0);
     let spellings = || prop::collection::vec(spelling(), 8);
-    let end = || prop_oneof![3 => Just(""), 1 => Just("/"), 1 => Just("%2F")];
+    let end = || prop_oneof![6 => Just(""), 1 => Just("/"), 1 => Just("%2F"), 1 => Just("//"), 1 => Just("/.")];
     let others = prop_oneof![3 => Just(None), 1 => values().prop_map(Some)];
-    let spelled = (spellings(), spellings(), end(), end());
-    let case = (routes(), values(), others, spelled);
+    let spelled = || (spellings(), end(), target());
+    let case = (routes(), values(), others, spelled(), spelled());
     let mut runner = TestRunner::new(Config {
         cases: CASES,
         ..Config::default()
     });
-    let outcome = runner.run(&case, |(route, values, others, (a, b, a_end, b_end))| {
+    let outcome = runner.run(&case, |(route, values, others, a, b)| {
         let others = others.unwrap_or_else(|| values.clone());
-        let first = path(&route, &values, &a, a_end).parse::<Uri>();
-        let second = path(&route, &others, &b, b_end).parse::<Uri>();
+        let uri = |values, (spellings, end, (origin, query)): (Vec<u8>, _, _)| {
+            format!("{origin}{}{query}", path(&route, values, &spellings, end)).parse::<Uri>()
+        };
+        let (first, second) = (uri(&values, a), uri(&others, b));
         if let (Ok(first), Ok(second)) = (first, second)
             && runtime.block_on(same_parameters_take_one_lock(&route, &first, &second))
         {

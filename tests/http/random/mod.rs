@@ -1,141 +1,97 @@
-//! 100,000 random requests against the constructors of `LockLayer`, with fixed seeds.
+//! 100,000 random requests against the constructors of `LockLayer` and `Locked`, with fixed seeds.
 //!
-//! The program is right, so no answer is a 5xx. A request runs only under its lock, and the handler sees the value
-//! that is in the key. A copy of each request that ran is kept out while the key is held. `fuzz/` checks the same.
+//! The program is right, so no response is a 5xx. A request runs only under its locks, and the handler sees the values
+//! that are in the keys. A copy of each request that ran is kept out while one of its keys is held. `fuzz/` checks the
+//! same.
 
 mod check;
+mod draw;
+mod routes;
+
+use std::thread;
 
 use fastrand::Rng;
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use tokio::runtime::Builder;
 
-use self::check::{ALL, Apps, Head};
+use self::check::{Apps, Outcome};
+use self::routes::{ALL, By};
 
-const SEEDS: std::ops::Range<u64> = 0..100;
+const SEEDS: u64 = 100;
 const REQUESTS_PER_SEED: usize = 1_000;
-
-const PIECES: [&str; 40] = [
-    "/",
-    "/",
-    "/",
-    "/",
-    "a",
-    "b",
-    "7",
-    "07",
-    "+7",
-    "-1",
-    ".",
-    "..",
-    "%2e",
-    "%2E%2e",
-    "%2F",
-    "%2f",
-    "%25",
-    "%",
-    "%4",
-    "%zz",
-    "%FF",
-    "%C3%BC",
-    "ü",
-    "%00",
-    "@",
-    "%40",
-    ":",
-    "{",
-    "}",
-    "*",
-    "+",
-    "%20",
-    ";",
-    "=",
-    "orders",
-    "a/b",
-    "//",
-    "~",
-    "18446744073709551616",
-    "%F0%9F%92%A9",
-];
-const PREFIXES: [&str; 7] = [
-    "/orders/", "/orders/", "/files/", "/nested/", "/other/", "/", "",
-];
-const NAMES: [&str; 5] = ["id", "i%64", "ID", "x", ""];
-const HEADERS: [&str; 7] = [
-    "x-id",
-    "x-id",
-    "accept",
-    "content-type",
-    "prefer",
-    "host",
-    "expect",
-];
-const VALUES: [&[u8]; 11] = [
-    b"7",
-    b"8",
-    b"",
-    b"\xff",
-    b"text/plain",
-    b"application/grpc",
-    b"application/json;q=0",
-    b"wait=1",
-    b"*/*",
-    b"a,b",
-    b"application/problem+json",
+const OUTCOMES: [Outcome; 4] = [
+    Outcome::Locked,
+    Outcome::Passed,
+    Outcome::Rejected,
+    Outcome::Abandoned,
 ];
 
-fn one<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
-    of[rng.usize(..of.len())]
-}
+/// The number of requests of each kind of layer that had each outcome.
+#[derive(Debug, Default, Clone, Copy)]
+struct Counts([[usize; OUTCOMES.len()]; ALL.len()]);
 
-fn text(rng: &mut Rng, most: usize) -> String {
-    (0..rng.usize(..=most)).map(|_| one(rng, &PIECES)).collect()
-}
-
-/// Returns the head of a random request, or `None` if the URI is one that a server rejects.
-fn head(rng: &mut Rng) -> Option<Head> {
-    let mut uri = one(rng, &PREFIXES).to_owned() + &text(rng, 4);
-    if rng.bool() {
-        let pairs = (0..rng.usize(..3)).map(|_| format!("{}={}", one(rng, &NAMES), text(rng, 2)));
-        let pairs: Vec<_> = pairs.collect();
-        uri += "?";
-        uri += &pairs.join("&");
+impl Counts {
+    fn add(&mut self, at: usize, outcome: Outcome) {
+        let index = OUTCOMES.iter().position(|other| *other == outcome);
+        self.0[at][index.unwrap()] += 1;
     }
-    let methods = [
-        Method::GET,
-        Method::HEAD,
-        Method::POST,
-        Method::PUT,
-        Method::OPTIONS,
-    ];
-    let mut headers = HeaderMap::new();
-    for _ in 0..rng.usize(..4) {
-        let name = HeaderName::from_static(one(rng, &HEADERS));
-        let value = HeaderValue::from_bytes(one(rng, &VALUES)).unwrap();
-        headers.append(name, value);
+
+    fn merge(&mut self, other: &Self) {
+        for (mine, other) in self.0.iter_mut().flatten().zip(other.0.iter().flatten()) {
+            *mine += other;
+        }
     }
-    Some(Head {
-        method: methods[rng.usize(..methods.len())].clone(),
-        uri: uri.parse().ok()?,
-        headers,
-        body: text(rng, 3),
-    })
+
+    fn total(&self) -> usize {
+        self.0.iter().flatten().sum()
+    }
+
+    /// Checks that each kind of layer had each outcome that it can have, often.
+    fn assert_varied(&self) {
+        for (by, [locked, passed, rejected, abandoned]) in ALL.iter().zip(self.0) {
+            let line = format!("{by:?}: {:?}", [locked, passed, rejected, abandoned]);
+            println!("{line}");
+            assert!(locked > 300, "{line}");
+            assert!(rejected > 300, "{line}");
+            assert_eq!(passed > 300, by.can_pass(), "{line}");
+            // Only this one waits for a body, and has no deadline.
+            assert_eq!(abandoned > 50, *by == By::Json, "{line}");
+        }
+    }
 }
 
-#[tokio::test]
-async fn random_request_runs_only_under_its_lock() {
+async fn send(seeds: impl Iterator<Item = u64>) -> Counts {
     let apps = Apps::new();
-    let mut ran = [0; ALL.len()];
-    for seed in SEEDS {
+    let mut counts = Counts::default();
+    for seed in seeds {
         let mut rng = Rng::with_seed(seed);
-        for _ in 0..REQUESTS_PER_SEED {
+        let mut sent = 0;
+        while sent < REQUESTS_PER_SEED {
             let at = rng.usize(..ALL.len());
-            if let Some(head) = head(&mut rng)
-                && apps.check(at, &head).await
-            {
-                ran[at] += 1;
+            // A server rejects the others.
+            if let Some(request) = draw::request(&mut rng) {
+                counts.add(at, apps.check(at, &request).await);
+                sent += 1;
             }
         }
     }
-    for (by, ran) in ALL.iter().zip(ran) {
-        assert!(ran > 100, "{by:?}: only {ran} requests ran");
-    }
+    counts
+}
+
+#[test]
+fn random_request_runs_only_under_its_lock() {
+    const THREADS: usize = 2;
+    let run = |thread: usize| {
+        let mut runtime = Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(send((0..SEEDS).skip(thread).step_by(THREADS)))
+    };
+    let mut counts = Counts::default();
+    thread::scope(|scope| {
+        let threads = [0, 1].map(|thread| scope.spawn(move || run(thread)));
+        for thread in threads {
+            counts.merge(&thread.join().unwrap());
+        }
+    });
+    assert_eq!(counts.total(), 100_000);
+    counts.assert_varied();
 }

@@ -1,0 +1,244 @@
+//! A right program under each layer, and what its handlers see.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::rejection::RawPathParamsRejection;
+use axum::extract::{OriginalUri, Query, RawPathParams};
+use axum::routing::any;
+use axum::{Json, Router};
+use http::{HeaderMap, Method, StatusCode};
+use serde::Deserialize;
+use tower_lock::{
+    Held, InvalidKey, KeyExtractor, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer,
+    LockTarget, Locked,
+};
+
+/// The kinds of layers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum By {
+    Path,
+    Param,
+    ParamAs,
+    Params,
+    Header,
+    Query,
+    Function,
+    /// With the body before the lock.
+    PathAfterBody,
+    HeaderAfterBody,
+    /// By the body, in a scope.
+    Json,
+    /// By a header after the body, and by the body.
+    HeaderAndJson,
+}
+
+pub(crate) const ALL: [By; 11] = [
+    By::Path,
+    By::Param,
+    By::ParamAs,
+    By::Params,
+    By::Header,
+    By::Query,
+    By::Function,
+    By::PathAfterBody,
+    By::HeaderAfterBody,
+    By::Json,
+    By::HeaderAndJson,
+];
+
+/// The bounds of a body that is read before the lock.
+pub(crate) const LIMIT: usize = 60;
+const DEADLINE: Duration = Duration::from_secs(1);
+
+impl By {
+    pub(crate) fn reads_body_first(self) -> bool {
+        matches!(
+            self,
+            Self::PathAfterBody | Self::HeaderAfterBody | Self::HeaderAndJson
+        )
+    }
+
+    /// Whether a request without a lock is right.
+    pub(crate) fn can_pass(self) -> bool {
+        matches!(self, Self::Path | Self::HeaderAfterBody | Self::Function)
+    }
+}
+
+/// What a handler sees of a request that runs.
+pub(crate) struct Sight {
+    /// The keys that the request holds, and those that it must hold.
+    pub(crate) held: Vec<LockKey>,
+    pub(crate) due: Vec<LockKey>,
+    /// The body, if the layer has read it.
+    pub(crate) body: Option<Vec<u8>>,
+}
+
+pub(crate) type Seen = Arc<Mutex<Option<Sight>>>;
+
+fn named(name: &str, value: &[u8]) -> LockKey {
+    LockKey::from_parts([name.as_bytes(), value])
+}
+
+/// The value that axum decoded.
+fn id(params: &Result<RawPathParams, RawPathParamsRejection>) -> &str {
+    let params = params.as_ref().unwrap();
+    params.iter().find(|(name, _)| *name == "id").unwrap().1
+}
+
+fn path_key(path: &str) -> LockKey {
+    let path: Vec<u8> = percent_encoding::percent_decode_str(path).collect();
+    let end = path.iter().rposition(|&byte| byte != b'/');
+    LockKey::from_parts([end.map_or(&b"/"[..], |last| &path[..=last])])
+}
+
+fn only_id(query: &[(String, String)]) -> &str {
+    let mut values = query.iter().filter(|(name, _)| name == "id");
+    let value = values.next().unwrap();
+    assert!(values.next().is_none());
+    &value.1
+}
+
+#[expect(clippy::too_many_arguments, reason = "each is an extractor")]
+async fn show(
+    by: By,
+    seen: Seen,
+    held: Option<Held>,
+    method: Method,
+    OriginalUri(uri): OriginalUri,
+    params: Result<RawPathParams, RawPathParamsRejection>,
+    Query(query): Query<Vec<(String, String)>>,
+    headers: HeaderMap,
+    body: Body,
+) -> StatusCode {
+    let due = match by {
+        By::Path | By::HeaderAfterBody if method.is_safe() => None,
+        By::Function if method == Method::DELETE => None,
+        By::Path | By::PathAfterBody => Some(path_key(uri.path())),
+        By::Param | By::Params => Some(named("id", id(&params).as_bytes())),
+        By::ParamAs => {
+            let id: u64 = id(&params).parse().unwrap();
+            Some(named("id", id.to_string().as_bytes()))
+        }
+        By::Query => Some(named("id", only_id(&query).as_bytes())),
+        _ => Some(named("x-id", headers["x-id"].as_bytes())),
+    };
+    let body = match by.reads_body_first() && due.is_some() {
+        true => Some(to_bytes(body, LIMIT).await.expect("it is complete").into()),
+        false => None,
+    };
+    *seen.lock().unwrap() = Some(Sight {
+        held: held.iter().flat_map(Held::keys).cloned().collect(),
+        due: due.into_iter().collect(),
+        body,
+    });
+    StatusCode::NO_CONTENT
+}
+
+/// A body that names one key or two.
+#[derive(Deserialize)]
+struct Transfer {
+    from: String,
+    to: Option<String>,
+}
+
+impl LockTarget for Transfer {
+    fn lock_keys(&self) -> LockKeys {
+        [Some(&self.from), self.to.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(|account| named("account", account.as_bytes()))
+            .collect()
+    }
+}
+
+async fn transfer(
+    by: By,
+    seen: Seen,
+    held: Option<Held>,
+    headers: HeaderMap,
+    Locked(Json(transfer), guard): Locked<Json<Transfer>>,
+) -> StatusCode {
+    let mut due = transfer.lock_keys().as_slice().to_vec();
+    if by == By::HeaderAndJson {
+        due.push(named("x-id", headers["x-id"].as_bytes()));
+    }
+    let guard = guard.held();
+    let held = held.iter().flat_map(Held::keys).chain(guard.keys());
+    *seen.lock().unwrap() = Some(Sight {
+        held: held.cloned().collect(),
+        due,
+        body: None,
+    });
+    StatusCode::NO_CONTENT
+}
+
+async fn unlocked() -> StatusCode {
+    panic!("the fallback runs unlocked")
+}
+
+fn by_function(locks: LockManager) -> LockLayer<impl KeyExtractor> {
+    LockLayer::by_fn(locks, |request| {
+        if request.method == Method::DELETE {
+            return Ok(None);
+        }
+        let missing = || InvalidKey::Missing {
+            what: "header `x-id`".into(),
+        };
+        let id = request.headers.get("x-id").ok_or_else(missing)?;
+        Ok(Some(named("x-id", id.as_bytes())))
+    })
+}
+
+fn locked(router: Router, by: By, locks: &LockManager) -> Router {
+    let locks = locks.clone();
+    let by_header = |locks| LockLayer::by_header(locks, "x-id").no_wait();
+    match by {
+        By::Path => router.layer(LockLayer::by_path(locks).no_wait().writes_only()),
+        By::Param => router.layer(LockLayer::by_path_param(locks, "id").no_wait()),
+        By::ParamAs => router.layer(LockLayer::by_path_param_as::<u64>(locks, "id").no_wait()),
+        By::Params => router.layer(LockLayer::by_path_params(locks, ["id"]).no_wait()),
+        By::Header => router.layer(by_header(locks)),
+        By::Query => router.layer(LockLayer::by_query(locks, "id").no_wait()),
+        By::Function => router.layer(by_function(locks).no_wait()),
+        By::PathAfterBody => {
+            let layer = LockLayer::by_path(locks).no_wait();
+            router.layer(layer.read_body_first(LIMIT, DEADLINE))
+        }
+        By::HeaderAfterBody => {
+            let layer = by_header(locks).writes_only();
+            router.layer(layer.read_body_first(LIMIT, DEADLINE))
+        }
+        By::Json => router.layer(LockScopeLayer::new().no_wait()),
+        By::HeaderAndJson => router.layer(by_header(locks).read_body_first(LIMIT, DEADLINE)),
+    }
+}
+
+pub(crate) fn app(by: By, locks: &LockManager, seen: &Seen) -> Router {
+    let handler = || {
+        let seen = seen.clone();
+        match by {
+            By::Json | By::HeaderAndJson => {
+                any(move |held, headers, locked| transfer(by, seen, held, headers, locked))
+            }
+            _ => any(move |held, method, uri, params, query, headers, body| {
+                show(by, seen, held, method, uri, params, query, headers, body)
+            }),
+        }
+    };
+    let nested = Router::new().route("/{*id}", handler());
+    let routes = Router::new()
+        .route("/orders/{id}", handler())
+        .route("/files/{*id}", handler())
+        .nest("/nested", nested);
+    let router = match by {
+        By::Param | By::ParamAs | By::Params => routes.fallback(unlocked),
+        // No parameter is due on these.
+        _ => routes
+            .route("/", handler())
+            .route("/other/{x}/y", handler())
+            .fallback(handler()),
+    };
+    locked(router.with_state(locks.clone()), by, locks)
+}
