@@ -53,7 +53,7 @@ help:
 	@echo 'make lint      words, names of tests, format, clippy and documentation, warnings are errors'
 	@echo 'make deny      licenses, sources and bans of the dependencies (installs cargo-deny)'
 	@echo 'make api       the public API, against api.txt (STORE=1 stores; requires Rust 1.95, which rustup installs)'
-	@echo 'make features  clippy with each feature alone, and without features'
+	@echo 'make features  clippy with each feature alone and without features, and the dashboard without metrics'
 	@echo 'make bench     comparison with other locks, into benches/results (ROUNDS=n, SCENARIOS="uncontended hot", HERD_SECONDS=n)'
 	@echo 'make instructions  instruction counts of the hot paths, against the stored ones (STORE=1 stores; requires valgrind)'
 	@echo 'make ops       alerts, dashboard and metrics, also under faults, with Prometheus (downloads it on Debian and Ubuntu)'
@@ -126,11 +126,13 @@ lint:
 api:
 	.ci/public-api
 
+# The dashboard reads the counts of the engine also without the feature `metrics`.
 features:
 	@set -e; for feature in $(FEATURES) ''; do \
 		echo "feature: $${feature:-none}"; \
 		$(CARGO) clippy --quiet --lib --no-default-features --features "$$feature" -- -D warnings; \
 	done
+	$(CARGO) test --no-default-features --features dashboard,redis,tracing --test cost --test http -- acquire dashboard
 	@tree=$$($(CARGO) tree --no-default-features --edges normal --prefix none) || exit 1; \
 	if echo "$$tree" | grep -E '^(axum|redis|deadpool)'; then \
 		echo 'without features the crate must not depend on these'; exit 1; \

@@ -151,15 +151,18 @@ impl Spawner {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        if let Some(runtime) = self.runtime() {
+            runtime.spawn(task);
+        }
+    }
+
+    /// Returns the runtime of the caller, or else that of the last caller that had one.
+    pub(crate) fn runtime(&self) -> Option<Runtime> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(current) = Runtime::current() {
             *last = Some(current);
         }
-        let runtime = last.clone();
-        drop(last);
-        if let Some(runtime) = runtime {
-            runtime.spawn(task);
-        }
+        last.clone()
     }
 }
 

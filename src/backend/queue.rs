@@ -18,8 +18,8 @@ pub struct ContendRequest {
     /// `true` if the process has a [`watch`](super::Backend::watch) in effect for this key and manager.
     ///
     /// A waiter that listens is notified when the key is transferred to it. It is passed over if the
-    /// notification does not reach it. Any other waiter has a short time to detect the transfer by an
-    /// attempt.
+    /// notification does not reach it. A store that cannot reach it at the `contend` replies with
+    /// `poll_after`. Any other waiter has a short time to detect the transfer by an attempt.
     pub listens: bool,
 }
 

@@ -9,6 +9,9 @@ use crate::observe::Server;
 
 const INCIDENTS: usize = 256;
 
+/// The longest text, in bytes: an incident has 256 in all.
+const TEXT: usize = 256 - size_of::<Incident>();
+
 /// The incidents of one frame.
 const SHOWN: usize = 8;
 
@@ -22,7 +25,7 @@ pub(super) struct Servers {
 struct Incident {
     /// Milliseconds since 1970.
     at: u64,
-    text: String,
+    text: Box<str>,
 }
 
 impl Servers {
@@ -66,6 +69,7 @@ impl Servers {
         if self.incidents.len() == INCIDENTS {
             self.incidents.pop_front();
         }
+        let text = cut(text).into();
         self.incidents.push_back(Incident { at, text });
     }
 
@@ -90,6 +94,20 @@ impl Servers {
             .map(|it| json!({ "at": it.at, "text": it.text }))
             .collect()
     }
+}
+
+/// Cuts a text that is too long, and marks its end.
+fn cut(mut text: String) -> String {
+    const MARK: char = '…';
+    if text.len() > TEXT {
+        let mut end = TEXT - MARK.len_utf8();
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push(MARK);
+    }
+    text
 }
 
 #[cfg(test)]
@@ -132,6 +150,20 @@ mod tests {
         ];
         assert_eq!(seen, expected);
         assert_eq!(servers.servers()[0]["since"], 6);
+    }
+
+    #[test]
+    fn long_incident_is_cut() {
+        for address in ["a".repeat(TEXT), "ä".repeat(TEXT), "€".repeat(TEXT)] {
+            let mut servers = Servers::default();
+            let mut long = server(false, 1);
+            long[0].address = address;
+            servers.update(1, long);
+            let text = &servers.incidents[0].text;
+            assert!((TEXT - 3..=TEXT).contains(&text.len()), "{text}");
+            assert!(text.ends_with('…'), "{text}");
+        }
+        assert_eq!(cut("a".repeat(TEXT)), "a".repeat(TEXT));
     }
 
     #[test]

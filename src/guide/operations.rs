@@ -24,7 +24,7 @@
 //! | `tower_lock_backend_incidents_total{server, part}` | counter of outages that began | – |
 //! | `tower_lock_watchdog_lag_seconds` | gauge, the longest delay of a round of the watchdog | it is above 1 s: the runtime blocks, or the CPU is limited |
 //! | `tower_lock_force_releases_total{outcome}` | counter, by `released`, `not_held`, `failed` | – |
-//! | `tower_lock_unlocked_total{option, outcome}` | counter of requests that ran without their lock, by `observe_only` or `on_unavailable` | it increases with the option `on_unavailable` |
+//! | `tower_lock_unlocked_total{option}` | counter of requests that ran without their lock, by `observe_only` or `on_unavailable`. `tower_lock_acquires_total` has their outcomes | it increases with the option `on_unavailable` |
 //! | `tower_lock_transfers_total` | counter | – |
 //! | `tower_lock_transfer_seconds` | histogram, from a transfer to its confirmation by a command | its 99th percentile is above some round trips |
 //! | `tower_lock_passed_over_total` | counter of waiters whose processes ended or hang | it increases outside of deployments |
@@ -206,6 +206,10 @@
 //! The feature `dashboard` has a page for operators:
 //! [`dashboard::router`](https://docs.rs/tower-lock/latest/tower_lock/dashboard/). `examples/bank` serves it:
 //! `cargo run --features dashboard --example bank`.
+//!
+//! ![The dashboard: totals, plots of the last minutes, and the keys with the most waiters][picture]
+//!
+//! [picture]: https://raw.githubusercontent.com/tower-lock/tower-lock/main/docs/dashboard.png
 //!
 //! | question | part of the page |
 //! |---|---|

@@ -77,7 +77,8 @@
 //! # Processes without a subscription
 //!
 //! A pool without [`notify`](crate::backend::redis::RedisBackendBuilder::notify), or a broken connection, leaves a
-//! process without notifications. It has the same place as any other, polls, and confirms a transfer within 0.3 s.
+//! process without notifications. A primary does not count a subscription at its replica. In each case the process
+//! has the same place as any other, polls, and confirms a transfer within 0.3 s.
 //!
 //! - It first polls after 3 ms for each place up to and including its own. Without progress it polls after a tenth of the time since its
 //!   last progress. The interval is at most 100 ms (110 ms with jitter).

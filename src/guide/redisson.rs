@@ -33,7 +33,7 @@
 //! | topology | tested |
 //! |---|---|
 //! | one server, Sentinel, Cluster | mutual exclusion, notifications in both directions, crashes of both sides |
-//! | one server | also the watchdogs of both sides, nested holds, `forceUnlock` and names |
+//! | one server | also the turns of a thread among four busy processes (each within 1 s), the watchdogs of both sides, nested holds, `forceUnlock` and names |
 //!
 //! | here | in Java | result |
 //! |---|---|---|

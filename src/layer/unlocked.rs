@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::observe::{self, Outcome, Permit, Tally};
+use crate::observe::{self, Permit, Tally};
 use crate::{Error, ErrorKind};
 
 const TOWER_LOCK: HeaderName = HeaderName::from_static("tower-lock");
@@ -73,22 +73,22 @@ impl Passing {
         self
     }
 
-    fn count(&self, permit: Permit, error: &Error) {
+    fn count(&self, permit: Permit) {
         if let Some(tally) = &self.tally {
-            tally.unlocked(permit, Outcome::of(Err(error)));
+            tally.unlocked(permit);
         }
     }
 
     /// Returns the option by which the request runs despite this error, after it reported the request.
     pub(super) fn pass(&self, error: &Error) -> Option<Passed> {
         if self.observe_only {
-            self.count(Permit::ObserveOnly, error);
+            self.count(Permit::ObserveOnly);
             observe::observed(error);
             return Some(Passed::Observed);
         }
         if self.on_unavailable == OnUnavailable::Pass && error.kind() == ErrorKind::Unavailable {
             let is_first = !self.reported.swap(true, Ordering::Relaxed);
-            self.count(Permit::OnUnavailable, error);
+            self.count(Permit::OnUnavailable);
             observe::passed(error, is_first);
             return Some(Passed::Unavailable);
         }

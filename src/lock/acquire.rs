@@ -61,8 +61,9 @@ pub use future::AcquireFuture;
 /// # Cancel safety
 ///
 /// If dropped, the acquire leaves the queue at once, and a lease that a command in flight may still
-/// acquire is released in the background. A future that is not polled delays no other acquire. A
-/// grant that it does not pick up by its deadline is released.
+/// acquire is released in the background. A future that is not polled delays no other acquire until it is
+/// granted. A grant that it does not pick up by its deadline is released. With
+/// [`wait_forever`](Self::wait_forever) it has no deadline: poll it, or drop it.
 #[derive(Clone)]
 #[must_use = "an acquire does nothing until it is awaited"]
 pub struct Acquire {

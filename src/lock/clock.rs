@@ -46,6 +46,8 @@ impl Moment {
     /// Returns the present moment. Reads two clocks, about 20 ns each.
     #[inline]
     pub(super) fn now() -> Self {
+        #[cfg(test)]
+        tests::count_look();
         let clocks = suspended::clocks();
         let ticked = ticked(Instant::now(), clocks);
         Self::counted(ticked, Span(clocks.total(ticked)) + simulated())
@@ -170,7 +172,7 @@ impl From<Moment> for Instant {
 }
 
 /// A `Duration` in half the space. From 292 years on it is endless.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Span(i64);
 
 impl Span {
@@ -219,4 +221,4 @@ const fn nanos(span: Duration) -> i64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

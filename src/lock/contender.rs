@@ -169,7 +169,8 @@ impl AcquireLoop {
                 Outcome::NotYet(seen) => {
                     // An unavailable backend gets one attempt per backoff step, whatever deadlines pass.
                     // In a queue, a process that listens is notified of its turn.
-                    let is_notified = place != Place::Out && self.listens;
+                    let is_notified =
+                        place != Place::Out && self.listens && self.poll_after.is_none();
                     let last_attempt = matches!(seen, Seen::Busy(_)) && !is_notified;
                     let again_at = self.next_attempt(&seen, now);
                     let refused = Refused {

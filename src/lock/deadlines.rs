@@ -91,7 +91,8 @@ impl Deadlines {
 #[cold]
 fn retain(heap: &mut Heap, is_live: impl Fn(&Entry) -> bool) {
     heap.retain(|Reverse(entry)| is_live(entry));
-    heap.shrink_to(2 * heap.len() + SLACK);
+    // A heap of few lanes keeps the capacity to which they make it grow again.
+    heap.shrink_to((2 * heap.len()).max(SLACK) + SLACK);
 }
 
 #[cfg(test)]

@@ -1,19 +1,5 @@
 //! A lease that the backend granted to this process, and its renewals and hand-offs.
-//!
-//! | upkeep | event | next | sent |
-//! |---|---|---|---|
-//! | due | a third of the lease has passed | in flight | renewal |
-//! | due | the backend may have lost it | due now | |
-//! | due | the hand-off budget is about to end | in flight | extension |
-//! | due | a nested hold needs more than the remaining TTL | due now | |
-//! | in flight | renewed, or kept | due | |
-//! | in flight | failed | retry due soon | |
-//! | in flight | not held | | |
-//! | retry due | the backoff has passed | in flight | renewal |
-//!
-//! A lease that the message of a transfer granted has the TTL of a transfer until its first renewal or
-//! extension, which is due at once. For a fixed lease nothing is sent, and it ends
-//! at its deadline. All rows need the watchdog of the holder's runtime; an extension needs a separate task.
+//! The table of its upkeep is in [`super`].
 
 mod hand_offs;
 mod transferred;

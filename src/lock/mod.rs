@@ -60,7 +60,7 @@
 //! | held | handed off, the budget is about to end, waiters | | send an extension | its own task |
 //! | held | extended | | begin a fresh budget; the guard's deadline moves | watchdog |
 //! | held | not extended: other processes wait | | limit the hand-offs to one more turn | watchdog |
-//! | held | a renewal is due, see [`lease`] | | renew | watchdog |
+//! | held | a renewal is due, see below | | renew | watchdog |
 //! | held | renewed | | the guard's deadline moves | watchdog |
 //! | held | not picked up by the deadline of its waiter | surrendered | release | releaser |
 //! | held | the renewal says "not held", or released by force | contending, or idle | mark the guard lost; contend | loop |
@@ -81,6 +81,24 @@
 //! | yielding | acquire | contending | queue; the loop enters the backend's queue | loop |
 //! | yielding | acquire with `no_wait` | contending, inline | send the attempt | |
 //! | yielding | 20 ms have passed, or shutdown | idle | | watchdog |
+//!
+//! A held lease has an upkeep ([`lease`]). Without the task of a row, the lease expires at the guard's deadline:
+//!
+//! | upkeep | event | next upkeep | effect | task |
+//! |---|---|---|---|---|
+//! | due | a third of the lease has passed | in flight | send a renewal | watchdog |
+//! | due | the backend may have lost it | due now | | watchdog |
+//! | due | a nested hold needs more than the remaining TTL | due now | | watchdog |
+//! | due | handed off, the budget is about to end | in flight | send an extension | its own task |
+//! | in flight | renewed, or kept | due | the guard's deadline moves | watchdog |
+//! | in flight | failed | retry due soon | | watchdog |
+//! | in flight | not held | | mark the guard lost | |
+//! | in flight | a renewal is needed before the reply | in flight, then due now | | watchdog |
+//! | in flight | the reply is overdue, and its task may not run | in flight | send another renewal | watchdog of another runtime |
+//! | retry due | the backoff has passed | in flight | send a renewal | watchdog |
+//!
+//! A lease that the message of a transfer granted has the TTL of a transfer until its first renewal or extension,
+//! which is due at once. A fixed lease has no upkeep: nothing is sent, and it ends at its deadline.
 //!
 //! # Invariants
 //!
@@ -115,8 +133,9 @@
 //!
 //! A caller can drop two futures: the acquire and `release`. An acquire awaits its own first attempt,
 //! which a task finishes if the acquire is dropped, or its turn in the queue. The lane owns the progress
-//! of both, so a future that is not polled delays no other. `release` has started before its first
-//! await. Everything else runs in tasks, which only the end of their runtime drops.
+//! of both, so a future that is not polled delays no other until it is granted. Then it delays others until its
+//! deadline, if it has one. `release` has started before its first await. Everything else runs in tasks, which only
+//! the end of their runtime drops.
 
 mod acquire;
 mod attempt;
@@ -164,6 +183,7 @@ mod tests;
 mod timeout;
 #[cfg(feature = "tracing")]
 mod trace_keys;
+mod turns;
 mod unresolved;
 #[cfg(feature = "dashboard")]
 mod view;

@@ -378,8 +378,8 @@ async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, ord
         Err(error) => {
             if error.may_have_taken_effect() {
                 engine.resolve(&key, place, unanswered(PLACE), home);
+                engine.event(&key, |lane, _| lane.return_is_resent(number));
             }
-            engine.event(&key, |lane, _| lane.return_is_resent(number));
             release(engine, home, vec![(key, outgoing)]).await;
         }
     }

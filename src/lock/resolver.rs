@@ -1,14 +1,17 @@
 //! The resolver: one task per runtime that releases leases of unknown fate, and leases that left the queue of
 //! the backend, without their lanes. It retries until the backend replies or the leases must have expired.
 
+use std::future::pending;
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
 use tokio::time::sleep_until;
 
 use super::clock::Moment;
 use super::engine::Engine;
 use super::home::Home;
 use super::lease::LeaseNumber;
+use super::turns::Turns;
 use super::unresolved::{BATCH, Step};
 use crate::LockKey;
 use crate::backend::Release;
@@ -56,24 +59,31 @@ async fn run(mut running: Running) {
     let unresolved = &home.unresolved;
     // Subscribes before the first attempt, so no later recovery is missed.
     let mut recoveries = engine.backend.recoveries();
+    let mut turns = Turns::default();
     loop {
         let wakes_at = match unresolved.next_step(Moment::now()) {
             Step::End => break,
             Step::Release(leases) => {
                 // Each command has its own task, so one that hangs delays no other.
                 for batch in engine.in_batches(leases, BATCH, |(key, _)| key) {
-                    unresolved.command_sent();
-                    let release = release(Arc::clone(engine), Arc::clone(home), batch);
+                    let turns = turns.of(engine, &batch[0].0);
+                    let release = release(Arc::clone(engine), Arc::clone(home), batch, turns);
                     home.runtime.spawn(release);
                 }
                 continue;
             }
-            Step::WaitUntil(at) => at,
-            Step::Wait => Moment::LAST,
+            Step::WaitUntil(at) => Some(at),
+            Step::Wait => None,
+        };
+        let timer = async {
+            match wakes_at {
+                Some(at) => sleep_until(at.into()).await,
+                None => pending().await,
+            }
         };
         tokio::select! {
             biased;
-            () = sleep_until(wakes_at.into()) => {}
+            () = timer => {}
             () = unresolved.changed.notified() => {}
             // Other processes may wait for these keys, so they are retried at once.
             _ = recoveries.next() => unresolved.retry_now(),
@@ -82,7 +92,13 @@ async fn run(mut running: Running) {
     running.over = true;
 }
 
-async fn release(engine: Arc<Engine>, home: Arc<Home>, leases: Vec<(LockKey, LeaseNumber)>) {
+async fn release(
+    engine: Arc<Engine>,
+    home: Arc<Home>,
+    leases: Vec<(LockKey, LeaseNumber)>,
+    turns: Arc<Semaphore>,
+) {
+    let _turn = turns.acquire().await;
     let releases = leases
         .iter()
         .map(|(key, number)| Release::new(key.clone(), engine.lease_id(*number)));
@@ -100,7 +116,7 @@ async fn release(engine: Arc<Engine>, home: Arc<Home>, leases: Vec<(LockKey, Lea
         }
         home.unresolved.replied(&key, &resolved, failed, now);
     }
-    home.unresolved.command_ended();
+    home.unresolved.changed.notify_one();
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ pub(super) const SHARDS: usize = 64;
 struct Shard {
     /// Boxed because a table reserves space for many more lanes than it holds.
     lanes: HashTable<Box<Slot>>,
+    /// The box of the lane that left last, so that a key that comes and goes allocates none.
+    spare: Option<Box<Slot>>,
     deadlines: Deadlines,
 }
 
@@ -75,7 +77,7 @@ impl Lanes {
         let mut fresh = None;
         let lane = match &mut found {
             Ok(slot) => &mut slot.get_mut().lane,
-            Err(_) => &mut fresh.insert(Box::new(Slot::new(key))).lane,
+            Err(_) => &mut fresh.insert(Slot::new(key, shard.spare.take())).lane,
         };
         let result = event(lane, effects);
         let is_idle = lane.is_idle();
@@ -84,7 +86,7 @@ impl Lanes {
         }
         let entered = match (found, fresh) {
             (Ok(slot), _) if is_idle => {
-                slot.remove();
+                shard.spare = Some(slot.remove().0.emptied());
                 self.have_left(guard);
                 return result;
             }
@@ -94,7 +96,10 @@ impl Lanes {
                 (absent.into_table()).insert_unique(hash, slot, |slot| slot.key.hash_code());
                 entered
             }
-            (Err(_), _) => None,
+            (Err(_), fresh) => {
+                shard.spare = fresh.map(Slot::emptied);
+                None
+            }
         };
         if let Some(home) = entered {
             shard.drop_stale(home);
@@ -154,7 +159,9 @@ impl Lanes {
         let mut all = Vec::new();
         for shard in &self.shards {
             let mut guard = lock(shard);
-            let Shard { lanes, deadlines } = &mut *guard;
+            let Shard {
+                lanes, deadlines, ..
+            } = &mut *guard;
             let before = lanes.len();
             lanes.retain(|slot| {
                 let mut effects = Effects::default();
@@ -304,11 +311,24 @@ impl Lanes {
 }
 
 impl Slot {
-    fn new(key: &LockKey) -> Self {
-        Self {
-            key: key.clone(),
-            lane: Lane::default(),
+    /// Uses the box of an emptied slot, if there is one.
+    fn new(key: &LockKey, spare: Option<Box<Self>>) -> Box<Self> {
+        let key = key.clone();
+        match spare {
+            Some(mut slot) => {
+                slot.key = key;
+                slot
+            }
+            None => Box::new(Self {
+                key,
+                lane: Lane::default(),
+            }),
         }
+    }
+
+    fn emptied(mut self: Box<Self>) -> Box<Self> {
+        self.lane = Lane::default();
+        self
     }
 }
 

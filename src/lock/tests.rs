@@ -192,6 +192,8 @@ pub(super) struct Slow {
     pub(super) has_queue: bool,
     /// Whether no subscription takes effect.
     pub(super) is_silent: bool,
+    /// Whether the store reaches no waiter, also if it listens.
+    pub(super) reaches_none: bool,
     /// Whether leases are kept, without fresh counters.
     pub(super) keeps: bool,
     /// Whether the replies to the commands of waiters are lost.
@@ -228,7 +230,14 @@ impl Backend for Slow {
         }
         if self.has_queue {
             self.attempts.fetch_add(1, Ordering::SeqCst);
-            return self.memory.contend(request).await;
+            return Ok(match self.memory.contend(request).await? {
+                Contended::Waiting {
+                    ttl,
+                    queued: Some(queued),
+                    ..
+                } if self.reaches_none => Contended::polling(ttl, queued, 100 * MS),
+                contended => contended,
+            });
         }
         let request = AcquireRequest::new(request.key.clone(), request.lease, request.ttl);
         Ok(self.try_acquire(&request).await?.into())

@@ -14,9 +14,6 @@ use crate::jitter::jittered;
 /// The most leases of one command.
 pub(super) const BATCH: usize = 100;
 
-/// The most commands at a time.
-const IN_FLIGHT: usize = 16;
-
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
@@ -36,9 +33,7 @@ struct State {
     keys: BTreeMap<LockKey, Unknown>,
     /// The keys without a command in flight, in the order of their next commands. A backend that is down for long
     /// leaves many of them.
-    waiting: BTreeSet<(Moment, LockKey)>,
-    /// The commands in flight.
-    commands: usize,
+    waiting: BTreeSet<(Due, LockKey)>,
     /// The attempts in flight whose leases are unresolved once they have replies.
     attempts: usize,
     running: bool,
@@ -62,11 +57,18 @@ struct UnknownLease {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    At(Moment),
+    Waiting(Due),
     /// `again`: the backend has recovered since the command was sent.
     InFlight {
         again: bool,
     },
+}
+
+/// When the next command of a key is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    AtOnce,
+    At(Moment),
 }
 
 /// What the task has to do.
@@ -111,11 +113,11 @@ impl Unresolved {
             let mut state = self.state();
             let State { keys, waiting, .. } = &mut *state;
             let unknown = keys.entry(key).or_insert_with_key(|key| {
-                waiting.insert((Moment::FIRST, key.clone()));
+                waiting.insert((Due::AtOnce, key.clone()));
                 Unknown {
                     leases: Vec::new(),
                     backoff: FIRST_BACKOFF,
-                    next: Next::At(Moment::FIRST),
+                    next: Next::Waiting(Due::AtOnce),
                 }
             });
             match unknown
@@ -150,8 +152,8 @@ impl Unresolved {
         keys.retain(|key, unknown| {
             unknown.leases.retain(|lease| lease.until > now);
             let stays = !unknown.leases.is_empty();
-            if !stays && let Next::At(at) = unknown.next {
-                waiting.remove(&(at, key.clone()));
+            if !stays && let Next::Waiting(due) = unknown.next {
+                waiting.remove(&(due, key.clone()));
             }
             stays
         });
@@ -164,13 +166,10 @@ impl Unresolved {
             state.running = false;
             return Step::End;
         }
-        if state.commands >= IN_FLIGHT {
-            return Step::Wait;
-        }
         let State { keys, waiting, .. } = &mut *state;
         let mut due = Vec::new();
         while due.len() < BATCH
-            && waiting.first().is_some_and(|(at, _)| *at <= now)
+            && waiting.first().is_some_and(|(due, _)| *due <= Due::At(now))
             && let Some((_, key)) = waiting.pop_first()
         {
             let Some(unknown) = keys.get_mut(&key) else {
@@ -184,7 +183,8 @@ impl Unresolved {
         }
         match waiting.first() {
             _ if !due.is_empty() => Step::Release(due),
-            Some((at, _)) => Step::WaitUntil(*at),
+            Some((Due::At(at), _)) => Step::WaitUntil(*at),
+            Some((Due::AtOnce, _)) => unreachable!("BUG: what is due at once was released"),
             None => Step::Wait,
         }
     }
@@ -200,16 +200,7 @@ impl Unresolved {
         self.finished.notify_waiters();
     }
 
-    pub(super) fn command_sent(&self) {
-        self.state().commands += 1;
-    }
-
-    pub(super) fn command_ended(&self) {
-        self.state().commands -= 1;
-        self.changed.notify_one();
-    }
-
-    /// Applies the reply for a key, whose leases `resolved` are released.
+    /// Applies the reply for a key, whose leases `resolved` are released. The task has to be notified afterwards.
     pub(super) fn replied(
         &self,
         key: &LockKey,
@@ -222,8 +213,8 @@ impl Unresolved {
         let Some(unknown) = keys.get_mut(key) else {
             return;
         };
-        if let Next::At(at) = unknown.next {
-            waiting.remove(&(at, key.clone()));
+        if let Next::Waiting(due) = unknown.next {
+            waiting.remove(&(due, key.clone()));
         }
         unknown.leases.retain(|lease| {
             lease.until > now && (lease.again || !resolved.contains(&lease.number))
@@ -236,8 +227,8 @@ impl Unresolved {
                 at = now + jittered(unknown.backoff);
                 unknown.backoff = (unknown.backoff * 2).min(LAST_BACKOFF);
             }
-            unknown.next = Next::At(at);
-            waiting.insert((at, key.clone()));
+            unknown.next = Next::Waiting(Due::At(at));
+            waiting.insert((Due::At(at), key.clone()));
         }
         let finished = state.keys.is_empty();
         drop(state);
@@ -253,9 +244,9 @@ impl Unresolved {
         waiting.clear();
         for (key, unknown) in keys {
             match &mut unknown.next {
-                Next::At(at) => {
-                    *at = Moment::FIRST;
-                    waiting.insert((*at, key.clone()));
+                Next::Waiting(due) => {
+                    *due = Due::AtOnce;
+                    waiting.insert((*due, key.clone()));
                 }
                 Next::InFlight { again } => *again = true,
             }

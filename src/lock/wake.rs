@@ -17,6 +17,8 @@ pub(super) struct Alarm {
     running: AtomicBool,
 }
 
+/// Stands for no time, because an atomic holds no `Option`. Any time that is set is earlier, so the earlier of the
+/// two is the time to wake.
 const NOT_SET: Moment = Moment::LAST;
 
 impl Default for Alarm {

@@ -19,6 +19,7 @@ use super::engine::Engine;
 use super::home::{Current, Home};
 use super::lane::{Look, Replied};
 use super::table::{DueRenewal, Round};
+use super::turns::Turns;
 use crate::Error;
 use crate::backend::{BackendError, BackendErrorKind, Renewal, Renewed};
 use crate::observe::Reply;
@@ -26,10 +27,6 @@ use crate::task::RuntimeId;
 
 /// The most leases of one command.
 const BATCH: usize = 100;
-
-/// The most renewal commands of one key group in flight per round. A thousand at once would queue in the
-/// backend beyond their response timeout, and would all be resent.
-const IN_FLIGHT: usize = 16;
 
 /// The longest delay until a resume is detected.
 const TICK: Duration = Duration::from_millis(50);
@@ -218,9 +215,10 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
     });
     // No renewal may be sent after a release, so the lanes of these renewals delay their release until
     // the reply.
-    let turns = Arc::new(Semaphore::new(IN_FLIGHT));
+    let mut turns = Turns::default();
     for batch in engine.in_batches(renewals.into_iter().flatten(), BATCH, |due| &due.key) {
-        let renewal = renew(Arc::clone(engine), home.id, batch, Arc::clone(&turns));
+        let turns = turns.of(engine, &batch[0].key);
+        let renewal = renew(Arc::clone(engine), home.id, batch, turns);
         home.runtime.spawn(renewal);
     }
     engine.carry_out_all(effects);
@@ -228,14 +226,13 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
 }
 
 /// Sends one batch, concurrently with other batches and rounds. A batch that hangs delays only batches
-/// that wait for its permit.
+/// of its group that wait for its turn.
 async fn renew(
     engine: Arc<Engine>,
     home: RuntimeId,
     batch: Vec<DueRenewal>,
     turns: Arc<Semaphore>,
 ) {
-    // The semaphore is never closed, so this cannot fail.
     let _turn = turns.acquire().await;
     // After the wait, in which a due renewal takes less memory than the renewal.
     let renewals = batch.into_iter().map(|due| {

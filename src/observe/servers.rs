@@ -1,11 +1,8 @@
 //! The lock servers of this process, and their outages.
 
-use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::label::label;
-#[cfg(feature = "dashboard")]
-use crate::error::with_causes;
 
 /// The most parts of servers that are distinguished: each has series of its own.
 const MOST: usize = 96;
@@ -36,7 +33,7 @@ pub(crate) struct Server {
     pub(crate) is_up: bool,
     /// The outages that have begun.
     pub(crate) incidents: u64,
-    /// Why the last outage began, as in the log.
+    /// The last cause of the last outage, as in the log.
     #[cfg(feature = "dashboard")]
     pub(crate) cause: String,
 }
@@ -58,57 +55,68 @@ struct State {
     cause: String,
 }
 
-static SERVERS: Mutex<Vec<Arc<Mutex<State>>>> = Mutex::new(Vec::new());
+static SERVERS: Servers = Servers(Mutex::new(Vec::new()));
+
+struct Servers(Mutex<Vec<Arc<Mutex<State>>>>);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Reporter {
-    pub(crate) fn new(address: &str, part: Part) -> Self {
-        let mut servers = lock(&SERVERS);
+impl Servers {
+    /// Returns `None` if there are too many.
+    fn get_or_add(&self, address: &str, part: Part) -> Option<Arc<Mutex<State>>> {
+        let mut servers = lock(&self.0);
         let known = servers.iter().find(|it| {
             let state = lock(it);
             state.address == address && state.part == part
         });
-        let state = match known {
-            Some(known) => Some(Arc::clone(known)),
-            None => {
-                if servers.len() == MOST {
-                    // A server that left has no reporter.
-                    let left = servers.iter().position(|it| Arc::strong_count(it) == 1);
-                    let Some(left) = left else {
-                        return Self { state: None };
-                    };
-                    servers.remove(left);
-                }
-                let state = Arc::new(Mutex::new(State {
-                    address: address.to_owned(),
-                    part,
-                    outages: 0,
-                    incidents: 0,
-                    #[cfg(feature = "dashboard")]
-                    cause: String::new(),
-                }));
-                servers.push(Arc::clone(&state));
-                Some(state)
-            }
-        };
-        Self { state }
+        if let Some(known) = known {
+            return Some(Arc::clone(known));
+        }
+        if servers.len() == MOST {
+            // A server that left has no reporter.
+            let left = servers.iter().position(|it| Arc::strong_count(it) == 1);
+            servers.remove(left?);
+        }
+        let state = Arc::new(Mutex::new(State {
+            address: address.to_owned(),
+            part,
+            outages: 0,
+            incidents: 0,
+            #[cfg(feature = "dashboard")]
+            cause: String::new(),
+        }));
+        servers.push(Arc::clone(&state));
+        Some(state)
+    }
+}
+
+impl Reporter {
+    pub(crate) fn new(address: &str, part: Part) -> Self {
+        Self {
+            state: SERVERS.get_or_add(address, part),
+        }
     }
 
-    #[cfg_attr(not(feature = "dashboard"), allow(unused_variables))]
-    pub(crate) fn outage_begins(&self, cause: &(dyn Error + 'static)) {
+    pub(crate) fn outage_begins(&self, cause: &str) {
         if let Some(state) = &self.state {
-            #[cfg(feature = "dashboard")]
-            let cause = with_causes(cause).chars().take(CAUSE).collect();
             let mut state = lock(state);
             state.outages += 1;
             state.incidents += 1;
-            #[cfg(feature = "dashboard")]
-            {
-                state.cause = cause;
-            }
+        }
+        self.cause_changes(cause);
+    }
+
+    /// The outage goes on for another reason.
+    #[cfg_attr(
+        not(feature = "dashboard"),
+        allow(unused_variables, clippy::unused_self)
+    )]
+    pub(crate) fn cause_changes(&self, cause: &str) {
+        #[cfg(feature = "dashboard")]
+        if let Some(state) = &self.state {
+            lock(state).cause = cause.chars().take(CAUSE).collect();
         }
     }
 
@@ -123,7 +131,7 @@ impl Reporter {
 /// Returns the state of each server.
 #[cfg(any(feature = "metrics", feature = "dashboard"))]
 pub(crate) fn read() -> Vec<Server> {
-    let servers = lock(&SERVERS);
+    let servers = lock(&SERVERS.0);
     let servers = servers.iter().map(|state| {
         let state = lock(state);
         Server {
@@ -136,4 +144,25 @@ pub(crate) fn read() -> Vec<Server> {
         }
     });
     servers.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_bounded() {
+        let servers = Servers(Mutex::default());
+        let add = |n: usize| servers.get_or_add(&format!("a:{n}"), Part::Commands);
+        let mut states: Vec<_> = (0..MOST).map(add).collect();
+        assert!(states.iter().all(Option::is_some));
+        assert!(add(MOST).is_none());
+        assert!(add(0).is_some(), "a known one has its place");
+        // One that left makes room, and takes the place of no other.
+        drop(states.swap_remove(1));
+        assert!(add(MOST).is_some());
+        assert_eq!(lock(&servers.0).len(), MOST);
+        let left = lock(&servers.0).iter().any(|it| lock(it).address == "a:1");
+        assert!(!left);
+    }
 }

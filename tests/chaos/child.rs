@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use axum::Router;
+use axum::routing::get;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tokio::net::TcpListener;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tower_lock::metrics::BUCKETS;
 use tower_lock::{LockManager, RedisBackend};
@@ -11,6 +14,7 @@ use crate::fault::Fault;
 use crate::history::History;
 use crate::load::Load;
 use crate::recording::Recording;
+use crate::stall::Stall;
 use crate::support::engine::{MS, SECOND, eventually};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
@@ -22,7 +26,7 @@ const CALM: Duration = Duration::from_secs(3);
 /// The load after it.
 const AFTERMATH: Duration = Duration::from_secs(3);
 
-pub(crate) fn run(fault: &Fault) -> Recording {
+pub(crate) fn run(fault: &Fault, port: u16) -> Recording {
     let matcher = Matcher::Prefix("tower_lock_".into());
     let builder = PrometheusBuilder::new().set_buckets_for_metric(matcher, &BUCKETS);
     let recorder = builder.unwrap().build_recorder();
@@ -34,10 +38,20 @@ pub(crate) fn run(fault: &Fault) -> Recording {
         .enable_all()
         .build()
         .unwrap()
-        .block_on(with(fault, rendering))
+        .block_on(with(fault, port, rendering))
 }
 
-async fn with(fault: &Fault, rendering: PrometheusHandle) -> Recording {
+/// Serves the metrics as a process in production does.
+async fn serve(port: u16, rendering: PrometheusHandle) {
+    let render = get(move || std::future::ready(rendering.render()));
+    let app = Router::new().route("/metrics", render);
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    axum::serve(listener, app).await.unwrap();
+}
+
+async fn with(fault: &Fault, port: u16, rendering: PrometheusHandle) -> Recording {
+    tokio::spawn(serve(port, rendering.clone()));
+    let stall = Stall::watch();
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let managers = [connect(fault, &proxy).await, connect(fault, &proxy).await];
@@ -69,6 +83,7 @@ async fn with(fault: &Fault, rendering: PrometheusHandle) -> Recording {
         }
     };
     history.expect_same(&scrape());
+    stall.expect_no_later(recording.longest_lag());
     let lost = history.total("tower_lock_lost_total");
     assert_eq!(lost > 0, fault.loses, "{}: {lost} lost", fault.name);
     println!(

@@ -1,6 +1,5 @@
-//! Evaluates the alerts with promtool, and the dashboard with a Prometheus server.
+//! A Prometheus server that scrapes the children, and evaluates the dashboard.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,127 +12,56 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::fault::Fault;
-use crate::recording::Recording;
+use crate::fault::{FAULTS, Fault};
 use crate::support::process::free_port;
 
-/// The time between two scrapes in the recorded series, in seconds.
-const PERIOD: usize = 15;
-const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ops/alerts.yml");
 const DASHBOARD: &str = include_str!("../../ops/grafana.json");
 
-type Run<'a> = (&'a Fault, Recording);
-
-fn program(variable: &str) -> Command {
+pub(crate) fn program(variable: &str) -> Command {
     let path = std::env::var(variable);
     Command::new(path.unwrap_or_else(|_| panic!("`make ops` sets {variable}")))
 }
 
-fn labels(fault: &Fault) -> String {
-    format!("job=\"chaos\",instance=\"{}\"", fault.name)
+/// Returns the seconds since 1970.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.expect("the clock is right").as_secs()
 }
 
-/// The alerts that fired. A busy machine delays the watchdog as well, so that its alert is not among them.
-const FIRED: &str = concat!(
-    "group by (alertname) (last_over_time(ALERTS{alertstate=\"firing\",",
-    "alertname!=\"TowerLockWatchdogLate\"}[1d]))"
-);
-
-/// Expects that the alerts of each fault fire, and no others.
-pub(crate) fn expect_alerts(folder: &Path, runs: &[Run<'_>]) {
-    let mut text = format!("rule_files: [{ALERTS}]\nevaluation_interval: {PERIOD}s\ntests:\n");
-    for (fault, recording) in runs {
-        writeln!(text, "  - name: {}", fault.name).unwrap();
-        writeln!(text, "    interval: {PERIOD}s\n    input_series:").unwrap();
-        for (series, values) in recording.series(&labels(fault)) {
-            let mut values = values.into_iter().peekable();
-            let values = (0..recording.len()).map(|at| {
-                let value = values.next_if(|(scrape, _)| *scrape == at);
-                value.map_or("_", |(_, value)| value)
-            });
-            let values: Vec<_> = values.collect();
-            writeln!(text, "      - series: '{series}'").unwrap();
-            writeln!(text, "        values: '{}'", values.join(" ")).unwrap();
-        }
-        let end = recording.len() * PERIOD;
-        writeln!(
-            text,
-            "    promql_expr_test:\n      - expr: {FIRED}\n        eval_time: {end}s\n        exp_samples:"
-        )
-        .unwrap();
-        for alert in fault.alerts {
-            writeln!(
-                text,
-                "          - labels: '{{alertname=\"{alert}\"}}'\n            value: 1"
-            )
-            .unwrap();
-        }
-    }
-    let path = folder.join("alerts.test.yml");
-    std::fs::write(&path, text).unwrap();
-    let status = program("PROMTOOL")
-        .args(["test", "rules"])
-        .arg(path)
-        .status();
-    assert!(status.unwrap().success(), "other alerts fire than expected");
-}
-
-/// Expects that each expression of the dashboard returns data.
-pub(crate) fn expect_data_for_each_panel(folder: &Path, runs: &[Run<'_>]) {
-    let server = Server::start(folder, runs);
-    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
-    let mut empty = Vec::new();
-    let mut count = 0;
-    for panel in dashboard["panels"].as_array().unwrap() {
-        for target in panel["targets"].as_array().into_iter().flatten() {
-            let expression = target["expr"].as_str().unwrap();
-            count += 1;
-            if !server.has_data(expression) {
-                empty.push(expression);
-            }
-        }
-    }
-    assert!(empty.is_empty(), "no data: {empty:#?}");
-    for variable in dashboard["templating"]["list"].as_array().unwrap() {
-        if let Some(query) = variable["definition"].as_str() {
-            assert!(server.has_values(query), "no values: {query}");
-        }
-    }
-    println!("{count} expressions of the dashboard return data");
-}
-
-/// A Prometheus server with the recorded series. It ends when dropped.
-struct Server {
+/// It ends when dropped.
+pub(crate) struct Prometheus {
     process: Child,
     port: u16,
-    start: usize,
-    end: usize,
+    /// The name of each fault, and the port of its child.
+    targets: Vec<(&'static str, u16)>,
+    start: u64,
 }
 
-impl Drop for Server {
+impl Drop for Prometheus {
     fn drop(&mut self) {
         drop(self.process.kill());
         drop(self.process.wait());
     }
 }
 
-impl Server {
-    fn start(folder: &Path, runs: &[Run<'_>]) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let longest = runs.iter().map(|(_, recording)| recording.len()).max();
-        let end = usize::try_from(now.as_secs()).unwrap();
-        let start = end - longest.unwrap() * PERIOD;
+impl Prometheus {
+    /// Starts a server that scrapes the children of all faults as soon as they run.
+    pub(crate) fn start(folder: &Path) -> Self {
         let data = folder.join("data");
         drop(std::fs::remove_dir_all(&data));
-        let path = folder.join("series.txt");
-        std::fs::write(&path, open_metrics(runs, start)).unwrap();
-        let mut create = program("PROMTOOL");
-        create.args(["tsdb", "create-blocks-from", "--quiet", "openmetrics"]);
-        let status = create.arg(path).arg(&data).status();
-        assert!(status.unwrap().success(), "the series cannot be stored");
-
+        let targets: Vec<_> = FAULTS
+            .iter()
+            .map(|fault| (fault.name, free_port()))
+            .collect();
+        let mut text = "global: {scrape_interval: 500ms, scrape_timeout: 500ms}\n\
+            scrape_configs:\n  - job_name: chaos\n    static_configs:\n"
+            .to_owned();
+        for (name, port) in &targets {
+            let target = format!("targets: [\"127.0.0.1:{port}\"], labels: {{instance: {name}}}");
+            writeln!(text, "      - {{{target}}}").unwrap();
+        }
         let configuration = folder.join("prometheus.yml");
-        std::fs::write(&configuration, "global: {}\n").unwrap();
+        std::fs::write(&configuration, text).unwrap();
         let port = free_port();
         let mut process = program("PROMETHEUS");
         process.arg(format!("--config.file={}", configuration.display()));
@@ -143,8 +71,8 @@ impl Server {
         let server = Self {
             process,
             port,
-            start,
-            end,
+            targets,
+            start: now(),
         };
         let deadline = Instant::now() + Duration::from_secs(30);
         while server
@@ -155,6 +83,39 @@ impl Server {
             thread::sleep(Duration::from_millis(50));
         }
         server
+    }
+
+    pub(crate) fn port_of(&self, fault: &Fault) -> u16 {
+        let mut targets = self.targets.iter();
+        let target = targets.find(|(name, _)| *name == fault.name);
+        target.expect("all faults are targets").1
+    }
+
+    /// Expects that each child was scraped, and that each expression of the dashboard returns data.
+    pub(crate) fn expect_data_for_each_panel(&self) {
+        for (name, _) in &self.targets {
+            let scraped = format!("up{{instance=\"{name}\"}} == 1");
+            assert!(self.has_data(&scraped), "{name} was not scraped");
+        }
+        let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+        let mut empty = Vec::new();
+        let mut count = 0;
+        for panel in dashboard["panels"].as_array().unwrap() {
+            for target in panel["targets"].as_array().into_iter().flatten() {
+                let expression = target["expr"].as_str().unwrap();
+                count += 1;
+                if !self.has_data(expression) {
+                    empty.push(expression);
+                }
+            }
+        }
+        assert!(empty.is_empty(), "no data: {empty:#?}");
+        for variable in dashboard["templating"]["list"].as_array().unwrap() {
+            if let Some(query) = variable["definition"].as_str() {
+                assert!(self.has_values(query), "no values: {query}");
+            }
+        }
+        println!("{count} expressions of the dashboard return data");
     }
 
     /// Returns the status and the body of a response.
@@ -194,15 +155,14 @@ impl Server {
             .fold(expression.to_owned(), |text, (name, value)| {
                 text.replace(name, value)
             });
-        let (start, end) = (self.start.to_string(), self.end.to_string());
-        let step = PERIOD.to_string();
+        let (start, end) = (self.start.to_string(), now().to_string());
         let data = self.query(
             "query_range",
             &[
                 ("query", &filled),
                 ("start", &start),
                 ("end", &end),
-                ("step", &step),
+                ("step", "1"),
             ],
         );
         let series = data["result"].as_array().expect("series").iter();
@@ -220,19 +180,4 @@ impl Server {
         let values = self.query(&path, &[("match[]", &series)]);
         values.as_array().is_some_and(|values| !values.is_empty())
     }
-}
-
-/// Returns all series in the format that `promtool` stores, in the order of their names.
-fn open_metrics(runs: &[Run<'_>], start: usize) -> String {
-    let mut all = BTreeMap::new();
-    for (fault, recording) in runs {
-        all.extend(recording.series(&labels(fault)));
-    }
-    let mut text = String::new();
-    for (series, values) in all {
-        for (at, value) in values {
-            writeln!(text, "{series} {value} {}", start + at * PERIOD).unwrap();
-        }
-    }
-    text + "# EOF\n"
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 /// The values by series, as the exporter renders them.
 pub(crate) type Scrape = BTreeMap<String, String>;
@@ -24,6 +25,16 @@ impl Recording {
 
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Returns the longest delay of the watchdog.
+    pub(crate) fn longest_lag(&self) -> Duration {
+        let lags = self
+            .0
+            .iter()
+            .map(|scrape| &scrape["tower_lock_watchdog_lag_seconds"]);
+        let lags = lags.map(|lag| Duration::from_secs_f64(lag.parse().expect("a number")));
+        lags.max().unwrap_or_default()
     }
 
     /// Returns each series with further labels, and its values by the number of their scrape.

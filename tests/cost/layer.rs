@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Empty;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_lock::{LockKey, LockLayer, LockManager};
+use tower_lock::{LockLayer, LockManager};
 
 use crate::allocations;
 
@@ -36,25 +36,16 @@ where
     }
 }
 
-/// Acquires and releases as the layer does, without it.
-async fn acquire(locks: &LockManager, times: u64) {
-    for _ in 0..times {
-        let guard = locks.acquire(LockKey::from_parts(["/orders/42"]));
-        drop(guard.owner(locks.new_owner()).await.unwrap());
-        tokio::task::yield_now().await;
-    }
-}
-
-/// An acquire allocates its grant. The layer adds two extensions: `Held`, and the owner with the scope.
-#[tokio::test]
-async fn layer_allocates_two_extensions() {
+/// The grant, and two extensions: `Held`, and the owner with the scope.
+// Time is paused: a watchdog that finds no lock drops its index, which then grows again.
+#[tokio::test(start_paused = true)]
+async fn layer_allocates_three_times_a_request() {
     let locks = LockManager::in_memory();
     let layered = || LockLayer::by_path(locks.clone()).layer(service_fn(handler));
     // Tables grow, and the next request reuses what the last one left.
     serve(layered(), REQUESTS).await;
     let bare = allocations(serve(service_fn(handler), REQUESTS)).await;
-    let engine = allocations(acquire(&locks, REQUESTS)).await;
     let layered = allocations(serve(layered(), REQUESTS)).await;
-    let each = (layered - bare - engine) as f64 / REQUESTS as f64;
-    assert!(each < 2.01, "{each} allocations a request");
+    let each = (layered - bare) as f64 / REQUESTS as f64;
+    assert!(each < 3.01, "{each} allocations a request");
 }

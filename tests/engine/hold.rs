@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower_lock::{LockManager, Memory};
 
-use crate::support::engine::{MS, manager_on};
+use crate::support::engine::{MS, SECOND, by, manager_on};
 
 /// rslock 0.10: a feature decided whether dropping a guard released the lock.
 #[tokio::test(start_paused = true)]
@@ -117,6 +117,25 @@ async fn lock_at_max_hold_is_lost_and_released() {
     let other = there.acquire("k").wait(100 * MS).await.unwrap();
     assert!(!guard.is_held());
     assert!(other.is_held());
+}
+
+#[cfg(feature = "test-util")]
+#[tokio::test(start_paused = true)]
+async fn max_hold_counts_suspended_time() {
+    let locks = manager_on(&Memory::new());
+    let guard = locks.acquire("k").max_hold(2 * SECOND).await.unwrap();
+    let mut lost = std::pin::pin!(guard.lost());
+    tower_lock::test_util::suspend(SECOND);
+    assert!(futures_util::poll!(&mut lost).is_pending());
+    assert_eq!((guard.is_held(), guard.remaining()), (true, SECOND));
+    tower_lock::test_util::suspend(SECOND);
+    // The lease of 30 s continues.
+    assert_eq!(
+        (guard.is_held(), guard.remaining()),
+        (false, Duration::ZERO)
+    );
+    by(Instant::now() + 100 * MS, "the loss", lost).await;
+    drop(locks.acquire("k").wait(100 * MS).await.unwrap());
 }
 
 /// Redisson replaces the lease with that of the latest nested acquire, even if it is shorter.

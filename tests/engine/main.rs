@@ -8,6 +8,7 @@ mod cancellation;
 #[cfg(feature = "conformance")]
 mod conformance;
 mod faults;
+mod groups;
 mod hold;
 mod load;
 mod no_wait;

@@ -106,14 +106,14 @@ impl Holder {
         let guard = run.managers[process].acquire(PRIZE).await;
         let guard = guard.expect("it is free");
         let terms = (run.row.lease, true);
-        let grip = run.referee.granted(guard, process, asked, terms);
+        let checked = run.referee.granted(guard, process, asked, terms);
         let (release, released) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
             tokio::select! {
-                _ = grip.keep(60 * SECOND) => {}
+                _ = checked.keep(60 * SECOND) => {}
                 _ = released => {}
             }
-            drop(grip.release().await);
+            drop(checked.release().await);
         });
         Self { release, task }
     }
@@ -159,9 +159,9 @@ impl Line {
                     let acquire = locks.acquire(PRIZE).wait_forever();
                     let guard = acquire.await.expect("it waits for ever");
                     grants.push(Instant::now());
-                    let grip = referee.granted(guard, process, asked, (lease, true));
-                    grip.keep(HOLD).await;
-                    drop(grip.release().await);
+                    let checked = referee.granted(guard, process, asked, (lease, true));
+                    checked.keep(HOLD).await;
+                    drop(checked.release().await);
                 }
                 grants
             }));
@@ -213,6 +213,6 @@ fn taken(referee: &Referee, since: Instant, until: Instant) -> (Duration, Durati
     let took = until - since;
     (
         took,
-        took.saturating_sub(referee.canary.delay(since, until)),
+        took.saturating_sub(referee.stall_detector.delay(since, until)),
     )
 }

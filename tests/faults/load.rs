@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tower_lock::{Acquire, ErrorKind, LockGuard, LockManager};
 
-use crate::referee::{Grip, Referee};
+use crate::referee::{CheckedGuard, Referee};
 use crate::run::PROCESSES;
 
 /// The contended keys. Each process has a worker for each key, so some worker always wants it.
@@ -126,17 +126,17 @@ impl Worker {
                 _ => None,
             };
             let how = How::at_random(self.lease);
-            if let Some(mut grip) = self.take(&key, how, patience).await {
+            if let Some(mut checked) = self.take(&key, how, patience).await {
                 if random(4) == 0 {
-                    self.again(&mut grip, &key).await;
+                    self.again(&mut checked, &key).await;
                 }
                 let time = if random(10) == 0 {
                     millis(40..120)
                 } else {
                     millis(0..30)
                 };
-                grip.keep(time).await;
-                self.let_go(grip).await;
+                checked.keep(time).await;
+                self.let_go(checked).await;
             }
             sleep(millis(1..25)).await;
         }
@@ -152,9 +152,9 @@ impl Worker {
             match outcome {
                 Some(Ok(guard)) => {
                     let terms = (self.lease, true);
-                    let grip = self.referee.granted(guard, self.process, asked, terms);
-                    grip.keep(millis(0..60)).await;
-                    self.let_go(grip).await;
+                    let checked = self.referee.granted(guard, self.process, asked, terms);
+                    checked.keep(millis(0..60)).await;
+                    self.let_go(checked).await;
                 }
                 Some(Err(error)) => self.referee.shows_error(&error),
                 None => {}
@@ -167,10 +167,10 @@ impl Worker {
     async fn for_good(mut self, key: String) {
         while !self.is_over() {
             let how = How::renewed(self.lease, Some(Duration::from_secs(3)));
-            if let Some(grip) = self.take(&key, how, None).await {
-                let for_good = grip.keep(Duration::from_secs(3_600));
+            if let Some(checked) = self.take(&key, how, None).await {
+                let for_good = checked.keep(Duration::from_secs(3_600));
                 self.until_stopped(for_good).await;
-                self.let_go(grip).await;
+                self.let_go(checked).await;
             }
         }
     }
@@ -179,10 +179,10 @@ impl Worker {
     async fn about_a_third(mut self, key: String) {
         while !self.is_over() {
             let how = How::renewed(self.lease, Some(Duration::from_secs(3)));
-            if let Some(grip) = self.take(&key, how, None).await {
+            if let Some(checked) = self.take(&key, how, None).await {
                 let third = (self.lease / 3 + millis(0..8)).saturating_sub(millis(3..6));
-                self.until_stopped(grip.keep(third)).await;
-                self.let_go(grip).await;
+                self.until_stopped(checked.keep(third)).await;
+                self.let_go(checked).await;
             }
         }
     }
@@ -192,9 +192,9 @@ impl Worker {
         while !self.is_over() {
             let how = How::leased(millis(200..400));
             let time = how.lease.mul_f64(1.2);
-            if let Some(grip) = self.take(&key, how, None).await {
-                self.until_stopped(grip.keep(time)).await;
-                self.let_go(grip).await;
+            if let Some(checked) = self.take(&key, how, None).await {
+                self.until_stopped(checked.keep(time)).await;
+                self.let_go(checked).await;
             }
             sleep(millis(1..40)).await;
         }
@@ -204,15 +204,20 @@ impl Worker {
     async fn in_turn(mut self, key: String) {
         while !self.is_over() {
             let how = How::renewed(self.lease, Some(Duration::from_secs(3)));
-            if let Some(grip) = self.take(&key, how, None).await {
-                grip.keep(millis(10..60)).await;
-                self.let_go(grip).await;
+            if let Some(checked) = self.take(&key, how, None).await {
+                checked.keep(millis(10..60)).await;
+                self.let_go(checked).await;
                 sleep(millis(10..40)).await;
             }
         }
     }
 
-    async fn take(&mut self, key: &str, how: How, patience: Option<Duration>) -> Option<Grip> {
+    async fn take(
+        &mut self,
+        key: &str,
+        how: How,
+        patience: Option<Duration>,
+    ) -> Option<CheckedGuard> {
         let asked = self.referee.asks();
         let acquire = how.applied_to(self.locks.acquire(key)).into_future();
         let patient = async {
@@ -238,23 +243,23 @@ impl Worker {
     }
 
     /// I4, I5: the same owner acquires the lock again, and drops one of the two guards.
-    async fn again(&mut self, grip: &mut Grip, key: &str) {
-        let acquire = self.locks.acquire(key).owner(grip.owner()).no_wait();
+    async fn again(&mut self, checked: &mut CheckedGuard, key: &str) {
+        let acquire = self.locks.acquire(key).owner(checked.owner()).no_wait();
         let outcome = acquire.await;
-        let is_held = grip.look();
-        let same = |again: &LockGuard| again.fencing_token() == grip.fencing_token();
+        let is_held = checked.look();
+        let same = |again: &LockGuard| again.fencing_token() == checked.fencing_token();
         match outcome {
             Ok(again) if same(&again) => {
-                let counts = (again.hold_count(), grip.hold_count());
+                let counts = (again.hold_count(), checked.hold_count());
                 self.referee.expect(counts == (2, 2), "I5", || {
                     format!("{key}: held twice, counted {counts:?}")
                 });
                 if random(2) == 0 {
                     drop(again);
                 } else {
-                    grip.pass_to(again);
+                    checked.pass_to(again);
                 }
-                let count = grip.hold_count();
+                let count = checked.hold_count();
                 self.referee.expect(count == 1, "I5", || {
                     format!("{key}: held once, counted {count}")
                 });
@@ -272,11 +277,11 @@ impl Worker {
         }
     }
 
-    async fn let_go(&mut self, grip: Grip) {
+    async fn let_go(&mut self, checked: CheckedGuard) {
         match random(4) {
-            0 => drop(grip.release().await),
-            1 => drop(timeout(millis(0..2), grip.release()).await),
-            _ => drop(grip),
+            0 => drop(checked.release().await),
+            1 => drop(timeout(millis(0..2), checked.release()).await),
+            _ => drop(checked),
         }
     }
 }

@@ -1,9 +1,14 @@
 //! The keys that the constructors of `LockLayer` read from a request.
 
+use std::convert::Infallible;
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+
 use axum::Router;
 use axum::body::Body;
 use axum::routing::any;
 use http::Request;
+use http_body_util::BodyExt;
 use tower::ServiceExt;
 use tower_lock::{InvalidKey, LockKey, LockKeys, LockLayer, LockManager};
 
@@ -68,6 +73,64 @@ async fn parsed_parameter_has_one_key_for_all_spellings() {
         statuses(uuids, key, [&upper, &simple, &braced]).await,
         [409; 3]
     );
+}
+
+/// A name without the spaces around it, which can thus be empty.
+struct Trimmed(String);
+
+impl FromStr for Trimmed {
+    type Err = Infallible;
+
+    fn from_str(name: &str) -> Result<Self, Infallible> {
+        Ok(Self(name.trim().to_owned()))
+    }
+}
+
+impl Display for Trimmed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[tokio::test]
+async fn empty_value_is_400_and_named_where_known() {
+    let locks = LockManager::in_memory;
+    let parsed = LockLayer::by_path_param_as::<Trimmed>(locks(), "shop");
+    let parts = LockLayer::by_fn(locks(), |request| {
+        LockKey::from_parts(["shop", request.uri.query().unwrap_or_default()])
+    });
+    let by_header = LockLayer::by_header(locks(), "x-shop");
+    for (app, path, detail) in [
+        (
+            route("/{shop}").route_layer(parsed),
+            "/%20",
+            "the path parameter `shop` of the request is empty",
+        ),
+        (
+            route("/").route_layer(LockLayer::by_query(locks(), "shop")),
+            "/?shop=",
+            "the query parameter `shop` of the request is empty",
+        ),
+        (
+            route("/").route_layer(by_header),
+            "/",
+            "the header `x-shop` of the request is empty",
+        ),
+        // The source of a part is unknown.
+        (
+            route("/").route_layer(parts),
+            "/?",
+            "a value that identifies the resource is empty",
+        ),
+    ] {
+        let request = Request::put(path).header("x-shop", "");
+        let request = request.body(Body::empty()).unwrap();
+        let response = app.oneshot(request).await.unwrap();
+        assert_eq!(response.status(), 400, "{path}");
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(problem["detail"], detail);
+    }
 }
 
 #[tokio::test]

@@ -74,14 +74,8 @@ fn down() -> LockLayer<tower_lock::ByPath> {
 fn unlocked_requests_are_counted_by_option() {
     let passing = || down().on_unavailable(OnUnavailable::Pass);
     for (layer, labels) in [
-        (
-            passing(),
-            r#"option="on_unavailable",outcome="unavailable""#,
-        ),
-        (
-            down().observe_only(),
-            r#"option="observe_only",outcome="unavailable""#,
-        ),
+        (passing(), r#"option="on_unavailable""#),
+        (down().observe_only(), r#"option="observe_only""#),
     ] {
         let recorder = Recorder::new();
         recorder.run(|| logged(unlocked(layer, 3)));

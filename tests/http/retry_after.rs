@@ -44,7 +44,9 @@ async fn client(
         Ok::<_, Infallible>(Response::new(String::new()))
     }));
     let end = 2 * SECOND + load.wait * 2 + load.hold * 10;
-    while start.elapsed() < end {
+    let has_few = || seen.lock().unwrap().len() < MIN_REJECTIONS;
+    // A minute is enough for each of these loads.
+    while start.elapsed() < end || (has_few() && start.elapsed() < end + 60 * SECOND) {
         let response = service.clone().oneshot(post("/a")).await.unwrap();
         if response.status() == StatusCode::OK {
             continue;
@@ -80,7 +82,7 @@ async fn under(load: Load) -> Vec<Seen> {
     let mut clients = JoinSet::new();
     for _ in 0..load.processes {
         let locks = LockManager::builder(memory.clone()).build().unwrap();
-        for _ in 0..load.clients / load.processes {
+        for _ in 0..load.clients.div_ceil(load.processes) {
             let (locks, probes, seen) = (locks.clone(), Arc::clone(&probes), Arc::clone(&seen));
             clients.spawn(client(locks, load, start, probes, seen));
         }
@@ -88,6 +90,9 @@ async fn under(load: Load) -> Vec<Seen> {
     clients.join_all().await;
     Arc::into_inner(seen).unwrap().into_inner().unwrap()
 }
+
+/// The fewest rejections that are a measurement of a load.
+const MIN_REJECTIONS: usize = 10;
 
 fn median(mut values: Vec<Duration>) -> Duration {
     values.sort();
@@ -104,12 +109,11 @@ async fn retry_after_is_close_to_when_retry_succeeds() {
                     processes,
                     clients,
                     hold: Duration::from_millis(hold),
-                    wait: Duration::from_millis(wait),
+                    // All clients in turn take longer, so some are rejected.
+                    wait: Duration::from_millis(wait.min(clients as u64 * hold / 4)),
                 };
                 let seen = under(load).await;
-                if seen.is_empty() {
-                    continue;
-                }
+                assert!(seen.len() >= MIN_REJECTIONS, "{load:?}: {}", seen.len());
                 let said = median(seen.iter().map(|seen| seen.said).collect());
                 let served = median(seen.iter().map(|seen| seen.served).collect());
                 let is_close = said <= (2 * served).max(served + SECOND)

@@ -68,6 +68,21 @@ async fn free_lock_takes_no_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn timing_of_handler_is_kept() {
+    let locks = LockManager::in_memory();
+    let service = layer(&locks)
+        .server_timing()
+        .layer(service_fn(async |_: Request<String>| {
+            let response = Response::builder().header("server-timing", "db;dur=5");
+            Ok::<_, Infallible>(response.body(String::new()).unwrap())
+        }));
+    let response = service.oneshot(request()).await.unwrap();
+    let headers = response.headers().get_all("server-timing");
+    let headers: Vec<_> = headers.iter().collect();
+    assert_eq!(headers, ["db;dur=5", "lock;dur=0;desc=backend"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn wait_is_in_milliseconds() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire(key()).await.unwrap();

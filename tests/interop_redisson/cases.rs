@@ -11,9 +11,9 @@ use crate::support::engine::{MS, SECOND};
 use crate::table::Latencies;
 
 const BOTH: &str = "both";
-const JAVA_RUST: &str = "Java → Rust";
+pub(crate) const JAVA_RUST: &str = "Java → Rust";
 const RUST_JAVA: &str = "Rust → Java";
-const NO_LEASE: i64 = -1;
+pub(crate) const NO_LEASE: i64 = -1;
 /// The limit for a waiter that is notified. A poll or an expiry would take longer.
 const WOKEN_WITHIN: Duration = Duration::from_millis(20);
 

@@ -11,6 +11,7 @@ mod sides;
 #[path = "../support/mod.rs"]
 mod support;
 mod table;
+mod turns;
 
 use std::process::ExitCode;
 
@@ -56,6 +57,7 @@ async fn on_one_server(version: &'static str) -> Vec<Row> {
     let mut sides = Sides::new(version, store, Publish::Auto);
     cases::exclusion(&mut sides, 4, 2, 100).await;
     cases::wake_ups(&mut sides).await;
+    turns::among_busy_managers(&mut sides, 4).await;
     cases::watchdogs(&mut sides).await;
     cases::crashes(&mut sides).await;
     cases::views(&mut sides).await;

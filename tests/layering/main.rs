@@ -1,5 +1,6 @@
 //! Rules of the source that no behavior shows: the auto traits of public types, and the imports of `src/`. The engine
-//! names no HTTP, the middleware names no backend, only `backend/redis` names Redis, and no import cycle is large.
+//! names no HTTP, the middleware names no backend, only `backend/redis` names Redis, only `lock/dispatch.rs` resolves
+//! waiters, and no import cycle is large.
 //!
 //! It is a program of its own: it needs no server, and builds without features.
 
@@ -105,6 +106,13 @@ const REAL_TIME: [&str; 3] = ["lock", "clock", "suspended"];
 /// A function in those modules that starts nothing.
 const STARTS_NONE: &[&str] = &["tokio", "task", "yield_now"];
 
+/// The only file of the engine that resolves waiters and releases, and wakes loss futures: the mutex of a lane is free
+/// there.
+const DISPATCH: [&str; 2] = ["lock", "dispatch"];
+
+/// The methods that do so.
+const RESOLVES: &[&str] = &["send", "wake_listeners"];
+
 /// The most files in one import cycle.
 const LARGEST_CYCLE: usize = 3;
 
@@ -119,7 +127,17 @@ fn violations(source: &Source, exports: &Exports) -> Vec<String> {
         let module = source.module.join("/");
         Some(format!("src/{module} names `{}`: {rule}", path.join("::")))
     });
-    broken.collect()
+    let methods = source.methods().into_iter();
+    let resolves = methods.filter(|method| {
+        source.module.starts_with(&["lock".to_owned()])
+            && source.module != DISPATCH
+            && RESOLVES.contains(&&**method)
+    });
+    let module = source.module.join("/");
+    let resolves = resolves.map(|method| {
+        format!("src/{module} calls `{method}`: only lock/dispatch.rs resolves waiters")
+    });
+    broken.chain(resolves).collect()
 }
 
 fn layer_of(module: &[String]) -> Option<&'static Layer> {
@@ -279,6 +297,21 @@ mod walker {
         ] {
             assert_eq!(broken(at, text).len(), 1, "{at}: {text}");
         }
+    }
+
+    #[test]
+    fn resolved_waiter_outside_dispatch_is_reported() {
+        let calls = [
+            "fn f(reply: Reply) { if x { drop(reply.send(Ok(given))); } }",
+            "fn f(grant: &Grant) { grant.wake_listeners(); }",
+        ];
+        for text in calls {
+            assert_eq!(broken("lock/lane/held", text).len(), 1, "{text}");
+            assert_eq!(broken("lock/dispatch", text), Vec::<String>::new());
+            assert_eq!(broken("layer/body", text), Vec::<String>::new());
+        }
+        let own = "fn f() { send(x); self.send } fn send() {} #[cfg(test)] mod t { fn f() { x.send(1) } }";
+        assert_eq!(broken("lock/lane/held", own), Vec::<String>::new());
     }
 
     #[test]

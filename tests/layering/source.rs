@@ -112,6 +112,13 @@ impl Source {
         resolved.map(|named| exports.follow(named)).collect()
     }
 
+    /// Returns the names of the methods that the file calls.
+    pub(crate) fn methods(&self) -> Vec<String> {
+        let mut methods = Vec::new();
+        collect_methods(self.tokens.clone(), &mut methods);
+        methods
+    }
+
     fn resolve(&self, path: Segments) -> Named {
         let mut base = self.module.as_slice();
         let mut rest = path.as_slice();
@@ -212,6 +219,27 @@ fn collect(tokens: TokenStream, prefix: &[String], paths: &mut Vec<Segments>) {
                     _ => {}
                 }
                 after_use = path == ["use"];
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+fn collect_methods(tokens: TokenStream, methods: &mut Vec<String>) {
+    let tokens: Vec<_> = tokens.into_iter().collect();
+    let mut at = 0;
+    while at < tokens.len() {
+        if let Some(end) = test_item(&tokens[at..]) {
+            at += end;
+            continue;
+        }
+        match &tokens[at..] {
+            [TokenTree::Group(group), ..] => collect_methods(group.stream(), methods),
+            [TokenTree::Ident(name), TokenTree::Group(arguments), ..]
+                if is_method(&tokens[..at]) && arguments.delimiter() == Delimiter::Parenthesis =>
+            {
+                methods.push(name.to_string());
             }
             _ => {}
         }

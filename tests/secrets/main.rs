@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod canary;
+mod dashboard;
 mod errors;
 mod observed;
 mod responses;

@@ -2,6 +2,8 @@
 
 mod clean_up;
 mod events;
+#[cfg(test)]
+mod tests;
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,11 +1,8 @@
 //! Tests of the simulation itself.
 
-use std::sync::{Arc, Mutex};
-
-use tower_lock::LockManager;
+mod classes;
 
 use crate::draw::{TRANSFER_TTL, Weights, draw};
-use crate::environment::Environment;
 use crate::plan::{
     self, Acquire, Actor, Event, Fate, Manager, Messages, Plan, Release, Step, Wait, What,
 };
@@ -14,7 +11,6 @@ use crate::shrink::shrink;
 use crate::store::{Item, Outcome, Store};
 use crate::time::{MS, SECOND};
 use crate::violation::{Invariant, Violation};
-use crate::wire::{Wire, key};
 
 #[test]
 fn seed_gives_same_trace_twice() {
@@ -37,7 +33,7 @@ fn unknown_class_is_rejected() {
     assert!(Weights::without(&["idle", "ilde"]).is_err());
 }
 
-fn plan() -> Plan {
+pub fn plan() -> Plan {
     let manager = Manager {
         runtimes: 1,
         watchdog: 3_000,
@@ -59,7 +55,7 @@ fn plan() -> Plan {
     }
 }
 
-fn acquire() -> Acquire {
+pub fn acquire() -> Acquire {
     Acquire {
         keys: vec![0],
         owner: plan::Owner::Fresh,
@@ -79,152 +75,6 @@ fn item(manager: u128, ttl: i64) -> Item {
         listens: false,
         next: None,
     }
-}
-
-/// Lets `test` act on two processes, each with a wire of its own to one store, and returns what
-/// is violated then.
-async fn violated<F>(
-    test: impl FnOnce(Arc<Environment>, Vec<LockManager>) -> F,
-) -> Option<Violation>
-where
-    F: Future<Output = ()>,
-{
-    let environment = Environment::new(plan(), false);
-    let runtime = crate::executor::Runtime::new(1, 0, &environment.alarm);
-    *environment.runtimes.lock().unwrap() = vec![vec![Arc::clone(&runtime)], vec![runtime]];
-    let managers: Vec<_> = (0..2)
-        .map(|manager| {
-            let environment = Arc::clone(&environment);
-            let wire = Wire {
-                environment,
-                manager,
-            };
-            LockManager::builder(wire).build().unwrap()
-        })
-        .collect();
-    test(Arc::clone(&environment), managers.clone()).await;
-    environment.observe(&managers);
-    environment.violation()
-}
-
-/// Acquires, with the wire driven by hand.
-async fn guard(
-    environment: &Environment,
-    locks: &LockManager,
-    manager: usize,
-) -> tower_lock::LockGuard {
-    let request = acquire();
-    let id = environment.acquire_starts(manager, 0, &request, None);
-    let mut future = Box::pin(locks.acquire(key(0)).into_future());
-    let guard = loop {
-        while environment.happen() {}
-        tokio::select! {
-            biased;
-            guard = &mut future => break guard.unwrap(),
-            () = tokio::time::sleep(std::time::Duration::from_millis(1)) => {}
-        }
-    };
-    let waiter = environment.acquire_ends(id, String::new).unwrap();
-    environment.granted(&waiter, &request, &guard);
-    guard
-}
-
-#[tokio::test(start_paused = true)]
-async fn checker_accepts_one_guard() {
-    let guards = Mutex::new(Vec::new());
-    let violation = violated(|environment, managers| {
-        let guards = &guards;
-        async move {
-            let one = guard(&environment, &managers[0], 0).await;
-            guards.lock().unwrap().push(one);
-        }
-    });
-    assert!(violation.await.is_none());
-}
-
-#[tokio::test(start_paused = true)]
-async fn checker_finds_invented_overlap() {
-    let guards = Mutex::new(Vec::new());
-    let violation = violated(|environment, managers| {
-        let guards = &guards;
-        async move {
-            let one = guard(&environment, &managers[0], 0).await;
-            // The store frees the key without a notification.
-            let lease = environment.store.lock().unwrap().held(environment.now())[0].1;
-            let release = Item {
-                key: 0,
-                lease: Some(lease),
-                ttl: 0,
-                listens: false,
-                next: None,
-            };
-            let now = environment.now();
-            let freed = (environment.store.lock().unwrap()).execute(
-                plan::Command::Release,
-                &release,
-                now,
-                now,
-            );
-            assert!(matches!(freed, Outcome::Released { .. }));
-            let two = guard(&environment, &managers[1], 1).await;
-            environment.check_exclusion(&environment.seen.lock().unwrap());
-            guards.lock().unwrap().extend([one, two]);
-        }
-    });
-    let invariant = violation.await.map(|violation| violation.invariant);
-    assert_eq!(invariant, Some(Invariant::Exclusion));
-}
-
-#[tokio::test(start_paused = true)]
-async fn checker_finds_guard_without_lease() {
-    let guards = Mutex::new(Vec::new());
-    let violation = violated(|environment, managers| {
-        let guards = &guards;
-        async move {
-            let one = guard(&environment, &managers[0], 0).await;
-            environment.store.lock().unwrap().restart(environment.now());
-            // As if the store had not lost it.
-            for record in environment.store.lock().unwrap().records.values_mut() {
-                record.broken = false;
-            }
-            guards.lock().unwrap().push(one);
-        }
-    });
-    let invariant = violation.await.map(|violation| violation.invariant);
-    assert_eq!(invariant, Some(Invariant::Validity));
-}
-
-#[tokio::test(start_paused = true)]
-async fn checker_finds_waiter_beyond_deadline() {
-    let violation = violated(|environment, _managers| async move {
-        environment.acquire_starts(0, 0, &acquire(), None);
-        tokio::time::advance(std::time::Duration::from_millis(1_100)).await;
-    });
-    let invariant = violation.await.map(|violation| violation.invariant);
-    assert_eq!(invariant, Some(Invariant::Deadline));
-}
-
-#[tokio::test(start_paused = true)]
-async fn checker_finds_renewal_after_release() {
-    let violation = violated(|environment, _managers| async move {
-        drop(environment.send(0, plan::Command::Acquire, vec![item(1, SECOND)]));
-        drop(environment.send(0, plan::Command::Release, vec![item(1, 0)]));
-        drop(environment.send(0, plan::Command::Renew, vec![item(1, SECOND)]));
-    });
-    let invariant = violation.await.map(|violation| violation.invariant);
-    assert_eq!(invariant, Some(Invariant::RenewedAfterRelease));
-}
-
-#[tokio::test(start_paused = true)]
-async fn checker_finds_storm_of_attempts() {
-    let violation = violated(|environment, _managers| async move {
-        for _ in 0..40 {
-            drop(environment.send(0, plan::Command::Acquire, vec![item(1, SECOND)]));
-            tokio::time::advance(std::time::Duration::from_millis(5)).await;
-        }
-    });
-    let invariant = violation.await.map(|violation| violation.invariant);
-    assert_eq!(invariant, Some(Invariant::Bounds));
 }
 
 #[test]

@@ -14,8 +14,11 @@ use crate::support::suspended_clock::SuspendedClock;
 const URL: &str = "URL_FOR_THE_SUSPENDED_PROCESS";
 const PREFIX: &str = "suspended: ";
 
-/// One key has a fixed lease, and the watchdog renews the other.
+/// One key has a fixed lease, and the watchdog renews the other. Both expire during the suspend.
 pub(crate) const KEYS: [&str; 2] = ["leased", "renewed"];
+/// The lease of this key outlasts the suspend, which exceeds its longest hold.
+const LIMITED: &str = "limited";
+pub(crate) const HELD: usize = KEYS.len() + 1;
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 
 /// Does nothing unless it is the suspended process.
@@ -29,14 +32,20 @@ fn suspended_process() {
         let locks = manager(url, LEASE).await;
         let leased = locks.acquire(KEYS[0]).lease(LEASE);
         let renewed = locks.acquire(KEYS[1]);
-        let guards: [LockGuard; KEYS.len()] = [leased.await.unwrap(), renewed.await.unwrap()];
+        let limited = locks.acquire(LIMITED).lease(4 * LEASE).max_hold(LEASE);
+        let guards: [LockGuard; HELD] = [
+            leased.await.unwrap(),
+            renewed.await.unwrap(),
+            limited.await.unwrap(),
+        ];
         let lost = guards.each_ref().map(|guard| tokio::spawn(guard.lost()));
         (guards, lost)
     });
+    // A suspend can begin right after the report.
+    let mut last_look = (SystemTime::now(), Instant::now());
     eprintln!("{PREFIX}holds");
 
     let look = || guards.each_ref().map(|it| (it.is_held(), it.remaining()));
-    let mut last_look = (SystemTime::now(), Instant::now());
     // A suspend can begin between any two of these lines, so the first look after it decides.
     let (seen, ran) = loop {
         std::thread::sleep(5 * MS);

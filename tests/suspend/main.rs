@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use child::{Child, KEYS};
+use child::{Child, HELD, KEYS};
 use support::engine::{SECOND, manager};
 use support::redis_server::RedisServer;
 
@@ -45,7 +45,7 @@ async fn first_look_after_resume_finds_locks_lost() {
     let reports = reports_after_suspend(2).await;
     // Otherwise the clock continued, and the test proves nothing.
     assert_eq!(reports[0], "clock paused: true");
-    let lost = [(false, Duration::ZERO); KEYS.len()];
+    let lost = [(false, Duration::ZERO); HELD];
     assert_eq!(reports[1], format!("held, remaining: {lost:?}"));
 }
 

@@ -54,7 +54,7 @@ impl Candidacy {
     async fn run(mut self, began: Instant) -> Vote {
         let proposal = self.inner.proposals.next();
         for node in 0..self.inner.nodes.len() {
-            if self.inner.owed[node].is_full() {
+            if self.inner.is_behind(node) {
                 let behind = Err(fault::behind());
                 self.election.cast(node, behind, began);
             } else {

@@ -1,7 +1,8 @@
-//! The releases that a node has not confirmed, and the task that repeats them.
+//! The releases that a node has not confirmed, and the tasks that repeat them.
 //!
-//! A node that hangs accumulates one for each lease that it may have granted. One task repeats them in batches,
+//! A node that hangs accumulates one for each lease that it may have granted. A task repeats them in batches,
 //! one command at a time. At [`FULL`], the node receives no further votes, to which it would not reply either.
+//! Each runtime that adds one has a task of its own, because another runtime may idle or block.
 //!
 //! After the first seconds the task ends with the backend, whose connections it would keep open: a majority has
 //! confirmed these releases or never granted the leases, so what is left at a minority delays no acquire, and expires.
@@ -16,7 +17,7 @@ use super::inner::Inner;
 use super::ledger::Claim;
 use super::release::unconfirmed;
 use crate::jitter::jittered;
-use crate::task::Timer;
+use crate::task::{RuntimeId, Timer};
 
 /// The most leases of one command.
 const BATCH: usize = 100;
@@ -37,10 +38,10 @@ pub(super) struct Owed(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     claims: VecDeque<Claim>,
-    /// The number of claims in the command in flight.
+    /// The number of claims in commands in flight.
     sent: usize,
-    /// The task runs.
-    running: bool,
+    /// The runtimes in which a task runs.
+    runtimes: Vec<RuntimeId>,
 }
 
 impl Owed {
@@ -53,15 +54,23 @@ impl Owed {
         state.claims.len() + state.sent >= FULL
     }
 
-    /// Adds a claim. Returns `true` if the task does not run, so the caller has to start it.
-    fn push(&self, claim: Claim) -> bool {
-        let mut state = self.state();
-        state.claims.push_back(claim);
-        !std::mem::replace(&mut state.running, true)
+    fn push(&self, claim: Claim) {
+        self.state().claims.push_back(claim);
     }
 
-    /// Removes the next claims, without those whose leases must have expired. After `None`, the task ends.
-    fn next_batch(&self, now: Instant) -> Option<Vec<(usize, Claim)>> {
+    /// Returns `true` if this runtime has no task, so the caller has to start it.
+    fn start(&self, runtime: RuntimeId) -> bool {
+        let runtimes = &mut self.state().runtimes;
+        let starts = !runtimes.contains(&runtime);
+        if starts {
+            runtimes.push(runtime);
+        }
+        starts
+    }
+
+    /// Removes the next claims, without those whose leases must have expired. After `None`, the task of this runtime
+    /// ends.
+    fn next_batch(&self, runtime: RuntimeId, now: Instant) -> Option<Vec<(usize, Claim)>> {
         let mut state = self.state();
         let mut batch = Vec::new();
         while batch.len() < BATCH
@@ -73,15 +82,18 @@ impl Owed {
                 claim.out();
             }
         }
-        state.sent = batch.len();
-        state.running = !batch.is_empty();
-        state.running.then_some(batch)
+        if batch.is_empty() {
+            state.runtimes.retain(|other| *other != runtime);
+            return None;
+        }
+        state.sent += batch.len();
+        Some(batch)
     }
 
-    /// Adds the claims of the command in flight that the node did not confirm.
-    fn put_back(&self, claims: Vec<Claim>) {
+    /// Adds the claims of a command of `sent` claims that the node did not confirm.
+    fn put_back(&self, sent: usize, claims: Vec<Claim>) {
         let mut state = self.state();
-        state.sent = 0;
+        state.sent -= sent;
         state.claims.extend(claims);
     }
 }
@@ -92,14 +104,33 @@ impl Inner {
     pub(super) fn owe(self: &Arc<Self>, claims: impl IntoIterator<Item = Claim>) {
         for claim in claims {
             let node = claim.node();
-            if self.owed[node].push(claim) {
-                let running = Running {
-                    inner: Arc::downgrade(self),
-                    node,
-                    over: false,
-                };
-                self.spawner.spawn(repeat(running, Arc::clone(self)));
-            }
+            self.owed[node].push(claim);
+            self.start_repeat(node);
+        }
+    }
+
+    /// Returns `true` if a node owes so many releases that it receives no votes.
+    pub(super) fn is_behind(self: &Arc<Self>, node: usize) -> bool {
+        let is_behind = self.owed[node].is_full();
+        if is_behind {
+            self.start_repeat(node);
+        }
+        is_behind
+    }
+
+    fn start_repeat(self: &Arc<Self>, node: usize) {
+        let Some(runtime) = self.spawner.runtime() else {
+            return;
+        };
+        if self.owed[node].start(runtime.id()) {
+            let running = Running {
+                inner: Arc::downgrade(self),
+                node,
+                runtime: runtime.id(),
+                over: false,
+                sent: 0,
+            };
+            runtime.spawn(repeat(running, Arc::clone(self)));
         }
     }
 }
@@ -108,7 +139,10 @@ impl Inner {
 struct Running {
     inner: Weak<Inner>,
     node: usize,
+    runtime: RuntimeId,
     over: bool,
+    /// The number of claims in its command in flight.
+    sent: usize,
 }
 
 impl Drop for Running {
@@ -117,7 +151,8 @@ impl Drop for Running {
             && let Some(inner) = self.inner.upgrade()
         {
             let mut state = inner.owed[self.node].state();
-            (state.sent, state.running) = (0, false);
+            state.sent -= self.sent;
+            state.runtimes.retain(|other| *other != self.runtime);
         }
     }
 }
@@ -137,14 +172,16 @@ async fn repeat(mut running: Running, inner: Arc<Inner>) {
         };
         // A node that confirms some receives the others at once.
         loop {
-            let Some(batch) = inner.owed[node].next_batch(Instant::now()) else {
+            let owed = &inner.owed[node];
+            let Some(batch) = owed.next_batch(running.runtime, Instant::now()) else {
                 running.over = true;
                 return;
             };
-            let sent = batch.len();
+            running.sent = batch.len();
             let failed: Vec<_> = unconfirmed(inner.release_at(node, batch).await).collect();
+            let sent = std::mem::take(&mut running.sent);
             let none_confirmed = failed.len() == sent;
-            inner.owed[node].put_back(failed);
+            owed.put_back(sent, failed);
             if none_confirmed {
                 break;
             }

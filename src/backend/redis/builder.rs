@@ -126,8 +126,9 @@ impl RedisBackendBuilder {
     /// cluster.
     ///
     /// A backend [from a pool](RedisBackend::from_pool) has no URL, and with `?protocol=2` in the URL its server may
-    /// have no messages. Without this setting, such a backend has no subscription: its waiters poll at intervals of
-    /// up to 500 ms, and its leases are released to other processes at each hand-off that asks for them.
+    /// have no messages. Without this setting, such a backend has no subscription: its waiters poll, as
+    /// [the order](crate::guide::order) describes, and its leases are released to other processes at each hand-off
+    /// that asks for them. With a replica of the server, its waiters poll as well.
     pub fn notify(mut self, url: impl Into<String>) -> Self {
         self.notify = Some(url.into());
         self

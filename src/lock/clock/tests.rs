@@ -1,4 +1,19 @@
+use std::cell::Cell;
+
 use super::*;
+
+thread_local! {
+    static LOOKS: Cell<usize> = const { Cell::new(0) };
+}
+
+pub(in crate::lock::clock) fn count_look() {
+    LOOKS.set(LOOKS.get() + 1);
+}
+
+/// Returns how often this thread has read the clock.
+pub(in crate::lock) fn looks() -> usize {
+    LOOKS.get()
+}
 
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
 //! The events of the attempts and pauses of an acquire loop.
 
-use super::state::{Driver, Lane, Phase, Seen};
+use super::state::{Contender, Lane, Phase, Seen};
 use super::tenure::{TAKE_OVER, Tenure};
 use crate::lock::claim::{Claim, Terms, Ticket};
 use crate::lock::clock::{Moment, Span};
@@ -95,7 +95,7 @@ impl Lane {
     fn next_step(&mut self, own: &Wakeup, in_flight: Option<(LeaseNumber, Span)>, due: Moment) {
         if let Some(contending) = self.driven_by(own) {
             contending.due = due + TAKE_OVER;
-            if let Driver::Task { attempt, .. } = &mut contending.driver {
+            if let Contender::Loop { attempt, .. } = &mut contending.contender {
                 *attempt = in_flight;
             }
         }
@@ -188,7 +188,7 @@ impl Lane {
         contending.others_wait |= busy;
         contending.seen = seen;
         contending.suspect = false;
-        if let Driver::Task { attempt, .. } = &mut contending.driver {
+        if let Contender::Loop { attempt, .. } = &mut contending.contender {
             *attempt = None;
         }
         // Tickets and leases share one sequence of numbers.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::state::{Contending, Driver, Lane, Phase, Seen, YIELDING};
+use super::state::{Contender, Contending, Lane, Phase, Seen, YIELDING};
 use super::tenure::TAKE_OVER;
 use crate::Error;
 use crate::lock::attempt::unanswered;
@@ -16,13 +16,13 @@ use crate::task::RuntimeId;
 
 impl Contending {
     pub(super) fn wake(&self) {
-        if let Driver::Task { wakeup, .. } = &self.driver {
+        if let Contender::Loop { wakeup, .. } = &self.contender {
             wakeup.notify_one();
         }
     }
 
     fn is_driven_by(&self, own: &Wakeup) -> bool {
-        matches!(&self.driver, Driver::Task { wakeup, .. } if Arc::ptr_eq(wakeup, own))
+        matches!(&self.contender, Contender::Loop { wakeup, .. } if Arc::ptr_eq(wakeup, own))
     }
 }
 
@@ -53,7 +53,7 @@ impl Lane {
             Yielded::ToNobody => matches!(seen, Seen::Busy(_)),
         };
         self.phase = Phase::Contending(Contending {
-            driver: Driver::Task {
+            contender: Contender::Loop {
                 wakeup: Arc::clone(&wakeup),
                 attempt: None,
             },
@@ -162,7 +162,7 @@ impl Lane {
             return None;
         };
         let place = contending.place.take();
-        if let Driver::Task { attempt, .. } = &mut contending.driver
+        if let Contender::Loop { attempt, .. } = &mut contending.contender
             && let Some((lease, ttl)) = attempt.take()
             && let Some(home) = self.home
         {

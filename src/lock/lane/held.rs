@@ -259,12 +259,14 @@ impl Lane {
 
     // ---- losing ---------------------------------------------------------------------------
 
-    /// Marks a lease that is held, or that an attempt in flight acquires, as possibly lost.
+    /// Marks a lease that is held or being returned, or that an attempt in flight acquires, as possibly lost.
     pub(in crate::lock) fn mark_suspect(&mut self, now: Moment) {
         match &mut self.phase {
             Phase::Held(tenure) => tenure.lease.mark_suspect(now),
             Phase::Contending(contending) => contending.suspect = true,
-            _ => {}
+            // It is not granted again.
+            Phase::Returning(returning) => returning.may_be_lost = true,
+            Phase::Idle | Phase::Yielding { .. } => {}
         }
     }
 

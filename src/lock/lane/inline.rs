@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::state::{Contending, Driver, Lane, Phase, Seen, Waiter};
+use super::state::{Contender, Contending, InlineAcquire, Lane, Phase, Seen, Waiter};
 use super::tenure::{TAKE_OVER, Tenure};
 use crate::LockKey;
 use crate::lock::attempt::InlineAttempt;
@@ -36,10 +36,10 @@ impl Lane {
     ) {
         self.move_to(claim.home);
         self.phase = Phase::Contending(Contending {
-            driver: Driver::Inline {
+            contender: Contender::Inline(InlineAcquire {
                 attempt: Arc::clone(attempt),
                 deadline: claim.deadline.moment(),
-            },
+            }),
             seen: Seen::Nothing,
             others_wait: false,
             place: None,
@@ -108,7 +108,7 @@ impl Lane {
         if let Phase::Contending(contending) = &mut self.phase {
             contending.suspect = suspect;
             contending.due = due + TAKE_OVER;
-            contending.driver = Driver::Task {
+            contending.contender = Contender::Loop {
                 wakeup: Arc::clone(&wakeup),
                 attempt: in_flight,
             };
@@ -134,7 +134,7 @@ impl Lane {
         } = take_over;
         match &self.phase {
             Phase::Contending(Contending {
-                driver: Driver::Inline { attempt: own, .. },
+                contender: Contender::Inline(InlineAcquire { attempt: own, .. }),
                 ..
             }) if Arc::ptr_eq(own, attempt) => {}
             _ => return Err(waiter),

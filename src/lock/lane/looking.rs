@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::state::{Contending, Driver, Lane, Phase, Returning};
+use super::state::{Contender, Contending, InlineAcquire, Lane, Phase, Returning};
 use super::tenure::TAKE_OVER;
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Work};
@@ -33,7 +33,7 @@ impl Lane {
                 None => returning.next_end(),
             },
             Phase::Contending(Contending {
-                driver: Driver::Inline { deadline, .. },
+                contender: Contender::Inline(InlineAcquire { deadline, .. }),
                 due,
                 ..
             }) => match deadline {
@@ -76,7 +76,7 @@ impl Lane {
             Phase::Returning(returning) => returning.overdue(response_timeout),
             Phase::Contending(contending) => contending.due,
         };
-        let at = at.max(not_before);
+        let at = not_before.map_or(at, |not_before| at.max(not_before));
         let elsewhere = self.queue.elsewhere_mut()?;
         if elsewhere.announced.replace(at) == Some(at) {
             return None;
@@ -106,7 +106,7 @@ impl Lane {
         self.reject_if(now, effects, |claim| claim.deadline.has_passed(now));
         let own = self.home == Some(home);
         if !own && let Some(elsewhere) = self.queue.elsewhere_mut() {
-            elsewhere.not_before = now + TAKE_OVER;
+            elsewhere.not_before = Some(now + TAKE_OVER);
         }
         match &mut self.phase {
             Phase::Held(tenure) => {
@@ -148,15 +148,17 @@ impl Lane {
             }
             Phase::Contending(contending) if contending.due <= now => {
                 let awaited = !self.queue.is_empty();
-                match &contending.driver {
-                    Driver::Inline { attempt, deadline }
+                match &contending.contender {
+                    Contender::Inline(InlineAcquire { attempt, deadline })
                         if awaited || deadline.is_some_and(|deadline| deadline <= now) =>
                     {
                         let attempt = Arc::clone(attempt);
                         contending.due = now + TAKE_OVER;
                         effects.work.push(Work::TakeOver { attempt, home });
                     }
-                    Driver::Task { .. } if awaited && !own => self.replace_task(home, now, effects),
+                    Contender::Loop { .. } if awaited && !own => {
+                        self.replace_task(home, now, effects);
+                    }
                     _ => {}
                 }
                 None
@@ -208,7 +210,7 @@ impl Lane {
                 effects.work.push(Work::ReturnAgain(outgoing, home));
             }
             Phase::Contending(Contending {
-                driver: Driver::Task { .. },
+                contender: Contender::Loop { .. },
                 ..
             }) => self.replace_task(home, now, effects),
             _ => {}

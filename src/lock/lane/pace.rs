@@ -20,10 +20,10 @@ const RECENT: Span = Span::new(Duration::from_secs(1));
 const SERVES: Duration = Duration::from_millis(10);
 
 /// The recent grants to waiters, and the time that they took together.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default)]
 pub(super) struct Pace {
     /// The last grant, or the start of the hold for whose end the queue waits.
-    last: Moment,
+    last: Option<Moment>,
     time: Span,
     grants: u32,
     estimate: Option<Estimate>,
@@ -38,28 +38,17 @@ struct Estimate {
     until: Moment,
 }
 
-impl Default for Pace {
-    fn default() -> Self {
-        Self {
-            last: Moment::FIRST,
-            time: Span::ZERO,
-            grants: 0,
-            estimate: None,
-        }
-    }
-}
-
 impl Pace {
     /// Records the first waiter of a queue, for which the key is held since `since`.
     pub(super) fn begin(&mut self, since: Moment) {
-        self.last = since;
+        self.last = Some(since);
     }
 
     /// Records a grant to a waiter.
     pub(super) fn advance(&mut self, now: Moment) {
-        self.time = self.time + now.span_since(self.last);
+        let since = self.last.replace(now).unwrap_or(now);
+        self.time = self.time + now.span_since(since);
         self.grants += 1;
-        self.last = now;
         if self.grants >= RECENT_GRANTS && self.time >= RECENT {
             self.time = self.time / 2;
             self.grants /= 2;
@@ -113,7 +102,10 @@ impl Lane {
             Phase::Contending(Contending {
                 seen: Seen::Busy(until),
                 ..
-            }) => (pace.map_or(now, |pace| pace.last), until.since(now)),
+            }) => (
+                pace.and_then(|pace| pace.last).unwrap_or(now),
+                until.since(now),
+            ),
             _ => (now, Duration::ZERO),
         };
         let elapsed = now.since(held_since);

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::state::{Contending, Driver, Lane, Phase, Seen, Waiter};
+use super::state::{Contender, Contending, Lane, Phase, Seen, Waiter};
 use super::tenure::TAKE_OVER;
 use super::waiters::Waiters;
 use crate::lock::claim::{Claim, QueuePosition, Ticket};
@@ -41,14 +41,14 @@ impl Lane {
             }
             // The first waiter sets a deadline for the inline acquire, which may not be polled any more.
             Phase::Contending(Contending {
-                driver: Driver::Inline { .. },
+                contender: Contender::Inline(_),
                 due,
                 ..
             }) if self.queue.len() == 1 => *due = now + TAKE_OVER,
             // Wakes the task for an immediate attempt, even if it backs off or has lost its waiters.
             Phase::Contending(contending) if one_attempt || self.queue.len() == 1 => {
                 contending.wake();
-                if let Driver::Task { attempt: None, .. } = &contending.driver {
+                if let Contender::Loop { attempt: None, .. } = &contending.contender {
                     contending.due = contending.due.min(now + TAKE_OVER);
                 }
             }

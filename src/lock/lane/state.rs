@@ -57,7 +57,7 @@ pub(super) enum Phase {
 /// by an acquire loop.
 #[derive(Debug)]
 pub(super) struct Contending {
-    pub(super) driver: Driver,
+    pub(super) contender: Contender,
     pub(super) seen: Seen,
     /// Whether another process holds the key, or waited when it was released here.
     pub(super) others_wait: bool,
@@ -65,21 +65,25 @@ pub(super) struct Contending {
     pub(super) place: Option<LeaseNumber>,
     /// Whether the lease that the attempt in flight acquires may already be lost.
     pub(super) suspect: bool,
-    /// When the driver counts as stuck.
+    /// When the contender counts as stuck.
     pub(super) due: Moment,
 }
 
 #[derive(Debug)]
-pub(super) enum Driver {
-    Inline {
-        attempt: Arc<InlineAttempt>,
-        deadline: Option<Moment>,
-    },
-    Task {
+pub(super) enum Contender {
+    Inline(InlineAcquire),
+    Loop {
         wakeup: Wakeup,
         /// The lease of the attempt in flight.
         attempt: Option<(LeaseNumber, Span)>,
     },
+}
+
+/// An acquire that drives its own first attempt.
+#[derive(Debug)]
+pub(super) struct InlineAcquire {
+    pub(super) attempt: Arc<InlineAttempt>,
+    pub(super) deadline: Option<Moment>,
 }
 
 /// A lease without holds that is being returned. Until its command is sent it is *surrendered*, and can
@@ -93,7 +97,8 @@ pub(super) struct Returning {
     pub(super) sent: bool,
     /// Whether a second release is sent, after which the lease cannot be kept, and one of the two finds no lease.
     pub(super) sent_again: bool,
-    /// Whether the backend may have lost the lease since the release was sent. A reply that it was kept may predate that.
+    /// Whether the backend may have lost the lease since the lock was released. A reply that it was kept may predate
+    /// that.
     pub(super) may_be_lost: bool,
     /// When the task that returns the lease counts as stuck.
     pub(super) due: Moment,
@@ -180,7 +185,7 @@ impl Lane {
         let inline = matches!(
             &self.phase,
             Phase::Contending(Contending {
-                driver: Driver::Inline { .. },
+                contender: Contender::Inline(_),
                 ..
             })
         );
@@ -266,7 +271,7 @@ impl Lane {
         match &self.phase {
             // Another acquire of this process is ahead and awaits its first reply.
             Phase::Contending(Contending {
-                driver: Driver::Inline { .. },
+                contender: Contender::Inline(_),
                 seen: Seen::Nothing,
                 ..
             })

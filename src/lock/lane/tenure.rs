@@ -298,25 +298,25 @@ impl Tenure {
         let Some(oldest) = holds.first().copied() else {
             return;
         };
-        let mut latest = Moment::FIRST;
+        let mut latest = None;
         let mut renewed = None;
         for hold in holds {
             match hold.end {
                 End::Renewed(ttl) => renewed = Some(ttl),
-                End::At(at) => latest = latest.max(at),
+                End::At(at) => latest = latest.max(Some(at)),
             }
         }
-        let end = match renewed {
-            Some(ttl) => {
+        let limit = match (renewed, latest) {
+            (None, Some(end)) => {
+                self.lease.want_until(end, now);
+                end.min(oldest.limit)
+            }
+            (Some(ttl), _) => {
                 self.lease.want_always(ttl, now);
-                Moment::LAST
+                oldest.limit
             }
-            None => {
-                self.lease.want_until(latest, now);
-                latest
-            }
+            (None, None) => unreachable!("BUG: each hold has an end"),
         };
-        let limit = end.min(oldest.limit);
         self.grant.renewed_until(limit, limit < oldest.limit);
     }
 

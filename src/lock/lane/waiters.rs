@@ -23,12 +23,12 @@ struct Crowd {
 }
 
 /// The checks by the watchdogs of other runtimes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Elsewhere {
     /// The time of the check of which the watchdogs there were last notified.
     pub(super) announced: Option<Moment>,
-    /// The earliest next check, so that a watchdog does not repeat one at once.
-    pub(super) not_before: Moment,
+    /// The earliest check after one there, so that a watchdog does not repeat it at once.
+    pub(super) not_before: Option<Moment>,
 }
 
 impl Waiters {
@@ -91,10 +91,7 @@ impl Waiters {
 
     /// Records that a waiter or holder is in another runtime, whose watchdog must be notified of the next check.
     pub(super) fn notify_elsewhere(&mut self) {
-        self.0.get_or_insert_default().elsewhere = Some(Elsewhere {
-            announced: None,
-            not_before: Moment::FIRST,
-        });
+        self.0.get_or_insert_default().elsewhere = Some(Elsewhere::default());
     }
 
     /// Records that no waiter or holder is in another runtime.

@@ -27,8 +27,8 @@ pub(super) struct HandOffs {
     handed_off: u32,
     /// The number of tokens after which other processes have their turn.
     turn: u32,
-    /// The turn lasts at least until then.
-    turn_until: Moment,
+    /// A turn that has begun lasts at least until then.
+    turn_until: Option<Moment>,
     ask: Ask,
 }
 
@@ -38,7 +38,7 @@ impl HandOffs {
             tokens,
             handed_off: 0,
             turn: tokens,
-            turn_until: Moment::FIRST,
+            turn_until: None,
             ask: Ask::NotYet,
         }
     }
@@ -71,8 +71,9 @@ impl Lease {
     /// Returns `true` if the lease may be handed off to a holder with `terms` without a command.
     pub(in crate::lock) fn may_pass_to(&self, terms: Terms, now: Moment) -> bool {
         let it = self.hand_offs();
+        let lasts = it.turn_until.is_some_and(|until| now < until);
         self.is_renewed_for(terms, now)
-            && (it.handed_off + 1 < it.turn || now < it.turn_until && it.has_tokens())
+            && (it.handed_off + 1 < it.turn || lasts && it.has_tokens())
             && self.hands_off_until.is_some_and(|until| now < until)
             && now + self.least_left() <= self.valid_until
     }
@@ -104,7 +105,7 @@ impl Lease {
         let holders = u32::try_from(holders).unwrap_or(u32::MAX);
         let it = self.hand_offs_mut();
         it.turn = it.turn.min(it.handed_off.saturating_add(holders));
-        it.turn_until = now + SHORTEST_TURN;
+        it.turn_until = Some(now + SHORTEST_TURN);
         it.ask = Ask::Done;
     }
 

@@ -3,10 +3,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
 use std::time::Duration;
 
+use futures_util::poll;
 use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::FencingToken;
+use crate::lock::clock::tests::looks;
 use crate::lock::tests::{RENEWED, SECOND, claim, key};
 use crate::observe::{LostReason, Via};
 
@@ -78,6 +80,20 @@ fn renewal_moves_deadline_but_not_limit() {
     );
     grant.set_limit(now + 2 * SECOND);
     assert_eq!(grants.standing(now + 2 * SECOND), Standing::Lost);
+}
+
+/// If the deadline passed between two looks, the second could skip the timer that the first one needs.
+#[tokio::test(start_paused = true)]
+async fn one_look_decides_whether_guard_is_lost() {
+    let now = Moment::now();
+    let mut lost = pin!(Lost::new(Grants::One(grant(now, now + SECOND))));
+    let before = looks();
+    assert!(poll!(&mut lost).is_pending());
+    assert_eq!(looks() - before, 1);
+    sleep(SECOND).await;
+    let before = looks();
+    assert!(poll!(&mut lost).is_ready());
+    assert_eq!(looks() - before, 1);
 }
 
 #[tokio::test(start_paused = true)]

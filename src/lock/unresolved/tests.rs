@@ -153,16 +153,6 @@ fn long_lists_take_several_commands() {
 }
 
 #[test]
-fn commands_in_flight_are_bounded() {
-    let now = Moment::now();
-    let unresolved = unresolved([1], now);
-    (0..IN_FLIGHT).for_each(|_| unresolved.command_sent());
-    assert!(matches!(unresolved.next_step(now), Step::Wait));
-    unresolved.command_ended();
-    assert_eq!(released(&unresolved, now), [1]);
-}
-
-#[test]
 fn lease_after_end_starts_another_task() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);

@@ -128,7 +128,7 @@ impl Export {
             }
         }
         self.manager.follow(tally);
-        self.process.follow(self.recorder);
+        self.process.follow(self.recorder, tally.sends_commands());
         if let Some(gauges) = gauges {
             self.manager.follow_gauges(gauges);
             self.set_longest([gauges.oldest_hold, gauges.oldest_wait, gauges.watchdog_lag]);

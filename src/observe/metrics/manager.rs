@@ -64,7 +64,7 @@ pub(super) struct ManagerSeries {
     releases: [CounterSeries; Reply::COUNT],
     wakeups: [CounterSeries; WokenBy::COUNT],
     force_releases: [CounterSeries; Forced::COUNT],
-    unlocked: [[CounterSeries; Outcome::COUNT]; Permit::COUNT],
+    unlocked: [CounterSeries; Permit::COUNT],
     /// Set if the backend sends commands.
     commands: Option<Vec<[HistogramSeries; CommandOutcome::COUNT]>>,
     waiting_limit: GaugeSeries,
@@ -88,12 +88,8 @@ impl ManagerSeries {
             force_releases: each(Forced::ALL, |it| {
                 CounterSeries::new(families::FORCE_RELEASES, labels("outcome", it.as_str()))
             }),
-            unlocked: each(Permit::ALL, |option| {
-                each(Outcome::ALL, |outcome| {
-                    let mut labels = labels("option", option.as_str());
-                    labels.push(Label::from_static_parts("outcome", outcome.as_str()));
-                    CounterSeries::new(families::UNLOCKED, labels)
-                })
+            unlocked: each(Permit::ALL, |it| {
+                CounterSeries::new(families::UNLOCKED, labels("option", it.as_str()))
             }),
             commands: None,
             waiting_limit: GaugeSeries::new(families::WAITING_LIMIT, vec![]),
@@ -108,9 +104,7 @@ impl ManagerSeries {
         follow(&mut self.wakeups, &traffic.wakeups);
         let rare = tally.rare();
         follow(&mut self.force_releases, &rare.force_releases);
-        for (series, totals) in self.unlocked.iter_mut().zip(&rare.unlocked) {
-            follow(series, totals);
-        }
+        follow(&mut self.unlocked, &rare.unlocked);
         if tally.sends_commands() {
             let commands = self.commands.get_or_insert_with(command_series);
             for (series, command) in commands.iter_mut().zip(Command::ALL) {

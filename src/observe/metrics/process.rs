@@ -30,10 +30,15 @@ fn reported() -> MutexGuard<'static, Vec<(usize, Reported)>> {
 
 /// The handles of one manager for the series of the whole process.
 pub(super) struct ProcessSeries {
+    /// Set if a backend of the process sends commands: others have no queue across processes.
+    queue: Option<QueueSeries>,
+    servers: BTreeMap<(String, Part), ServerSeries>,
+}
+
+struct QueueSeries {
     transfers: CounterSeries,
     passed_over: CounterSeries,
     transfer: HistogramSeries,
-    servers: BTreeMap<(String, Part), ServerSeries>,
 }
 
 struct ServerSeries {
@@ -44,15 +49,13 @@ struct ServerSeries {
 impl ProcessSeries {
     pub(super) fn new() -> Self {
         Self {
-            transfers: CounterSeries::new(families::TRANSFERS, vec![]),
-            passed_over: CounterSeries::new(families::PASSED_OVER, vec![]),
-            transfer: HistogramSeries::new(families::TRANSFER, vec![]),
+            queue: None,
             servers: BTreeMap::new(),
         }
     }
 
     /// Reports what no manager has reported to the recorder yet.
-    pub(super) fn follow(&mut self, recorder: usize) {
+    pub(super) fn follow(&mut self, recorder: usize, has_queue: bool) {
         let mut all = reported();
         let at = all.iter().position(|(it, _)| *it == recorder);
         let at = at.unwrap_or_else(|| {
@@ -63,12 +66,12 @@ impl ProcessSeries {
             all.len() - 1
         });
         let (_, reported) = &mut all[at];
-        let queue = queue::totals();
-        let added = queue.since(&reported.queue);
-        self.transfers.add(added.transfers);
-        self.passed_over.add(added.passed_over);
-        self.transfer.record(&added.transfer);
-        reported.queue = queue;
+        if has_queue {
+            let totals = queue::totals();
+            let queue = self.queue.get_or_insert_with(QueueSeries::new);
+            queue.add(&totals.since(&reported.queue));
+            reported.queue = totals;
+        }
         for server in servers::read() {
             let Server {
                 address,
@@ -86,6 +89,22 @@ impl ProcessSeries {
             series.up.set(if is_up { 1.0 } else { 0.0 });
             *before = incidents;
         }
+    }
+}
+
+impl QueueSeries {
+    fn new() -> Self {
+        Self {
+            transfers: CounterSeries::new(families::TRANSFERS, vec![]),
+            passed_over: CounterSeries::new(families::PASSED_OVER, vec![]),
+            transfer: HistogramSeries::new(families::TRANSFER, vec![]),
+        }
+    }
+
+    fn add(&mut self, added: &QueueTotals) {
+        self.transfers.add(added.transfers);
+        self.passed_over.add(added.passed_over);
+        self.transfer.record(&added.transfer);
     }
 }
 

@@ -141,8 +141,8 @@ impl Tally {
     }
 
     /// Counts a request that runs without its lock.
-    pub(crate) fn unlocked(&self, permit: Permit, outcome: Outcome) {
-        self.rare.unlocked[permit as usize][outcome as usize].fetch_add(1, Relaxed);
+    pub(crate) fn unlocked(&self, permit: Permit) {
+        self.rare.unlocked[permit as usize].fetch_add(1, Relaxed);
     }
 
     /// Reports how late a round of the watchdog began.
@@ -218,12 +218,10 @@ impl Tally {
     pub(crate) fn rare(&self) -> RareTotals {
         let mut totals = RareTotals {
             force_releases: [0; Forced::COUNT],
-            unlocked: [[0; Outcome::COUNT]; Permit::COUNT],
+            unlocked: [0; Permit::COUNT],
         };
         add(&mut totals.force_releases, &self.rare.force_releases);
-        for (totals, counts) in totals.unlocked.iter_mut().zip(&self.rare.unlocked) {
-            add(totals, counts);
-        }
+        add(&mut totals.unlocked, &self.rare.unlocked);
         totals
     }
 

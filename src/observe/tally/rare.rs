@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::histogram::{Distribution, Histogram};
-use crate::observe::outcome::{Command, CommandOutcome, Forced, Outcome, Permit};
+use crate::observe::outcome::{Command, CommandOutcome, Forced, Permit};
 
 #[derive(Debug, Default)]
 pub(super) struct Rare {
     pub(super) force_releases: [AtomicU64; Forced::COUNT],
-    pub(super) unlocked: [[AtomicU64; Outcome::COUNT]; Permit::COUNT],
+    pub(super) unlocked: [AtomicU64; Permit::COUNT],
     /// The time of the backend's commands, allocated when the first one of a kind ends.
     commands: [[OnceLock<Box<Histogram>>; CommandOutcome::COUNT]; Command::COUNT],
     sends_commands: AtomicBool,
@@ -22,7 +22,7 @@ pub(super) struct Rare {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RareTotals {
     pub(crate) force_releases: [u64; Forced::COUNT],
-    pub(crate) unlocked: [[u64; Outcome::COUNT]; Permit::COUNT],
+    pub(crate) unlocked: [u64; Permit::COUNT],
 }
 
 impl Rare {

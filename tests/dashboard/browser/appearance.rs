@@ -57,7 +57,7 @@ async fn text_has_contrast_in_light_and_dark() {
     browser.until_listed(4).await;
     let mut backgrounds = Vec::new();
     for scheme in ["light", "dark"] {
-        browser.prefers(scheme).await;
+        browser.prefers("color-scheme", scheme).await;
         assert_eq!(browser.value(FAINT).await, json!([]), "{scheme}");
         browser.screenshot(&format!("{scheme}.png")).await;
         backgrounds.push(
@@ -67,6 +67,22 @@ async fn text_has_contrast_in_light_and_dark() {
         );
     }
     assert_ne!(backgrounds[0], backgrounds[1]);
+    drop(guards);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reduced_motion_has_no_animation() {
+    let server = Server::start().await;
+    let guards = with_keys(&server).await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    browser.until_listed(4).await;
+    browser.click_first_key().await;
+    let moving = "[...document.querySelectorAll('*')].some(it => getComputedStyle(it).animationName !== 'none' || getComputedStyle(it).transitionDuration !== '0s')";
+    for (motion, is_moving) in [("no-preference", true), ("reduce", false)] {
+        browser.prefers("reduced-motion", motion).await;
+        assert_eq!(browser.value(moving).await, json!(is_moving), "{motion}");
+    }
     drop(guards);
 }
 

@@ -112,6 +112,17 @@ impl Browser {
             .await;
     }
 
+    /// Opens another tab in front of the page, which is then hidden.
+    pub(crate) async fn hide(&self) {
+        self.devtools("Target.createTarget", json!({ "url": "about:blank" }))
+            .await;
+    }
+
+    /// Brings the page to the front again.
+    pub(crate) async fn show(&self) {
+        self.devtools("Page.bringToFront", json!({})).await;
+    }
+
     /// Returns the value of an expression.
     pub(crate) async fn value(&self, expression: &str) -> Value {
         let script = format!("return ({expression})");
@@ -186,8 +197,9 @@ impl Browser {
             .unwrap()
     }
 
-    pub(crate) async fn prefers(&self, scheme: &str) {
-        let feature = json!({ "name": "prefers-color-scheme", "value": scheme });
+    /// Emulates a setting of the operator, such as `color-scheme`.
+    pub(crate) async fn prefers(&self, name: &str, value: &str) {
+        let feature = json!({ "name": format!("prefers-{name}"), "value": value });
         let media = json!({ "features": [feature] });
         self.devtools("Emulation.setEmulatedMedia", media).await;
     }

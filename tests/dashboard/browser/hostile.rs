@@ -1,6 +1,8 @@
 //! Keys that a hostile client chooses.
 
-use serde_json::{Value, json};
+use std::time::Duration;
+
+use serde_json::json;
 use tower_lock::LockKey;
 
 use crate::driver::Browser;
@@ -86,18 +88,9 @@ async fn hostile_keys_are_shown_as_text() {
     let browser = Browser::start().await;
     browser.open_live(&server.url()).await;
     browser.until_listed(keys.len()).await;
-    let texts = "[...document.querySelectorAll('#keys bdi')].map(bdi => bdi.textContent)";
-    let Value::Array(seen) = browser.value(texts).await else {
-        panic!("a list");
-    };
-    let mut seen: Vec<_> = seen
-        .iter()
-        .map(|text| text.as_str().unwrap().to_owned())
-        .collect();
     let mut expected: Vec<_> = keys.iter().map(|key| shown(key.as_str())).collect();
-    seen.sort_unstable();
     expected.sort_unstable();
-    assert_eq!(seen, expected);
+    assert_eq!(texts_in(&browser, "#keys").await, expected);
 
     // Each key is looked up as it is listed.
     for at in [0, 7, 20, keys.len() - 1] {
@@ -119,11 +112,54 @@ async fn hostile_keys_are_shown_as_text() {
             .await;
     }
 
+    expect_harmless(&browser).await;
+    drop(guards);
+}
+
+/// The page lists twenty hot keys: the next ones wait more often than those before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_hot_keys_are_shown_as_text() {
+    let server = Server::start().await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    for (keys, waits) in corpus().chunks(20).zip(1..) {
+        for key in keys {
+            let guard = server.locks.acquire(key).await.unwrap();
+            for _ in 0..waits {
+                let waiter = server.locks.acquire(key).wait(Duration::from_millis(1));
+                waiter.await.unwrap_err();
+            }
+            drop(guard);
+        }
+        let waited = format!(
+            "[...document.querySelectorAll('#hot tr')].filter(it => it.cells[1].textContent === '{waits}').length"
+        );
+        browser.until(&format!("{waited} === {}", keys.len())).await;
+        let seen = texts_in(&browser, "#hot").await;
+        for key in keys {
+            let key = shown(key.as_str());
+            assert!(seen.contains(&key), "{key} in {seen:?}");
+        }
+    }
+    expect_harmless(&browser).await;
+}
+
+/// Returns the keys in a table, in the order of their characters.
+async fn texts_in(browser: &Browser, table: &str) -> Vec<String> {
+    let texts =
+        format!("[...document.querySelectorAll('{table} bdi')].map(bdi => bdi.textContent)");
+    let mut seen: Vec<String> = serde_json::from_value(browser.value(&texts).await).unwrap();
+    seen.sort_unstable();
+    seen
+}
+
+/// Expects that no key has run code or added elements.
+async fn expect_harmless(browser: &Browser) {
     assert_eq!(
         browser.value("window.pwned === undefined").await,
         json!(true)
     );
-    let foreign = "document.querySelectorAll('main img, main iframe, main script, main base, main svg script, #keys form').length";
+    let foreign = "document.querySelectorAll('main img, main iframe, main script, main base, main svg script, table form').length";
     assert_eq!(browser.value(foreign).await, json!(0));
     assert_eq!(browser.value("document.scripts.length").await, json!(1));
     let wide = "document.documentElement.scrollWidth <= window.innerWidth";
@@ -133,5 +169,4 @@ async fn hostile_keys_are_shown_as_text() {
         "a key widens the page"
     );
     assert_eq!(browser.console().await, Vec::<String>::new());
-    drop(guards);
 }

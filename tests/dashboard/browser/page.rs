@@ -1,10 +1,12 @@
 //! The page under the hands of an operator.
 
 use std::future::IntoFuture as _;
+use std::time::Duration;
 
 use fantoccini::key::Key;
 use futures_util::poll;
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 use tower_lock::LockManager;
 use tower_lock::dashboard::Dashboard;
 
@@ -151,7 +153,7 @@ async fn key_is_released_by_keyboard_alone() {
             "document.getElementById('d-list').textContent.includes('{owner}')"
         ))
         .await;
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     browser.press(Key::Enter).await;
     browser
         .until("document.getElementById('f-result').textContent === 'Released.'")
@@ -184,4 +186,87 @@ async fn peers_are_links_to_web_pages_only() {
         ])
     );
     assert_eq!(browser.console().await, Vec::<String>::new());
+}
+
+/// A key that is too long to type has check digits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_key_is_confirmed_by_check_digits() {
+    let locks = LockManager::in_memory();
+    let board = |board: Dashboard| board.unprotected().allow_force_release(|_| Ok(()));
+    let server = Server::with(locks.clone(), board, 0).await;
+    // The last key that is typed, and the first that is not.
+    let (short, long) = ("k".repeat(40), "l".repeat(41));
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    let guard = locks.acquire(&*short).await.unwrap();
+    browser.until_listed(1).await;
+    browser.click_first_key().await;
+    assert_eq!(browser.text("#f-what").await, "Type the key as it is shown");
+    browser.press(Key::Escape).await;
+    drop(guard);
+    browser.until_listed(0).await;
+
+    let guard = locks.acquire(&*long).await.unwrap();
+    browser.until_listed(1).await;
+    browser.click_first_key().await;
+    let digest = Sha256::digest(&long);
+    let digits: String = digest[..4]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let what = format!("Type {digits}, the check digits of this key");
+    assert_eq!(browser.text("#f-what").await, what);
+    browser.tab_to("#f-confirm").await;
+    browser.keys(&long).await;
+    browser.tab_to("#f-reason").await;
+    browser.keys("the handler hangs").await;
+    browser.press(Key::Enter).await;
+    browser
+        .until("document.getElementById('f-result').textContent.includes('differs')")
+        .await;
+    assert!(guard.is_held());
+    browser
+        .run("document.getElementById('f-confirm').value = ''")
+        .await
+        .unwrap();
+    browser.keys(&digits).await;
+    browser.press(Key::Enter).await;
+    browser
+        .until("document.getElementById('f-result').textContent === 'Released.'")
+        .await;
+    assert!(!guard.is_held());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_are_sorted_as_selected() {
+    let server = Server::start().await;
+    let old = server.locks.acquire("old").await.unwrap();
+    let short = server.locks.acquire("short").lease(Duration::from_secs(25));
+    let short = short.await.unwrap();
+    let wanted = server.locks.acquire("wanted").await.unwrap();
+    let waiter = server.locks.acquire("wanted").wait(Duration::from_secs(60));
+    let mut waiter = std::pin::pin!(waiter.into_future());
+    assert!(poll!(&mut waiter).is_pending());
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    browser.until_listed(3).await;
+    for (sort, first) in [
+        ("waiters", "wanted"),
+        ("age", "old"),
+        ("remaining", "short"),
+        ("waiters", "wanted"),
+    ] {
+        let select = format!(
+            "const sort = document.getElementById('sort');
+            sort.value = '{sort}';
+            sort.dispatchEvent(new Event('change'));"
+        );
+        browser.run(&select).await.unwrap();
+        browser
+            .until(&format!(
+                "document.querySelector('#keys bdi')?.textContent === '{first}'"
+            ))
+            .await;
+    }
+    drop((old, short, wanted));
 }

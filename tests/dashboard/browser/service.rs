@@ -45,6 +45,25 @@ async fn page_reports_silence_and_reconnects() {
     server.stop().await;
 }
 
+/// A page in the background costs nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hidden_page_closes_its_stream() {
+    let server = Server::start().await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    browser.hide().await;
+    browser.until("document.hidden").await;
+    browser.until("source === null").await;
+    let guard = server.locks.acquire("order:42").await.unwrap();
+    browser.show().await;
+    browser
+        .until("source?.readyState === EventSource.OPEN")
+        .await;
+    browser.until_listed(1).await;
+    assert_eq!(browser.console().await, Vec::<String>::new());
+    drop(guard);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn page_shows_first_of_many_keys() {
     const KEYS: usize = 100_000;

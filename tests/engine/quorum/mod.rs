@@ -4,5 +4,6 @@ mod cancellation;
 mod contention;
 mod majority;
 mod minority;
+mod runtimes;
 mod settings;
 mod world;

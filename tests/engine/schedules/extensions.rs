@@ -1,6 +1,7 @@
 //! Events while a lease is extended ahead of a hand-off.
 
 use tokio::time::{Instant, sleep, timeout};
+use tower_lock::Backend as _;
 
 use crate::support::engine::{MS, SECOND, manager_on};
 use crate::support::simulated::{Command, Fault, Simulated};
@@ -187,4 +188,19 @@ async fn release_after_lost_keep_reply_is_not_lost() {
         !matches!(&outcome, Err(e) if e.is_lost()),
         "held until the release, but reported lost"
     );
+}
+
+/// The server that received `release_or_keep` is no primary any more, and the new one has not got the lease.
+#[tokio::test(start_paused = true)]
+async fn release_after_rejected_keep_is_lost() {
+    let wire = Simulated::new(MS);
+    let locks = manager_on(&wire);
+    let guard = locks.acquire("k").await.unwrap();
+    let _mine = tokio::spawn(locks.acquire("k").into_future());
+    sleep(200 * MS).await;
+    wire.fail_next(Command::ReleaseOrKeep, Fault::Refused);
+    wire.memory.force_release(&"k".into()).await.unwrap();
+    let error = guard.release().await.unwrap_err();
+    assert!(error.is_lost(), "{error:?}");
+    assert_eq!(wire.sent(Command::ReleaseOrKeep), 1);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Canary;
+use super::StallDetector;
 
 /// A fresh grant of one key, from its acquire to its end, as its holder observed them.
 #[derive(Debug, Clone)]
@@ -95,12 +95,12 @@ impl Hold {
     }
 
     /// Returns how late the loss was reported: by the clock, and less the delays of this runtime.
-    pub(crate) fn told_late(&self, canary: &Canary) -> Option<(Duration, Duration)> {
+    pub(crate) fn told_late(&self, stall_detector: &StallDetector) -> Option<(Duration, Duration)> {
         let (deadline, told) = (self.deadline(), self.told?);
         let late = told.saturating_duration_since(deadline);
         let timer = self.timer.map_or(deadline, |timer| timer.min(told));
         let timer_late = timer.saturating_duration_since(deadline);
-        let runtime_late = canary.delay(deadline, told).max(timer_late);
+        let runtime_late = stall_detector.delay(deadline, told).max(timer_late);
         // A notification takes two turns of the runtime: from the timer to its task, and from the task to
         // the holder.
         Some((late, late.saturating_sub(2 * runtime_late)))

@@ -1,9 +1,9 @@
 //! The referee: records the observations of holders, and judges them without the crate.
 
-mod canary;
-mod grip;
+mod checked_guard;
 mod hold;
 pub(crate) mod silence;
+mod stall_detector;
 mod verdict;
 pub(crate) mod wire;
 
@@ -16,9 +16,9 @@ use tower_lock::{Error, FencingToken, Held, LockGuard};
 
 use crate::support::errors::chain;
 
-pub(crate) use canary::Canary;
-pub(crate) use grip::Grip;
+pub(crate) use checked_guard::CheckedGuard;
 pub(crate) use hold::{Hold, Refusal};
+pub(crate) use stall_detector::StallDetector;
 pub(crate) use verdict::{BACKSTOP, Verdict};
 
 /// A broken invariant.
@@ -47,7 +47,7 @@ impl Outage {
 pub(crate) struct Referee {
     /// The start by both clocks: the log of the server has the second one.
     pub(crate) start: (Instant, SystemTime),
-    pub(crate) canary: Canary,
+    pub(crate) stall_detector: StallDetector,
     log: Mutex<Log>,
 }
 
@@ -70,7 +70,7 @@ impl Referee {
     pub(crate) fn start() -> Arc<Self> {
         Arc::new(Self {
             start: (Instant::now(), SystemTime::now()),
-            canary: Canary::start(),
+            stall_detector: StallDetector::start(),
             log: Mutex::default(),
         })
     }
@@ -123,7 +123,7 @@ impl Referee {
         process: usize,
         asked: Instant,
         terms: (Duration, bool),
-    ) -> Grip {
+    ) -> CheckedGuard {
         let held = guard.held();
         self.noted(held, Some(guard), process, asked, terms)
     }
@@ -135,7 +135,7 @@ impl Referee {
         process: usize,
         asked: Instant,
         terms: (Duration, bool),
-    ) -> Grip {
+    ) -> CheckedGuard {
         self.noted(held, None, process, asked, terms)
     }
 
@@ -146,7 +146,7 @@ impl Referee {
         process: usize,
         asked: Instant,
         (lease, renewed): (Duration, bool),
-    ) -> Grip {
+    ) -> CheckedGuard {
         let mut log = self.log();
         let first = log.holds.len();
         for key in held.keys() {
@@ -162,9 +162,9 @@ impl Referee {
         }
         let holds = first..log.holds.len();
         drop(log);
-        let grip = Grip::new(Arc::clone(self), holds, guard, held);
-        grip.look();
-        grip
+        let checked = CheckedGuard::new(Arc::clone(self), holds, guard, held);
+        checked.look();
+        checked
     }
 
     /// Records that another process reports a lock.

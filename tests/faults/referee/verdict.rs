@@ -138,7 +138,7 @@ impl Verdict {
     /// I3.
     fn losses(&mut self, referee: &Referee, log: &Log) {
         for hold in log.holds.iter().filter(|hold| hold.is_lost()) {
-            let Some((late, net)) = hold.told_late(&referee.canary) else {
+            let Some((late, net)) = hold.told_late(&referee.stall_detector) else {
                 continue;
             };
             self.told_late.0 = self.told_late.0.max(late);
@@ -178,7 +178,7 @@ impl Verdict {
             };
             let since = free.max(new.asked);
             let waited = new.granted.saturating_duration_since(since);
-            let net = waited.saturating_sub(referee.canary.delay(since, new.granted));
+            let net = waited.saturating_sub(referee.stall_detector.delay(since, new.granted));
             self.expect(net <= BACKSTOP, "I6", || {
                 let at = referee.ms(new.granted);
                 format!(
@@ -214,7 +214,7 @@ impl Verdict {
                 continue;
             };
             let took = next - outage.usable;
-            let net = took.saturating_sub(referee.canary.delay(outage.usable, next));
+            let net = took.saturating_sub(referee.stall_detector.delay(outage.usable, next));
             self.recovery = self.recovery.max(Some(took));
             self.expect(net <= row.recovery, "recovery", || {
                 format!("{key}: {took:?} after {} ms", referee.ms(outage.usable))
@@ -244,7 +244,9 @@ impl Verdict {
                 Topology::Quorum => STALL_OF_NODE,
                 _ => STALL,
             };
-            let stalled = referee.canary.delay(refusal.asked, refusal.answered);
+            let stalled = referee
+                .stall_detector
+                .delay(refusal.asked, refusal.answered);
             let excused = stalled > stall || outages.iter().any(concerned);
             self.expect(excused, "errors", || {
                 let why = &refusal.why;
@@ -256,7 +258,7 @@ impl Verdict {
         let Some(wait) = refusal.wait else { return };
         let late = waited.saturating_sub(wait);
         let due = refusal.asked + wait;
-        let net = late.saturating_sub(referee.canary.delay(due, refusal.answered));
+        let net = late.saturating_sub(referee.stall_detector.delay(due, refusal.answered));
         self.expect(net <= OVERRUN, "I15", || {
             format!("{key}: a wait of {wait:?} took {waited:?}, until {at} ms")
         });

@@ -196,7 +196,7 @@ fn is_without_a_guard(referee: &Referee, key: &str, at: Duration) -> bool {
         let over = log.divided_until.max(Some(outage.usable));
         at >= outage.begin && over.is_some_and(|over| at <= over + Duration::from_secs(1))
     });
-    let covers = |end: Instant| end + ON_THE_WAY + referee.canary.delay(end, at) >= at;
+    let covers = |end: Instant| end + ON_THE_WAY + referee.stall_detector.delay(end, at) >= at;
     let guarded = (log.holds.iter())
         .any(|hold| hold.key == key && hold.granted <= at + ON_THE_WAY && covers(hold.end()));
     !troubled && !guarded

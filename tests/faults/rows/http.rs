@@ -19,7 +19,7 @@ use tower_lock::{Held, LockLayer, LockManager};
 
 use super::Row;
 use crate::load::{millis, random};
-use crate::referee::{Grip, Referee};
+use crate::referee::{CheckedGuard, Referee};
 use crate::run::Run;
 use crate::store::Topology::Single;
 use crate::support::engine::{MS, SECOND};
@@ -78,11 +78,11 @@ async fn handler(
     held: Held,
 ) -> Response {
     let mut unfinished = Unfinished(Some(Arc::clone(&seen)));
-    let grip = referee.shown(held, process, Instant::now(), (lease, true));
+    let checked = referee.shown(held, process, Instant::now(), (lease, true));
     // I14.
-    let is_held = grip.look();
+    let is_held = checked.look();
     referee.expect(is_held, "I14", || "a handler without its lock".to_owned());
-    grip.keep(millis(0..20)).await;
+    checked.keep(millis(0..20)).await;
     match random(5) {
         0 => {
             unfinished.0 = None;
@@ -93,11 +93,11 @@ async fn handler(
         1 => {
             unfinished.0 = None;
             count(&seen.bodies);
-            Body::from_stream(stream::unfold((grip, 0), frame)).into_response()
+            Body::from_stream(stream::unfold((checked, 0), frame)).into_response()
         }
         2 => {
             // The handler sleeps until the client disconnects, or the sleep ends.
-            grip.keep(millis(0..200)).await;
+            checked.keep(millis(0..200)).await;
             unfinished.0 = None;
             StatusCode::OK.into_response()
         }
@@ -114,11 +114,13 @@ async fn handler(
 }
 
 /// Creates a body of a few frames, all of them under the lock.
-async fn frame((grip, n): (Grip, u32)) -> Option<(Result<Bytes, std::io::Error>, (Grip, u32))> {
-    if n == 4 || !grip.keep(millis(0..10)).await {
+async fn frame(
+    (checked, n): (CheckedGuard, u32),
+) -> Option<(Result<Bytes, std::io::Error>, (CheckedGuard, u32))> {
+    if n == 4 || !checked.keep(millis(0..10)).await {
         return None;
     }
-    Some((Ok(Bytes::from_static(b"frame")), (grip, n + 1)))
+    Some((Ok(Bytes::from_static(b"frame")), (checked, n + 1)))
 }
 
 /// Starts the server of one process.

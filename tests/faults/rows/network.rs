@@ -248,7 +248,7 @@ async fn idle_cut(run: &mut Run) {
         gate.cut();
         let lost = timeout(5 * SECOND, guard.lost()).await;
         let (took, now) = (cut.elapsed(), Instant::now());
-        let stalled = run.referee.canary.delay(cut, now);
+        let stalled = run.referee.stall_detector.delay(cut, now);
         run.referee.expect(lost.is_ok(), "loss", || {
             "the holder was never checked".to_owned()
         });

@@ -108,7 +108,7 @@ async fn stopped(run: &mut Run, clock: Option<SuspendedClock>) {
     let waiting = Instant::now();
     let taken = run.holder(0, THEIRS[0], 2 * SECOND).await;
     let waited = waiting.elapsed();
-    let delay = run.referee.canary.delay(waiting, waiting + waited);
+    let delay = run.referee.stall_detector.delay(waiting, waiting + waited);
     run.referee
         .expect(waited < LEASE_AND_BACKSTOP + delay, "I7", || {
             format!("taken after {waited:?}")
@@ -225,7 +225,7 @@ async fn shut_down(run: &mut Run) {
     let took = start.elapsed();
     // One worker never releases. Its lease is renewed to the end, and its guard reports the loss.
     let late = took.saturating_sub(2 * LEASE);
-    let net = late.saturating_sub(run.referee.canary.delay(start, start + took));
+    let net = late.saturating_sub(run.referee.stall_detector.delay(start, start + took));
     run.referee
         .expect(net < 50 * MS, "shutdown", || format!("{late:?} late"));
     let others = (left.held, left.waiting, left.lanes);

@@ -45,7 +45,7 @@ impl Run {
             // Without any, I8 and I9 would be untested.
             let seen = format!("{renewals} renewals, {releases} releases on the wire");
             self.proof(renewals > 0 && releases > 10, seen);
-            let (again, everywhere) = self.release_again();
+            let (again, everywhere) = self.duplicate_releases();
             self.proof(everywhere, format!("{again} releases once more"));
         }
         for expectation in &self.expectations {

@@ -37,7 +37,7 @@ impl Run {
         match expectation {
             Expectation::AllLost(outage) => {
                 let limit = outage.usable + SECOND;
-                let limit = limit + self.referee.canary.delay(outage.usable, limit);
+                let limit = limit + self.referee.stall_detector.delay(outage.usable, limit);
                 let of_old = |hold: &&Hold| hold.renewed && hold.granted < outage.begin;
                 let held = log
                     .holds

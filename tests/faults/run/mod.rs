@@ -1,6 +1,6 @@
 //! One run: servers, the processes that lock there, and their load.
 
-mod again;
+mod duplicate_release;
 mod end;
 mod holders;
 mod outage;
@@ -256,8 +256,8 @@ impl Run {
         let guard = self.managers[process].acquire(key).await;
         let guard = guard.expect("it is free");
         let terms = (self.row.lease, true);
-        let grip = self.referee.granted(guard, process, asked, terms);
-        tokio::spawn(async move { grip.keep(time).await })
+        let checked = self.referee.granted(guard, process, asked, terms);
+        tokio::spawn(async move { checked.keep(time).await })
     }
 
     /// Waits until each of the keys was granted after this moment.

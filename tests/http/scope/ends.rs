@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::task::Poll;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -13,8 +12,6 @@ use axum::routing::post;
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::BodyExt;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::yield_now;
 use tower::ServiceExt;
 use tower_lock::{LockLayer, LockManager, LockScope, LockScopeLayer, Locked};
@@ -135,95 +132,4 @@ async fn body_dropped_after_any_frame_leaves_no_key() {
             assert_free(&locks, &format!("app {app} after {frames} frames")).await;
         }
     }
-}
-
-/// The point at which a client hangs up.
-#[derive(Debug, Clone, Copy)]
-enum Stage {
-    Connected,
-    InHead,
-    InRequestBody,
-    Sent,
-    AtHead,
-    InBody,
-    Complete,
-}
-
-const STAGES: [Stage; 7] = [
-    Stage::Connected,
-    Stage::InHead,
-    Stage::InRequestBody,
-    Stage::Sent,
-    Stage::AtHead,
-    Stage::InBody,
-    Stage::Complete,
-];
-
-/// Sends as much as the stage has, and reads as much as it has.
-async fn client(address: std::net::SocketAddr, id: usize, stage: Stage) {
-    let mut connection = TcpStream::connect(address).await.unwrap();
-    let head = format!("POST /{id} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\n");
-    let sent = match stage {
-        Stage::Connected => String::new(),
-        Stage::InHead => head[..20].to_owned(),
-        Stage::InRequestBody => head + "bo",
-        _ => head + "body",
-    };
-    connection.write_all(sent.as_bytes()).await.unwrap();
-    let end = match stage {
-        Stage::AtHead => "\r\n\r\n",
-        Stage::InBody => "frame",
-        Stage::Complete => "0\r\n\r\n",
-        _ => return,
-    };
-    let mut seen = String::new();
-    while !seen.contains(end) {
-        let mut buffer = [0; 256];
-        let count = connection.read(&mut buffer).await.unwrap();
-        assert!(count > 0, "the server hung up after {seen:?}");
-        seen.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn disconnecting_clients_leave_no_key() {
-    const ROUND: usize = 100;
-    let locks = LockManager::in_memory();
-    let scope = LockScopeLayer::new().wait(Duration::from_secs(60));
-    let app = Router::new()
-        .route(
-            "/{id}",
-            post(|Locked(_id, _guard): LockedId, body: Bytes| async move {
-                assert_eq!(body, "body");
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                slow_body()
-            }),
-        )
-        .layer(scope)
-        .with_state(locks.clone());
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let server = tokio::spawn(async move { axum::serve(listener, app).await });
-    for round in 0..10 {
-        let clients = (0..ROUND).map(|client_| {
-            let number = round * ROUND + client_;
-            tokio::spawn(client(address, number % 10, STAGES[number % STAGES.len()]))
-        });
-        for client in clients.collect::<Vec<_>>() {
-            client.await.unwrap();
-        }
-    }
-    let patience = Duration::from_secs(60);
-    let idle = async {
-        while !locks.snapshot().is_idle() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let idle = tokio::time::timeout(patience, idle).await;
-    assert!(idle.is_ok(), "left: {:?}", locks.snapshot());
-    for id in 0..10 {
-        let key = key(&id.to_string());
-        assert!(!locks.is_locked(key).await.unwrap());
-    }
-    server.abort();
 }

@@ -8,7 +8,7 @@ use axum::routing::post;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use http::{Request, StatusCode};
 use tower::ServiceExt;
-use tower_lock::{Error, ErrorKind, LockLayer, LockManager, LockScopeLayer};
+use tower_lock::{Error, ErrorKind, LockLayer, LockManager, LockRejection, LockScopeLayer};
 
 use super::support::{kind, request, status, text};
 
@@ -48,6 +48,45 @@ async fn error_of_handler_is_rendered_for_client() {
         let response = app.clone().oneshot(grpc).await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()["grpc-status"], "10");
+    }
+}
+
+#[tokio::test]
+async fn error_of_handler_goes_through_on_reject() {
+    async fn handler(State(locks): State<LockManager>) -> Result<&'static str, Error> {
+        let _guard = locks.acquire("busy").no_wait().await?;
+        Ok("done")
+    }
+    fn later(rejection: LockRejection) -> http::Response<String> {
+        assert_eq!(rejection.kind(), ErrorKind::Busy);
+        assert_eq!(rejection.status(), StatusCode::LOCKED);
+        let response = http::Response::builder().status(StatusCode::ACCEPTED);
+        response.body("later".to_owned()).unwrap()
+    }
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("busy").await.unwrap();
+    let router = Router::new().route("/", post(handler));
+    let scope = LockScopeLayer::new().status(StatusCode::LOCKED);
+    let layer = LockLayer::by_path(locks.clone()).status(StatusCode::LOCKED);
+    let apps = [
+        router.clone().layer(scope.on_reject(later)),
+        router.clone().layer(layer.clone().on_reject(later)),
+        // A layer that passes the request unlocked.
+        router.layer(layer.skip(|_| true).on_reject(later)),
+    ];
+    // The outer scope leaves the response alone.
+    let unused = LockScopeLayer::new().on_reject(|_| http::Response::new(String::new()));
+    let apps: [Router; 3] = apps.map(|app| app.layer(unused.clone()).with_state(locks.clone()));
+    for app in &apps {
+        let response = app.clone().oneshot(request("/")).await.unwrap();
+        assert_eq!(response.status(), StatusCode::ACCEPTED);
+        assert_eq!(response.headers()[CACHE_CONTROL], "no-store");
+        assert_eq!(kind(&response), ErrorKind::Busy);
+        assert_eq!(text(response).await, "later");
+    }
+    drop(guard);
+    for app in apps {
+        assert_eq!(status(&app, "/").await, StatusCode::OK);
     }
 }
 

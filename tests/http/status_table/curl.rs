@@ -1,9 +1,12 @@
-//! `curl` as the client.
+//! `curl` as the client, and bytes that curl does not send.
 
 use std::ffi::OsStr;
+use std::net::SocketAddr;
 use std::process::{Output, Stdio};
 
 use http::HeaderMap;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::process::Command;
 
 /// The protocol that the client must use.
@@ -61,6 +64,21 @@ pub(super) async fn send<A: AsRef<OsStr>>(version: Version, url: &str, options: 
         .await
         .expect("`curl` is on the PATH: `.ci/install curl` installs it");
     parse(version, &output)
+}
+
+/// Sends these bytes, and reads until the server closes the connection.
+pub(super) async fn send_bytes(address: SocketAddr, request: &str) -> Received {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    connection.write_all(request.as_bytes()).await.unwrap();
+    let mut stdout = Vec::new();
+    connection.read_to_end(&mut stdout).await.unwrap();
+    let (status, stderr) = Default::default();
+    let output = Output {
+        status,
+        stdout,
+        stderr,
+    };
+    parse(Version::Http1, &output)
 }
 
 fn parse(version: Version, output: &Output) -> Received {

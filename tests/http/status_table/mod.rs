@@ -8,7 +8,7 @@ use http::Request;
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use self::curl::{Received, Version, send};
+use self::curl::{Received, Version, send, send_bytes};
 use self::routes::BusyServer;
 use crate::served::{Stream, WINDOW, over_http2};
 
@@ -52,8 +52,8 @@ const ROWS: [Row; 17] = [
     row("/option", 500, false, "lock-option-invalid"),
 ];
 
-/// A row that no curl can cause: a body with an error. `body_first_rules` has it.
-const WITHOUT_CLIENT: (u16, bool, &str) = (400, false, "about:blank");
+/// A body that is not framed as announced, which curl does not send.
+const BROKEN: Row = row("/broken", 400, false, "about:blank");
 
 impl Row {
     /// Returns the options of curl.
@@ -111,6 +111,7 @@ impl Row {
             "about:blank" => {
                 assert_eq!(text("type"), "about:blank");
                 let phrase = match self.status {
+                    400 => "Bad Request",
                     413 => "Content Too Large",
                     408 => "Request Timeout",
                     other => unreachable!("{other}"),
@@ -197,6 +198,23 @@ async fn loss_in_body_is_incomplete_response() {
     }
 }
 
+/// Over HTTP/2, such a body ends the stream, and with it the response.
+#[tokio::test]
+async fn broken_body_is_answered() {
+    let server = BusyServer::start().await;
+    let sent = |accept: &str, body: &str| {
+        let path = BROKEN.path;
+        let head = format!("POST {path} HTTP/1.1\r\nhost: a\r\naccept: {accept}\r\n");
+        format!("{head}transfer-encoding: chunked\r\n\r\n{body}")
+    };
+    for body in ["zz\r\n", "2\r\n123\r\n", "fffffffffffffffff\r\n"] {
+        let problem = sent("*/*", body);
+        BROKEN.check_problem(&send_bytes(server.address(), &problem).await);
+        let text = sent("text/plain", body);
+        BROKEN.check_text(&send_bytes(server.address(), &text).await);
+    }
+}
+
 #[tokio::test]
 async fn rejected_body_over_http2_is_answered() {
     let server = BusyServer::start().await;
@@ -249,10 +267,10 @@ fn documented() -> Vec<(String, bool, String)> {
 fn table_of_guide_has_rows_tested_here() {
     let documented = documented();
     assert!(documented.len() > 10, "{documented:?}");
-    let rows = ROWS
-        .iter()
-        .map(|row| (row.status, row.retry_after, row.problem));
-    let tested: Vec<_> = rows.chain([WITHOUT_CLIENT]).collect();
+    let rows = ROWS.iter().chain([&BROKEN]);
+    let tested: Vec<_> = rows
+        .map(|row| (row.status, row.retry_after, row.problem))
+        .collect();
     let is_same = |(status, retry_after, problem): &(u16, bool, &str),
                    (cell, is_temporary, name): &(String, bool, String)| {
         cell.contains(&status.to_string()) && retry_after == is_temporary && problem == name

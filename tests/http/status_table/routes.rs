@@ -134,6 +134,7 @@ impl BusyServer {
             )
             .route("/large", no_handler().layer(reads(1)))
             .route("/late", no_handler().layer(reads(1 << 20)))
+            .route("/broken", no_handler().layer(reads(1 << 20)))
             .route(
                 "/deep",
                 no_handler().layer((Extension(owner), by_path(&busy))),

@@ -109,3 +109,67 @@ fn denied_releases_are_shown_apart_from_commands() {
         });
     });
 }
+
+/// Nothing sends a command after the outage.
+#[test]
+fn idle_process_shows_end_of_outage() {
+    let mut server = RedisServer::start();
+    let recorder = Recorder::new();
+    let address = server.address();
+    let up = |part| {
+        let seen = recorder.read();
+        seen.gauge(&format!(
+            "tower_lock_backend_up{{server=\"{address}\",part=\"{part}\"}}"
+        ))
+    };
+    recorder.run(|| {
+        current_thread().block_on(async {
+            let locks = manager(server.url(), LEASE).await;
+            let other = manager(server.url(), LEASE).await;
+            let up = |part| {
+                locks.flush_metrics();
+                up(part)
+            };
+            let guard = other.acquire("k").await.unwrap();
+            let waiting = tokio::spawn(locks.acquire("k").into_future());
+            eventually("queued as a listener", || {
+                server.cli(&["ZRANGE", QUEUE, "0", "-1"]).contains('!')
+            })
+            .await;
+            server.kill();
+            eventually("the outage is shown", || {
+                (up("commands"), up("notifications")) == (0.0, 0.0)
+            })
+            .await;
+            waiting.abort();
+            drop((waiting, guard, other));
+            eventually("nothing waits", || locks.snapshot().is_idle()).await;
+            server.launch_again();
+            eventually("commands are up", || up("commands") == 1.0).await;
+            eventually("notifications are up", || up("notifications") == 1.0).await;
+        });
+    });
+}
+
+/// The server is stopped for longer than the undo of its last command is repeated.
+#[test]
+fn idle_process_shows_reply_after_long_silence() {
+    let server = RedisServer::start();
+    let recorder = Recorder::new();
+    let address = server.address();
+    let up = format!("tower_lock_backend_up{{server=\"{address}\",part=\"commands\"}}");
+    recorder.run(|| {
+        current_thread().block_on(async {
+            let locks = manager(server.url(), 100 * MS).await;
+            let up = || {
+                locks.flush_metrics();
+                recorder.read().gauge(&up)
+            };
+            server.stop_process();
+            locks.inspect("k").await.unwrap_err();
+            assert_eq!(up(), 0.0);
+            server.continue_process();
+            eventually("the server has replied", || up() == 1.0).await;
+        });
+    });
+}

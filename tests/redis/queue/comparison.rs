@@ -5,9 +5,11 @@ use std::collections::HashMap;
 use fastrand::Rng;
 use redis::{Connection, Value};
 
+use super::expected::expected;
 use super::model::{ALIVE, Body, Counted, Model, Place, Queue, Reply, STEP, manager_of};
-use super::scripts::{BODY, CHANNEL, Call, QUEUE};
+use super::scripts::{A, B, BODY, CHANNEL, Call, QUEUE};
 use super::server::FrozenServer;
+use super::stored::assert_stored;
 
 const MANAGERS: u64 = 6;
 const TTL: i64 = 30_000;
@@ -20,6 +22,8 @@ pub(crate) struct Comparison {
     server: FrozenServer,
     admin: Connection,
     model: Model,
+    /// Another lock, to whose messages no client subscribes.
+    second: Model,
     random: Rng,
     /// The subscriptions of managers, and of clients outside the queue.
     listeners: HashMap<String, Connection>,
@@ -44,6 +48,7 @@ impl Comparison {
         let leases = (0..MANAGERS).map(|it| format!("{}:1", manager(it)));
         Self {
             model: Model::new(server.now(), counted),
+            second: Model::new(server.now(), counted),
             server,
             admin,
             random: Rng::with_seed(seed),
@@ -93,7 +98,12 @@ impl Comparison {
 
     /// Returns the time to a deadline, or just beyond it, or any.
     fn draw_pause(&mut self) -> i64 {
-        let queue = &self.model.queue;
+        let model = if self.random.u8(..5) == 0 {
+            &self.second
+        } else {
+            &self.model
+        };
+        let queue = &model.queue;
         let mut deadlines = vec![queue.turn, queue.due, queue.expires];
         deadlines.extend(queue.places.iter().map(|place| match place {
             Place::Lease { until, .. } => Some(*until),
@@ -104,7 +114,7 @@ impl Comparison {
             Place::Lease { until, .. } => Some(*until - ALIVE - STEP),
             Place::Others => None,
         }));
-        if let Body::Held { until, .. } = &self.model.body {
+        if let Body::Held { until, .. } = &model.body {
             deadlines.push(Some(*until).filter(|until| *until < self.model.now + TTL / 2));
         }
         let now = self.server.now();
@@ -119,9 +129,32 @@ impl Comparison {
     }
 
     fn draw(&mut self) -> Call {
+        match self.random.u8(..20) {
+            0 => Call::Second(Box::new(self.draw_for(true))),
+            1 | 2 => self.draw_both(),
+            _ => self.draw_for(false),
+        }
+    }
+
+    fn draw_both(&mut self) -> Call {
+        let leases = [&self.model, &self.second].map(|lock| match &lock.body {
+            Body::Held { holder, .. } if self.random.u8(..4) > 0 => holder.clone(),
+            _ => self.random.choice(&self.leases).unwrap().clone(),
+        });
+        let ttl = TTL + self.random.i64(0..2);
+        match self.random.u8(..8) {
+            0..3 => Call::AcquireBoth { leases, ttl },
+            3 => Call::RenewBoth { leases, ttl },
+            4..7 => Call::ReleaseBoth(leases),
+            _ => Call::LeaveBoth(leases),
+        }
+    }
+
+    fn draw_for(&mut self, second: bool) -> Call {
         let index = self.random.usize(..self.leases.len());
         let lease = self.leases[index].clone();
-        let holder = match &self.model.body {
+        let model = if second { &self.second } else { &self.model };
+        let holder = match &model.body {
             Body::Held { holder, .. } => holder.clone(),
             _ => lease.clone(),
         };
@@ -130,7 +163,7 @@ impl Comparison {
             let is_connected = comparison.listeners.contains_key(manager_of(lease));
             is_connected != (comparison.random.u8(..12) == 0)
         };
-        match self.random.u8(..20) {
+        match self.random.u8(..21) {
             0 => Call::Acquire { lease, ttl: TTL },
             1..10 => {
                 let listens = listens(self, &lease);
@@ -152,6 +185,10 @@ impl Comparison {
             }
             16 => Call::Force(holder),
             17 => Call::Inspect,
+            18 => {
+                let (lease, ttl) = (holder, TTL + self.random.i64(0..2));
+                Call::Renew { lease, ttl }
+            }
             _ => {
                 let own = self.random.i64(-1..2);
                 let next = self.random.bool().then(|| {
@@ -172,37 +209,17 @@ impl Comparison {
 
     fn call(&mut self, call: &Call) {
         let before = self.model.body.clone();
-        self.model.begin(self.server.now());
-        let model = &mut self.model;
-        let expected = match call {
-            Call::Acquire { lease, ttl } => model.acquire(lease, *ttl),
-            Call::Contend {
-                lease,
-                ttl,
-                listens,
-            } => model.contend(lease, *ttl, *listens),
-            Call::Release(lease) => model.release(lease),
-            Call::Leave(lease) => model.leave(lease),
-            Call::Force(lease) => model.force_release(lease),
-            Call::Pass {
-                lease,
-                ttl,
-                own,
-                next,
-            } => {
-                let next = next.as_ref();
-                let next = next.map(|(lease, listens)| (lease.as_str(), *listens));
-                model.pass(lease, *ttl, *own, next)
-            }
-            Call::Inspect => model.inspect(),
-        };
+        let now = self.server.now();
+        let mut locks = [&mut self.model, &mut self.second];
+        locks.iter_mut().for_each(|lock| lock.begin(now));
+        let expected = expected(locks, call);
         let (reply, counter) = call.run(&mut self.admin, self.model.counted);
         assert_eq!(reply, expected, "{call:?} after {before:?}");
         // The transfers of this call, which have counters as well.
         self.receive();
-        if let (Reply::Waiting(..), Call::Contend { listens, .. }) = (&reply, call) {
+        if let Reply::Waiting(_, _, poll_after, _) = reply {
             // Messages cannot be grants for a waiter that polls, or where they may not arrive.
-            let numbered = *listens && self.model.counted == Counted::All;
+            let numbered = poll_after == 0 && self.model.counted == Counted::All;
             assert_eq!(counter > 0, numbered, "{call:?}");
             if numbered {
                 assert!(counter >= self.counter, "{counter} after {}", self.counter);
@@ -210,8 +227,16 @@ impl Comparison {
             }
         } else if counter > 0 {
             assert!(counter > self.counter, "{counter} after {}", self.counter);
-            // A kept lease has eight.
-            self.counter = counter + if reply == Reply::Kept { 7 } else { 0 };
+            // A kept lease has eight, and each grant of a call its own.
+            let more = match &reply {
+                Reply::Kept => 7,
+                Reply::Each(replies) => {
+                    let granted = |it: &&Box<Reply>| ***it == Reply::Granted(0);
+                    i64::try_from(replies.iter().filter(granted).count()).unwrap() - 1
+                }
+                _ => 0,
+            };
+            self.counter = counter + more;
         }
         self.granted += usize::from(matches!(reply, Reply::Granted(_) | Reply::Again(_)));
         self.transferred += self.model.woken.len();
@@ -302,6 +327,7 @@ impl Comparison {
 
     fn toggle_memory(&mut self) {
         self.model.full = !self.model.full;
+        self.second.full = self.model.full;
         let limit = if self.model.full { "1" } else { "0" };
         self.command(&["CONFIG", "SET", "maxmemory", limit]);
     }
@@ -340,57 +366,9 @@ impl Comparison {
 
     /// Compares the keys of the server with the reference.
     fn compare(&mut self) {
-        self.model.begin(self.server.now());
-        let (now, model) = (self.model.now, self.model.clone());
-        let ttl = |comparison: &mut Self, key: &str| match comparison.command(&["PTTL", key]) {
-            Value::Int(ttl @ 0..) => Some(now + ttl),
-            _ => None,
-        };
-        if let Body::Held { holder, until } = &model.body {
-            let fields = self.command(&["HGETALL", BODY]);
-            let fields: Vec<String> = redis::from_redis_value(fields).unwrap();
-            assert_eq!(fields, [holder.as_str(), "1"]);
-            assert_eq!(ttl(self, BODY), Some(*until));
-        } else {
-            let exists = self.command(&["EXISTS", BODY]);
-            assert_eq!(exists, Value::Int(i64::from(model.body == Body::Foreign)));
+        for (model, names) in [(&mut self.model, A), (&mut self.second, B)] {
+            model.begin(self.server.now());
+            assert_stored(&mut self.admin, names, model);
         }
-        if model.foreign_queue {
-            return;
-        }
-        let members = self.command(&["ZRANGE", QUEUE, "0", "-1", "WITHSCORES"]);
-        let members: Vec<(String, f64)> = redis::from_redis_value(members).unwrap();
-        let scores: HashMap<_, _> = members.iter().cloned().collect();
-        #[allow(clippy::cast_possible_truncation)]
-        let score = |member: &str| scores.get(member).map(|score| *score as i64);
-        let places = members.iter().filter_map(|(member, _)| match &member[..1] {
-            "!" | "?" => None,
-            "~" => (member == "~").then_some(Place::Others),
-            _ => {
-                let heard = score(&format!("!{member}"));
-                let until = heard.or_else(|| score(&format!("?{member}")));
-                Some(Place::Lease {
-                    lease: member.clone(),
-                    listens: heard.is_some(),
-                    until: until.expect("a deadline"),
-                })
-            }
-        });
-        let queue = Queue {
-            places: places.collect(),
-            turn: score("~!"),
-            due: score("~@"),
-            expires: ttl(self, QUEUE),
-        };
-        let leases = queue
-            .places
-            .iter()
-            .filter(|it| **it != Place::Others)
-            .count();
-        let marks = ["~", "~!", "~@"]
-            .iter()
-            .filter(|it| scores.contains_key(**it));
-        assert_eq!(2 * leases + marks.count(), members.len(), "{members:?}");
-        assert_eq!(queue, model.queue);
     }
 }

@@ -3,6 +3,7 @@
 mod clock;
 mod comparison;
 mod drops;
+mod expected;
 mod grants;
 mod model;
 mod pollers;
@@ -11,3 +12,4 @@ mod rules;
 mod scripts;
 mod server;
 mod single;
+mod stored;

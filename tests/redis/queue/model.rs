@@ -1,5 +1,6 @@
 //! What the scripts must do: the reference, in which a queue is a list.
 
+mod pairs;
 mod places;
 mod scripts;
 
@@ -68,6 +69,8 @@ pub(crate) enum Reply {
     /// Kept without a counter.
     KeptBare,
     Error,
+    /// The replies to a call with two keys.
+    Each([Box<Reply>; 2]),
 }
 
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use deadpool_redis::{Config, Runtime};
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use redis::Connection;
 use tokio::time::{Instant, sleep};
 use tower_lock::{LockManager, RedisBackend};
@@ -11,7 +11,7 @@ use tower_lock::{LockManager, RedisBackend};
 use super::model::{Counted, Reply, manager_of};
 use super::scripts::{BODY, CHANNEL, Call};
 use super::server::FrozenServer;
-use crate::support::engine::{MS, manager};
+use crate::support::engine::{MS, SECOND, manager};
 use crate::support::redis_server::RedisServer;
 
 const TTL: i64 = 30_000;
@@ -148,12 +148,17 @@ fn attempt_on_expired_lock_skips_sleeping_poller() {
     line.pass(3, POLLER);
 }
 
-/// A process whose pool does not name its server, so it cannot subscribe.
-async fn polling(server: &RedisServer) -> LockManager {
+/// A process that subscribes at this server. Without one, it cannot subscribe: a pool does not name its server.
+async fn pooled(server: &RedisServer, notify: Option<&RedisServer>) -> LockManager {
     let pool = Config::from_url(server.url());
     let pool = pool.create_pool(Some(Runtime::Tokio1)).unwrap();
-    let backend = RedisBackend::from_pool(pool).connect().await.unwrap();
-    LockManager::builder(backend).build().unwrap()
+    let mut builder = RedisBackend::from_pool(pool);
+    if let Some(notify) = notify {
+        builder = builder.notify(notify.url());
+    }
+    LockManager::builder(builder.connect().await.unwrap())
+        .build()
+        .unwrap()
 }
 
 /// Returns the number of grants, and the longest wait.
@@ -188,7 +193,7 @@ async fn pollers_among_listeners_idle_lock_rarely() {
     let lease = Duration::from_secs(30);
     let listening = join_all((0..8).map(|_| manager(server.url(), lease))).await;
     let mut mixed = listening[..4].to_vec();
-    mixed.extend(join_all((0..4).map(|_| polling(&server))).await);
+    mixed.extend(join_all((0..4).map(|_| pooled(&server, None))).await);
     let (mut without, mut with, mut longest) = (0, 0, Duration::ZERO);
     // In turns, because the machine may be busy.
     for _ in 0..4 {
@@ -205,5 +210,23 @@ async fn pollers_among_listeners_idle_lock_rarely() {
     assert!(
         longest <= 3 * round + 200 * MS,
         "{longest:?}, a round takes {round:?}"
+    );
+}
+
+/// The primary does not count the subscription at its replica, so the waiter polls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listener_at_replica_is_served_beside_others() {
+    const WINDOW: Duration = Duration::from_secs(2);
+    let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
+    let port = primary.port().to_string();
+    let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
+    let listening = join_all((0..4).map(|_| manager(primary.url(), 30 * SECOND))).await;
+    let apart = pooled(&primary, Some(&replica)).await;
+    let served = hold_again_and_again(apart, Instant::now() + WINDOW);
+    let (others, (grants, longest)) = join(window(&listening, WINDOW), served).await;
+    let round = 5 * WINDOW / (others.0 + grants);
+    assert!(
+        longest <= 3 * round + 500 * MS,
+        "{longest:?}, a round takes {round:?}, {grants} grants"
     );
 }

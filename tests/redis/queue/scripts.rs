@@ -9,6 +9,26 @@ pub(crate) const QUEUE: &str = "lock:{lock:a}%queue";
 const FENCE: &str = "lock:{fencing-token}%";
 pub(crate) const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
 
+/// The names of a lock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Names {
+    pub(crate) body: &'static str,
+    pub(crate) queue: &'static str,
+    channel: &'static str,
+}
+
+pub(crate) const A: Names = Names {
+    body: BODY,
+    queue: QUEUE,
+    channel: CHANNEL,
+};
+
+pub(crate) const B: Names = Names {
+    body: "lock:b",
+    queue: "lock:{lock:b}%queue",
+    channel: "redisson_lock__channel:{lock:b}",
+};
+
 macro_rules! piece {
     ("numbered") => {
         concat!("local FENCE = 'lock:{fencing-token}%'\n", piece!(file "numbered"))
@@ -28,6 +48,8 @@ macro_rules! lua {
 }
 
 const ACQUIRE: &str = lua!("fence", "acquire");
+const ACQUIRE_ALL: &str = lua!("fence", "acquire_all");
+const RENEW: &str = lua!("renew");
 const CONTEND: &str = lua!(
     "fence",
     "publish",
@@ -72,7 +94,17 @@ const FORCE: &str = lua!(
 const INSPECT: &str = lua!("publish", "unnumbered", "listeners", "queue", "inspect");
 
 /// All of them.
-pub(crate) const SOURCES: [&str; 7] = [ACQUIRE, CONTEND, RELEASE, LEAVE, PASS, FORCE, INSPECT];
+pub(crate) const SOURCES: [&str; 9] = [
+    ACQUIRE,
+    ACQUIRE_ALL,
+    CONTEND,
+    RENEW,
+    RELEASE,
+    LEAVE,
+    PASS,
+    FORCE,
+    INSPECT,
+];
 
 /// A command of a process.
 #[derive(Debug, Clone)]
@@ -96,6 +128,22 @@ pub(crate) enum Call {
         next: Option<(String, bool)>,
     },
     Inspect,
+    Renew {
+        lease: String,
+        ttl: i64,
+    },
+    AcquireBoth {
+        leases: [String; 2],
+        ttl: i64,
+    },
+    RenewBoth {
+        leases: [String; 2],
+        ttl: i64,
+    },
+    ReleaseBoth([String; 2]),
+    LeaveBoth([String; 2]),
+    /// A call for the second lock.
+    Second(Box<Call>),
 }
 
 fn kind(listens: bool) -> &'static str {
@@ -105,6 +153,15 @@ fn kind(listens: bool) -> &'static str {
 impl Call {
     /// Returns the reply, and the counter of a grant, or the number of a reply that counters of later transfers exceed.
     pub(crate) fn run(&self, connection: &mut Connection, counted: Counted) -> (Reply, i64) {
+        self.run_on(&A, connection, counted)
+    }
+
+    fn run_on(&self, names: &Names, connection: &mut Connection, counted: Counted) -> (Reply, i64) {
+        let Names {
+            body,
+            queue,
+            channel,
+        } = names;
         let blind = match counted {
             Counted::All => None,
             Counted::Ours => Some(1),
@@ -114,7 +171,7 @@ impl Call {
         let mut eval = redis::cmd("EVAL");
         match self {
             Self::Acquire { lease, ttl } => {
-                eval.arg(ACQUIRE).arg(2).arg(BODY).arg(FENCE);
+                eval.arg(ACQUIRE).arg(2).arg(body).arg(FENCE);
                 eval.arg(lease).arg(ttl);
             }
             Self::Contend {
@@ -122,19 +179,19 @@ impl Call {
                 ttl,
                 listens,
             } => {
-                eval.arg(CONTEND).arg(3).arg(BODY).arg(QUEUE).arg(FENCE);
-                eval.arg(lease).arg(ttl).arg(CHANNEL);
+                eval.arg(CONTEND).arg(3).arg(body).arg(queue).arg(FENCE);
+                eval.arg(lease).arg(ttl).arg(channel);
                 eval.arg(kind(*listens)).arg(always);
             }
             Self::Release(lease) | Self::Leave(lease) => {
                 let is_release = matches!(self, Self::Release(_));
                 eval.arg(if is_release { RELEASE } else { LEAVE });
-                eval.arg(2).arg(BODY).arg(QUEUE);
-                eval.arg(lease).arg(CHANNEL).arg(blind);
+                eval.arg(2).arg(body).arg(queue);
+                eval.arg(lease).arg(channel).arg(blind);
             }
             Self::Force(lease) => {
-                eval.arg(FORCE).arg(2).arg(BODY).arg(QUEUE);
-                eval.arg(lease).arg(CHANNEL).arg(blind);
+                eval.arg(FORCE).arg(2).arg(body).arg(queue);
+                eval.arg(lease).arg(channel).arg(blind);
             }
             Self::Pass {
                 lease,
@@ -142,15 +199,38 @@ impl Call {
                 own,
                 next,
             } => {
-                eval.arg(PASS).arg(3).arg(BODY).arg(FENCE).arg(QUEUE);
-                eval.arg(lease).arg(ttl).arg(CHANNEL).arg(own);
+                eval.arg(PASS).arg(3).arg(body).arg(FENCE).arg(queue);
+                eval.arg(lease).arg(ttl).arg(channel).arg(own);
                 eval.arg(8).arg(1);
                 let (next, listens) = next.clone().unwrap_or_default();
                 eval.arg(next).arg(kind(listens)).arg(always);
             }
             Self::Inspect => {
-                eval.arg(INSPECT).arg(2).arg(BODY).arg(QUEUE);
+                eval.arg(INSPECT).arg(2).arg(body).arg(queue);
             }
+            Self::Renew { lease, ttl } => {
+                eval.arg(RENEW).arg(1).arg(body).arg(lease).arg(ttl);
+            }
+            Self::AcquireBoth { leases, ttl } | Self::RenewBoth { leases, ttl } => {
+                match self {
+                    Self::RenewBoth { .. } => eval.arg(RENEW).arg(2),
+                    _ => eval.arg(ACQUIRE_ALL).arg(3).arg(FENCE),
+                };
+                eval.arg(A.body).arg(B.body);
+                for lease in leases {
+                    eval.arg(lease).arg(ttl);
+                }
+            }
+            Self::ReleaseBoth(leases) | Self::LeaveBoth(leases) => {
+                let is_release = matches!(self, Self::ReleaseBoth(_));
+                eval.arg(if is_release { RELEASE } else { LEAVE }).arg(4);
+                eval.arg(A.body).arg(B.body).arg(A.queue).arg(B.queue);
+                for (lease, names) in leases.iter().zip([A, B]) {
+                    eval.arg(lease).arg(names.channel);
+                }
+                eval.arg(blind);
+            }
+            Self::Second(call) => return call.run_on(&B, connection, counted),
         }
         // Unlike `query`, it keeps the error of a rejected place inside a reply.
         self.parse(connection.req_command(&eval))
@@ -161,6 +241,13 @@ impl Call {
             Err(_) | Ok(Value::ServerError(_)) => return (Reply::Error, 0),
             Ok(reply) => reply,
         };
+        if let Self::AcquireBoth { .. }
+        | Self::RenewBoth { .. }
+        | Self::ReleaseBoth(_)
+        | Self::LeaveBoth(_) = self
+        {
+            return self.parse_both(reply);
+        }
         let is_list = matches!(reply, Value::Array(_));
         let fields = match reply {
             Value::Array(fields) => fields,
@@ -198,5 +285,29 @@ impl Call {
             (_, [number]) => (Reply::Number(*number), 0),
             (call, _) => panic!("{call:?}: {fields:?}"),
         }
+    }
+
+    fn parse_both(&self, reply: Value) -> (Reply, i64) {
+        let acquires = matches!(self, Self::AcquireBoth { .. });
+        let (first, replies) = match (reply, acquires) {
+            (Value::Int(first), true) => (first, vec![Value::Int(-3), Value::Int(-3)]),
+            (Value::Int(1), false) => (0, vec![Value::Int(1), Value::Int(1)]),
+            (Value::Array(replies), false) => (0, replies),
+            (Value::Array(mut replies), true) => match replies.remove(0) {
+                Value::Int(first) => (first, replies),
+                Value::Nil => (0, replies),
+                other => panic!("{other:?}"),
+            },
+            (other, _) => panic!("{self:?}: {other:?}"),
+        };
+        let each = replies.into_iter().map(|reply| match reply {
+            Value::ServerError(_) => Reply::Error,
+            Value::Int(-3) if acquires => Reply::Granted(0),
+            Value::Int(left) if acquires => Reply::Outside(left),
+            Value::Int(number) => Reply::Number(number),
+            other => panic!("{self:?}: {other:?}"),
+        });
+        let each: Vec<_> = each.map(Box::new).collect();
+        (Reply::Each(each.try_into().unwrap()), first)
     }
 }

@@ -3,6 +3,8 @@
 mod commands;
 mod guards;
 mod keys;
+#[cfg(test)]
+mod tests;
 mod waiters;
 
 use crate::environment::{Environment, Managers};

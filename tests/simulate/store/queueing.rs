@@ -1,4 +1,8 @@
 //! The queue of a key: its places, and transfers to the first of them.
+//!
+//! The simulated store serves its places in order, and all its clients are in the queue. So `check_order` compares the
+//! waiters of one process, which the engine serves. `tests/redis/queue` checks the scripts themselves: the order of
+//! processes (`random`, `rules`, `pollers`) and the turns of clients outside the queue (`rules`, `single`, `random`).
 
 use tower_lock::backend::LeaseId;
 

@@ -58,7 +58,8 @@ impl Connecting {
                     pause
                 }
             };
-            if !network.recovery.is_awaited() {
+            // An outage without a command would otherwise never end.
+            if connection.is_quiet() {
                 self.over = true;
                 return;
             }

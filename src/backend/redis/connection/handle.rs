@@ -8,8 +8,12 @@
 //! | left: the locks are at another server | as in none, even if the link answers | sound or failed |
 //! | failed | is rejected until the backoff has passed | the next attempt |
 //!
-//! A command starts the next attempt. While recoveries have a subscriber, the end of a link also does, and the
-//! task retries in the background: a waiter or a holder may send no command for a long time.
+//! A command starts the next attempt, which is repeated in the background until the server is reached: an idle
+//! process must notice the end of an outage too. While recoveries have a subscriber, the end of a link also starts
+//! one: a waiter or a holder may send no command for a long time.
+//!
+//! A server that replied to no command is asked until it does, with a call that it answers only if it executes
+//! scripts.
 
 use std::error::Error;
 use std::pin::pin;
@@ -216,7 +220,9 @@ impl Connection {
             }
             Err(_elapsed) => {
                 link.mark_suspect();
-                self.silent.store(true, Ordering::Relaxed);
+                if !self.silent.swap(true, Ordering::Relaxed) && !self.is_quiet() {
+                    self.ask_until_answered();
+                }
                 self.unreached(&Cause::NoReply(waited));
                 match request.undo {
                     Some(undo) => self.undo(undo, &link, asking),
@@ -297,9 +303,14 @@ impl Connection {
         });
     }
 
+    /// Returns `true` if a command timed out, and no command was answered since.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
+
     pub(super) fn reached(&self) {
         if let Some(outage) = &self.outage
-            && !self.silent.load(Ordering::Relaxed)
+            && !self.is_silent()
         {
             outage.end();
         }

@@ -1,4 +1,4 @@
-//! Logs the beginning and the end of an outage once each, however many commands fail.
+//! Logs the beginning and the end of an outage once each, however many commands fail, and a change of its cause.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::error::with_causes;
 use crate::observe::{Part, Reporter};
 
 /// How long no key may fail until the success of another key ends an outage.
@@ -23,6 +24,14 @@ pub(crate) struct Outage {
     server: Reporter,
     reported: AtomicBool,
     failing: Mutex<Failing>,
+    cause: Mutex<LastCause>,
+}
+
+/// The last cause of an outage, and when the last one was logged.
+#[derive(Debug, Default)]
+struct LastCause {
+    text: String,
+    logged: Option<Instant>,
 }
 
 /// The last failure, and the end of the last outage.
@@ -52,6 +61,7 @@ impl Outage {
             server: Reporter::new(address, part),
             reported: AtomicBool::new(false),
             failing: Mutex::default(),
+            cause: Mutex::default(),
         }
     }
 
@@ -98,19 +108,37 @@ impl Outage {
     }
 
     pub(crate) fn begin(&self, cause: &(dyn Error + 'static)) {
-        if self.reported.swap(true, Ordering::Relaxed) {
+        let goes_on = self.reported.swap(true, Ordering::Relaxed);
+        if !goes_on {
+            let mut failing = self.failing();
+            failing.began_again = failing.ended.is_some_and(|at| at.elapsed() < QUIET);
+        }
+        let cause = with_causes(cause);
+        let mut last = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
+        if goes_on && last.text == cause {
             return;
         }
-        let mut failing = self.failing();
-        failing.began_again = failing.ended.is_some_and(|at| at.elapsed() < QUIET);
-        drop(failing);
-        self.server.outage_begins(cause);
-        #[cfg(feature = "tracing")]
-        {
-            let cause = crate::error::with_causes(cause);
-            tracing::warn!(address = self.address, %cause, "{}", self.begins);
+        last.text.clone_from(&cause);
+        // Causes may alternate.
+        let is_logged = !goes_on || last.logged.is_none_or(|at| at.elapsed() >= QUIET);
+        if is_logged {
+            last.logged = Some(Instant::now());
         }
-        let _unused_without_the_feature = (self.begins, &self.address, cause);
+        drop(last);
+        match goes_on {
+            true => self.server.cause_changes(&cause),
+            false => self.server.outage_begins(&cause),
+        }
+        #[cfg(feature = "tracing")]
+        if is_logged {
+            tracing::warn!(address = self.address, cause, "{}", self.begins);
+        }
+        let _unused_without_the_feature = (self.begins, &self.address, is_logged);
+    }
+
+    /// Returns `true` during an outage that ends when the server is reached, and not when a key succeeds.
+    pub(crate) fn ends_when_reached(&self) -> bool {
+        self.reported.load(Ordering::Relaxed) && self.failing().last.is_none()
     }
 
     pub(crate) fn end(&self) {
@@ -191,5 +219,21 @@ mod tests {
         advance(QUIET).await;
         outage.end_for(2);
         assert!(is_over(&outage));
+    }
+
+    #[cfg(feature = "dashboard")]
+    #[test]
+    fn cause_of_outage_is_last_one() {
+        let address = "test of causes";
+        let outage = Outage::new(Part::Commands, "begins", "ends", address);
+        outage.begin(&cause());
+        outage.begin(&std::io::Error::other("access denied"));
+        let servers = crate::observe::read_servers();
+        let server = servers.iter().find(|server| server.address == address);
+        let server = server.expect("a server");
+        assert_eq!(
+            (server.cause.as_str(), server.incidents),
+            ("access denied", 1)
+        );
     }
 }

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::sleep;
+
+use super::backoff::backoff;
 use super::handle::Connection;
 use super::link::Link;
 use super::request::Undo;
@@ -11,6 +14,9 @@ use crate::task::timeout;
 /// The time for the reply to a probe or an undo, in response timeouts. After it the link is closed, even if
 /// there is no replacement.
 const PROBE_TIMEOUTS: u32 = 10;
+/// The pauses between two calls to a server that does not answer.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 impl Connection {
     /// Reports trouble that was noticed elsewhere: the link is probed, and replaced unless it answers
@@ -18,6 +24,26 @@ impl Connection {
     pub(crate) fn mark_suspect(self: &Arc<Self>, link: &Arc<Link>) {
         link.mark_suspect();
         self.probe(link);
+    }
+
+    /// Asks a server that did not reply to a command, until it replies to one.
+    pub(super) fn ask_until_answered(self: &Arc<Self>) {
+        let connection = Arc::downgrade(self);
+        self.network().background.spawn(async move {
+            // A script that no server knows. While writes are paused, no server answers a call of a script.
+            let mut call = redis::cmd("EVALSHA");
+            call.arg("0000000000000000000000000000000000000000").arg(0);
+            for failures in 1.. {
+                sleep(backoff(failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
+                match connection.upgrade() {
+                    // Any reply makes it answered.
+                    Some(connection) if connection.is_silent() => {
+                        let _rejected = connection.send((&call).into(), false).await;
+                    }
+                    _ => return,
+                }
+            }
+        });
     }
 
     pub(super) fn probe(self: &Arc<Self>, link: &Arc<Link>) {
@@ -38,7 +64,8 @@ impl Connection {
         });
     }
 
-    fn probe_limit(&self) -> Duration {
+    /// The time for which a link is kept for the reply to a probe or an undo.
+    pub(crate) fn probe_limit(&self) -> Duration {
         self.network().response_timeout * PROBE_TIMEOUTS
     }
 

@@ -146,9 +146,12 @@ impl Task {
 
     /// Returns `true` if there has been no topic since `since` for `idle`, or the notifier was dropped. The
     /// task then counts as ended, so that the next watch starts another.
+    ///
+    /// An outage goes on without a topic, or nothing would show its end.
     fn is_over(&self, idle: Duration, since: Instant) -> bool {
         let mut topics = self.shared.topics();
-        let over = topics.closed || (topics.is_empty() && since.elapsed() >= idle);
+        let is_idle = topics.is_empty() && since.elapsed() >= idle;
+        let over = topics.closed || (is_idle && !self.shared.outage.ends_when_reached());
         if over {
             // Under the lock of the check: a watch is either seen here, or finds no running task.
             topics.clear();

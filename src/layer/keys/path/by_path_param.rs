@@ -6,7 +6,7 @@ use http::request::Parts;
 
 use super::params;
 use crate::layer::KeyExtractor;
-use crate::{InvalidKey, LockKey, LockKeys};
+use crate::{InvalidKey, LockKeys};
 
 /// The key of [`LockLayer::by_path_param`](crate::LockLayer::by_path_param).
 #[derive(Debug, Clone)]
@@ -29,6 +29,6 @@ impl KeyExtractor for ByPathParam {
     fn extract_in_place(&self, request: &mut Parts) -> Result<Option<LockKeys>, InvalidKey> {
         let params = params::read(request)?;
         let value = params::value(&params, &self.name, request)?;
-        Ok(Some(LockKey::from_parts([&*self.name, value]).into()))
+        params::source(&self.name).key(value.as_bytes())
     }
 }

@@ -10,7 +10,7 @@ use http::request::Parts;
 
 use super::params;
 use crate::layer::KeyExtractor;
-use crate::{InvalidKey, LockKey, LockKeys};
+use crate::{InvalidKey, LockKeys};
 
 /// The key of [`LockLayer::by_path_param_as`](crate::LockLayer::by_path_param_as).
 pub struct ByPathParamAs<T> {
@@ -36,12 +36,11 @@ impl<T: FromStr + Display> KeyExtractor for ByPathParamAs<T> {
     fn extract_in_place(&self, request: &mut Parts) -> Result<Option<LockKeys>, InvalidKey> {
         let params = params::read(request)?;
         let value = params::value(&params, &self.name, request)?;
+        let source = params::source(&self.name);
         let value: T = value.parse().map_err(|_| InvalidKey::Malformed {
-            what: format!("path parameter `{}`", self.name).into(),
+            what: source.to_string().into(),
         })?;
-        Ok(Some(
-            LockKey::from_parts([&*self.name, &value.to_string()]).into(),
-        ))
+        source.key(value.to_string().as_bytes())
     }
 }
 

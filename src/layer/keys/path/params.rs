@@ -5,6 +5,13 @@ use axum::extract::{FromRequestParts, MatchedPath, OriginalUri, RawPathParams};
 use http::request::Parts;
 
 use crate::InvalidKey;
+use crate::layer::keys::source::Source;
+
+/// The parameter, as a client reads it.
+pub(super) fn source(name: &str) -> Source<'_> {
+    let kind = "path parameter";
+    Source { kind, name }
+}
 
 /// Panics if no route can have a parameter of this name.
 pub(super) fn assert_valid(constructor: &str, name: &str) {

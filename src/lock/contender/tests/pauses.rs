@@ -42,19 +42,18 @@ async fn waiter_makes_last_attempt_before_deadline() {
     assert_eq!(attempts.load(Ordering::SeqCst), before_last + 1);
 }
 
-/// Returns the number of attempts for a waiter in the last `last` of its wait of 500 ms, which is too short
-/// for a refresh. Another process holds the key.
-async fn attempts_before_deadline(backend: Slow, last: Duration) -> usize {
-    const WAIT: Duration = Duration::from_millis(500);
+/// Returns the number of attempts for a waiter in the last `last` of its wait, which is too short for a refresh.
+/// Another process holds the key.
+async fn attempts_before_deadline(backend: Slow, wait: Duration, last: Duration) -> usize {
     let attempts = Arc::clone(&backend.attempts);
     let [one, other] = [backend.clone(), backend].map(|backend| {
         let locks = LockManager::builder(backend).build();
         locks.expect("defaults")
     });
     let _guard = one.acquire("k").await.expect("free");
-    let waiter = other.acquire("k").wait(WAIT).into_future();
+    let waiter = other.acquire("k").wait(wait).into_future();
     let before = async {
-        sleep(WAIT.saturating_sub(last)).await;
+        sleep(wait.saturating_sub(last)).await;
         attempts.load(Ordering::SeqCst)
     };
     let (outcome, before) = tokio::join!(waiter, before);
@@ -68,7 +67,20 @@ async fn notified_waiter_makes_no_last_attempt() {
         has_queue: true,
         ..Slow::default()
     };
-    assert_eq!(attempts_before_deadline(backend, 2 * LAST_ATTEMPT).await, 0);
+    let attempts = attempts_before_deadline(backend, 500 * MS, 2 * LAST_ATTEMPT).await;
+    assert_eq!(attempts, 0);
+}
+
+/// The first poll would come after the deadline.
+#[tokio::test(start_paused = true)]
+async fn listener_that_polls_makes_last_attempt() {
+    let backend = Slow {
+        has_queue: true,
+        reaches_none: true,
+        ..Slow::default()
+    };
+    let attempts = attempts_before_deadline(backend, 60 * MS, 3 * LAST_ATTEMPT / 2).await;
+    assert_eq!(attempts, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,7 +90,7 @@ async fn queued_waiter_without_subscription_polls() {
         is_silent: true,
         ..Slow::default()
     };
-    let attempts = attempts_before_deadline(backend, 4 * POLL).await;
+    let attempts = attempts_before_deadline(backend, 500 * MS, 4 * POLL).await;
     assert!((3..=6).contains(&attempts), "{attempts} attempts");
 }
 

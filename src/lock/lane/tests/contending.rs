@@ -27,7 +27,7 @@ fn leave_inline(lane: &mut TestLane, in_flight: Option<u64>) -> Wakeup {
     wakeup.unwrap_or_else(|| contends(&mut effects, here()))
 }
 
-fn grant_by_task(lane: &mut TestLane, wakeup: &Wakeup, lease: u64) -> Effects {
+pub(super) fn grant_by_task(lane: &mut TestLane, wakeup: &Wakeup, lease: u64) -> Effects {
     let lease = lane.lease(lease, 100, RENEWED);
     let ((), effects) = lane.event(|lane, now, effects| {
         lane.granted(&key(), wakeup, lease, here(), now, effects);
@@ -43,7 +43,7 @@ fn begin_attempt(lane: &mut TestLane, wakeup: &Wakeup, lease: u64) -> Option<Ter
     begun.map(|(_, terms)| terms)
 }
 
-fn refuse(lane: &mut TestLane, wakeup: &Wakeup, attempt: u64, seen: Seen) -> Effects {
+pub(super) fn refuse(lane: &mut TestLane, wakeup: &Wakeup, attempt: u64, seen: Seen) -> Effects {
     let ((), effects) = lane.event(|lane, now, effects| {
         lane.refused(wakeup, refused(attempt, seen, Place::Out), now, effects);
     });

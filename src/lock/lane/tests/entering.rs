@@ -49,6 +49,27 @@ fn returning_lease_is_taken_back_until_sent() {
 }
 
 #[test]
+fn lease_taken_back_counts_in_turn() {
+    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
+    let busy = Seen::Busy(lane.now);
+    assert!(contending::refuse(&mut lane, &wakeup, 1, busy).is_empty());
+    (2..4).for_each(|ticket| lane.queue(ticket, RENEWED));
+    // Other processes wait, so the turn has three grants.
+    let mut grant = granted(contending::grant_by_task(&mut lane, &wakeup, 4));
+    assert!([2, 3].iter().all(|it| lane.lane.leave(*it).is_some()));
+    for ticket in [5, 6] {
+        lane.pass(2 * MS);
+        returns(&mut lane.release(&grant), here());
+        let Entered::Granted(next) = lane.enter(claim(ticket, RENEWED)) else {
+            panic!("taken back");
+        };
+        grant = next;
+    }
+    returns(&mut lane.release(&grant), here());
+    assert!(matches!(lane.enter(claim(7, RENEWED)), Entered::Occupied));
+}
+
+#[test]
 fn lost_lease_is_not_taken_back() {
     let (mut lane, grant) = TestLane::held(SHORT);
     lane.pass(40 * MS);

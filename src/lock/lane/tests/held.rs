@@ -114,6 +114,21 @@ fn forced_release_loses_only_observed_lease() {
     assert!(grant.is_marked_lost() && lane.lane.is_idle());
 }
 
+/// The backend has lost its data, or another process has the lease.
+#[test]
+fn suspect_lease_that_returns_is_not_granted() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    returns(&mut lane.release(&grant), here());
+    lane.lane.mark_suspect(lane.now);
+    assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
+
+    let (mut lane, _reported) = returning::keeping();
+    lane.lane.mark_suspect(lane.now);
+    // The reply may predate the loss.
+    returns(&mut lane.kept(1, 200), here());
+    assert!(!lane.is_held() && lane.take_return().is_some());
+}
+
 #[test]
 fn forced_release_of_returning_lease_grants_none() {
     // The command was sent before or after the lease was granted, or the order is unknown.

@@ -73,6 +73,7 @@ impl Model {
         if self.foreign_queue {
             return None;
         }
+        let listens = self.is_heard(lease, listens);
         let is_it = |place: &Place| matches!(place, Place::Lease { lease: it, .. } if it == lease);
         let places = &self.queue.places;
         let ahead = places.iter().position(is_it).unwrap_or(places.len());
@@ -157,6 +158,12 @@ impl Model {
         let holder = lease.clone();
         self.body = Body::Held { holder, until };
         Served::To(lease)
+    }
+
+    /// Returns `true` if the server notifies a waiter that says whether it listens.
+    pub(super) fn is_heard(&self, lease: &str, listens: bool) -> bool {
+        let counted = self.counted != Counted::Nothing;
+        listens && (!counted || self.listening.contains(manager_of(lease)))
     }
 
     pub(super) fn confirmed_within(&self, listens: bool) -> i64 {

@@ -46,7 +46,7 @@ impl Model {
         if !again && !self.foreign_queue {
             self.forget(lease);
         }
-        let idle = self.confirmed_within(listens) - self.left();
+        let idle = self.confirmed_within(self.is_heard(lease, listens)) - self.left();
         let (holder, until) = (lease.to_owned(), self.now + ttl);
         self.body = Body::Held { holder, until };
         if again {
@@ -137,7 +137,7 @@ impl Model {
             return Reply::Number(0);
         }
         let listeners = i64::try_from(self.listening.len()).unwrap() + self.others;
-        let others = match listeners - own {
+        let others = match self.others.max(listeners - own) {
             others if others > 0 => others,
             _ if self.foreign_queue => 0,
             _ => self.live(),

@@ -26,7 +26,7 @@ if not again then
   local now, queued = clock(), nil
   if left == -2 and redis.call('exists', queue) == 1 then
     pcall(function()
-      queued = wait(queue, lease, ARGV[4], now)
+      queued = wait(queue, channel, lease, ARGV[4], now)
       local turn = tonumber(redis.call('zscore', queue, '~!') or 0)
       if is_ahead(turn, now, TURN) then
         left = turn - now
@@ -44,7 +44,7 @@ if not again then
   if left ~= -2 then
     local fine, count = pcall(function()
       if queued == nil then
-        queued = wait(queue, lease, ARGV[4], now)
+        queued = wait(queue, channel, lease, ARGV[4], now)
         -- The turn was taken. A client that acquires again without a pause has to compete for the next one.
         if redis.call('zscore', queue, '~!') then
           forget(queue, '~!')
@@ -54,7 +54,7 @@ if not again then
     end)
     if fine and count then
       local passed = unpublished > 0 and -1 - passed_over or passed_over
-      return { left, count, queued, passed, fence and ARGV[4] == '!' and last_number(fence, now) or nil, CONFIRM }
+      return { left, count, queued, passed, fence and queued == 0 and last_number(fence, now) or nil, CONFIRM }
     elseif not fine then
       -- Before 7.0, an error is a text.
       refused = type(count) == 'table' and count or redis.error_reply(count)
@@ -77,7 +77,7 @@ if armed ~= 1 then
   return armed
 end
 if again then
-  local confirm = ARGV[4] == '!' and blind ~= '2' and CONFIRM or POLLED
+  local confirm = blind ~= '2' and kind_of(channel, lease, ARGV[4]) == '!' and CONFIRM or POLLED
   return { -2 - counter, left <= confirm and confirm - left or nil }
 end
 if passed_over > 0 then

@@ -2,7 +2,7 @@
 --
 -- The queue is a sorted set with these members:
 --   <lease id>    the place of a process; its score is a ticket, one above the last ticket
---   !<lease id>   the deadline of a waiter that listens, in ms of the server's clock
+--   !<lease id>   the deadline of a waiter that listens at this server, in ms of the server's clock
 --   ?<lease id>   the deadline of a waiter that polls, counted from its next attempt
 --   ~             the place of the clients that listen outside the queue: Redisson, older versions
 --   ~!            the end of their turn
@@ -122,9 +122,18 @@ local function enter(queue, member, ...)
   end
   return true
 end
--- Enters a lease, or refreshes its deadline. `kind` is '!' or '?'. Returns the time in ms until the next attempt of
--- a waiter that polls, 0 for one that listens, or false if the server refuses.
-local function wait(queue, lease, kind, now)
+local function own_channel(channel, lease)
+  return channel .. '%' .. string.sub(lease, 1, 36)
+end
+-- Returns '!' for a waiter that listens at this server, otherwise '?'. Every `contend` decides it again: a waiter
+-- that listens at a replica polls, since this server does not count its subscription.
+local function kind_of(channel, lease, kind)
+  return kind == '!' and (blind == '2' or is_heard(own_channel(channel, lease))) and '!' or '?'
+end
+-- Enters a lease, or refreshes its deadline. `kind` is '!' for a waiter that says it listens. Returns the time in ms
+-- until the next attempt of a waiter that polls, 0 for one that listens, or false if the server refuses.
+local function wait(queue, channel, lease, kind, now)
+  kind = kind_of(channel, lease, kind)
   local ticket = redis.call('zscore', queue, lease)
   local ahead = kind == '?' and redis.call('zcount', queue, '-inf', ticket and '(' .. ticket or '1e12')
   local again = ahead and pace(ahead) or 0
@@ -192,11 +201,11 @@ local function transfer(body, queue, channel, now, own, outside)
         end
         asleep = asleep or lease
       else
-        local own_channel = channel .. '%' .. string.sub(lease, 1, 36)
+        local own = own_channel(channel, lease)
         if blind == '2' then
-          return give(body, queue, lease, POLLED, others, own_channel)
-        elseif is_heard(own_channel) then
-          return give(body, queue, lease, CONFIRM, others, own_channel)
+          return give(body, queue, lease, POLLED, others, own)
+        elseif is_heard(own) then
+          return give(body, queue, lease, CONFIRM, others, own)
         end
       end
     end

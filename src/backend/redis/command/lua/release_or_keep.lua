@@ -18,7 +18,8 @@ end
 blind = ARGV[9] ~= '0' and ARGV[9]
 fence = not blind and KEYS[2]
 local now, all, ours = clock(), listeners(ARGV[3])
-local others = all - ARGV[4]
+-- If the caller listens at a replica, `all` does not include its own subscribers.
+local others = math.max(all - ARGV[4], all - ours)
 if others <= 0 and KEYS[3] and redis.call('exists', KEYS[3]) == 1 then
   local fine, queued = pcall(live, KEYS[3], now)
   others = fine and queued or 0
@@ -32,7 +33,7 @@ if others > 0 then
     end
     local to = free(KEYS[1], KEYS[3], ARGV[3], false, all > ours)
     local fine, queued = pcall(function()
-      return ARGV[7] ~= '' and wait(KEYS[3], ARGV[7], ARGV[8], now)
+      return ARGV[7] ~= '' and wait(KEYS[3], ARGV[3], ARGV[7], ARGV[8], now)
     end)
     return { others, to, fine and queued and 1 or 0 }
   end

@@ -92,7 +92,9 @@ impl Checkout {
     /// Returns the error of a missing reply, and undoes the acquire, which may still be granted.
     pub(super) fn silent(self, undo: Undo<'_>, asking: bool, waited: Duration) -> CommandError {
         self.connection.mark_suspect(&self.shared);
-        self.settle((undo.commands)(), asking, undo.limit + waited);
+        // Longer, and acquires without a reply would take every checkout.
+        let limit = undo.limit.min(self.connection.probe_limit());
+        self.settle((undo.commands)(), asking, limit + waited);
         CommandError::Died(BackendError::unknown(Cause::NoReply(waited)))
     }
 }

@@ -12,7 +12,7 @@ const ABOUT: usize = 50;
 impl Run {
     /// Repeats releases of the load after its end, while other owners hold the keys. Returns the number of
     /// replies, and whether each server with such keys replied to some.
-    pub(super) fn release_again(&self) -> (usize, bool) {
+    pub(super) fn duplicate_releases(&self) -> (usize, bool) {
         let (mut all, mut everywhere) = (0, true);
         for server in self.store.servers() {
             let monitors = self.monitors.iter();
@@ -23,7 +23,7 @@ impl Run {
             let some = releases
                 .iter()
                 .step_by(releases.len().div_ceil(ABOUT).max(1));
-            let outcomes: Vec<_> = some.filter_map(|it| self.again(server, it)).collect();
+            let outcomes: Vec<_> = some.filter_map(|it| self.duplicate(server, it)).collect();
             let answered = outcomes.iter().filter(|answered| **answered).count();
             all += answered;
             everywhere &= answered > 0 || outcomes.is_empty();
@@ -33,7 +33,7 @@ impl Run {
 
     /// Returns `true` if the server replied. The release must not have taken effect. A restarted server
     /// rejects a script that it does not have. Returns `None` if the slot has moved.
-    fn again(&self, server: &RedisServer, release: &Release) -> Option<bool> {
+    fn duplicate(&self, server: &RedisServer, release: &Release) -> Option<bool> {
         let Release { args, keys } = release;
         let taken = |key: &String| server.command(&["HSET", key, "somebody else", "1"]).is_ok();
         if !keys.iter().all(taken) {

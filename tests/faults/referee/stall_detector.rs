@@ -11,16 +11,16 @@ const USUAL: Duration = Duration::from_millis(2);
 
 /// A task that sleeps for two milliseconds at a time, and the delays of its wake-ups.
 #[derive(Clone, Default)]
-pub(crate) struct Canary {
+pub(crate) struct StallDetector {
     /// The spans from a sleep to a late wake-up. The runtime may have stalled for any part of a span.
     late: Arc<Mutex<Vec<(Instant, Instant)>>>,
 }
 
-impl Canary {
+impl StallDetector {
     /// Starts the task in the current runtime, which also ends it.
     pub(crate) fn start() -> Self {
-        let canary = Self::default();
-        let late = Arc::clone(&canary.late);
+        let stall_detector = Self::default();
+        let late = Arc::clone(&stall_detector.late);
         drop(tokio::spawn(async move {
             loop {
                 let asleep = Instant::now();
@@ -32,7 +32,7 @@ impl Canary {
                 }
             }
         }));
-        canary
+        stall_detector
     }
 
     /// Returns for how long between two moments due tasks may not have run.

@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// An end that was read during a stall of the process is not evidence.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-pub(crate) struct Grip {
+pub(crate) struct CheckedGuard {
     referee: Arc<Referee>,
     holds: Range<usize>,
     /// `None` if another process releases the lock.
@@ -26,7 +26,7 @@ pub(crate) struct Grip {
     control: JoinHandle<()>,
 }
 
-impl Grip {
+impl CheckedGuard {
     pub(super) fn new(
         referee: Arc<Referee>,
         holds: Range<usize>,
@@ -175,7 +175,7 @@ async fn control(referee: Arc<Referee>, holds: Range<usize>, held: Held) {
     }
 }
 
-impl Deref for Grip {
+impl Deref for CheckedGuard {
     type Target = Held;
 
     fn deref(&self) -> &Held {
@@ -183,7 +183,7 @@ impl Deref for Grip {
     }
 }
 
-impl Drop for Grip {
+impl Drop for CheckedGuard {
     fn drop(&mut self) {
         // The guard is dropped after this.
         if !self.ends() {

@@ -1,0 +1,42 @@
+//! Several runtimes in one process.
+
+use std::time::{Duration, Instant};
+
+use tokio::runtime::{Builder, Runtime};
+
+use super::world::Nodes;
+use crate::support::simulated::Fault;
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Both runtimes leave a release to repeat, and the first one then idles.
+#[test]
+fn idle_runtime_stops_no_repeated_release_of_others() {
+    let (idles, runs) = (runtime(), runtime());
+    let world = runs.block_on(Nodes::used(3));
+    let locks = world.manager();
+    let site = &world.sites[0];
+    let leave = async |key: &'static str| {
+        let guard = locks.acquire(key).await.unwrap();
+        // The vote of this node may come after the grant.
+        while !site.holds(key).await {
+            tokio::task::yield_now().await;
+        }
+        site.fail(Fault::Refused);
+        guard.release().await.unwrap();
+        assert!(site.holds(key).await);
+    };
+    idles.block_on(leave("of the idle runtime"));
+    site.fail(None);
+    runs.block_on(async {
+        leave("a").await;
+        site.fail(None);
+        let start = Instant::now();
+        while site.holds("a").await {
+            assert!(start.elapsed() < Duration::from_secs(2), "not released");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}

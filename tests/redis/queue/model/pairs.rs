@@ -1,0 +1,54 @@
+//! The renewals, and the scripts with two keys: each is one step on both locks.
+
+use super::{Body, Model, Reply};
+
+impl Model {
+    pub(crate) fn renew(&mut self, lease: &str, ttl: i64) -> Reply {
+        if self.body == Body::Foreign {
+            return Reply::Error;
+        }
+        match &mut self.body {
+            Body::Held { holder, until } if holder == lease => {
+                *until = (*until).max(self.now + ttl);
+                Reply::Number(1)
+            }
+            _ => Reply::Number(0),
+        }
+    }
+
+    /// Acquires both locks under these leases, as far as they are free. With memory full, none is granted.
+    pub(crate) fn acquire_both(
+        locks: [&mut Self; 2],
+        leases: &[String; 2],
+        ttl: i64,
+    ) -> [Reply; 2] {
+        let mut may_grow = None;
+        let [one, other] = locks;
+        [(one, &leases[0]), (other, &leases[1])].map(|(lock, lease)| {
+            if lock.body == Body::Foreign {
+                return Reply::Error;
+            }
+            if lock.body != Body::Free && !lock.holds(lease) {
+                return Reply::Outside(lock.left());
+            }
+            if !*may_grow.get_or_insert_with(|| lock.may_grow()) {
+                return Reply::Error;
+            }
+            let (holder, until) = (lease.clone(), lock.now + ttl);
+            lock.body = Body::Held { holder, until };
+            Reply::Granted(0)
+        })
+    }
+
+    /// Applies a script that removes fields of both locks, and then needs no free memory.
+    pub(crate) fn both(
+        locks: [&mut Self; 2],
+        leases: &[String; 2],
+        script: impl Fn(&mut Self, &str) -> Reply,
+    ) -> [Reply; 2] {
+        let [one, other] = locks;
+        let first = script(one, &leases[0]);
+        other.dirty |= one.dirty;
+        [first, script(other, &leases[1])]
+    }
+}

@@ -1,0 +1,130 @@
+//! Deadlines, turns, bounds, and a free key.
+
+use tokio::time::sleep;
+
+use super::{assert_finds, assert_finds_in, item, lease};
+use crate::plan::{Acquire, Actor, Command, Plan, Wait};
+use crate::tests::{acquire, plan};
+use crate::violation::Invariant;
+use crate::wire::key;
+
+fn waits_forever() -> Acquire {
+    Acquire {
+        wait: Wait::Forever,
+        ..acquire()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn checker_finds_waiter_beyond_deadline() {
+    assert_finds(Invariant::Deadline, async |history, fault| {
+        // Otherwise the key is free for too long.
+        history.renewed_guard(1).await;
+        history.environment.acquire_starts(0, 0, &acquire(), None);
+        history.advance(if fault { 1_100 } else { 1_000 }).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn checker_finds_owner_waiting_beside_own_guard() {
+    assert_finds(Invariant::Reentry, async |history, fault| {
+        history.renewed_guard(0).await;
+        let owner = history.seen().guards[0].owner;
+        let other = history.managers[0].new_owner();
+        let owner = if fault { owner } else { other };
+        history
+            .environment
+            .acquire_starts(0, 0, &waits_forever(), Some(owner));
+        history.advance(50).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn checker_finds_overtaken_waiter() {
+    assert_finds(Invariant::Order, async |history, fault| {
+        let first = (history.environment).acquire_starts(0, 0, &waits_forever(), None);
+        if !fault {
+            history.environment.acquire_ends(first, String::new);
+        }
+        history.renewed_guard(0).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn checker_finds_place_left_by_waiting_process() {
+    let plan = Plan {
+        queue: true,
+        ..plan()
+    };
+    assert_finds_in(plan, Invariant::Order, async |history, fault| {
+        (history.send(1, Command::Acquire, item(lease(2, 1), 60_000))).await;
+        history
+            .environment
+            .acquire_starts(0, 0, &waits_forever(), None);
+        history.advance(1).await;
+        (history.send(0, Command::Contend, item(lease(1, 1), 3_000))).await;
+        let again = if fault { lease(1, 2) } else { lease(1, 1) };
+        (history.send(0, Command::Contend, item(again, 3_000))).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn checker_finds_more_waiters_than_bound() {
+    let mut plan = plan();
+    plan.managers[0].max_waiters = 1;
+    for start in 0..2 {
+        plan.actors.push(Actor {
+            manager: 0,
+            runtime: 0,
+            start,
+            steps: Vec::new(),
+        });
+    }
+    assert_finds_in(plan, Invariant::Bounds, async |history, fault| {
+        history.renewed_guard(0).await;
+        let waiters = (0..1 + usize::from(fault)).map(|_| {
+            let waiter = history.managers[0].acquire(key(0)).wait_forever();
+            Box::pin(waiter.into_future())
+        });
+        let mut waiters: Vec<_> = waiters.collect();
+        for waiter in &mut waiters {
+            assert!(futures_util::poll!(waiter).is_pending());
+        }
+        history.observe();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn checker_finds_waiter_of_free_key() {
+    assert_finds(Invariant::Progress, async |history, fault| {
+        if !fault {
+            history.renewed_guard(1).await;
+        }
+        // What may have happened before the start would explain a delay.
+        sleep(std::time::Duration::from_secs(2)).await;
+        history
+            .environment
+            .acquire_starts(0, 0, &waits_forever(), None);
+        history.observe();
+        history.advance(150).await;
+    })
+    .await;
+}
+
+/// Without a notification, the waiter attempts after the backstop.
+#[tokio::test(start_paused = true)]
+async fn checker_finds_waiter_beyond_backstop() {
+    let mut plan = plan();
+    plan.messages.late = 100;
+    assert_finds_in(plan, Invariant::Progress, async |history, fault| {
+        (history.environment).acquire_starts(0, 0, &waits_forever(), None);
+        history.observe();
+        history.advance(if fault { 1_300 } else { 1_200 }).await;
+    })
+    .await;
+}
