@@ -39,7 +39,7 @@ where
 /// The grant, and two extensions: `Held`, and the owner with the scope.
 // Time is paused: a watchdog that finds no lock drops its index, which then grows again.
 #[tokio::test(start_paused = true)]
-async fn layer_allocates_three_times_a_request() {
+async fn request_in_layer_allocates_three_times() {
     let locks = LockManager::in_memory();
     let layered = || LockLayer::by_path(locks.clone()).layer(service_fn(handler));
     // Tables grow, and the next request reuses what the last one left.
