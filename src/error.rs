@@ -9,6 +9,20 @@ type Source = Arc<dyn std::error::Error + Send + Sync>;
 /// An error from acquiring or releasing a lock.
 ///
 /// A busy lock and an unavailable backend have different kinds: see [`Error::kind`] and the predicates.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_lock::Error> {
+/// use tower_lock::{ErrorKind, LockManager};
+///
+/// let locks = LockManager::in_memory();
+/// let _guard = locks.acquire("order:42").await?;
+/// let error = locks.acquire("order:42").no_wait().await.unwrap_err();
+/// assert!(error.is_busy());
+/// assert_eq!(error.kind(), ErrorKind::Busy);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Error {
     repr: Box<Repr>,
@@ -219,6 +233,14 @@ pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 /// The error of an invalid setting. Its text names the setting, the problem and the bounds, and contains no password.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_lock::{LockManager, Memory};
+///
+/// let error = LockManager::builder(Memory::new()).watchdog_timeout(Duration::ZERO).build().unwrap_err();
+/// assert_eq!(error.field(), "watchdog_timeout");
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("invalid `{field}`: {problem}")]
 pub struct ConfigError {
@@ -242,6 +264,17 @@ impl ConfigError {
 }
 
 /// The error of [`LockManager::connect`](crate::LockManager::connect).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_lock::ConnectError> {
+/// use tower_lock::{ConnectError, LockManager};
+///
+/// let error = LockManager::connect("mysql://127.0.0.1").await.unwrap_err();
+/// assert!(matches!(error, ConnectError::Config(_)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {

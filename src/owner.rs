@@ -14,6 +14,20 @@ use uuid::Uuid;
 /// task id, because a Tokio task migrates between threads and one thread runs many requests. It travels
 /// explicitly: in the extensions of the request, or through [`Acquire::owner`](crate::Acquire::owner). Two
 /// requests on one thread are two owners.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_lock::Error> {
+/// use tower_lock::LockManager;
+///
+/// let locks = LockManager::in_memory();
+/// let outer = locks.acquire("order:42").await?;
+/// let inner = locks.acquire("order:42").owner(outer.owner()).await?;
+/// assert_eq!((inner.owner(), inner.hold_count()), (outer.owner(), 2));
+/// assert!(locks.acquire("order:42").no_wait().await.unwrap_err().is_busy());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
     manager: Uuid,

@@ -77,7 +77,6 @@
 //! `db.system.name`, `db.operation.name`, `db.stored_procedure.name` with the name of the script,
 //! `db.operation.batch.size` of a call for several locks, `server.address`, `server.port`, `error.type`, and
 //! `db.response.status_code` if the server rejects the call. Calls that undo an acquire without a reply have no span.
-//!
 //! The targets of these events and spans begin with `tower_lock`, unless the table names another one.
 //!
 //! No event contains a key, an owner or a password. To find out which keys are busy, log the path of requests that
@@ -124,11 +123,9 @@
 //! # Release a key by hand
 //!
 //! [`force_release`](crate::LockManager::force_release) releases a key from any owner. Its guard is then lost, and the
-//! next waiter acquires the key. Use it only if the holder cannot write any more, or if the storage checks
-//! [fencing tokens](super::fencing). A `DEL` in Redis has the same effect, but notifies no waiter: waiters then attempt
-//! within about 1 s.
-//!
-//! [`force_release_held_by`](crate::LockManager::force_release_held_by) releases only the owner that
+//! next waiter acquires the key. Use it only if the holder cannot write any more, or if the storage checks [fencing
+//! tokens](super::fencing). A `DEL` in Redis has the same effect, but notifies no waiter: waiters then attempt within
+//! about 1 s. [`force_release_held_by`](crate::LockManager::force_release_held_by) releases only the owner that
 //! [`inspect`](crate::LockManager::inspect) returned. The [dashboard](#dashboard) uses it, if you allow that.
 //!
 //! # Shut down
@@ -224,10 +221,8 @@
 //!
 //! Each page shows one process and names it. Behind a load balancer, pin the session to one process: the page warns if
 //! another one replies. For all processes together, use the metrics. Only *Look up a key* and a forced release see the
-//! whole backend.
-//!
-//! The page shows a key as it is named in the backend. Control, direction and invisible characters are shown as `\u202e`,
-//! and a backslash as two.
+//! whole backend. The page shows a key as it is named in the backend. Control, direction and invisible characters are
+//! shown as `\u202e`, and a backslash as two.
 //!
 //! ## Protect it
 //!

@@ -9,6 +9,13 @@ pub(super) const MAX_KEYS: usize = 16;
 ///
 /// Its text is the `detail` of the response that the client receives, unless the program is wrong. The text
 /// contains no value of the request.
+///
+/// ```
+/// use tower_lock::{InvalidKey, LockKey};
+///
+/// let key = LockKey::from_parts(["account", ""]);
+/// assert_eq!(key.validate(), Err(InvalidKey::EmptyPart { index: 1 }));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidKey {

@@ -5,11 +5,19 @@ use std::fmt;
 use super::invalid::{InvalidKey, MAX_KEYS};
 use super::lock_key::LockKey;
 
-/// The keys of one acquire: sorted, without duplicates, taken all or none.
+/// The keys of one acquire: sorted, without duplicates, acquired all or none.
 ///
-/// Sorted, so that two acquires that share keys can never wait for each other in a circle.
-/// At least one key and at most [`LockKeys::MAX`]; otherwise the acquire fails with
+/// Every acquire locks its keys in this order, so two acquires that share keys do not wait for each other in a
+/// circle. There is at least one key, and there are at most [`LockKeys::MAX`]. Otherwise the acquire fails with
 /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey).
+///
+/// ```
+/// use tower_lock::{LockKey, LockKeys};
+///
+/// let [alice, bob] = ["alice", "bob"].map(|id| LockKey::from_parts(["account", id]));
+/// let keys = LockKeys::from([bob.clone(), alice.clone(), bob.clone()]);
+/// assert_eq!(keys.as_slice(), [alice, bob]);
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct LockKeys {
     keys: Keys,

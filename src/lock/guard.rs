@@ -254,6 +254,20 @@ impl LockGuard {
     /// Completes at once if the owner has another hold, or if the lock was handed off to the next waiter
     /// of this process. This call is optional: dropping the guard also releases the lock.
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_lock::Error> {
+    /// use tower_lock::LockManager;
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let guard = locks.acquire("order:42").await?;
+    /// // An error shows that another owner may have held the lock: the work may have to be undone.
+    /// guard.release().await?;
+    /// assert!(!locks.is_locked("order:42").await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Returns [`Lost`](ErrorKind::Lost) if the lock was lost before, so another owner may have held it

@@ -135,6 +135,27 @@ impl Held {
 
     /// Completes when the lock is lost, before its lease can expire in the backend. Never completes if the
     /// lock is released first.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_lock::Error> {
+    /// use tower_lock::LockManager;
+    ///
+    /// async fn report() -> Option<&'static str> {
+    ///     Some("done")
+    /// }
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let guard = locks.acquire("report").await?;
+    /// // Outside of a layer, the program stops its work itself.
+    /// let outcome = tokio::select! {
+    ///     outcome = report() => outcome,
+    ///     () = guard.lost() => None,
+    /// };
+    /// assert_eq!(outcome, Some("done"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lost(&self) -> Lost {
         Lost::new(self.grants.clone())
     }

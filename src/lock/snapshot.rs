@@ -11,6 +11,20 @@ use crate::backend::Holder;
 
 /// The numbers of locks and waiters of one manager, for metrics and tests. Possibly outdated when it
 /// is read.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_lock::Error> {
+/// use tower_lock::LockManager;
+///
+/// let locks = LockManager::in_memory();
+/// let guard = locks.acquire("order:42").await?;
+/// assert_eq!(locks.snapshot().held, 1);
+/// guard.release().await?;
+/// assert!(locks.snapshot().is_idle());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Snapshot {
@@ -50,6 +64,20 @@ impl Snapshot {
 }
 
 /// The holder of a key.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_lock::Error> {
+/// use tower_lock::LockManager;
+///
+/// let locks = LockManager::in_memory();
+/// let guard = locks.acquire("order:42").await?;
+/// let info = locks.inspect("order:42").await?.expect("the lock is held");
+/// assert_eq!(info.owner, guard.owner().to_string());
+/// assert_eq!((info.hold_count, info.waiters), (1, 0));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockInfo {
