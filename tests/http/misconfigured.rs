@@ -212,7 +212,7 @@ fn impossible_parameter_name_panics() {
         let layer = std::panic::AssertUnwindSafe(layer);
         std::panic::catch_unwind(layer).is_err()
     };
-    for name in ["", "{id}", "*path", "{*path}", "a/b"] {
+    for name in ["", ":id", "{id}", "*path", "{*path}", "a/b"] {
         let param = || drop(LockLayer::by_path_param(locks(), name));
         let parsed = || drop(LockLayer::by_path_param_as::<u64>(locks(), name));
         let several = || drop(LockLayer::by_path_params(locks(), ["id", name]));

@@ -16,8 +16,8 @@ pub(super) fn source(name: &str) -> Source<'_> {
 /// Panics if no route can have a parameter of this name.
 pub(super) fn assert_valid(constructor: &str, name: &str) {
     assert!(
-        !name.is_empty() && !name.contains(['{', '}', '*', '/']),
-        "`LockLayer`: invalid `{constructor}`: name the parameter as in `Path`, without braces and `*`"
+        !name.is_empty() && !name.starts_with(':') && !name.contains(['{', '}', '*', '/']),
+        "`LockLayer`: invalid `{constructor}`: name the parameter as in `Path`, without `:`, braces and `*`"
     );
 }
 
