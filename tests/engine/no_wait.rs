@@ -211,3 +211,28 @@ async fn no_wait_during_abandoned_attempt_acquires_free_key() {
     let guard = in_time(&here).await.unwrap();
     assert!(guard.is_held());
 }
+
+/// The first waiter of the other process has the next turn.
+#[tokio::test(start_paused = true)]
+async fn no_wait_while_lane_yields_ends_in_time() {
+    let wire = Simulated::new(MS);
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
+    for hangs in [false, true] {
+        let held = here.acquire("k").await.unwrap();
+        let waiter = queued(&there).await;
+        held.release().await.unwrap();
+        if hangs {
+            hang(&wire);
+        }
+        let before = wire.sent(Command::Acquire);
+        let error = in_time(&here).await.unwrap_err();
+        let kind = if hangs {
+            ErrorKind::Unavailable
+        } else {
+            ErrorKind::Busy
+        };
+        assert_eq!(error.kind(), kind);
+        assert_eq!(wire.sent(Command::Acquire), before + 1);
+        drop(waiter.await.unwrap().release().await);
+    }
+}

@@ -123,6 +123,10 @@ fn acquire() -> AcquireRequest {
     AcquireRequest::new(key(), lease(), Duration::from_secs(1))
 }
 
+fn contend() -> ContendRequest {
+    ContendRequest::new(key(), lease(), Duration::from_secs(1), true)
+}
+
 fn keep() -> KeepRequest {
     KeepRequest::new(key(), lease(), Duration::from_secs(1))
 }
@@ -135,6 +139,11 @@ async fn renew_three(flaw: Flaw) -> Vec<Result<Renewed, BackendError>> {
 async fn release_three(flaw: Flaw) -> Vec<Result<Released, BackendError>> {
     let leases = vec![Release::new(key(), lease()); 3];
     ErasedBackend::release(Flawed::new(flaw), leases).await
+}
+
+async fn leave_three(flaw: Flaw) -> Vec<Result<Released, BackendError>> {
+    let leases = vec![Release::new(key(), lease()); 3];
+    ErasedBackend::leave(Flawed::new(flaw), leases).await
 }
 
 fn is_unknown<T>(outcome: &Result<T, BackendError>) -> bool {
@@ -171,11 +180,15 @@ async fn panicking_commands_are_unknown() {
         let new = || Flawed::new(flaw);
         let renewed = renew_three(flaw).await;
         let released = release_three(flaw).await;
-        assert_eq!((renewed.len(), released.len()), (3, 3));
+        let left = leave_three(flaw).await;
+        assert_eq!((renewed.len(), released.len(), left.len()), (3, 3, 3));
         assert!(renewed.iter().all(is_unknown), "{renewed:?}");
         assert!(released.iter().all(is_unknown), "{released:?}");
+        assert!(left.iter().all(is_unknown), "{left:?}");
         let acquired = ErasedBackend::try_acquire(new(), acquire()).await;
         assert!(is_unknown(&acquired), "{acquired:?}");
+        let contended = ErasedBackend::contend(new(), contend()).await;
+        assert!(is_unknown(&contended), "{contended:?}");
         let kept = ErasedBackend::release_or_keep(new(), keep()).await;
         assert!(is_unknown(&kept), "{kept:?}");
         let extended = ErasedBackend::extend(new(), keep()).await;
