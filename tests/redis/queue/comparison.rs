@@ -231,8 +231,8 @@ impl Comparison {
             let more = match &reply {
                 Reply::Kept => 7,
                 Reply::Each(replies) => {
-                    let granted = |it: &&Box<Reply>| ***it == Reply::Granted(0);
-                    i64::try_from(replies.iter().filter(granted).count()).unwrap() - 1
+                    let granted = replies.iter().filter(|it| ***it == Reply::Granted(0));
+                    i64::try_from(granted.count()).unwrap() - 1
                 }
                 _ => 0,
             };
