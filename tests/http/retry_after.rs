@@ -115,7 +115,9 @@ async fn retry_after_is_close_to_when_retry_succeeds() {
                 let seen = under(load).await;
                 assert!(seen.len() >= MIN_REJECTIONS, "{load:?}: {}", seen.len());
                 let said = median(seen.iter().map(|seen| seen.said).collect());
-                let served = median(seen.iter().map(|seen| seen.served).collect());
+                // Of several processes, one serves its waiters soon and the others after its turn. A median would be
+                // one of the two times.
+                let served = seen.iter().map(|seen| seen.served).sum::<Duration>() / seen.len() as u32;
                 let is_close = said <= (2 * served).max(served + SECOND)
                     && served <= (2 * said).max(said + SECOND);
                 let line = format!("{load:?}: said {said:?}, served {served:?}, {}", seen.len());

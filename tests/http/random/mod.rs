@@ -49,7 +49,6 @@ impl Counts {
     fn assert_varied(&self) {
         for (by, [locked, passed, rejected, abandoned]) in ALL.iter().zip(self.0) {
             let line = format!("{by:?}: {:?}", [locked, passed, rejected, abandoned]);
-            println!("{line}");
             assert!(locked > 300, "{line}");
             assert!(rejected > 300, "{line}");
             assert_eq!(passed > 300, by.can_pass(), "{line}");

@@ -195,7 +195,7 @@ async fn client(address: SocketAddr, client: usize, requests: Requests) {
         .unwrap();
     requests.reached(client, last).await;
     match last {
-        Point::InBody if client % 4 == 0 => read_until(&mut connection, "\r\n\r\n").await,
+        Point::InBody if client.is_multiple_of(4) => read_until(&mut connection, "\r\n\r\n").await,
         Point::InBody => read_until(&mut connection, "frame").await,
         Point::Complete => read_until(&mut connection, "\r\n0\r\n\r\n").await,
         _ => {}

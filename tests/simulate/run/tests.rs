@@ -54,9 +54,10 @@ async fn checker_finds_key_left_behind() {
             listens: false,
             next: None,
         };
-        let mut store = simulation.environment.store.lock().unwrap();
-        store.execute(Command::Acquire, &item, 0, 0);
-        drop(store);
+        {
+            let mut store = simulation.environment.store.lock().unwrap();
+            store.execute(Command::Acquire, &item, 0, 0);
+        }
         assert_eq!(invariant(&simulation.run().await), expected);
     }
 }
