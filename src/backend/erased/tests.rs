@@ -96,6 +96,14 @@ impl Backend for Flawed {
         self.call(Ok(ForceReleased::NotHeld))
     }
 
+    fn force_release_held_by(
+        &self,
+        _: &LockKey,
+        _: &str,
+    ) -> impl Future<Output = Result<ForceReleased, BackendError>> + Send {
+        self.call(Ok(ForceReleased::NotHeld))
+    }
+
     fn immediate(&self) -> Option<&dyn Immediate> {
         Some(self)
     }
@@ -196,6 +204,9 @@ async fn panicking_commands_are_unknown() {
         let holder = ErasedBackend::inspect(new(), key()).await;
         assert!(is_unknown(&holder), "{holder:?}");
         let freed = ErasedBackend::force_release(new(), key()).await;
+        assert!(is_unknown(&freed), "{freed:?}");
+        let holder = "holder".to_owned();
+        let freed = ErasedBackend::force_release_held_by(new(), key(), holder).await;
         assert!(is_unknown(&freed), "{freed:?}");
     }
 }
