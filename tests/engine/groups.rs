@@ -32,7 +32,7 @@ impl Groups {
     async fn send(&self, key: &LockKey) {
         sleep(MS).await;
         if self.hangs.load(Ordering::SeqCst) && self.group(key) == 0 {
-            pending().await
+            pending::<()>().await;
         }
     }
 }

@@ -30,6 +30,14 @@ struct Seen {
     served: Duration,
 }
 
+impl Seen {
+    /// Within a factor of 2, or 1 s, whichever is more.
+    fn is_close(self) -> bool {
+        let Self { said, served } = self;
+        said <= (2 * served).max(served + SECOND) && served <= (2 * said).max(said + SECOND)
+    }
+}
+
 async fn client(
     locks: LockManager,
     load: Load,
@@ -94,11 +102,20 @@ async fn under(load: Load) -> Vec<Seen> {
 /// The fewest rejections that are a measurement of a load.
 const MIN_REJECTIONS: usize = 10;
 
-fn median(mut values: Vec<Duration>) -> Duration {
-    values.sort();
-    values[values.len() / 2]
+fn medians(seen: &[Seen]) -> Seen {
+    let median = |of: fn(&Seen) -> Duration| {
+        let mut values: Vec<_> = seen.iter().map(of).collect();
+        values.sort();
+        values[values.len() / 2]
+    };
+    Seen {
+        said: median(|seen| seen.said),
+        served: median(|seen| seen.served),
+    }
 }
 
+/// Of several processes, one serves its waiters soon and the others after its turn, about equally often. The median
+/// of the times is then one or the other, so half of the rejections may be close as well.
 #[tokio::test(start_paused = true)]
 async fn retry_after_is_close_to_when_retry_succeeds() {
     let mut wrong = Vec::new();
@@ -114,14 +131,9 @@ async fn retry_after_is_close_to_when_retry_succeeds() {
                 };
                 let seen = under(load).await;
                 assert!(seen.len() >= MIN_REJECTIONS, "{load:?}: {}", seen.len());
-                let said = median(seen.iter().map(|seen| seen.said).collect());
-                // Of several processes, one serves its waiters soon and the others after its turn. A median would be
-                // one of the two times.
-                let served = seen.iter().map(|seen| seen.served).sum::<Duration>() / seen.len() as u32;
-                let is_close = said <= (2 * served).max(served + SECOND)
-                    && served <= (2 * said).max(said + SECOND);
-                let line = format!("{load:?}: said {said:?}, served {served:?}, {}", seen.len());
-                println!("{line}");
+                let close = seen.iter().filter(|seen| seen.is_close()).count();
+                let line = format!("{load:?}: {close} of {}", seen.len());
+                let is_close = 2 * close >= seen.len() || medians(&seen).is_close();
                 if !is_close {
                     wrong.push(line);
                 }

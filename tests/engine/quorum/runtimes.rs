@@ -1,8 +1,9 @@
 //! Several runtimes in one process.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::Instant;
 
 use super::world::Nodes;
 use crate::support::simulated::Fault;
