@@ -69,6 +69,10 @@ pub struct Record {
     /// Until when the store may hold it, by the commands that were sent.
     pub longest: Time,
     pub release_sent: bool,
+    /// Whether a guard had it. Others, of unknown fate, are released more than once.
+    pub granted: bool,
+    /// Whether its process knows that a release has ended it.
+    pub ended: bool,
     /// When a command of its process released it.
     pub released: Option<Time>,
     /// Whether a release did not find it.
@@ -190,6 +194,8 @@ impl Store {
             valid_until: Time::MIN,
             longest: now,
             release_sent: false,
+            granted: false,
+            ended: false,
             released: None,
             found_absent: false,
             broken: false,
@@ -198,8 +204,27 @@ impl Store {
         });
         record.longest = record.longest.max(now + item.ttl);
         match command {
-            Command::Acquire | Command::Contend => record.home = runtime,
+            Command::Acquire | Command::Contend => {
+                record.home = runtime;
+                record.ended = false;
+            }
             Command::Release | Command::Leave => record.release_sent = true,
+            _ => {}
+        }
+    }
+
+    /// Takes note of the outcome of a command that reached its process, or of its failure.
+    pub fn answered(&mut self, command: Command, lease: Option<LeaseId>, outcome: Option<Outcome>) {
+        let Some(record) = lease.and_then(|lease| self.records.get_mut(&lease)) else {
+            return;
+        };
+        match outcome {
+            Some(Outcome::Released { .. } | Outcome::Transferred) => record.ended = true,
+            Some(Outcome::NotHeld) if !matches!(command, Command::Renew | Command::Extend) => {
+                record.ended = true;
+            }
+            // A late reply or none, after which the process cannot know.
+            Some(Outcome::Renewed | Outcome::Kept { .. }) | None => record.ended = false,
             _ => {}
         }
     }

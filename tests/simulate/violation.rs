@@ -20,6 +20,8 @@ pub enum Invariant {
     RenewedAfterRelease,
     /// I9: no renewal for a lost guard.
     RenewedAfterLoss,
+    /// I14: a release that was answered is not sent again.
+    ReleasedTwice,
     /// I10: nothing is left behind.
     LeftBehind,
     /// I11: first come, first served, and a process that waits keeps its place.

@@ -44,6 +44,7 @@ fn item(key: &LockKey, lease: Option<LeaseId>, ttl: Duration) -> Item {
 
 impl Wire {
     async fn call(&self, command: Command, items: Vec<Item>) -> Vec<Result<Outcome, BackendError>> {
+        let leases: Vec<_> = items.iter().map(|item| item.lease).collect();
         let count = items.len();
         let deadline = Instant::now() + duration(RESPONSE_TIMEOUT);
         let reply = self.environment.send(self.manager, command, items);
@@ -56,6 +57,10 @@ impl Wire {
             }
             Err(_) => vec![Err(Failure::Unknown); count],
         };
+        for (lease, outcome) in leases.into_iter().zip(&reply) {
+            let mut store = self.environment.store.lock().unwrap();
+            store.answered(command, lease, outcome.ok());
+        }
         let error = |failure| match failure {
             Failure::Refused => BackendError::refused(BackendErrorKind::Unavailable, "refused"),
             Failure::Unknown => BackendError::unknown("no reply"),

@@ -17,7 +17,7 @@ const CALM: usize = 12;
 const POLLS: usize = 60;
 
 impl Environment {
-    /// I8, I9, I11, I15: before a command is sent for one key.
+    /// I8, I9, I11, I14, I15: before a command is sent for one key.
     pub fn check_command(&self, manager: usize, command: Command, item: &Item, now: Time) {
         let mut seen = self.seen.lock().unwrap();
         let seen = &mut *seen;
@@ -25,9 +25,21 @@ impl Environment {
             seen.forced.insert(item.key, now);
         }
         let Some(lease) = item.lease else { return };
+        let record = self.store.lock().unwrap().records.get(&lease).cloned();
+        // A message of an earlier transfer may lead to a leave at any time.
+        let ends = matches!(command, Command::Release | Command::Pass);
+        if ends
+            && record
+                .as_ref()
+                .is_some_and(|record| record.granted && record.ended)
+        {
+            self.violate(Invariant::ReleasedTwice, || {
+                let (key, lease) = (item.key, number(lease));
+                format!("{command:?} of lease {lease} of k{key}, which has ended")
+            });
+        }
         match command {
             Command::Renew | Command::Extend => {
-                let record = self.store.lock().unwrap().records.get(&lease).cloned();
                 if record.is_some_and(|record| record.release_sent) {
                     self.violate(Invariant::RenewedAfterRelease, || {
                         let (key, lease) = (item.key, number(lease));

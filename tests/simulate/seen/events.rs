@@ -120,6 +120,9 @@ impl Environment {
                 continue;
             };
             leases.push(lease);
+            if let Some(record) = self.store.lock().unwrap().records.get_mut(&lease) {
+                record.granted = true;
+            }
             for release in &mut seen.releases {
                 release.handed_off |= release.leases.contains(&lease);
             }

@@ -1,8 +1,16 @@
 //! What is sent to the store.
 
+use std::sync::Arc;
+
+use tower_lock::Backend;
+use tower_lock::backend::Release;
+
 use super::{assert_finds, item, lease};
-use crate::plan::Command;
+use crate::environment::Weather;
+use crate::plan::{Command, Trouble};
+use crate::time::MS;
 use crate::violation::Invariant;
+use crate::wire::{Wire, key};
 
 #[tokio::test(start_paused = true)]
 async fn checker_finds_renewal_after_release() {
@@ -26,6 +34,35 @@ async fn checker_finds_renewal_after_loss() {
             history.drop_unseen();
         }
         (history.send(0, Command::Renew, item(lease, 1_000))).await;
+    })
+    .await;
+}
+
+/// A release whose reply is lost is sent again.
+#[tokio::test(start_paused = true)]
+async fn checker_finds_second_release() {
+    assert_finds(Invariant::ReleasedTwice, async |history, fault| {
+        let wire = Wire {
+            environment: Arc::clone(&history.environment),
+            manager: 0,
+        };
+        let id = history.renewed_guard(0).await;
+        let leases = [Release::new(key(0), history.lease())];
+        history.environment.released(id, true, "is released");
+        if !fault {
+            let awake = history.environment.awake();
+            history.environment.add_weather(Weather {
+                from: awake,
+                until: awake + MS,
+                manager: None,
+                key: None,
+                command: None,
+                share: 100,
+                kind: Trouble::ReplyLost,
+            });
+        }
+        history.drive(wire.release(&leases)).await;
+        history.drive(wire.release(&leases)).await;
     })
     .await;
 }
