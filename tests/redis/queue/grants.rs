@@ -209,7 +209,10 @@ async fn transfer_under_quoted_prefix_carries_counter() {
     let guard = holder.acquire("a").await.unwrap();
     let waiting = tokio::spawn(async move { waiter.acquire("a").wait(PATIENCE).await.unwrap() });
     let queue = format!("{PREFIX}{{{PREFIX}a}}%queue");
-    eventually("a place", || server.cli(&["EXISTS", &queue]) == "1").await;
+    eventually("a place that listens", || {
+        server.cli(&["ZRANGE", &queue, "0", "-1"]).contains('!')
+    })
+    .await;
     let monitor = Monitor::start(&server);
     guard.release().await.unwrap();
     let token = granted(waiting).await.fencing_token();
