@@ -114,8 +114,9 @@ fn medians(seen: &[Seen]) -> Seen {
     }
 }
 
-/// Of several processes, one serves its waiters soon and the others after its turn, about equally often. The median
-/// of the times is then one or the other, so half of the rejections may be close as well.
+/// With several processes, a retry is served in one of two times, about equally often: in the turn of its process, or
+/// after the turn of another. The median of the few times is one or the other, so it also suffices that half of the
+/// rejections are close to their own retries.
 #[tokio::test(start_paused = true)]
 async fn retry_after_is_close_to_when_retry_succeeds() {
     let mut wrong = Vec::new();

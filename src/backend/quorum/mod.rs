@@ -14,8 +14,8 @@
 //! | has the reply busy or rejected | no release is needed |
 //! | is in flight | its sender sends the release after its end |
 //!
-//! One task per node repeats the releases that the node does not confirm ([`owed`]), with backoff, until the
-//! node replies, the leases must have expired there, or the backend has been dropped for 2 s.
+//! For each node, one task per runtime repeats the releases that the node does not confirm ([`owed`]), with backoff,
+//! until the node replies, the leases must have expired there, or the backend has been dropped for 2 s.
 
 mod acquire;
 mod ask;

@@ -1,4 +1,5 @@
-//! What follows a command without a reply: its undo, or else a probe of the link.
+//! What follows a command without a reply: its undo, or else a probe of the link, and calls until the server replies
+//! to one.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -92,7 +92,7 @@ impl Checkout {
     /// Returns the error of a missing reply, and undoes the acquire, which may still be granted.
     pub(super) fn silent(self, undo: Undo<'_>, asking: bool, waited: Duration) -> CommandError {
         self.connection.mark_suspect(&self.shared);
-        // Longer, and acquires without a reply would take every checkout.
+        // The limit of the undo is the length of the lease. Acquires without a reply would take every checkout for it.
         let limit = undo.limit.min(self.connection.probe_limit());
         self.settle((undo.commands)(), asking, limit + waited);
         CommandError::Died(BackendError::unknown(Cause::NoReply(waited)))
