@@ -11,9 +11,11 @@ impl Browser {
         self.until(&format!("{rows} === {keys}")).await;
     }
 
-    /// Waits until the details of a key are open.
+    /// Waits until the details of a key are open and no longer fade in. A transparent element has no visible text.
     pub(crate) async fn until_details_open(&self) {
-        self.until("document.getElementById('detail').open").await;
+        let detail = "document.getElementById('detail')";
+        let open = format!("{detail}.open && {detail}.getAnimations().length === 0");
+        self.until(&open).await;
     }
 
     /// Opens the details of the first key with the mouse.
