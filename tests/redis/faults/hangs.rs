@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use tokio::time::{sleep, timeout};
-use tower_lock::ErrorKind;
+use tower_lock::{ErrorKind, LockManager, RedisBackend};
 
 use super::holder::{LONG, SHORT, end_of, renewed_beyond, waiter};
 use crate::support::engine::{
-    MS, SECOND, fails_at_its_deadline, lost_at_its_deadline, managers, nothing_is_left,
+    MS, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, managers, nothing_is_left,
     scripts_called,
 };
 use crate::support::redis_server::RedisServer;
@@ -126,4 +126,26 @@ async fn server_stop_within_lease_keeps_lock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_pause_within_lease_keeps_lock() {
     hang_within_lease(Standstill::Paused).await;
+}
+
+/// The stopped server has the acquires in its socket buffer, and executes them when it continues. By then, their
+/// connection was closed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_acquires_of_stopped_server_are_released() {
+    let server = RedisServer::start();
+    let backend = RedisBackend::builder(server.url()).response_timeout(100 * MS);
+    let backend = backend.connect().await.unwrap();
+    let locks = LockManager::builder(backend).build().unwrap();
+    let granted = server.calls("hset");
+    server.stop_process();
+    let late =
+        join_all((0..20).map(|n| locks.acquire(format!("late:{n}")).no_wait().into_future()));
+    for outcome in late.await {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+    // The backend closes a connection that is silent for ten times the response timeout.
+    sleep(2 * SECOND).await;
+    server.continue_process();
+    eventually("granted", || server.calls("hset") > granted).await;
+    nothing_is_left(&server, &[&locks], 5 * SECOND, "late acquires").await;
 }

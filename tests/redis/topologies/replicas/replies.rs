@@ -1,11 +1,11 @@
 //! Replies that are lost or late.
 
-use futures_util::future::join;
+use futures_util::future::{join, join_all};
 use tokio::time::{Instant, sleep};
 use tower_lock::backend::{AcquireRequest, Acquired, Backend as _, Released};
 use tower_lock::{ErrorKind, LockKey, LockManager, RedisBackend};
 
-use super::trio::{LENT, Trio, acquire, connected, exists, lease, release};
+use super::trio::{LENT, TTL, Trio, acquire, connected, exists, lease, release};
 use crate::support::engine::{FENCE, MS, Monitor, PATIENCE, SECOND, eventually};
 use crate::support::errors::chain;
 use crate::support::proxy::{Proxy, Swallow};
@@ -96,6 +96,35 @@ async fn disconnect_in_replica_wait_leaves_no_key() {
     trio.continue_replicas();
     let guard = locks.acquire("k").wait(PATIENCE).await.unwrap();
     guard.release().await.unwrap();
+}
+
+/// All connections for acquires hang. None of them may be kept for the length of its lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acquires_without_reply_free_their_connections() {
+    let trio = Trio::start();
+    let proxy = Proxy::start(trio.primary.port()).await;
+    let builder = || trio.builder_at(proxy.url(), 2, 100 * MS);
+    let backend = connected(|| builder().response_timeout(500 * MS)).await;
+    pause(&trio.primary);
+    let keys: Vec<_> = (0..LENT).map(|n| format!("key {n}")).collect();
+    let unknown = join(
+        join_all(keys.iter().map(|key| acquire(&backend, key))),
+        async {
+            eventually("all are blocked", || {
+                let clients = trio.primary.cli(&["INFO", "clients"]);
+                clients.contains(&format!("blocked_clients:{LENT}"))
+            })
+            .await;
+            proxy.freeze();
+            trio.primary.cli(&["CLIENT", "UNPAUSE"]);
+        },
+    );
+    for outcome in unknown.await.0 {
+        assert!(outcome.unwrap_err().may_have_taken_effect());
+    }
+    let start = Instant::now();
+    grant_again(&backend, "later").await;
+    assert!(start.elapsed() < TTL / 2, "{:?}", start.elapsed());
 }
 
 /// A command that the server has read but not executed must not run after its own undo.
