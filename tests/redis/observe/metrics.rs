@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use crate::support::engine::{MS, eventually, manager};
+use tokio::time::sleep;
+
+use crate::support::engine::{MS, SECOND, eventually, manager};
 use crate::support::other_runtime::current_thread;
 use crate::support::recorder::{Recorder, Seen};
 use crate::support::redis_server::RedisServer;
+use crate::support::sentinel::SentinelSet;
 
 const LEASE: Duration = Duration::from_secs(30);
 const QUEUE: &str = "lock:{lock:k}%queue";
@@ -170,6 +173,32 @@ fn idle_process_shows_reply_after_long_silence() {
             assert_eq!(up(), 0.0);
             server.continue_process();
             eventually("the server has replied", || up() == 1.0).await;
+        });
+    });
+}
+
+/// The sentinels stop while a lock is held, and continue when nothing is held.
+#[test]
+fn idle_process_shows_end_of_sentinel_outage() {
+    let mut set = SentinelSet::start();
+    let recorder = Recorder::new();
+    let address = format!("{} (service {:?})", set.addresses(), set.service());
+    let up = format!("tower_lock_backend_up{{server=\"{address}\",part=\"sentinel\"}}");
+    recorder.run(|| {
+        current_thread().block_on(async {
+            let locks = manager(set.url(set.service()), LEASE).await;
+            let up = || {
+                locks.flush_metrics();
+                recorder.read().gauge(&up)
+            };
+            let guard = locks.acquire("k").await.unwrap();
+            (0..3).for_each(|sentinel| set.sentinel(sentinel).stop_process());
+            eventually("the outage is shown", || up() == 0.0).await;
+            guard.release().await.unwrap();
+            // Four times the pause between two questions.
+            sleep(SECOND).await;
+            (0..3).for_each(|sentinel| set.sentinel(sentinel).continue_process());
+            eventually("the sentinels reply", || up() == 1.0).await;
         });
     });
 }

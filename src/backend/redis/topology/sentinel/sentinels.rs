@@ -8,7 +8,7 @@
 //! this time is lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -184,40 +184,51 @@ impl Locate for Sentinels {
 
     fn look_out(self: Arc<Self>) {
         if !self.looking.swap(true, Ordering::SeqCst) {
-            let lookout = Lookout(Arc::clone(&self));
+            let lookout = Lookout(Arc::downgrade(&self));
             self.network.background.spawn(lookout.run());
         }
     }
 }
 
 /// The task that asks the sentinels at intervals. After every exit, also with its runtime, the next
-/// subscriber starts another.
-struct Lookout(Arc<Sentinels>);
+/// subscriber starts another. Weak, so that the task ends with the backend.
+struct Lookout(Weak<Sentinels>);
 
 impl Lookout {
     async fn run(self) {
-        let sentinels = Arc::clone(&self.0);
-        let recovery = &sentinels.network.recovery;
-        loop {
+        while let Some(sentinels) = self.0.upgrade() {
             if let Err(error) = sentinels.ask().await {
                 sentinels.outage.begin(&error);
             }
+            drop(sentinels);
             sleep(jittered(LOOK_AGAIN)).await;
-            if !recovery.is_awaited() {
+            if !self.is_needed() {
                 break;
             }
         }
+        let sentinels = Weak::clone(&self.0);
         drop(self);
         // A subscriber between the check and the drop found the flag set.
-        if recovery.is_awaited() {
+        if let Some(sentinels) = sentinels.upgrade()
+            && sentinels.network.recovery.is_awaited()
+        {
             sentinels.look_out();
         }
+    }
+
+    /// An outage without a subscriber would otherwise never end.
+    fn is_needed(&self) -> bool {
+        self.0.upgrade().is_some_and(|sentinels| {
+            sentinels.network.recovery.is_awaited() || sentinels.outage.ends_when_reached()
+        })
     }
 }
 
 impl Drop for Lookout {
     fn drop(&mut self) {
-        self.0.looking.store(false, Ordering::SeqCst);
+        if let Some(sentinels) = self.0.upgrade() {
+            sentinels.looking.store(false, Ordering::SeqCst);
+        }
     }
 }
 
