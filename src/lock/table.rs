@@ -18,7 +18,8 @@ mod round;
 
 pub(super) use round::{DueRenewal, Round};
 
-pub(super) const SHARDS: usize = 64;
+/// Many, because a walk of the dashboard holds the mutex of one shard while it reads all lanes of it.
+pub(super) const SHARDS: usize = 512;
 
 #[derive(Debug, Default)]
 struct Shard {
@@ -260,7 +261,7 @@ impl Lanes {
     fn have_left(&self, mut shard: MutexGuard<'_, Shard>) {
         if shard.lanes.is_empty() {
             // An empty shard frees its memory after a burst.
-            if shard.lanes.capacity() > 1024 {
+            if shard.lanes.capacity() > 128 {
                 *shard = Shard::default();
             }
         }
