@@ -9,8 +9,8 @@ FEATURES := axum redis redis-tls tracing metrics dashboard conformance test-util
 
 export SERVER
 
-# The modules whose tests `make test-long` runs instead of `make test`.
-LONG := load:: topologies::
+# Words in the names of the tests that `make test-long` runs instead of `make test`.
+LONG := load:: topologies:: managers_over_failing documented_user_passes tls_passes pool_with
 
 # The number of runs of each fault in `make faults`, and words that select faults by name.
 RUNS ?= 20
@@ -67,7 +67,7 @@ help:
 test: server curl
 	CARGO='$(CARGO)' .ci/test --all-features -- $(LONG:%=--skip %)
 
-# The modules that `make test` skips, and the programs that `cargo test` excludes. Some start examples.
+# The tests that `make test` skips, and the programs that `cargo test` excludes. Some start examples.
 test-long: server
 	CARGO='$(CARGO)' .ci/test --all-features --test engine --test redis -- $(LONG)
 	$(CARGO) build --all-features --examples
