@@ -48,6 +48,7 @@ impl Connecting {
                 }
                 // The old link answered in the meantime, so there is no outage.
                 Err(_) if connection.sound_link().is_some() => {
+                    connection.reached();
                     self.over = true;
                     return;
                 }

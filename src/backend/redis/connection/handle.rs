@@ -48,6 +48,8 @@ pub(crate) struct Connection {
     /// A command timed out, and no command was answered since. A new link or the reply to `PING` does
     /// not reset it: a server whose writes are paused provides both.
     silent: AtomicBool,
+    /// Whether a task asks the server until it replies.
+    pub(super) asking: AtomicBool,
 }
 
 enum Demand {
@@ -78,6 +80,7 @@ impl Connection {
             changed: Notify::new(),
             outage: None,
             silent: AtomicBool::new(false),
+            asking: AtomicBool::new(false),
         }
     }
 
@@ -220,10 +223,10 @@ impl Connection {
             }
             Err(_elapsed) => {
                 link.mark_suspect();
-                if !self.silent.swap(true, Ordering::Relaxed) && !self.is_quiet() {
-                    self.ask_until_answered();
-                }
+                // The task ends an outage, so the outage begins first.
                 self.unreached(&Cause::NoReply(waited));
+                self.silent.store(true, Ordering::SeqCst);
+                self.ask_until_answered();
                 match request.undo {
                     Some(undo) => self.undo(undo, &link, asking),
                     None => self.probe(&link),
@@ -305,7 +308,7 @@ impl Connection {
 
     /// Returns `true` if a command timed out, and no command was answered since.
     pub(super) fn is_silent(&self) -> bool {
-        self.silent.load(Ordering::Relaxed)
+        self.silent.load(Ordering::SeqCst)
     }
 
     pub(super) fn reached(&self) {

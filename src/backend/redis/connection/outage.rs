@@ -22,16 +22,19 @@ pub(crate) struct Outage {
     ends: &'static str,
     address: String,
     server: Reporter,
+    /// Whether an outage was reported. Written under the mutex, so that reports of a beginning and an end do not
+    /// overtake each other.
     reported: AtomicBool,
-    failing: Mutex<Failing>,
-    cause: Mutex<LastCause>,
+    state: Mutex<State>,
 }
 
-/// The last cause of an outage, and when the last one was logged.
 #[derive(Debug, Default)]
-struct LastCause {
-    text: String,
-    logged: Option<Instant>,
+struct State {
+    failing: Failing,
+    /// The last cause.
+    cause: String,
+    /// The last cause that was logged, without its numbers, and when. A remaining time is not another cause.
+    logged: Option<(String, Instant)>,
 }
 
 /// The last failure, and the end of the last outage.
@@ -60,25 +63,22 @@ impl Outage {
             address: address.to_owned(),
             server: Reporter::new(address, part),
             reported: AtomicBool::new(false),
-            failing: Mutex::default(),
-            cause: Mutex::default(),
+            state: Mutex::default(),
         }
     }
 
-    fn failing(&self) -> MutexGuard<'_, Failing> {
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins with the failure of a key, perhaps of this key alone.
     pub(crate) fn begin_for(&self, key: u64, cause: &(dyn Error + 'static)) {
-        self.failing().last = Some((Failed::Key(key), Instant::now()));
-        self.begin(cause);
+        self.begin_with(Some(Failed::Key(key)), cause);
     }
 
     /// Begins with a failure that concerns all keys.
     pub(crate) fn begin_for_all(&self, cause: &(dyn Error + 'static)) {
-        self.failing().last = Some((Failed::AllKeys, Instant::now()));
-        self.begin(cause);
+        self.begin_with(Some(Failed::AllKeys), cause);
     }
 
     /// Ends with the success of any key if the last failure concerned all of them. Otherwise ends with the success of
@@ -89,7 +89,7 @@ impl Outage {
         if !self.reported.load(Ordering::Relaxed) {
             return;
         }
-        let failing = *self.failing();
+        let failing = self.state().failing;
         let is_over = match failing.last {
             None => true,
             Some((Failed::AllKeys, at)) => !failing.began_again || at.elapsed() >= SETTLED,
@@ -102,43 +102,51 @@ impl Outage {
 
     /// Ends unless a key has failed. Its outage ends as [`end_for`](Self::end_for) describes.
     pub(crate) fn end_unless_for_key(&self) {
-        if self.failing().last.is_none() {
+        if self.state().failing.last.is_none() {
             self.end();
         }
     }
 
     pub(crate) fn begin(&self, cause: &(dyn Error + 'static)) {
+        self.begin_with(None, cause);
+    }
+
+    fn begin_with(&self, failed: Option<Failed>, cause: &(dyn Error + 'static)) {
+        let cause = with_causes(cause);
+        let numberless: String = cause.chars().filter(|c| !c.is_ascii_digit()).collect();
+        let now = Instant::now();
+        let mut state = self.state();
+        if let Some(failed) = failed {
+            state.failing.last = Some((failed, now));
+        }
         let goes_on = self.reported.swap(true, Ordering::Relaxed);
         if !goes_on {
-            let mut failing = self.failing();
-            failing.began_again = failing.ended.is_some_and(|at| at.elapsed() < QUIET);
+            let ended = state.failing.ended;
+            state.failing.began_again = ended.is_some_and(|at| now - at < QUIET);
+            self.server.outage_begins(&cause);
+        } else if state.cause != cause {
+            self.server.cause_changes(&cause);
         }
-        let cause = with_causes(cause);
-        let mut last = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
-        if goes_on && last.text == cause {
-            return;
-        }
-        last.text.clone_from(&cause);
         // Causes may alternate.
-        let is_logged = !goes_on || last.logged.is_none_or(|at| at.elapsed() >= QUIET);
+        let is_logged = match &state.logged {
+            Some((logged, at)) if goes_on => *logged != numberless && now - *at >= QUIET,
+            _ => true,
+        };
         if is_logged {
-            last.logged = Some(Instant::now());
+            state.logged = Some((numberless, now));
         }
-        drop(last);
-        match goes_on {
-            true => self.server.cause_changes(&cause),
-            false => self.server.outage_begins(&cause),
-        }
+        state.cause.clone_from(&cause);
+        drop(state);
         #[cfg(feature = "tracing")]
         if is_logged {
             tracing::warn!(address = self.address, cause, "{}", self.begins);
         }
-        let _unused_without_the_feature = (self.begins, &self.address, is_logged);
+        let _unused_without_the_feature = (self.begins, &self.address);
     }
 
     /// Returns `true` during an outage that ends when the server is reached, and not when a key succeeds.
     pub(crate) fn ends_when_reached(&self) -> bool {
-        self.reported.load(Ordering::Relaxed) && self.failing().last.is_none()
+        self.reported.load(Ordering::Relaxed) && self.state().failing.last.is_none()
     }
 
     pub(crate) fn end(&self) {
@@ -146,15 +154,20 @@ impl Outage {
     }
 
     fn over(&self, message: &str) {
-        // The load keeps the usual case free of writes.
-        if !self.reported.load(Ordering::Relaxed) || !self.reported.swap(false, Ordering::Relaxed) {
+        // The load keeps the usual case free of the lock.
+        if !self.reported.load(Ordering::Relaxed) {
             return;
         }
-        self.server.outage_ends();
-        *self.failing() = Failing {
+        let mut state = self.state();
+        if !self.reported.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        state.failing = Failing {
             ended: Some(Instant::now()),
             ..Failing::default()
         };
+        self.server.outage_ends();
+        drop(state);
         #[cfg(feature = "tracing")]
         tracing::info!(address = self.address, "{message}");
         let _unused_without_the_feature = message;
@@ -222,18 +235,58 @@ mod tests {
     }
 
     #[cfg(feature = "dashboard")]
+    fn server(address: &str) -> crate::observe::Server {
+        let servers = crate::observe::read_servers().into_iter();
+        let mut servers = servers.filter(|server| server.address == address);
+        servers.next().expect("a server")
+    }
+
+    #[cfg(feature = "dashboard")]
     #[test]
     fn cause_of_outage_is_last_one() {
         let address = "test of causes";
         let outage = Outage::new(Part::Commands, "begins", "ends", address);
         outage.begin(&cause());
         outage.begin(&std::io::Error::other("access denied"));
-        let servers = crate::observe::read_servers();
-        let server = servers.iter().find(|server| server.address == address);
-        let server = server.expect("a server");
+        let server = server(address);
         assert_eq!(
             (server.cause.as_str(), server.incidents),
             ("access denied", 1)
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changed_cause_is_logged_after_pause() {
+        let outage = outage();
+        let logged = || outage.state().logged.clone().expect("a log line").0;
+        let begin = |cause: &str| outage.begin(&std::io::Error::other(cause.to_owned()));
+        begin("refused");
+        advance(QUIET / 2).await;
+        begin("denied for 19 s");
+        assert_eq!(logged(), "refused");
+        advance(QUIET / 2).await;
+        begin("denied for 19 s");
+        assert_eq!(logged(), "denied for  s");
+        let (_, at) = outage.state().logged.clone().expect("a log line");
+        advance(QUIET).await;
+        begin("denied for 4 s");
+        assert_eq!(
+            outage.state().logged.as_ref().expect("a log line").1,
+            at,
+            "a number"
+        );
+    }
+
+    #[cfg(feature = "dashboard")]
+    #[test]
+    fn concurrent_beginnings_and_ends_leave_server_up() {
+        let address = "test of concurrent reports";
+        let outage = Outage::new(Part::Commands, "begins", "ends", address);
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..100_000).for_each(|_| outage.begin(&cause())));
+            scope.spawn(|| (0..100_000).for_each(|_| outage.end()));
+        });
+        outage.end();
+        assert!(server(address).is_up);
     }
 }

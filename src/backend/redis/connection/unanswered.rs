@@ -1,7 +1,8 @@
 //! What follows a command without a reply: its undo, or else a probe of the link, and calls until the server replies
 //! to one.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -19,6 +20,17 @@ const PROBE_TIMEOUTS: u32 = 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
+/// The task that asks a server. After every exit, the next command without a reply starts another.
+struct Asking(Weak<Connection>);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.upgrade() {
+            connection.asking.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
 impl Connection {
     /// Reports trouble that was noticed elsewhere: the link is probed, and replaced unless it answers
     /// first.
@@ -27,22 +39,33 @@ impl Connection {
         self.probe(link);
     }
 
-    /// Asks a server that did not reply to a command, until it replies to one.
+    /// Asks a server that did not reply to a command, until it replies to one. One task asks at a time.
     pub(super) fn ask_until_answered(self: &Arc<Self>) {
-        let connection = Arc::downgrade(self);
+        if self.is_quiet() || self.asking.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let asking = Asking(Arc::downgrade(self));
         self.network().background.spawn(async move {
             // A script that no server knows. While writes are paused, no server answers a call of a script.
             let mut call = redis::cmd("EVALSHA");
             call.arg("0000000000000000000000000000000000000000").arg(0);
             for failures in 1.. {
                 sleep(backoff(failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
-                match connection.upgrade() {
+                match asking.0.upgrade() {
                     // Any reply makes it answered.
                     Some(connection) if connection.is_silent() => {
                         let _rejected = connection.send((&call).into(), false).await;
                     }
-                    _ => return,
+                    _ => break,
                 }
+            }
+            let connection = asking.0.upgrade();
+            drop(asking);
+            // A command that timed out since the check found the flag set.
+            if let Some(connection) = connection
+                && connection.is_silent()
+            {
+                connection.ask_until_answered();
             }
         });
     }

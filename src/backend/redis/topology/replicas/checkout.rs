@@ -89,12 +89,19 @@ impl Checkout {
         CommandError::Died(BackendError::unknown(error))
     }
 
-    /// Returns the error of a missing reply, and undoes the acquire, which may still be granted.
-    pub(super) fn silent(self, undo: Undo<'_>, asking: bool, waited: Duration) -> CommandError {
+    /// Returns the error of a missing reply, and undoes the acquire, which may still be granted. The undo waits for
+    /// up to `behind` longer, for the commands before it.
+    pub(super) fn silent(
+        self,
+        undo: Undo<'_>,
+        asking: bool,
+        waited: Duration,
+        behind: Duration,
+    ) -> CommandError {
         self.connection.mark_suspect(&self.shared);
         // The limit of the undo is the length of the lease. Acquires without a reply would take every checkout for it.
         let limit = undo.limit.min(self.connection.probe_limit());
-        self.settle((undo.commands)(), asking, limit + waited);
+        self.settle((undo.commands)(), asking, limit + behind);
         CommandError::Died(BackendError::unknown(Cause::NoReply(waited)))
     }
 }

@@ -111,7 +111,8 @@ impl Replicas {
         let replies = timeout_at(sent_at + response_timeout, replies).await;
         span.end(replies.as_ref().ok().map(|(reply, _)| reply));
         let Ok((reply, waited)) = replies else {
-            return Err(checkout.silent(undo, asking, response_timeout));
+            let behind = response_timeout + wait_limit;
+            return Err(checkout.silent(undo, asking, response_timeout, behind));
         };
         let reply = match reply {
             Ok(reply) => reply,
@@ -140,7 +141,7 @@ impl Replicas {
 
         let limit = response_timeout + wait_limit;
         let Ok(count) = timeout_at(sent_at + limit, waited).await else {
-            return Err(checkout.silent(undo, asking, limit));
+            return Err(checkout.silent(undo, asking, limit, limit));
         };
         let error = match count.map(check) {
             Ok(Ok(Value::Int(count))) => {
@@ -173,7 +174,10 @@ impl Replicas {
                 checkout.close();
                 Err(CommandError::Died(BackendError::unknown(error)))
             }
-            Err(_elapsed) => Err(checkout.silent(undo, asking, response_timeout)),
+            Err(_elapsed) => {
+                let waited = response_timeout;
+                Err(checkout.silent(undo, asking, waited, waited))
+            }
         }
     }
 
