@@ -15,7 +15,8 @@
 //! | is in flight | its sender sends the release after its end |
 //!
 //! For each node, one task per runtime repeats the releases that the node does not confirm ([`owed`]), with backoff,
-//! until the node replies, the leases must have expired there, or the backend has been dropped for 2 s.
+//! until the node replies, or the leases must have expired there. The task keeps the backend for its first 2 s, and ends
+//! with it afterwards.
 
 mod acquire;
 mod ask;

@@ -28,7 +28,7 @@ pub(super) const FULL: usize = 10_000;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// The time for which the task keeps a backend that is dropped.
+/// The time from its start for which the task keeps the backend, which may have been dropped.
 const KEPT: Duration = Duration::from_secs(2);
 
 /// The releases that one node has not confirmed.

@@ -40,7 +40,8 @@
 //!
 //! # How many series there are
 //!
-//! Labels have fixed values, except `layer` and `server`, so the number of series is bounded. A histogram has 23: the 20
+//! Labels have fixed values, except `layer` and `server`, so the number of series is bounded if the servers keep their
+//! addresses: a recorder keeps the series of a server that has left. A histogram has 23: the 20
 //! [`BUCKETS`], `+Inf`, the sum and the number.
 //!
 //! | for each | series | which |
@@ -49,7 +50,7 @@
 //! | process | 19 | renewals and releases 3 each, wake-ups 3, forced releases 3, unlocked requests 2, 5 gauges |
 //! | process with a backend that sends commands | 25 | the queue across processes: 2 counters and a histogram |
 //! | command of such a backend, of 9 | 69 | a histogram for each of 3 outcomes |
-//! | part of a server, of at most 96 | 2 | its state, and its incidents |
+//! | part of a server, of at most 96 at a time | 2 | its state, and its incidents |
 
 mod exporter;
 mod families;
