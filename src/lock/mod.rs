@@ -14,7 +14,7 @@
 //! | [`contender`], [`yielded`], [`promise`] | the acquire loop of a key that another process holds, its turns, and the transfers that end it |
 //! | [`watchdog`], [`wake`], [`extend_ahead`] | renewals and checks of overdue work |
 //! | [`releaser`], [`release_queue`] | releases, in batches |
-//! | [`resolver`], [`unresolved`] | leases of unknown fate, released without their lanes |
+//! | [`resolver`], [`unresolved`], [`backlog`] | leases of unknown fate, released without their lanes |
 //! | [`home`] | the runtimes in which all of this runs |
 //! | [`clock`], [`timeout`] | time that includes suspends |
 //! | [`report`], `gauges`, `trace_keys` | counts and logs, gauges for the metrics recorder, keys in traces |
@@ -139,6 +139,7 @@
 
 mod acquire;
 mod attempt;
+mod backlog;
 mod builder;
 #[cfg(feature = "test-util")]
 mod by_hand;

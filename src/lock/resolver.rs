@@ -1,17 +1,17 @@
 //! The resolver: one task per runtime that releases leases of unknown fate, and leases that left the queue of
 //! the backend, without their lanes. It retries until the backend replies or the leases must have expired.
 
+use std::collections::HashMap;
 use std::future::pending;
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
 use tokio::time::sleep_until;
 
+use super::backlog::{Backlog, Batch};
 use super::clock::Moment;
 use super::engine::Engine;
 use super::home::Home;
 use super::lease::LeaseNumber;
-use super::turns::Turns;
 use super::unresolved::{BATCH, Step};
 use crate::LockKey;
 use crate::backend::Release;
@@ -59,16 +59,19 @@ async fn run(mut running: Running) {
     let unresolved = &home.unresolved;
     // Subscribes before the first attempt, so no later recovery is missed.
     let mut recoveries = engine.backend.recoveries();
-    let mut turns = Turns::default();
+    let mut groups = HashMap::<u64, Arc<Backlog>>::new();
     loop {
         let wakes_at = match unresolved.next_step(Moment::now()) {
             Step::End => break,
             Step::Release(leases) => {
-                // Each command has its own task, so one that hangs delays no other.
                 for batch in engine.in_batches(leases, BATCH, |(key, _)| key) {
-                    let turns = turns.of(engine, &batch[0].0);
-                    let release = release(Arc::clone(engine), Arc::clone(home), batch, turns);
-                    home.runtime.spawn(release);
+                    let backlog = groups.entry(engine.backend.group(&batch[0].0)).or_default();
+                    if backlog.add(batch) {
+                        let (engine, home) = (Arc::clone(engine), Arc::clone(home));
+                        home.runtime
+                            .clone()
+                            .spawn(send(engine, home, Arc::clone(backlog)));
+                    }
                 }
                 continue;
             }
@@ -92,13 +95,14 @@ async fn run(mut running: Running) {
     running.over = true;
 }
 
-async fn release(
-    engine: Arc<Engine>,
-    home: Arc<Home>,
-    leases: Vec<(LockKey, LeaseNumber)>,
-    turns: Arc<Semaphore>,
-) {
-    let _turn = turns.acquire().await;
+/// Sends one command at a time, so one that hangs delays only what is in it.
+async fn send(engine: Arc<Engine>, home: Arc<Home>, backlog: Arc<Backlog>) {
+    while let Some(leases) = backlog.next() {
+        release(&engine, &home, leases).await;
+    }
+}
+
+async fn release(engine: &Engine, home: &Home, leases: Batch) {
     let releases = leases
         .iter()
         .map(|(key, number)| Release::new(key.clone(), engine.lease_id(*number)));

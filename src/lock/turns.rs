@@ -12,7 +12,7 @@ use crate::LockKey;
 
 /// The most commands of one group in flight. A thousand at once would queue in the backend beyond their response
 /// timeout, and would all be resent.
-const IN_FLIGHT: usize = 16;
+pub(super) const IN_FLIGHT: usize = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct Turns(HashMap<u64, Arc<Semaphore>>);

@@ -1,8 +1,8 @@
 //! A backend with two groups of keys, one of which hangs.
 
-use std::future::{IntoFuture as _, pending};
+use std::future::IntoFuture as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::FutureExt as _;
 use tokio::time::{sleep, timeout};
@@ -25,14 +25,16 @@ struct Groups {
     memory: Memory,
     /// Whether the commands of the first group hang. Its acquires end without a reply.
     hangs: Arc<AtomicBool>,
+    /// The commands that release.
+    releases: Arc<AtomicUsize>,
 }
 
 impl Groups {
     /// Commands do not mix groups.
     async fn send(&self, key: &LockKey) {
         sleep(MS).await;
-        if self.hangs.load(Ordering::SeqCst) && self.group(key) == 0 {
-            pending::<()>().await;
+        while self.hangs.load(Ordering::SeqCst) && self.group(key) == 0 {
+            sleep(MS).await;
         }
     }
 }
@@ -51,6 +53,7 @@ impl Backend for Groups {
     }
 
     async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
+        self.releases.fetch_add(1, Ordering::SeqCst);
         self.send(&leases[0].key).await;
         self.memory.release(leases).await
     }
@@ -117,4 +120,22 @@ async fn hung_group_delays_no_late_release_of_others() {
     sleep(SECOND / 10).await;
     let holder = groups.inspect(&LockKey::new("second")).await.unwrap();
     assert!(holder.is_none(), "not released");
+}
+
+/// The acquires fail one after another, so each release is due alone.
+#[tokio::test(start_paused = true)]
+async fn late_releases_of_hung_group_share_commands() {
+    let (groups, locks) = groups();
+    groups.hangs.store(true, Ordering::SeqCst);
+    for at in 0..MANY {
+        let key = LockKey::new(format!("first{at}"));
+        locks.acquire(key).no_wait().await.unwrap_err();
+    }
+    groups.hangs.store(false, Ordering::SeqCst);
+    while !locks.snapshot().is_idle() {
+        sleep(MS).await;
+    }
+    // Those in flight during the hang, and the others in commands of 100.
+    let sent = groups.releases.load(Ordering::SeqCst);
+    assert!(sent <= 16 + MANY / 100 + 1, "{sent} commands");
 }

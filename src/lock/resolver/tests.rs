@@ -102,8 +102,7 @@ async fn failed_lease_delays_only_its_key() {
     let Step::Release(leases) = home.unresolved.next_step(now) else {
         panic!("all are due");
     };
-    let turns = Turns::default().of(&engine, &key());
-    release(engine, Arc::clone(&home), leases, turns).await;
+    release(&engine, &home, leases).await;
     assert_eq!(home.unresolved.len(), 1);
     let next = home.unresolved.next_step(Moment::now());
     assert!(matches!(next, Step::WaitUntil(_)), "{next:?}");
