@@ -57,7 +57,6 @@ impl Lane {
             }
             Phase::Returning(returning)
                 if !returning.sent
-                    && !returning.may_be_lost
                     && self.queue.is_empty()
                     && returning.lease.may_pass_to(claim.terms, now) =>
             {

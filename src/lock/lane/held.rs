@@ -264,8 +264,11 @@ impl Lane {
         match &mut self.phase {
             Phase::Held(tenure) => tenure.lease.mark_suspect(now),
             Phase::Contending(contending) => contending.suspect = true,
-            // It is not granted again.
-            Phase::Returning(returning) => returning.may_be_lost = true,
+            // It is not granted again without a reply to a later command.
+            Phase::Returning(returning) => {
+                returning.may_be_lost |= returning.sent;
+                returning.lease.retire();
+            }
             Phase::Idle | Phase::Yielding { .. } => {}
         }
     }

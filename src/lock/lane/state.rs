@@ -97,7 +97,7 @@ pub(super) struct Returning {
     pub(super) sent: bool,
     /// Whether a second release is sent, after which the lease cannot be kept, and one of the two finds no lease.
     pub(super) sent_again: bool,
-    /// Whether the backend may have lost the lease since the lock was released. A reply that it was kept may predate
+    /// Whether the backend may have lost the lease since the release was sent. A reply that it was kept may predate
     /// that.
     pub(super) may_be_lost: bool,
     /// When the task that returns the lease counts as stuck.

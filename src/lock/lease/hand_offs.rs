@@ -155,7 +155,12 @@ impl Lease {
                 // drawn before the present one.
                 let is_late = counter.is_some_and(|counter| counter <= self.counter);
                 if self.hands_off_until.is_some() && !is_late {
+                    let again = self.upkeep.is_due_again(now);
                     self.keep(*counter, sent_at, ttl);
+                    if again {
+                        self.upkeep = Upkeep::Due(now);
+                        return;
+                    }
                 }
                 Ok(Renewed::Renewed)
             }

@@ -87,6 +87,17 @@ fn lease_suspect_in_extension_is_renewed() {
 }
 
 #[test]
+fn lease_suspect_in_granted_extension_is_renewed() {
+    for counter in [Some(200), None] {
+        let (mut lease, now) = lease(RENEWED);
+        lease.start_extension(now);
+        lease.mark_suspect(now);
+        lease.extension_answered(TTL, now, &Ok(Extended::kept(counter)), 1, now);
+        assert_eq!(lease.next_renewal(), Some(now), "{counter:?}");
+    }
+}
+
+#[test]
 fn failed_renewal_is_retried_soon_but_not_early() {
     let (mut lease, now) = lease(RENEWED);
     let sent_at = now + 10 * SECOND;

@@ -122,6 +122,19 @@ fn suspect_lease_that_returns_is_not_granted() {
     lane.lane.mark_suspect(lane.now);
     assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
 
+    // The reply to a renewal may predate the loss as well.
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.lane.mark_suspect(lane.now);
+    let (renewal, sent_at) = (lane.start_renewal(), lane.now);
+    assert!(lane.release(&grant).is_empty(), "after the reply");
+    lane.lane.mark_suspect(lane.now);
+    lane.queue(2, RENEWED);
+    returns(
+        &mut lane.renewed(&renewal, sent_at, Ok(Renewed::Renewed)),
+        here(),
+    );
+    assert!(!lane.is_held());
+
     let (mut lane, _reported) = returning::keeping();
     lane.lane.mark_suspect(lane.now);
     // The reply may predate the loss.
