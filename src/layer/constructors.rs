@@ -69,8 +69,8 @@ impl LockLayer<ByPathParam> {
     ///
     /// # Panics
     ///
-    /// Panics if `name` is empty or contains `{`, `}`, `*` or `/`. No route can have such a parameter: for
-    /// `/files/{*path}`, the name is `path`.
+    /// Panics if `name` is empty, begins with `:` or contains `{`, `}`, `*` or `/`: for `/files/{*path}`, the name is
+    /// `path`.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

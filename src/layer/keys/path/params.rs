@@ -13,11 +13,12 @@ pub(super) fn source(name: &str) -> Source<'_> {
     Source { kind, name }
 }
 
-/// Panics if no route can have a parameter of this name.
+/// Panics if the parameter of a usual route cannot have this name.
 pub(super) fn assert_valid(constructor: &str, name: &str) {
     assert!(
         !name.is_empty() && !name.starts_with(':') && !name.contains(['{', '}', '*', '/']),
-        "`LockLayer`: invalid `{constructor}`: name the parameter as in `Path`, without `:`, braces and `*`"
+        "`LockLayer`: invalid `{constructor}`: name the parameter as in `Path`, without `:`, braces and `*`, and write \
+         `{{id}}` in the route"
     );
 }
 
