@@ -8,20 +8,32 @@ use super::handle::Connection;
 use crate::backend::redis::command::{Cause, unavailable};
 
 /// The task that opens a link. Callers wait for it, and none can cancel it. On every exit, also if its
-/// runtime ends before its first poll, the next attempt can start.
+/// runtime ends before its first poll, the next attempt can start. During an outage, it continues on the thread of
+/// this crate.
 pub(super) struct Connecting {
     /// Weak, so that the task ends with the backend, or when the node leaves the cluster.
     connection: Weak<Connection>,
+    /// The task runs in the runtime of a caller, which may end.
+    near: bool,
     over: bool,
 }
 
 impl Connecting {
-    pub(super) fn new(connection: Weak<Connection>) -> Self {
-        let over = false;
-        Self { connection, over }
+    /// Starts the task. The caller has set `connecting`.
+    pub(super) fn start(connection: &Arc<Connection>) {
+        let background = connection.network().background;
+        background.spawn_io_near(Self::new(connection, true).run());
     }
 
-    pub(super) async fn run(mut self) {
+    fn new(connection: &Arc<Connection>, near: bool) -> Self {
+        Self {
+            connection: Arc::downgrade(connection),
+            near,
+            over: false,
+        }
+    }
+
+    async fn run(mut self) {
         while let Some(connection) = self.connection.upgrade() {
             let network = Arc::clone(connection.network());
             let ended = self.connection.clone();
@@ -75,6 +87,10 @@ impl Drop for Connecting {
         let Some(connection) = self.connection.upgrade() else {
             return;
         };
+        if !self.over && self.near && connection.is_out() {
+            let background = connection.network().background;
+            return background.spawn(Self::new(&connection, false).run());
+        }
         let mut state = connection.state();
         state.connecting = false;
         if !self.over {

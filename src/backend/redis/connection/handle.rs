@@ -280,8 +280,7 @@ impl Connection {
     fn replace(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         if !std::mem::replace(&mut state.connecting, true) {
             drop(state);
-            let attempt = Connecting::new(Arc::downgrade(self));
-            self.network().background.spawn_io_near(attempt.run());
+            Connecting::start(self);
         }
     }
 
@@ -317,6 +316,11 @@ impl Connection {
         {
             outage.end();
         }
+    }
+
+    /// Returns `true` during an outage that a new link ends.
+    pub(super) fn is_out(&self) -> bool {
+        self.outage.as_ref().is_some_and(Outage::ends_when_reached)
     }
 
     pub(super) fn unreached(&self, cause: &(dyn Error + 'static)) {
