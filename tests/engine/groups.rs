@@ -135,7 +135,7 @@ async fn late_releases_of_hung_group_share_commands() {
     while !locks.snapshot().is_idle() {
         sleep(MS).await;
     }
-    // Those in flight during the hang, and the others in commands of 100.
+    // The commands in flight during the hang, and one for each 100 of the others.
     let sent = groups.releases.load(Ordering::SeqCst);
     assert!(sent <= 16 + MANY / 100 + 1, "{sent} commands");
 }

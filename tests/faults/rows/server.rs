@@ -38,7 +38,9 @@ pub(super) fn rows() -> Vec<Row> {
         )
         .lease(LEASE)
         .in_quarantine()
-        .recovers_within(LEASE + ROUNDING + BACKSTOP),
+        .recovers_within(LEASE + ROUNDING + BACKSTOP)
+        // No process leaves the places that the snapshot restores. Their queues expire.
+        .clears_within(7 * SECOND),
         Row::new(
             Single(KEEPS_ALL),
             "killed, restarted with its data",
