@@ -14,7 +14,7 @@ use crate::table::{Series, Table};
 
 const KEYS: usize = 100_000;
 /// The mutexes, each for a part of the keys.
-const SHARDS: f64 = 512.0;
+const SHARDS: f64 = 64.0;
 const ROUNDS: usize = 11;
 
 /// Lists the oldest keys, which reads all of them. The time includes the rows and their JSON, so it is more than

@@ -8,7 +8,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, RETRY_AFTER, TRANSFER_ENCODING};
+use http::header::{
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, RETRY_AFTER, TRANSFER_ENCODING,
+};
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
@@ -287,7 +289,12 @@ where
 /// Adds the headers that the handler or a layer added to its rejection, such as cookies.
 fn with_headers_of<B, C>(added: &Response<B>, mut response: Response<C>) -> Response<C> {
     // They describe a body that is replaced.
-    const OF_BODY: [HeaderName; 3] = [CONTENT_TYPE, CONTENT_LENGTH, TRANSFER_ENCODING];
+    const OF_BODY: [HeaderName; 4] = [
+        CONTENT_TYPE,
+        CONTENT_ENCODING,
+        CONTENT_LENGTH,
+        TRANSFER_ENCODING,
+    ];
     let headers = response.headers_mut();
     let own: Vec<_> = headers.keys().chain(&OF_BODY).cloned().collect();
     for (name, value) in added.headers() {

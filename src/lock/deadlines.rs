@@ -11,7 +11,7 @@ use super::clock::Moment;
 use crate::task::RuntimeId;
 
 /// The number of stale entries that are always tolerated.
-const SLACK: usize = 16;
+const SLACK: usize = 64;
 
 type Heap = BinaryHeap<Reverse<Entry>>;
 

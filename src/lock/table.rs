@@ -18,8 +18,7 @@ mod round;
 
 pub(super) use round::{DueRenewal, Round};
 
-/// Many, because a walk of the dashboard holds the mutex of one shard while it reads all lanes of it.
-pub(super) const SHARDS: usize = 512;
+pub(super) const SHARDS: usize = 64;
 
 #[derive(Debug, Default)]
 struct Shard {
@@ -261,7 +260,7 @@ impl Lanes {
     fn have_left(&self, mut shard: MutexGuard<'_, Shard>) {
         if shard.lanes.is_empty() {
             // An empty shard frees its memory after a burst.
-            if shard.lanes.capacity() > 128 {
+            if shard.lanes.capacity() > 1024 {
                 *shard = Shard::default();
             }
         }

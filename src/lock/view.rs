@@ -16,7 +16,7 @@ use super::table::SHARDS;
 use crate::{FencingToken, LockKey};
 
 /// The number of shards that a walk reads before other tasks run.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 8;
 
 /// Above this number of lanes, a walk reads only every fourth shard. Unit tests reach a smaller one.
 const SAMPLED_ABOVE: usize = if cfg!(test) { 1_000 } else { 1_000_000 };
@@ -145,7 +145,7 @@ impl LockManager {
 
     /// Reads all lanes, and returns the first `limit` keys in `order`.
     ///
-    /// Other tasks run after each 64 shards, so a walk delays no request by more than a part of it. `turn`
+    /// Other tasks run after every eighth shard, so a walk delays no request by more than a part of it. `turn`
     /// selects the part of the lanes that is read if there are too many.
     pub(crate) async fn walk(&self, order: Order, limit: usize, turn: usize) -> Walk {
         let engine = self.engine();

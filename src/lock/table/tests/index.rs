@@ -72,7 +72,7 @@ fn short_holds_of_many_keys_leave_index_bounded() {
         release(&lanes, &key(nth), &grant, now);
     }
     let left = entries(&lanes, here());
-    assert!(left <= 20 * SHARDS, "{left} entries");
+    assert!(left <= 100 * SHARDS, "{left} entries");
 }
 
 #[test]
