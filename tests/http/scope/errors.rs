@@ -5,9 +5,10 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{Request, StatusCode};
 use tower::ServiceExt;
+use tower_http::compression::CompressionLayer;
 use tower_lock::{Error, ErrorKind, LockLayer, LockManager, LockRejection, LockScopeLayer};
 
 use super::support::{kind, request, status, text};
@@ -49,6 +50,29 @@ async fn error_of_handler_is_rendered_for_client() {
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()["grpc-status"], "10");
     }
+}
+
+/// An inner layer compresses the rejection, which the scope renders again without compression.
+#[tokio::test]
+async fn compressed_error_is_rendered_uncompressed() {
+    async fn handler(State(locks): State<LockManager>) -> Result<(), Error> {
+        locks.acquire("busy").no_wait().await.map(drop)
+    }
+    let locks = LockManager::in_memory();
+    let _guard = locks.acquire("busy").await.unwrap();
+    let app: Router = Router::new()
+        .route("/", post(handler))
+        .layer(CompressionLayer::new())
+        .layer(LockScopeLayer::new())
+        .with_state(locks);
+    let gzip = Request::post("/").header(ACCEPT_ENCODING, "gzip");
+    let response = app
+        .oneshot(gzip.body(Body::empty()).unwrap())
+        .await
+        .unwrap();
+    assert_eq!(response.status(), StatusCode::CONFLICT);
+    assert!(!response.headers().contains_key(CONTENT_ENCODING));
+    assert!(text(response).await.starts_with('{'));
 }
 
 #[tokio::test]
