@@ -113,10 +113,7 @@ impl Candidacy {
                 reply => {
                     // The TTL at the node starts when the vote takes effect, which may be now or later.
                     let late = reply.as_ref().map_or(LATE, |_| Duration::ZERO);
-                    inner
-                        .ledger
-                        .prolong(&key, lease, Instant::now() + late + ttl);
-                    drop(claim);
+                    claim.granted(Instant::now() + late + ttl);
                 }
             }
             // It was released while its vote was in flight, so the release is sent here.

@@ -2,13 +2,15 @@
 //!
 //! A release must not overtake an acquire on any node. A node has at most one vote or release of a lease in
 //! flight: a sender acquires a [`Claim`] first. If there is a claim, its owner finds the lease unwanted
-//! when the reply arrives, and releases it.
+//! when the reply arrives, and releases it. The runtime of that owner may idle or block, so a release takes over
+//! a claim that is older than [`STALLED`]. If the vote takes effect even later, its owner releases the lease.
 //!
 //! | state | a vote | a release | the reply |
 //! |---|---|---|---|
 //! | out: the lease cannot be there | is sent: claimed | is not needed | |
 //! | in: the lease may be there | is sent: claimed | is sent: claimed | |
 //! | claimed | is not sent | is left to the claim | in, or certainly out |
+//! | claimed and stalled | is not sent | is sent: claimed again | |
 //!
 //! An entry is removed when its lease is unwanted and out everywhere, or when it must have expired and has
 //! no claim. A wanted lease keeps its entry: a reply to an earlier command may arrive between two claims of
@@ -16,6 +18,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -23,6 +26,10 @@ use crate::LockKey;
 use crate::backend::LeaseId;
 
 type Name = (LockKey, LeaseId);
+
+/// The age at which a release takes over a claim. A command in a runtime that is driven has its reply, or its
+/// response timeout, before.
+const STALLED: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Ledger {
@@ -36,6 +43,18 @@ struct Entries {
     /// The number of entries at which expired ones are removed. It is then set to twice the remaining
     /// number.
     sweep_at: usize,
+    claims: u64,
+}
+
+impl Entries {
+    /// Claims a node for a command that is sent now.
+    fn claimed(&mut self) -> NodeState {
+        self.claims += 1;
+        NodeState::Claimed {
+            nth: self.claims,
+            since: Instant::now(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -50,7 +69,7 @@ struct Entry {
 impl Entry {
     /// Returns `true` if a command in flight may still take effect. Its reply belongs to this entry.
     fn is_claimed(&self) -> bool {
-        self.nodes.contains(&NodeState::Claimed)
+        self.nodes.iter().any(|state| state.is_claimed())
     }
 
     fn is_over(&self) -> bool {
@@ -62,7 +81,26 @@ impl Entry {
 enum NodeState {
     Out,
     In,
-    Claimed,
+    /// The number identifies the claim.
+    Claimed {
+        nth: u64,
+        since: Instant,
+    },
+}
+
+impl NodeState {
+    fn is_claimed(self) -> bool {
+        matches!(self, Self::Claimed { .. })
+    }
+
+    /// Returns `true` if a release at this node is sent now.
+    fn takes_release(self) -> bool {
+        match self {
+            Self::Out => false,
+            Self::In => true,
+            Self::Claimed { since, .. } => since.elapsed() >= STALLED,
+        }
+    }
 }
 
 impl Ledger {
@@ -111,9 +149,14 @@ impl Ledger {
     ) -> Option<Claim> {
         let name = (key.clone(), lease);
         let mut entries = self.entries();
+        let claimed = entries.claimed();
         let state = &mut entries.leases.get_mut(&name)?.nodes[node];
-        let before = std::mem::replace(state, NodeState::Claimed);
-        (before != NodeState::Claimed).then(|| Claim::new(self, node, &name, before))
+        let before = *state;
+        if before.is_claimed() {
+            return None;
+        }
+        *state = claimed;
+        Some(Claim::new(self, node, &name, before, claimed))
     }
 
     /// Records that the lease is not wanted any more. Returns the claims that release it, and the number of
@@ -137,6 +180,8 @@ impl Ledger {
                 nodes: vec![NodeState::In; self.nodes],
             });
         }
+        // One number serves all nodes: it has to differ from those of earlier claims of a node.
+        let claimed = entries.claimed();
         let Some(entry) = entries.leases.get_mut(&name) else {
             return (Vec::new(), self.nodes);
         };
@@ -148,10 +193,10 @@ impl Ledger {
         let out = entry.nodes.iter().filter(|state| **state == NodeState::Out);
         let out = out.count();
         let nodes = entry.nodes.iter_mut().enumerate();
-        let claims = nodes.filter(|(_, state)| **state == NodeState::In);
+        let claims = nodes.filter(|(_, state)| state.takes_release());
         let claims = claims.map(|(node, state)| {
-            *state = NodeState::Claimed;
-            Claim::new(self, node, &name, NodeState::In)
+            *state = claimed;
+            Claim::new(self, node, &name, NodeState::In, claimed)
         });
         (claims.collect(), out)
     }
@@ -165,12 +210,13 @@ impl Ledger {
     ) -> Option<Claim> {
         let name = (key.clone(), lease);
         let mut entries = self.entries();
+        let claimed = entries.claimed();
         let entry = entries.leases.get_mut(&name)?;
         if !entry.unwanted || entry.nodes[node] != NodeState::In {
             return None;
         }
-        entry.nodes[node] = NodeState::Claimed;
-        Some(Claim::new(self, node, &name, NodeState::In))
+        entry.nodes[node] = claimed;
+        Some(Claim::new(self, node, &name, NodeState::In, claimed))
     }
 
     /// Returns `true` if no node can hold a lease that is not wanted any more.
@@ -186,18 +232,26 @@ pub(super) struct Claim {
     ledger: Arc<Ledger>,
     node: usize,
     name: Name,
-    /// The state of the node before the claim, and after it.
+    /// The state of the node before the claim, during it, and after it.
     before: NodeState,
+    claimed: NodeState,
     then: NodeState,
 }
 
 impl Claim {
-    fn new(ledger: &Arc<Ledger>, node: usize, name: &Name, before: NodeState) -> Self {
+    fn new(
+        ledger: &Arc<Ledger>,
+        node: usize,
+        name: &Name,
+        before: NodeState,
+        claimed: NodeState,
+    ) -> Self {
         Self {
             ledger: Arc::clone(ledger),
             node,
             name: name.clone(),
             before,
+            claimed,
             then: NodeState::In,
         }
     }
@@ -214,7 +268,23 @@ impl Claim {
     pub(super) fn is_owed(&self, now: Instant) -> bool {
         let entries = self.ledger.entries();
         let entry = entries.leases.get(&self.name);
-        entry.is_some_and(|entry| entry.until > now)
+        entry.is_some_and(|entry| entry.until > now && entry.nodes[self.node] == self.claimed)
+    }
+
+    /// Records that the lease may be at the node until `until`, also if a release has taken over this claim.
+    pub(super) fn granted(self, until: Instant) {
+        let mut entries = self.ledger.entries();
+        let entry = entries.leases.entry(self.name.clone());
+        // A release that took over the claim may have removed the entry.
+        let entry = entry.or_insert_with(|| Entry {
+            until,
+            unwanted: true,
+            nodes: vec![NodeState::Out; self.ledger.nodes],
+        });
+        entry.until = entry.until.max(until);
+        if entry.unwanted || entry.nodes[self.node] == NodeState::Out {
+            entry.nodes[self.node] = NodeState::In;
+        }
     }
 
     /// Records that the command did not and will not take effect.
@@ -231,7 +301,9 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut entries = self.ledger.entries();
-        if let Some(entry) = entries.leases.get_mut(&self.name) {
+        if let Some(entry) = entries.leases.get_mut(&self.name)
+            && entry.nodes[self.node] == self.claimed
+        {
             entry.nodes[self.node] = self.then;
             if entry.is_over() {
                 entries.leases.remove(&self.name);
@@ -300,6 +372,66 @@ mod tests {
         ledger.sweep_at_next_open();
         ledger.open(&other, lease, now);
         assert!(ledger.is_out(&key, lease));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn release_takes_over_stalled_claims() {
+        let ledger = Ledger::new(1);
+        let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
+        let until = Instant::now() + Duration::from_secs(60);
+        ledger.open(&key, lease, until);
+        let vote = ledger.claim(0, &key, lease).expect("not claimed");
+        let release = || ledger.disown(&key, lease, None).0.pop();
+        assert!(release().is_none(), "the vote's sender releases it");
+        tokio::time::advance(STALLED).await;
+        let first = release().expect("taken over");
+        assert!(release().is_none(), "the release is in flight");
+        tokio::time::advance(STALLED).await;
+        let second = release().expect("taken over");
+        assert!(!first.is_owed(Instant::now()) && second.is_owed(Instant::now()));
+        // The reply to the first release says nothing about the second.
+        first.out();
+        assert!(!ledger.is_out(&key, lease));
+        second.out();
+        assert!(ledger.is_out(&key, lease));
+        vote.granted(until);
+        let third = ledger.reclaim(0, &key, lease);
+        third.expect("the lease of the late vote is released").out();
+        assert!(ledger.is_out(&key, lease));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn late_vote_is_released_after_release_in_flight() {
+        let ledger = Ledger::new(1);
+        let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
+        let until = Instant::now() + Duration::from_secs(60);
+        ledger.open(&key, lease, until);
+        let vote = ledger.claim(0, &key, lease).expect("not claimed");
+        tokio::time::advance(STALLED).await;
+        let release = ledger.disown(&key, lease, None).0.pop();
+        vote.granted(until);
+        let another = ledger.reclaim(0, &key, lease).expect("granted later");
+        // The release may have overtaken the vote.
+        release.expect("taken over").out();
+        assert!(!ledger.is_out(&key, lease));
+        another.out();
+        assert!(ledger.is_out(&key, lease));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn late_vote_of_repeated_attempt_is_kept() {
+        let ledger = Ledger::new(1);
+        let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
+        let until = Instant::now() + Duration::from_secs(60);
+        ledger.open(&key, lease, until);
+        let vote = ledger.claim(0, &key, lease).expect("not claimed");
+        tokio::time::advance(STALLED).await;
+        let release = ledger.disown(&key, lease, None).0.pop();
+        ledger.open(&key, lease, until);
+        release.expect("taken over").out();
+        vote.granted(until);
+        assert!(ledger.reclaim(0, &key, lease).is_none(), "wanted again");
+        assert_eq!(ledger.disown(&key, lease, None).0.len(), 1, "still there");
     }
 
     #[test]

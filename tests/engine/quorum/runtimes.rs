@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
+use tower_lock::LockManager;
 
 use super::world::Nodes;
+use crate::support::engine::{MS, SECOND};
 use crate::support::simulated::Fault;
 
 fn runtime() -> Runtime {
@@ -37,7 +39,26 @@ fn idle_runtime_stops_no_repeated_release_of_others() {
         let start = Instant::now();
         while site.holds("a").await {
             assert!(start.elapsed() < Duration::from_secs(2), "not released");
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            sleep(MS).await;
         }
     });
+}
+
+/// The runtime idles while its release is in flight. The lease would last for 30 s.
+#[test]
+fn release_of_idle_runtime_is_repeated_elsewhere() {
+    let (idles, runs) = (runtime(), runtime());
+    let world = runs.block_on(Nodes::used(3));
+    let locks = LockManager::builder(world.quorum()).build().unwrap();
+    idles.block_on(async {
+        drop(locks.acquire("k").await.unwrap());
+        sleep(MS).await;
+    });
+    runs.block_on(async {
+        let acquire = locks.acquire("k").wait(20 * SECOND);
+        let guard = acquire.await.unwrap();
+        guard.release().await.unwrap();
+    });
+    // The runtime continues, and so do its releases.
+    idles.block_on(world.nothing_is_left_within(SECOND, "k", "after the idle runtime"));
 }
