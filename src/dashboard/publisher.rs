@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::frame::{Frame, millis};
@@ -23,6 +23,10 @@ const RECENT: Duration = Duration::from_millis(500);
 /// The most streams that are open at a time.
 const STREAMS: usize = 16;
 
+/// Each stream ends after this time, and the page opens the next one. A client whose credentials were revoked does not
+/// keep its stream.
+pub(super) const LONGEST_STREAM: Duration = Duration::from_secs(60);
+
 /// The number of keys of one frame.
 const TOP: usize = 100;
 const HOT: usize = 20;
@@ -36,11 +40,12 @@ pub(super) enum Latest {
     Ended,
 }
 
-/// A stream of frames, which counts as open until it is dropped.
+/// A stream of frames. It counts as open until it is dropped, or should have ended: the server polls no stream whose
+/// client reads nothing.
 #[derive(Debug)]
 pub(super) struct Subscription {
     pub(super) frames: watch::Receiver<Latest>,
-    _open: OwnedSemaphorePermit,
+    _open: Arc<()>,
 }
 
 #[derive(Debug)]
@@ -54,7 +59,8 @@ struct Shared {
     locks: WeakManager,
     instance: String,
     latest: watch::Sender<Latest>,
-    streams: Arc<Semaphore>,
+    /// The open streams, and when they were opened.
+    streams: Mutex<Vec<(Instant, Weak<()>)>>,
     /// Notified when a stream opens, so that it need not wait for the next second.
     opened: Arc<Notify>,
     history: Mutex<History>,
@@ -69,7 +75,7 @@ impl Publisher {
                 locks: locks.downgrade(),
                 instance: instance.to_owned(),
                 latest: watch::Sender::new(Latest::Nothing),
-                streams: Arc::new(Semaphore::new(STREAMS)),
+                streams: Mutex::default(),
                 opened: Arc::default(),
                 history: Mutex::default(),
                 running: AtomicBool::new(false),
@@ -90,7 +96,7 @@ impl Publisher {
 
     /// Opens a stream, or returns `None` if too many are open or the manager is shutting down.
     pub(super) fn subscribe(&self) -> Option<Subscription> {
-        let open = Arc::clone(&self.shared.streams).try_acquire_owned().ok()?;
+        let open = self.shared.open_stream()?;
         let mut frames = self.shared.latest.subscribe();
         let latest = frames.borrow_and_update().clone();
         match latest {
@@ -114,6 +120,18 @@ impl Shared {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Counts a stream until its count is dropped, or returns `None` if too many are open.
+    fn open_stream(&self) -> Option<Arc<()>> {
+        let mut streams = (self.streams.lock()).unwrap_or_else(PoisonError::into_inner);
+        streams.retain(|(since, open)| open.strong_count() > 0 && since.elapsed() < LONGEST_STREAM);
+        if streams.len() >= STREAMS {
+            return None;
+        }
+        let open = Arc::new(());
+        streams.push((Instant::now(), Arc::downgrade(&open)));
+        Some(open)
+    }
+
     /// Publishes a frame if a stream is open.
     async fn publish(&self, locks: &LockManager, recorder: &mut Recorder) {
         let latest = self.latest.borrow().clone();
@@ -128,7 +146,6 @@ impl Shared {
             instance: &self.instance,
             at: millis(SystemTime::now()),
             walk: &walk,
-            unreleased: locks.snapshot().unreleased,
             reading: recorder.reading(),
             figures: recorder.figures(),
             servers: recorder.servers(),

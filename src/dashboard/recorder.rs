@@ -105,10 +105,10 @@ impl Recorder {
     }
 
     fn add(&mut self, walk: &Walk) {
-        self.held = walk.held;
-        self.waiting = walk.waiting;
+        self.held = walk.counts.held;
+        self.waiting = walk.counts.waiting;
         let (held, waiting) = self.most;
-        self.most = (held.max(walk.held), waiting.max(walk.waiting));
+        self.most = (held.max(walk.counts.held), waiting.max(walk.counts.waiting));
     }
 
     pub(super) fn reading(&self) -> &Reading {

@@ -87,7 +87,7 @@ impl Engine {
             unreleased: Snapshot::of(self).unreleased,
             oldest_hold: Duration::ZERO,
             oldest_wait: Duration::ZERO,
-            watchdog_lag: self.tally.take_watchdog_lag(),
+            watchdog_lag: self.tally.watchdog_lag(),
         };
         self.lanes.inspect_each(|lane| {
             if let Some(grant) = lane.holder() {

@@ -20,6 +20,40 @@ pub(super) use round::{DueRenewal, Round};
 
 pub(super) const SHARDS: usize = 64;
 
+/// The number of buckets that a walk reads under one lock of a shard.
+#[cfg(feature = "dashboard")]
+const PART: usize = 128;
+
+/// The place in a shard where a walk continues.
+#[cfg(feature = "dashboard")]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    shard: usize,
+    bucket: usize,
+    /// The number of buckets of the shard when the walk was there.
+    buckets: usize,
+}
+
+#[cfg(feature = "dashboard")]
+impl Place {
+    pub(super) fn start_of(shard: usize) -> Self {
+        Self {
+            shard,
+            bucket: 0,
+            buckets: 0,
+        }
+    }
+}
+
+/// The result of reading a part of a shard.
+#[cfg(feature = "dashboard")]
+pub(super) enum Part {
+    /// The next part begins at this place, or there is none.
+    Read(Option<Place>),
+    /// The lanes of the shard have moved, so it must be read from its start.
+    Moved,
+}
+
 #[derive(Debug, Default)]
 struct Shard {
     /// Boxed because a table reserves space for many more lanes than it holds.
@@ -191,19 +225,32 @@ impl Lanes {
         }
     }
 
-    /// Reads the lanes of one shard. Returns their number.
+    /// Reads the lanes of the part of a shard that begins at `place`, unless the table has grown or shrunk since the
+    /// part before, which moves its lanes.
     #[cfg(feature = "dashboard")]
-    pub(super) fn inspect_shard(
-        &self,
-        shard: usize,
-        mut look: impl FnMut(&LockKey, &Lane),
-    ) -> usize {
-        let shard = lock(&self.shards[shard]);
-        shard
-            .lanes
-            .iter()
-            .for_each(|slot| look(&slot.key, &slot.lane));
-        shard.lanes.len()
+    pub(super) fn inspect_part(&self, place: Place, mut look: impl FnMut(&LockKey, &Lane)) -> Part {
+        let shard = lock(&self.shards[place.shard]);
+        let buckets = shard.lanes.num_buckets();
+        if place.bucket > 0 && place.buckets != buckets {
+            return Part::Moved;
+        }
+        let end = buckets.min(place.bucket + PART);
+        let slots = (place.bucket..end).filter_map(|bucket| shard.lanes.get_bucket(bucket));
+        slots.for_each(|slot| look(&slot.key, &slot.lane));
+        Part::Read((end < buckets).then_some(Place {
+            bucket: end,
+            buckets,
+            ..place
+        }))
+    }
+
+    /// Reads the lanes whose keys have this hash code.
+    #[cfg(feature = "dashboard")]
+    pub(super) fn inspect_hash(&self, hash: u64, mut look: impl FnMut(&LockKey, &Lane)) {
+        let shard = lock(&self.shards[(hash >> 24) as usize % SHARDS]);
+        // Other keys may share the bits that the table compares.
+        let slots = (shard.lanes.iter_hash(hash)).filter(|slot| slot.key.hash_code() == hash);
+        slots.for_each(|slot| look(&slot.key, &slot.lane));
     }
 
     /// Returns the number of lanes.

@@ -1,7 +1,7 @@
 //! What an operator sees of the lanes. State is read, never rebuilt from events.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::engine::Engine;
 use super::hot::HotKey;
 use super::lane::{HeldBy, Lane};
 use super::manager::LockManager;
-use super::table::SHARDS;
+use super::table::{Part, Place, SHARDS};
 use crate::{FencingToken, LockKey};
 
-/// The number of shards that a walk reads before other tasks run.
+/// The number of parts of shards that a walk reads before other tasks run.
 const AT_ONCE: usize = 8;
 
 /// Above this number of lanes, a walk reads only every fourth shard. Unit tests reach a smaller one.
@@ -66,15 +66,23 @@ pub(crate) enum Order {
 /// The result of one walk.
 #[derive(Debug, Default)]
 pub(crate) struct Walk {
-    pub(crate) lanes: usize,
-    pub(crate) held: usize,
-    pub(crate) waiting: usize,
-    pub(crate) oldest_hold: Option<Duration>,
-    pub(crate) oldest_wait: Option<Duration>,
+    pub(crate) counts: Counts,
     /// The numbers are estimates from a part of the lanes.
     pub(crate) sampled: bool,
     /// The first keys in their order.
     pub(crate) top: Vec<LaneView>,
+}
+
+/// The totals of one walk.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Counts {
+    pub(crate) lanes: usize,
+    pub(crate) held: usize,
+    pub(crate) waiting: usize,
+    pub(crate) queued: usize,
+    pub(crate) unreleased: usize,
+    pub(crate) oldest_hold: Option<Duration>,
+    pub(crate) oldest_wait: Option<Duration>,
 }
 
 /// Keys in the order of their hashes, which no client can choose.
@@ -145,34 +153,47 @@ impl LockManager {
 
     /// Reads all lanes, and returns the first `limit` keys in `order`.
     ///
-    /// Other tasks run after every eighth shard, so a walk delays no request by more than a part of it. `turn`
-    /// selects the part of the lanes that is read if there are too many.
+    /// The mutex of a shard is locked for a part of it at a time, and other tasks run after every eighth part, so a
+    /// walk delays no request. `turn` selects the shards that are read if there are too many lanes.
     pub(crate) async fn walk(&self, order: Order, limit: usize, turn: usize) -> Walk {
         let engine = self.engine();
         let sampled = engine.lanes.len() > SAMPLED_ABOVE;
         let part = if sampled { SAMPLED_PART } else { 1 };
-        let mut walk = Walk {
-            sampled,
-            ..Walk::default()
+        let mut first = First {
+            order,
+            limit,
+            // One moment for all keys, or the order of equal ages would change with each walk.
+            now: Moment::now(),
+            heap: BinaryHeap::with_capacity(limit.saturating_add(1)),
         };
-        let mut first = BinaryHeap::with_capacity(limit.saturating_add(1));
-        // One moment for all keys, or the order of equal ages would change with each walk.
-        let now = Moment::now();
-        for (read, shard) in (turn % part..SHARDS).step_by(part).enumerate() {
-            if read % AT_ONCE == AT_ONCE - 1 {
-                tokio::task::yield_now().await;
+        let mut counts = Counts::default();
+        let mut pauses = Pauses::default();
+        for shard in (turn % part..SHARDS).step_by(part) {
+            let before = counts;
+            let mut place = Some(Place::start_of(shard));
+            while let Some(at) = place {
+                pauses.pause().await;
+                let read = engine.lanes.inspect_part(at, |key, lane| {
+                    let hold = hold(lane, first.now);
+                    counts.add(lane, hold.as_ref(), first.now);
+                    first.add(key, lane, hold);
+                });
+                place = match read {
+                    Part::Read(next) => next,
+                    Part::Moved => {
+                        counts = before;
+                        Some(Place::start_of(shard))
+                    }
+                };
             }
-            engine.lanes.inspect_shard(shard, |key, lane| {
-                walk.add(key, lane, order, limit, now, &mut first);
-            });
         }
-        for count in [&mut walk.lanes, &mut walk.held, &mut walk.waiting] {
-            *count *= part;
+        counts.multiply(part);
+        counts.unreleased += engine.unresolved();
+        Walk {
+            counts,
+            sampled,
+            top: first.into_sorted(),
         }
-        // `Reverse` sorts the least rank last.
-        let sorted = first.into_sorted_vec().into_iter();
-        walk.top = sorted.map(|Reverse(ranked)| ranked.view).collect();
-        walk
     }
 
     /// Reads up to `limit` keys after `after`: a shard, and the hash of its last key that was read.
@@ -180,35 +201,45 @@ impl LockManager {
         let lanes = &self.engine().lanes;
         let (start, mut after) = after;
         let mut page = Page::default();
+        let mut pauses = Pauses::default();
         for shard in start..SHARDS {
-            if shard % AT_ONCE == AT_ONCE - 1 {
-                tokio::task::yield_now().await;
-            }
+            let after = std::mem::take(&mut after);
             let is_next = |key: &LockKey| after.is_none_or(|after| key.hash_code() > after);
             let mut hashes = Vec::new();
-            lanes.inspect_shard(shard, |key, lane| {
-                if is_next(key) && is_shown(lane) {
-                    hashes.push(key.hash_code());
-                }
-            });
+            let mut place = Some(Place::start_of(shard));
+            while let Some(at) = place {
+                pauses.pause().await;
+                let read = lanes.inspect_part(at, |key, lane| {
+                    if is_next(key) && is_shown(lane) {
+                        hashes.push(key.hash_code());
+                    }
+                });
+                place = match read {
+                    Part::Read(next) => next,
+                    Part::Moved => {
+                        hashes.clear();
+                        Some(Place::start_of(shard))
+                    }
+                };
+            }
             hashes.sort_unstable();
-            hashes.truncate(limit - page.rows.len());
-            let Some(&last) = hashes.last() else {
-                after = None;
-                continue;
-            };
+            hashes.dedup();
+            let room = limit - page.rows.len();
+            let is_full = hashes.len() >= room;
+            hashes.truncate(room);
             let now = Moment::now();
-            lanes.inspect_shard(shard, |key, lane| {
-                let is_in_page = is_next(key) && key.hash_code() <= last && is_shown(lane);
-                if is_in_page && page.rows.len() < limit {
-                    page.rows.push(view(key, lane, now));
-                }
-            });
-            if page.rows.len() >= limit {
-                page.next = Some((shard, last));
+            for hash in &hashes {
+                lanes.inspect_hash(*hash, |key, lane| {
+                    if is_shown(lane) {
+                        page.rows.push(view(key, lane, now));
+                    }
+                });
+            }
+            // A key that left between the two looks leaves the page shorter.
+            if is_full {
+                page.next = hashes.last().map(|last| (shard, *last));
                 break;
             }
-            after = None;
         }
         page
     }
@@ -248,32 +279,71 @@ impl WeakManager {
     }
 }
 
-impl Walk {
-    fn add(
-        &mut self,
-        key: &LockKey,
-        lane: &Lane,
-        order: Order,
-        limit: usize,
-        now: Moment,
-        first: &mut BinaryHeap<Reverse<Ranked>>,
-    ) {
+/// Lets other tasks run after a number of parts.
+#[derive(Debug, Default)]
+struct Pauses {
+    read: usize,
+}
+
+impl Pauses {
+    /// Precedes each part.
+    async fn pause(&mut self) {
+        self.read += 1;
+        if self.read.is_multiple_of(AT_ONCE) {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl Counts {
+    fn add(&mut self, lane: &Lane, hold: Option<&HoldView>, now: Moment) {
         self.lanes += usize::from(!lane.is_yielding());
-        let waiters = lane.waiters();
-        self.waiting += waiters;
+        self.waiting += lane.waiters();
+        self.queued += usize::from(lane.has_place());
+        self.unreleased += usize::from(lane.is_returning());
         // Mostly the first waiter waits longest, and a queue can be long.
         let waited = lane.claims().next().map(|claim| now.since(claim.since));
         self.oldest_wait = self.oldest_wait.max(waited);
-        let hold = hold(lane, now);
-        if let Some(hold) = &hold {
+        if let Some(hold) = hold {
             self.held += 1;
             self.oldest_hold = self.oldest_hold.max(Some(hold.since));
         }
-        let Some(rank) = order.rank(hold.as_ref(), waiters) else {
+    }
+
+    /// Estimates the numbers of all lanes from those of one in `part`.
+    fn multiply(&mut self, part: usize) {
+        let Self {
+            lanes,
+            held,
+            waiting,
+            queued,
+            unreleased,
+            ..
+        } = self;
+        for count in [lanes, held, waiting, queued, unreleased] {
+            *count *= part;
+        }
+    }
+}
+
+/// The first keys in an order.
+#[derive(Debug)]
+struct First {
+    order: Order,
+    limit: usize,
+    now: Moment,
+    heap: BinaryHeap<Reverse<Ranked>>,
+}
+
+impl First {
+    fn add(&mut self, key: &LockKey, lane: &Lane, hold: Option<HoldView>) {
+        let waiters = lane.waiters();
+        let Some(rank) = self.order.rank(hold.as_ref(), waiters) else {
             return;
         };
         // Keys are cloned only when they enter.
-        if first.len() >= limit && first.peek().is_none_or(|Reverse(last)| last.rank >= rank) {
+        let last = self.heap.peek();
+        if self.heap.len() >= self.limit && last.is_none_or(|Reverse(last)| last.rank >= rank) {
             return;
         }
         let view = LaneView {
@@ -282,10 +352,19 @@ impl Walk {
             held_by: lane.held_by(),
             waiters,
         };
-        first.push(Reverse(Ranked { rank, view }));
-        if first.len() > limit {
-            drop(first.pop());
+        self.heap.push(Reverse(Ranked { rank, view }));
+        if self.heap.len() > self.limit {
+            drop(self.heap.pop());
         }
+    }
+
+    fn into_sorted(self) -> Vec<LaneView> {
+        // `Reverse` sorts the least rank last.
+        let sorted = self.heap.into_sorted_vec().into_iter();
+        let mut seen = HashSet::new();
+        // A shard that was read again shows keys twice.
+        let sorted = sorted.filter(|Reverse(ranked)| seen.insert(ranked.view.key.clone()));
+        sorted.map(|Reverse(ranked)| ranked.view).collect()
     }
 }
 
@@ -322,5 +401,75 @@ fn view(key: &LockKey, lane: &Lane, now: Moment) -> LaneView {
         hold: hold(lane, now),
         held_by: lane.held_by(),
         waiters: lane.waiters(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MANY: usize = 20_000;
+
+    async fn held(locks: &LockManager, keys: std::ops::Range<usize>) -> Vec<crate::LockGuard> {
+        let mut guards = Vec::with_capacity(keys.len());
+        for n in keys {
+            guards.push(locks.acquire(format!("key:{n}")).await.expect("free"));
+        }
+        guards
+    }
+
+    #[tokio::test]
+    async fn parts_contain_each_lane_once() {
+        let locks = LockManager::in_memory();
+        let guards = held(&locks, 0..MANY).await;
+        let (mut seen, mut parts, mut lanes) = (HashSet::new(), 0, 0);
+        for shard in 0..SHARDS {
+            let mut place = Some(Place::start_of(shard));
+            while let Some(at) = place {
+                parts += 1;
+                let read = locks.engine().lanes.inspect_part(at, |key, _| {
+                    lanes += 1;
+                    seen.insert(key.clone());
+                });
+                let Part::Read(next) = read else {
+                    panic!("the shard did not change");
+                };
+                place = next;
+            }
+        }
+        assert_eq!((seen.len(), lanes), (MANY, MANY));
+        assert!(parts >= 2 * SHARDS, "{parts} parts");
+        drop(guards);
+    }
+
+    #[tokio::test]
+    async fn growing_shard_is_read_from_its_start() {
+        let locks = LockManager::in_memory();
+        let mut guards = held(&locks, 0..MANY).await;
+        let inspect = |at| locks.engine().lanes.inspect_part(at, |_, _| {});
+        let Part::Read(Some(place)) = inspect(Place::start_of(0)) else {
+            panic!("one part");
+        };
+        guards.extend(held(&locks, MANY..3 * MANY).await);
+        assert!(matches!(inspect(place), Part::Moved));
+        drop(guards);
+    }
+
+    #[tokio::test]
+    async fn pages_contain_each_key_once() {
+        let locks = LockManager::in_memory();
+        let guards = held(&locks, 0..MANY).await;
+        let (mut seen, mut rows, mut after) = (HashSet::new(), 0, (0, None));
+        loop {
+            let page = locks.page(after, 977).await;
+            rows += page.rows.len();
+            seen.extend(page.rows.into_iter().map(|view| view.key));
+            match page.next {
+                Some((shard, hash)) => after = (shard, Some(hash)),
+                None => break,
+            }
+        }
+        assert_eq!((seen.len(), rows), (MANY, MANY));
+        drop(guards);
     }
 }

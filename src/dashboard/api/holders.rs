@@ -52,9 +52,9 @@ pub(in crate::dashboard) async fn holders(
     let walk = board.locks.walk(order, limit, 0).await;
     let rows: Vec<_> = walk.top.iter().map(row).collect();
     Json(json!({
-        "held": walk.held,
-        "waiting": walk.waiting,
-        "lanes": walk.lanes,
+        "held": walk.counts.held,
+        "waiting": walk.counts.waiting,
+        "lanes": walk.counts.lanes,
         "sampled": walk.sampled,
         "rows": rows,
     }))

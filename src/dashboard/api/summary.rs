@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::dashboard::board::Board;
 use crate::dashboard::frame::millis;
 use crate::dashboard::operator::Operator;
+use crate::lock::Order;
 
 /// Returns the process, its settings and its totals.
 pub(in crate::dashboard) async fn summary(
@@ -16,7 +17,7 @@ pub(in crate::dashboard) async fn summary(
     extensions: Extensions,
 ) -> Response {
     let settings = board.locks.settings();
-    let snapshot = board.locks.snapshot();
+    let counts = board.locks.walk(Order::Waiters, 0, 0).await.counts;
     let operator = extensions.get::<Operator>().map(Operator::name);
     let peers = board.peers.iter();
     let peers: Vec<_> = peers
@@ -37,11 +38,11 @@ pub(in crate::dashboard) async fn summary(
             "max_waiters": settings.max_waiters,
         },
         "totals": {
-            "held": snapshot.held,
-            "waiting": snapshot.waiting,
-            "queued": snapshot.queued,
-            "lanes": snapshot.lanes,
-            "unreleased": snapshot.unreleased,
+            "held": counts.held,
+            "waiting": counts.waiting,
+            "queued": counts.queued,
+            "lanes": counts.lanes,
+            "unreleased": counts.unreleased,
         },
         "capabilities": { "force_release": board.audit.is_some() },
     }))
