@@ -22,7 +22,7 @@
 //! | `tower_lock_backend_command_seconds{command, outcome}` | histogram, by `ok`, `refused`, `unknown` | `unknown` increases for some minutes |
 //! | `tower_lock_backend_up{server, part}` | gauge, of `commands`, `releases`, `notifications`, `sentinel` | it is 0 for 30 s |
 //! | `tower_lock_backend_incidents_total{server, part}` | counter of outages that began | – |
-//! | `tower_lock_watchdog_lag_seconds` | gauge, the longest delay of a round of the watchdog | it is above 1 s: the runtime blocks, or the CPU is limited |
+//! | `tower_lock_watchdog_lag_seconds` | gauge, the longest delay of a round of the watchdog in the last one to two minutes | it is above 1 s: the runtime blocks, or the CPU is limited |
 //! | `tower_lock_force_releases_total{outcome}` | counter, by `released`, `not_held`, `failed` | – |
 //! | `tower_lock_unlocked_total{option}` | counter of requests that ran without their lock, by `observe_only` or `on_unavailable`. `tower_lock_acquires_total` has their outcomes | it increases with the option `on_unavailable` |
 //! | `tower_lock_transfers_total` | counter | – |

@@ -6,14 +6,17 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{Extensions, StatusCode};
 use serde_json::json;
+use tokio::sync::oneshot;
+#[cfg(feature = "tracing")]
+use tracing::instrument::{Instrument as _, WithSubscriber as _};
 
 use super::inspect::{failed, field, object};
 use super::response::{refuse, too_many};
-use crate::LockKey;
 use crate::dashboard::board::Board;
 use crate::dashboard::force_release::ForceRelease;
 use crate::dashboard::operator::Operator;
-use crate::observe;
+use crate::task::Spawner;
+use crate::{LockKey, LockManager, observe};
 
 /// The length of a reason in characters.
 const REASON: std::ops::RangeInclusive<usize> = 8..=500;
@@ -50,6 +53,9 @@ pub(in crate::dashboard) async fn force_release(
         );
     }
     let key = LockKey::from_shown(&key);
+    if let Err(invalid) = key.validate() {
+        return refuse(StatusCode::BAD_REQUEST, &invalid.to_string());
+    }
     let request = ForceRelease {
         operator: extensions.get::<Operator>().cloned(),
         key,
@@ -60,24 +66,35 @@ pub(in crate::dashboard) async fn force_release(
         report(&request, "vetoed");
         return refuse(StatusCode::FORBIDDEN, &veto.to_string());
     }
-    let outcome = board
-        .locks
-        .force_release_held_by(&request.key, &request.owner)
-        .await;
-    match outcome {
+    // A client that hangs up ends this handler, but neither the release nor its event.
+    let (send, released) = oneshot::channel();
+    let release = async move {
+        let response = release(&board.locks, &request).await;
+        // The client may have hung up.
+        drop(send.send(response));
+    };
+    #[cfg(feature = "tracing")]
+    let release = release.with_current_subscriber().in_current_span();
+    Spawner::default().spawn(release);
+    let stopped = |_| refuse(StatusCode::SERVICE_UNAVAILABLE, "the process is stopping");
+    released.await.unwrap_or_else(stopped)
+}
+
+async fn release(locks: &LockManager, request: &ForceRelease) -> Response {
+    match (locks.force_release_held_by(&request.key, &request.owner)).await {
         Ok(true) => {
-            report(&request, "released");
+            report(request, "released");
             Json(json!({ "released": true })).into_response()
         }
         Ok(false) => {
-            report(&request, "not_held");
+            report(request, "not_held");
             refuse(
                 StatusCode::CONFLICT,
                 "another owner holds the key now, or none",
             )
         }
         Err(error) => {
-            report(&request, "failed");
+            report(request, "failed");
             failed(&error)
         }
     }

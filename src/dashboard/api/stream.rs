@@ -5,7 +5,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -18,11 +17,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::response::refuse;
 use crate::dashboard::board::Board;
-use crate::dashboard::publisher::{Latest, Subscription};
-
-/// Each stream ends after this time, and the page opens the next one. A client whose credentials were revoked does not
-/// keep its stream.
-const LONGEST: Duration = Duration::from_secs(60);
+use crate::dashboard::publisher::{LONGEST_STREAM, Latest, Subscription};
 
 /// The page reconnects after 0.5 s.
 const OPENING: &str = "retry: 500\n\n";
@@ -38,7 +33,7 @@ pub(in crate::dashboard) async fn stream(State(board): State<Arc<Board>>) -> Res
     };
     let frames = Frames {
         opening: Some(Bytes::from_static(OPENING.as_bytes())),
-        ends: Box::pin(sleep(LONGEST)),
+        ends: Box::pin(sleep(LONGEST_STREAM)),
         next: Box::pin(next(subscription)),
     };
     ([(CONTENT_TYPE, "text/event-stream")], Body::new(frames)).into_response()

@@ -17,6 +17,11 @@ const shown = key => key.replace(/\\|[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu, c => {
   const hex = c.codePointAt(0).toString(16);
   return hex.length > 4 ? `\\u{${hex}}` : '\\u' + hex.padStart(4, '0');
 });
+// The key whose shown text an operator pasted.
+const unshown = text => text.replace(/\\\\|\\u([0-9a-f]{4})|\\u\{([0-9a-f]{5,6})\}/g, (all, short, long) => {
+  const code = parseInt(short || long, 16);
+  return !(short || long) ? '\\' : code > 0x10ffff ? all : String.fromCodePoint(code);
+});
 const whole = new Intl.NumberFormat('en-US');
 const number = n => n == null ? '–' : n >= 100 || Number.isInteger(n) ? whole.format(Math.round(n)) : n.toPrecision(2);
 const span = ms => {
@@ -36,7 +41,7 @@ const counts = map => Object.entries(map || {}).filter(([, n]) => n > 0).sort((a
   .map(([name, n]) => `${words(name)} ${whole.format(n)}`).join(', ');
 const sum = map => Object.values(map || {}).reduce((a, b) => a + b, 0);
 
-let summary = null, frame = null, source = null, arrived = 0, refused = 0, lostBefore = null;
+let summary = null, frame = null, source = null, arrived = 0, refused = 0, lostBefore = null, followed = null;
 
 // ---- totals ----
 const tiles = new Map();
@@ -173,7 +178,9 @@ function remember(f) {
   }
 }
 async function history() {
-  const reply = await load('history?range=' + range);
+  const asked = range, reply = await load('history?range=' + asked);
+  // Another range may have been selected since.
+  if (asked !== range) return;
   if (reply) past = reply;
   draw();
 }
@@ -248,10 +255,9 @@ function notice(id, text) {
   set(li, text);
 }
 function instance(id) {
-  if (id && summary && id !== summary.instance) {
-    notice('n-instance', 'Another process replies now. Behind a load balancer, pin the session to one process.');
-    start();
-  }
+  if (!id || !summary || id === summary.instance) return false;
+  notice('n-instance', 'Another process replies now. Behind a load balancer, pin the session to one process.');
+  return true;
 }
 
 // ---- one key ----
@@ -273,6 +279,8 @@ function state(it) {
   return it.held_by === 'releasing' ? 'released by this process, not confirmed by the backend' : 'held by another process, or being released';
 }
 function detail(it) {
+  // What the operator typed confirms the release of one owner.
+  if (looked && looked.owner !== it.owner) $('f-confirm').value = '';
   looked = it;
   $('d-key').replaceChildren(bdi(it.key));
   const here = it.here, rows = [['State', state(it)]];
@@ -302,7 +310,9 @@ function receive(event) {
   frame = JSON.parse(event.data);
   arrived = performance.now();
   refused = 0;
-  instance(frame.instance);
+  // The page follows the process of the stream. Requests that another process answers do not change it.
+  if (instance(frame.instance) && followed !== frame.instance) start();
+  followed = frame.instance;
   alive();
   totals();
   losses();
@@ -371,7 +381,7 @@ setInterval(() => { if (!document.hidden && range === '24h') history(); }, 60000
 document.addEventListener('visibilitychange', () => { connect(); if (!document.hidden) history(); });
 $('sort').addEventListener('change', sorted);
 $('range').addEventListener('change', event => { range = event.target.value; past = { at: [] }; history(); });
-$('find').addEventListener('submit', event => { event.preventDefault(); inspect($('key').value); });
+$('find').addEventListener('submit', event => { event.preventDefault(); inspect(unshown($('key').value)); });
 $('force').addEventListener('submit', force);
 $('d-again').addEventListener('click', () => inspect(looked.key));
 $('d-close').addEventListener('click', () => $('detail').close());

@@ -240,8 +240,8 @@ impl Tally {
     }
 
     /// Returns the longest delay of the watchdog since the last call.
-    pub(crate) fn take_watchdog_lag(&self) -> Duration {
-        self.rare.take_watchdog_lag()
+    pub(crate) fn watchdog_lag(&self) -> Duration {
+        self.rare.watchdog_lag()
     }
 
     /// Returns the counts of the backend's replies.

@@ -1,11 +1,15 @@
 //! The counts that requests do not write.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::histogram::{Distribution, Histogram};
 use crate::observe::outcome::{Command, CommandOutcome, Forced, Permit};
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Rare {
@@ -14,8 +18,43 @@ pub(super) struct Rare {
     /// The time of the backend's commands, allocated when the first one of a kind ends.
     commands: [[OnceLock<Box<Histogram>>; CommandOutcome::COUNT]; Command::COUNT],
     sends_commands: AtomicBool,
-    /// The longest delay of the watchdog since it was last read, in microseconds.
-    watchdog_lag: AtomicU64,
+    watchdog_lag: Mutex<Longest>,
+}
+
+/// The longest of the durations of the last one to two minutes, so that each scrape of a server of metrics sees it.
+#[derive(Debug, Default)]
+struct Longest {
+    /// The start of the current minute, or `None` before the first duration.
+    since: Option<Instant>,
+    current: Duration,
+    previous: Duration,
+}
+
+impl Longest {
+    fn add(&mut self, duration: Duration, now: Instant) {
+        self.turn(now);
+        self.current = self.current.max(duration);
+    }
+
+    fn at(&mut self, now: Instant) -> Duration {
+        self.turn(now);
+        self.current.max(self.previous)
+    }
+
+    fn turn(&mut self, now: Instant) {
+        let since = *self.since.get_or_insert(now);
+        let elapsed = now.duration_since(since);
+        if elapsed < MINUTE {
+            return;
+        }
+        let current = std::mem::take(&mut self.current);
+        self.previous = if elapsed < 2 * MINUTE {
+            current
+        } else {
+            Duration::ZERO
+        };
+        self.since = Some(now);
+    }
 }
 
 /// The rare counts at one moment.
@@ -51,11 +90,35 @@ impl Rare {
     }
 
     pub(super) fn watchdog_late(&self, by: Duration) {
-        let micros = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
-        self.watchdog_lag.fetch_max(micros, Relaxed);
+        self.longest_lag().add(by, Instant::now());
     }
 
-    pub(super) fn take_watchdog_lag(&self) -> Duration {
-        Duration::from_micros(self.watchdog_lag.swap(0, Relaxed))
+    /// Returns the longest delay of the watchdog in the last one to two minutes.
+    pub(super) fn watchdog_lag(&self) -> Duration {
+        self.longest_lag().at(Instant::now())
+    }
+
+    fn longest_lag(&self) -> MutexGuard<'_, Longest> {
+        (self.watchdog_lag.lock()).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn longest_delay_is_kept_for_one_minute() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut longest = Longest::default();
+        longest.add(2 * second, start);
+        longest.add(second, start + 59 * second);
+        assert_eq!(longest.at(start + 59 * second), 2 * second);
+        assert_eq!(longest.at(start + 60 * second), 2 * second);
+        longest.add(second, start + 119 * second);
+        assert_eq!(longest.at(start + 119 * second), 2 * second);
+        assert_eq!(longest.at(start + 120 * second), second);
+        // Nothing was recorded or read for two minutes.
+        assert_eq!(longest.at(start + 240 * second), Duration::ZERO);
     }
 }

@@ -170,3 +170,34 @@ async fn expect_harmless(browser: &Browser) {
     );
     assert_eq!(browser.console().await, Vec::<String>::new());
 }
+
+/// An operator copies a key from the page into the field of the search.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shown_key_is_found_when_pasted() {
+    let server = Server::start().await;
+    let keys = [
+        "evil\u{202e}gpj.exe",
+        "back\\u202eslash",
+        "two\\\\",
+        "tag\u{e0041}",
+    ];
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    for key in keys {
+        let guard = server.locks.acquire(LockKey::new(key)).await.unwrap();
+        browser.until_listed(1).await;
+        let paste = "document.getElementById('key').value = document.querySelector('#keys bdi').textContent;
+            document.getElementById('find').requestSubmit();";
+        browser.run(paste).await.unwrap();
+        browser.until_details_open().await;
+        let token = guard.fencing_token().to_string();
+        let list = "document.getElementById('d-list').innerText";
+        browser.until(&format!("{list}.includes('{token}')")).await;
+        browser
+            .run("document.getElementById('detail').close()")
+            .await
+            .unwrap();
+        drop(guard);
+        browser.until_listed(0).await;
+    }
+}

@@ -153,6 +153,11 @@ async fn key_is_released_by_keyboard_alone() {
             "document.getElementById('d-list').textContent.includes('{owner}')"
         ))
         .await;
+    // The confirmation was for the owner before.
+    browser
+        .until("document.getElementById('f-confirm').value === ''")
+        .await;
+    browser.keys("order:42").await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     browser.press(Key::Enter).await;
     browser

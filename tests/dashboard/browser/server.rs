@@ -31,6 +31,10 @@ impl Server {
     ) -> Self {
         let board = settings(Dashboard::new(locks.clone())).router();
         let app = Router::new().nest("/ops/locks", board);
+        Self::serve(locks, app, port).await
+    }
+
+    pub(crate) async fn serve(locks: LockManager, app: Router, port: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
             .await
             .unwrap();

@@ -1,8 +1,13 @@
 //! The page while its service stops, restarts and is under load.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use axum::Router;
+use axum::extract::Request;
 use serde_json::json;
+use tower::ServiceExt as _;
 use tower_lock::LockManager;
 use tower_lock::dashboard::Dashboard;
 
@@ -43,6 +48,44 @@ async fn page_reports_silence_and_reconnects() {
         .until("document.getElementById('n-instance') !== null")
         .await;
     server.stop().await;
+}
+
+/// The stream stays with one process, and two processes answer the other requests in turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unpinned_page_asks_for_few_summaries() {
+    let managers = [(); 2].map(|()| LockManager::in_memory());
+    let boards = managers.clone().map(|locks| {
+        let board = Dashboard::new(locks).unprotected().router();
+        Router::new().nest("/ops/locks", board)
+    });
+    let [requests, summaries] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&summaries);
+    let balancer = move |request: Request| {
+        let path = request.uri().path();
+        let turn = match path.ends_with("/stream") {
+            true => 0,
+            false => requests.fetch_add(1, Ordering::SeqCst) % 2,
+        };
+        if path.ends_with("/summary") {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+        boards[turn].clone().oneshot(request)
+    };
+    let [locks, _] = managers;
+    let server = Server::serve(locks, Router::new().fallback(balancer), 0).await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    // The page also asks for the keys, by age, every two seconds.
+    let select = "const sort = document.getElementById('sort');
+        sort.value = [...sort.options].map(it => it.value).find(it => it !== 'waiters');
+        sort.dispatchEvent(new Event('change'));";
+    browser.run(select).await.unwrap();
+    browser
+        .until("document.getElementById('n-instance') !== null")
+        .await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let summaries = summaries.load(Ordering::SeqCst);
+    assert!(summaries <= 3, "{summaries} requests");
 }
 
 /// A page in the background costs nothing.

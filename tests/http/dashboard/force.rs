@@ -15,7 +15,9 @@ use tracing_subscriber::filter::LevelFilter;
 
 use super::support::{MOUNT, ask, post};
 use crate::support::broken::broken;
+use crate::support::engine::MS;
 use crate::support::log::Log;
+use crate::support::simulated::Simulated;
 
 const REASON: &str = "the handler of this order hangs";
 
@@ -204,6 +206,38 @@ fn audit_event_has_each_outcome() {
         let events: Vec<_> = events.map(str::trim).collect();
         assert_eq!(events, [expected]);
     }
+}
+
+/// The client of a dashboard hangs up while the command is in flight.
+#[test]
+fn audit_event_survives_hang_up() {
+    let text = logged(async {
+        let store = Simulated::new(10 * MS);
+        let locks = LockManager::builder(store).build().unwrap();
+        let (app, _) = allowed(&locks);
+        let guard = locks.acquire("order:42").await.unwrap();
+        let owner = guard.owner().to_string();
+        let mut forced = Box::pin(force(&app, "order:42", &owner, REASON));
+        let hung_up = tokio::time::timeout(5 * MS, &mut forced).await;
+        assert!(hung_up.is_err(), "it was answered");
+        drop(forced);
+        guard.lost().await;
+        tokio::time::sleep(20 * MS).await;
+    });
+    let events = text.lines().filter(|line| line.contains("force release"));
+    let events: Vec<_> = events.map(str::trim).collect();
+    let expected =
+        format!("WARN force release operator=\"ada\" reason=\"{REASON}\" outcome=\"released\"");
+    assert_eq!(events, [expected]);
+}
+
+/// A key that no lock can have is not sent to the backend.
+#[tokio::test]
+async fn invalid_key_is_bad_request() {
+    let (app, audited) = allowed(&LockManager::in_memory());
+    let (status, body) = force(&app, "", "x:1", REASON).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
+    assert_eq!(audited.lock().unwrap().len(), 0);
 }
 
 /// The audit event names the operator, the reason and the outcome, but neither key nor owner.

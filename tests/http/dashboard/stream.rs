@@ -107,6 +107,21 @@ async fn seventeenth_stream_is_rejected() {
     assert_eq!(one_more().await, StatusCode::OK);
 }
 
+/// The server polls no stream whose client reads nothing.
+#[tokio::test(start_paused = true)]
+async fn stalled_stream_counts_for_one_minute() {
+    let app = open(&LockManager::in_memory());
+    let mut stalled = Vec::new();
+    for _ in 0..16 {
+        stalled.push(Stream::open(&app).await);
+    }
+    let one_more = async || send(&app, get("/api/v1/stream")).await.status();
+    tokio::time::advance(59 * SECOND).await;
+    assert_eq!(one_more().await, StatusCode::SERVICE_UNAVAILABLE);
+    tokio::time::advance(SECOND).await;
+    assert_eq!(one_more().await, StatusCode::OK);
+}
+
 #[tokio::test(start_paused = true)]
 async fn stream_ends_after_one_minute() {
     let app = open(&LockManager::in_memory());
