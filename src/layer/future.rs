@@ -8,9 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{
-    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, RETRY_AFTER, TRANSFER_ENCODING,
-};
+use http::header::{HeaderName, RETRY_AFTER};
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
@@ -26,7 +24,7 @@ use super::rejection::LockRejection;
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
 use super::timing::LockTiming;
-use super::unlocked::{self, Passed, Unlocked};
+use super::unlocked::{self, Passed};
 use crate::AcquireFuture;
 
 pin_project! {
@@ -161,7 +159,7 @@ where
                             let watch = Watch::open(this.options);
                             let extensions = request.extensions_mut();
                             RequestLocks::set_scope(extensions, watch.scope());
-                            extensions.insert(Unlocked::new(error));
+                            RequestLocks::set_unlocked(extensions, error);
                             let future = service.call(request);
                             let locks = Locks { watch, guard: None };
                             this.state.set(State::Running {
@@ -288,21 +286,31 @@ where
 
 /// Adds the headers that the handler or a layer added to its rejection, such as cookies.
 fn with_headers_of<B, C>(added: &Response<B>, mut response: Response<C>) -> Response<C> {
-    // They describe a body that is replaced.
-    const OF_BODY: [HeaderName; 4] = [
-        CONTENT_TYPE,
-        CONTENT_ENCODING,
-        CONTENT_LENGTH,
-        TRANSFER_ENCODING,
-    ];
     let headers = response.headers_mut();
-    let own: Vec<_> = headers.keys().chain(&OF_BODY).cloned().collect();
+    let own: Vec<_> = headers.keys().cloned().collect();
     for (name, value) in added.headers() {
-        if !own.contains(name) && *name != RETRY_AFTER {
+        if !own.contains(name) && *name != RETRY_AFTER && !is_of_body(name) {
             headers.append(name, value.clone());
         }
     }
     response
+}
+
+/// Returns `true` for a header that describes the body of its response, which is replaced (RFC 9110, RFC 9530).
+fn is_of_body(name: &HeaderName) -> bool {
+    const OTHERS: [&str; 7] = [
+        "accept-ranges",
+        "digest",
+        "etag",
+        "last-modified",
+        "repr-digest",
+        "trailer",
+        "transfer-encoding",
+    ];
+    let name = name.as_str();
+    // `content-security-policy` is about the page, and a header of its own kind.
+    let is_content = name.starts_with("content-") && !name.starts_with("content-security-policy");
+    is_content || OTHERS.contains(&name)
 }
 
 /// Returns `true` if another protocol follows the head, possibly for days.

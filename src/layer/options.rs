@@ -139,13 +139,13 @@ impl Options {
         }
     }
 
-    /// Returns the wait that the client prefers, if the layer honors that.
+    /// Returns the wait that the client prefers, if the layer honors that and waits at all.
     pub(super) fn preferred_wait(
         &self,
         locks: &LockManager,
         headers: &HeaderMap,
     ) -> Option<PreferredWait> {
-        if !self.honors_preferred_wait {
+        if !self.honors_preferred_wait || self.passing.observe_only {
             return None;
         }
         let limit = match self.wait {

@@ -3,6 +3,7 @@
 //! | extension | holds | inserted by |
 //! |---|---|---|
 //! | [`Held`] | the lock of the innermost layer that locks | a layer that locks |
+//! | [`Unlocked`] | why a layer let the request run without its lock | that layer, instead of [`Held`] |
 //! | [`RequestLocks`] | the owners of the request and its innermost scope | a layer, `Locked` |
 //! | [`Owner`] | the owner with which the request re-enters a lock of the program | the program |
 //!
@@ -12,7 +13,8 @@ use http::Extensions;
 use smallvec::SmallVec;
 
 use super::scope::LockScope;
-use crate::{Held, LockManager, Owner};
+use super::unlocked::Unlocked;
+use crate::{Error, Held, LockManager, Owner};
 
 #[derive(Clone, Default)]
 pub(crate) struct RequestLocks {
@@ -59,6 +61,13 @@ impl RequestLocks {
         locks.use_owner(held.owner());
         locks.scope = Some(scope);
         extensions.insert(held);
+    }
+
+    /// Marks a request that runs without the lock of its innermost layer. The lock of an outer layer remains held, but
+    /// its [`Held`] would tell the handler that it has this one.
+    pub(super) fn set_unlocked(extensions: &mut Extensions, error: Error) {
+        extensions.remove::<Held>();
+        extensions.insert(Unlocked::new(error));
     }
 
     fn use_owner(&mut self, owner: Owner) {

@@ -20,7 +20,6 @@ use super::options::Options;
 use super::rejection::LockRejection;
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
-use super::unlocked::Unlocked;
 use crate::{AcquireFuture, LockKeys, LockManager, Owner};
 
 /// A service that calls the inner service under a lock. [`LockLayer`](crate::LockLayer) creates it.
@@ -133,7 +132,7 @@ impl Options {
             Ok(Some(keys)) => keys,
             Ok(None) => return Plan::Run,
             Err(error) if self.passing.pass(&error).is_some() => {
-                request.extensions.insert(Unlocked::new(error));
+                RequestLocks::set_unlocked(&mut request.extensions, error);
                 return Plan::Run;
             }
             Err(error) => return Plan::Reject(LockRejection::new(error, request_info, None)),

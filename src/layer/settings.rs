@@ -18,38 +18,6 @@ use super::unlocked::OnUnavailable;
 use crate::lock::valid_lease;
 
 impl<K: KeyExtractor> LockLayer<K> {
-    /// Adds the header `Server-Timing` to each response, with the time that the request waited for its lock. Off by
-    /// default.
-    ///
-    /// A browser shows `lock;dur=12.3;desc=handoff` in its network view. The description is how the lock was granted
-    /// ([`Via`](crate::Via)), or why not, for instance `busy`. The duration is in milliseconds, and 0 if the request did
-    /// not wait. gRPC responses have no such header. **Clients can measure by it how busy a resource is.** Each response
-    /// also has a [`LockTiming`](crate::LockTiming) in its extensions, for instance for `TraceLayer::on_response` of
-    /// tower-http.
-    pub fn server_timing(mut self) -> Self {
-        self.options.server_timing = true;
-        self
-    }
-
-    /// Sets the name under which metrics and events report the locks of this layer. Defaults to none.
-    ///
-    /// Metrics have the name as the label `layer`, and events as the field `lock.layer`. Each name creates about 120 time
-    /// series. A manager distinguishes 32 names, and reports further ones as `other`.
-    ///
-    /// ```
-    /// use tower_lock::{LockLayer, LockManager};
-    ///
-    /// let layer = LockLayer::by_path(LockManager::in_memory()).name("orders");
-    /// # drop(layer);
-    /// ```
-    pub fn name(mut self, name: impl AsRef<str>) -> Self {
-        let name = name.as_ref();
-        // Registers its series before the first request.
-        self.locks.shared_tally().number(name);
-        self.options.name = Some(name.into());
-        self
-    }
-
     /// Reads the body of the request before the wait for the lock begins. By default, the lock is acquired when the
     /// head has arrived, so a client that sends its body slowly holds the lock.
     ///
@@ -91,6 +59,38 @@ impl<K: KeyExtractor> LockLayer<K> {
 }
 
 impl<K> LockLayer<K> {
+    /// Adds the header `Server-Timing` to each response, with the time that the request waited for its lock. Off by
+    /// default.
+    ///
+    /// A browser shows `lock;dur=12.3;desc=handoff` in its network view. The description is how the lock was granted
+    /// ([`Via`](crate::Via)), or why not, for instance `busy`. The duration is in milliseconds, and 0 if the request did
+    /// not wait. gRPC responses have no such header. **Clients can measure by it how busy a resource is.** Each response
+    /// also has a [`LockTiming`](crate::LockTiming) in its extensions, for instance for `TraceLayer::on_response` of
+    /// tower-http.
+    pub fn server_timing(mut self) -> Self {
+        self.options.server_timing = true;
+        self
+    }
+
+    /// Sets the name under which metrics and events report the locks of this layer. Defaults to none.
+    ///
+    /// Metrics have the name as the label `layer`, and events as the field `lock.layer`. Each name creates about 120 time
+    /// series. A manager distinguishes 32 names, and reports further ones as `other`.
+    ///
+    /// ```
+    /// use tower_lock::{LockLayer, LockManager};
+    ///
+    /// let layer = LockLayer::by_path(LockManager::in_memory()).name("orders");
+    /// # drop(layer);
+    /// ```
+    pub fn name(mut self, name: impl AsRef<str>) -> Self {
+        let name = name.as_ref();
+        // Registers its series before the first request.
+        self.locks.shared_tally().number(name);
+        self.options.name = Some(name.into());
+        self
+    }
+
     /// Sets how long a request waits for its lock before it is rejected with 409. Defaults to the manager's wait, 5 s.
     /// Zero is [`no_wait`](Self::no_wait).
     ///
@@ -223,7 +223,7 @@ impl<K> LockLayer<K> {
     /// only if the storage itself rejects conflicting writes. Each request still spends its whole wait first.
     /// A request that passes carries the extension [`Unlocked`](crate::Unlocked), its response the header
     /// `tower-lock: unlocked`. It is counted as `tower_lock_unlocked_total`; the first one of an outage is
-    /// logged as a warning.
+    /// logged as a warning, at most one in 10 s.
     ///
     /// ```
     /// use std::time::Duration;

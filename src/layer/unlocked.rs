@@ -1,9 +1,11 @@
 //! Requests that run without their lock, because an option of the layer permits it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use tokio::time::Instant;
 
 use crate::observe::{self, Permit, Tally};
 use crate::{Error, ErrorKind};
@@ -26,7 +28,8 @@ pub enum OnUnavailable {
 /// An extension of a request that runs without its lock.
 ///
 /// [`observe_only`](crate::LockLayer::observe_only) and [`OnUnavailable::Pass`] insert it. Such a request has
-/// no [`Held`](crate::Held), so its handler must extract `Option<Held>`.
+/// no [`Held`](crate::Held), also not that of an outer layer, so its handler must extract `Option<Held>`. A further layer
+/// inside that locks adds its own [`Held`](crate::Held).
 #[derive(Debug, Clone)]
 pub struct Unlocked {
     error: Error,
@@ -54,10 +57,42 @@ pub(super) fn mark(headers: &mut HeaderMap) {
 pub(super) struct Passing {
     pub(super) observe_only: bool,
     pub(super) on_unavailable: OnUnavailable,
-    /// Whether an outage was reported since the last grant: the further requests are not worth a warning.
-    reported: Arc<AtomicBool>,
+    reported: Arc<Reported>,
     /// Counts these requests.
     tally: Option<Arc<Tally>>,
+}
+
+/// Which requests that pass an unavailable backend are worth a warning: the first one of an outage. A part of the backend
+/// can be unavailable while other requests are granted, so there is at most one warning in [`PAUSE`].
+#[derive(Debug, Default)]
+struct Reported {
+    /// Whether a request passed since the last grant.
+    since_grant: AtomicBool,
+    last: Mutex<Option<Instant>>,
+}
+
+/// The shortest time between two warnings.
+const PAUSE: Duration = Duration::from_secs(10);
+
+impl Reported {
+    /// Records a request that passed. Returns `true` if it is worth a warning.
+    fn passed(&self, now: Instant) -> bool {
+        if self.since_grant.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = last.is_none_or(|last| now.duration_since(last) >= PAUSE);
+        if is_due {
+            *last = Some(now);
+        }
+        is_due
+    }
+
+    fn granted(&self) {
+        if self.since_grant.load(Ordering::Relaxed) {
+            self.since_grant.store(false, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The option by which a request runs without its lock.
@@ -87,7 +122,7 @@ impl Passing {
             return Some(Passed::Observed);
         }
         if self.on_unavailable == OnUnavailable::Pass && error.kind() == ErrorKind::Unavailable {
-            let is_first = !self.reported.swap(true, Ordering::Relaxed);
+            let is_first = self.reported.passed(Instant::now());
             self.count(Permit::OnUnavailable);
             observe::passed(error, is_first);
             return Some(Passed::Unavailable);
@@ -97,8 +132,8 @@ impl Passing {
 
     /// Records a grant: the next outage is a new one.
     pub(super) fn granted(&self) {
-        if self.on_unavailable == OnUnavailable::Pass && self.reported.load(Ordering::Relaxed) {
-            self.reported.store(false, Ordering::Relaxed);
+        if self.on_unavailable == OnUnavailable::Pass {
+            self.reported.granted();
         }
     }
 }

@@ -12,6 +12,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::support::broken::broken;
 use crate::support::log::Log;
 use crate::support::recorder::Recorder;
+use crate::support::simulated::{Fault, Simulated};
 
 const KEY: &str = "canary-key";
 
@@ -94,6 +95,32 @@ fn outage_with_unlocked_requests_is_one_warning() {
         "{log}"
     );
     assert!(!log.contains(KEY), "{log}");
+}
+
+/// One part of the backend is unavailable, and requests for the others are granted.
+#[test]
+fn partial_outage_is_one_warning_in_ten_seconds() {
+    let log = logged(async {
+        let store = Simulated::new(Duration::from_millis(1));
+        let locks = LockManager::builder(store.clone()).build().unwrap();
+        let layer = LockLayer::by_path(locks).on_unavailable(OnUnavailable::Pass);
+        for _ in 0..3 {
+            for _ in 0..3 {
+                store.down(Some(Fault::Refused));
+                unlocked(layer.clone().no_wait(), 1).await;
+                store.down(None);
+                unlocked(layer.clone(), 1).await;
+                // The next request cannot take the lock before its release.
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            tokio::time::advance(Duration::from_secs(10)).await;
+        }
+    });
+    assert_eq!(
+        log.matches("requests run without their lock").count(),
+        3,
+        "{log}"
+    );
 }
 
 #[test]

@@ -4,12 +4,15 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::Full;
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_lock::backend::BackendErrorKind;
 use tower_lock::{
-    ErrorKind, Held, KeyExtractor, LockLayer, LockManager, LockRejection, OnUnavailable, Unlocked,
+    ErrorKind, Held, KeyExtractor, LockLayer, LockManager, LockRejection, OnUnavailable, ReadBody,
+    Unlocked,
 };
 
 use crate::served::{in_time, path_key, post};
@@ -170,6 +173,68 @@ async fn unavailable_backend_passes_requests_by_option() {
     let (status, headers, _) = serve(&unavailable, post("/a")).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(!headers.contains_key("tower-lock"));
+}
+
+/// The handler of a request that must not carry the [`Held`] of the outer layer.
+async fn without_held<B>(request: Request<B>) -> Result<Response<String>, Infallible> {
+    assert!(request.extensions().get::<Unlocked>().is_some());
+    assert!(request.extensions().get::<Held>().is_none());
+    Ok(Response::new(String::new()))
+}
+
+/// The lock of an outer layer would tell the handler that it has that of the inner one, too.
+#[tokio::test(start_paused = true)]
+async fn unlocked_request_has_no_outer_held() {
+    async fn run<K: KeyExtractor>(inner: LockLayer<K>) {
+        let outer = LockLayer::by_path(LockManager::in_memory());
+        let service = outer.layer(inner.layer(service_fn(without_held::<String>)));
+        assert!(
+            service
+                .oneshot(post("/a"))
+                .await
+                .unwrap()
+                .status()
+                .is_success()
+        );
+    }
+    let busy = LockManager::in_memory();
+    let _guard = busy.acquire(path_key("/a")).await.unwrap();
+    let unavailable = LockLayer::by_path(broken(BackendErrorKind::Unavailable));
+    run(unavailable.on_unavailable(OnUnavailable::Pass)).await;
+    run(LockLayer::by_header(busy.clone(), "x-id").observe_only()).await;
+    run(LockLayer::by_path(busy.clone()).observe_only()).await;
+
+    let body_first = LockLayer::by_path(busy)
+        .read_body_first(1, SECOND)
+        .observe_only();
+    let inner = body_first.layer(service_fn(without_held::<ReadBody<Full<Bytes>>>));
+    let outer = LockLayer::by_path(LockManager::in_memory()).layer(inner);
+    let too_large = Request::post("/a").body(Full::from("12")).unwrap();
+    assert!(
+        outer
+            .oneshot(too_large)
+            .await
+            .unwrap()
+            .status()
+            .is_success()
+    );
+}
+
+/// The layer makes one attempt without waiting, so no preference applies.
+#[tokio::test(start_paused = true)]
+async fn observe_only_applies_no_preferred_wait() {
+    let layer = LockLayer::by_path(LockManager::in_memory());
+    let layer = layer.honor_prefer_wait().observe_only();
+    let (_, headers, _) = serve(&layer, preferring("1")).await;
+    assert!(headers.is_empty(), "{headers:?}");
+}
+
+/// Settings of requests come before and after it.
+#[test]
+fn body_first_layer_takes_all_settings() {
+    let layer = LockLayer::by_path(LockManager::in_memory()).read_body_first(1, SECOND);
+    let layer = layer.name("orders").server_timing().wait(SECOND);
+    assert!(format!("{layer:?}").contains("orders"));
 }
 
 #[tokio::test(start_paused = true)]

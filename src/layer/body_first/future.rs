@@ -19,8 +19,8 @@ use crate::layer::body::LockBody;
 use crate::layer::future::ResponseFuture;
 use crate::layer::options::Options;
 use crate::layer::rejection::LockRejection;
+use crate::layer::request_locks::RequestLocks;
 use crate::layer::service::{Attempt, unlocked};
-use crate::layer::unlocked::Unlocked;
 use crate::{Error, ErrorKind, LockManager};
 
 pin_project! {
@@ -95,7 +95,7 @@ where
         let mut error = Error::new(kind);
         self.locks.not_acquired(self.options.name(), &error);
         if self.options.passing.pass(&error).is_some() {
-            self.parts.extensions.insert(Unlocked::new(error));
+            RequestLocks::set_unlocked(&mut self.parts.extensions, error);
             let request = Request::from_parts(self.parts, self.reader.into_partial());
             return unlocked(&mut self.service, request, self.options);
         }

@@ -75,6 +75,50 @@ async fn compressed_error_is_rendered_uncompressed() {
     assert!(text(response).await.starts_with('{'));
 }
 
+/// Inner layers describe the body of the rejection, which the scope replaces.
+#[tokio::test]
+async fn headers_of_replaced_body_are_removed() {
+    async fn handler(State(locks): State<LockManager>) -> Result<(), Error> {
+        locks.acquire("busy").no_wait().await.map(drop)
+    }
+    async fn describe(mut response: Response) -> Response {
+        for (name, value) in [
+            ("accept-ranges", "bytes"),
+            ("content-digest", "sha-256=:AAAA:"),
+            ("content-language", "de"),
+            ("content-security-policy", "default-src 'none'"),
+            ("etag", "\"1\""),
+            ("last-modified", "Thu, 01 Jan 1970 00:00:00 GMT"),
+            ("set-cookie", "a=b"),
+        ] {
+            let value = value.parse().unwrap();
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+    let locks = LockManager::in_memory();
+    let _guard = locks.acquire("busy").await.unwrap();
+    let app: Router = Router::new()
+        .route("/", post(handler))
+        .layer(axum::middleware::map_response(describe))
+        .layer(LockScopeLayer::new())
+        .with_state(locks);
+    let request = Request::post("/").body(Body::empty()).unwrap();
+    let response = app.oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::CONFLICT);
+    let mut names: Vec<_> = response.headers().keys().map(|it| it.as_str()).collect();
+    names.sort_unstable();
+    let expected = [
+        "cache-control",
+        "content-length",
+        "content-security-policy",
+        "content-type",
+        "retry-after",
+        "set-cookie",
+    ];
+    assert_eq!(names, expected);
+}
+
 #[tokio::test]
 async fn error_of_handler_goes_through_on_reject() {
     async fn handler(State(locks): State<LockManager>) -> Result<&'static str, Error> {
