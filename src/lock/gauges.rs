@@ -80,7 +80,7 @@ impl Engine {
 
     fn gauges(self: &Arc<Self>) -> Gauges {
         let now = Moment::now();
-        let mut gauges = Gauges {
+        let gauges = Gauges {
             held: [0; Name::COUNT],
             waiting: [0; Name::COUNT],
             waiting_limit: self.options.max_waiters,
@@ -89,7 +89,7 @@ impl Engine {
             oldest_wait: Duration::ZERO,
             watchdog_lag: self.tally.watchdog_lag(),
         };
-        self.lanes.inspect_each(|lane| {
+        self.lanes.fold(gauges, |gauges, lane| {
             if let Some(grant) = lane.holder() {
                 gauges.held[grant.name().number()] += 1;
                 gauges.oldest_hold = gauges.oldest_hold.max(now.since(grant.granted_at()));
@@ -98,8 +98,7 @@ impl Engine {
                 gauges.waiting[claim.name.number()] += 1;
                 gauges.oldest_wait = gauges.oldest_wait.max(now.since(claim.since));
             }
-        });
-        gauges
+        })
     }
 }
 

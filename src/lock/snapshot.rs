@@ -43,16 +43,14 @@ pub struct Snapshot {
 impl Snapshot {
     pub(super) fn of(engine: &Arc<Engine>) -> Self {
         engine.forget_expired();
-        let mut snapshot = Self::default();
-        let mut returning = 0;
-        engine.lanes.inspect_each(|lane| {
+        let mut snapshot = engine.lanes.fold(Self::default(), |snapshot, lane| {
             snapshot.lanes += usize::from(!lane.is_yielding());
             snapshot.queued += usize::from(lane.has_place());
             snapshot.held += usize::from(lane.holder().is_some());
             snapshot.waiting += lane.waiters();
-            returning += usize::from(lane.is_returning());
+            snapshot.unreleased += usize::from(lane.is_returning());
         });
-        snapshot.unreleased = returning + engine.unresolved();
+        snapshot.unreleased += engine.unresolved();
         snapshot
     }
 

@@ -20,12 +20,10 @@ pub(super) use round::{DueRenewal, Round};
 
 pub(super) const SHARDS: usize = 64;
 
-/// The number of buckets that a walk reads under one lock of a shard.
-#[cfg(feature = "dashboard")]
+/// The number of buckets that are read under one lock of a shard, so that a reader of all lanes delays no event.
 const PART: usize = 128;
 
 /// The place in a shard where a walk continues.
-#[cfg(feature = "dashboard")]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     shard: usize,
@@ -34,7 +32,6 @@ pub(super) struct Place {
     buckets: usize,
 }
 
-#[cfg(feature = "dashboard")]
 impl Place {
     pub(super) fn start_of(shard: usize) -> Self {
         Self {
@@ -46,7 +43,6 @@ impl Place {
 }
 
 /// The result of reading a part of a shard.
-#[cfg(feature = "dashboard")]
 pub(super) enum Part {
     /// The next part begins at this place, or there is none.
     Read(Option<Place>),
@@ -218,16 +214,27 @@ impl Lanes {
         all
     }
 
-    /// Reads every lane, one shard at a time.
-    pub(super) fn inspect_each(&self, mut look: impl FnMut(&Lane)) {
-        for shard in &self.shards {
-            lock(shard).lanes.iter().for_each(|slot| look(&slot.lane));
+    /// Reads the lanes into `state`, one part of a shard at a time. A lane that moves to another part in between can be
+    /// missed, so this is for observation only.
+    pub(super) fn fold<T: Clone>(&self, mut state: T, mut look: impl FnMut(&mut T, &Lane)) -> T {
+        for shard in 0..SHARDS {
+            let before = state.clone();
+            let mut place = Some(Place::start_of(shard));
+            while let Some(at) = place {
+                place = match self.inspect_part(at, |_, lane| look(&mut state, lane)) {
+                    Part::Read(next) => next,
+                    Part::Moved => {
+                        state = before.clone();
+                        Some(Place::start_of(shard))
+                    }
+                };
+            }
         }
+        state
     }
 
     /// Reads the lanes of the part of a shard that begins at `place`, unless the table has grown or shrunk since the
     /// part before, which moves its lanes.
-    #[cfg(feature = "dashboard")]
     pub(super) fn inspect_part(&self, place: Place, mut look: impl FnMut(&LockKey, &Lane)) -> Part {
         let shard = lock(&self.shards[place.shard]);
         let buckets = shard.lanes.num_buckets();
@@ -265,13 +272,13 @@ impl Lanes {
     /// Returns the runtimes in which lanes have background work.
     pub(super) fn homes(&self) -> Vec<RuntimeId> {
         let mut homes = Vec::new();
-        self.inspect_each(|lane| {
-            if let Some(home) = lane.home()
-                && !homes.contains(&home)
-            {
-                homes.push(home);
+        for shard in &self.shards {
+            for home in lock(shard).lanes.iter().filter_map(|slot| slot.lane.home()) {
+                if !homes.contains(&home) {
+                    homes.push(home);
+                }
             }
-        });
+        }
         homes
     }
 

@@ -81,6 +81,8 @@ pub(crate) struct Counts {
     pub(crate) waiting: usize,
     pub(crate) queued: usize,
     pub(crate) unreleased: usize,
+    /// The lanes that a table of keys can show: those that are held or waited for.
+    pub(crate) shown: usize,
     pub(crate) oldest_hold: Option<Duration>,
     pub(crate) oldest_wait: Option<Duration>,
 }
@@ -301,6 +303,7 @@ impl Counts {
         self.waiting += lane.waiters();
         self.queued += usize::from(lane.has_place());
         self.unreleased += usize::from(lane.is_returning());
+        self.shown += usize::from(is_shown(lane));
         // Mostly the first waiter waits longest, and a queue can be long.
         let waited = lane.claims().next().map(|claim| now.since(claim.since));
         self.oldest_wait = self.oldest_wait.max(waited);
@@ -318,9 +321,10 @@ impl Counts {
             waiting,
             queued,
             unreleased,
+            shown,
             ..
         } = self;
-        for count in [lanes, held, waiting, queued, unreleased] {
+        for count in [lanes, held, waiting, queued, unreleased, shown] {
             *count *= part;
         }
     }

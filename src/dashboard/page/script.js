@@ -319,7 +319,7 @@ function receive(event) {
   backend();
   remember(frame);
   if (range === '15m') draw();
-  if ($('sort').value === 'waiters') list(frame.top, frame.lanes);
+  if ($('sort').value === 'waiters') list(frame.top, frame.shown);
   const hot = frame.hot || [];
   showHot(hot);
   set($('hot-more'), hot.length ? frame.hot_missed ? `${number(frame.hot_missed)} waits were not counted.` : '' : 'No acquire has waited in the last minutes.');
@@ -365,7 +365,7 @@ async function start() {
 }
 async function sorted() {
   const sort = $('sort').value;
-  if (sort === 'waiters') { if (frame) list(frame.top, frame.lanes); return; }
+  if (sort === 'waiters') { if (frame) list(frame.top, frame.shown); return; }
   const reply = await load('holders?limit=100&sort=' + sort);
   if (reply && $('sort').value === sort) list(reply.rows, reply.held);
 }

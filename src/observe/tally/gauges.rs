@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::names::Name;
 
 /// The present state of one manager, which the engine reads for a report.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Gauges {
     /// Keys that are held, by the number of the layer name.
     pub(crate) held: [usize; Name::COUNT],
