@@ -114,6 +114,15 @@ fn sleep_on_thread(duration: Duration) -> oneshot::Receiver<()> {
     slept
 }
 
+/// Calls `call` on a thread that no runtime has entered, and waits for its end.
+#[cfg(any(test, feature = "conformance"))]
+pub(crate) fn run_outside(call: impl FnOnce() + Send) {
+    let ended = std::thread::scope(|scope| scope.spawn(call).join());
+    if let Err(panic) = ended {
+        std::panic::resume_unwind(panic);
+    }
+}
+
 /// Calls `tick` after each period, on a thread that ends when the call returns `false`.
 ///
 /// # Errors

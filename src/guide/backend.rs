@@ -343,6 +343,7 @@
 //! | `renewal_extends_…` | `renew` sets the TTL without a comparison, or adds it to the old one |
 //! | `batch_returns_…`, `empty_batch_…` | the results are not in the order of the items, or stop at the first `NotHeld` |
 //! | `counter_of_each_grant_…`, `counter_after_expiry_…` | the counter is a time without `+ 1`, or is removed with the row |
+//! | `tokens_per_counter_…` | the number is 0 or above 256 |
 //! | `expired_lease_frees_key`, `expired_lease_is_not_renewed` | a method reads a row without a look at its end |
 //! | `concurrent_acquires_…` | the comparison and the write are not one step |
 //! | `release_or_keep_…`, `extend_…`, `keep_or_extend_…` | with the defaults: `release`, or the first hint of `watch` |
@@ -350,6 +351,11 @@
 //! | `release_sends_hint_…`, `forced_release_sends_hint_…` | no hint to the other handle: the subscribers are those of one process |
 //! | `inspect_returns_…` | the id is not the text of the lease; a free key has a holder |
 //! | `forced_release_…`, with `cannot compare holders` | `force_release_held_by` is missing |
+//! | `immediate_…` | `immediate` has its own leases or subscribers; it reads the clock; a command needs a runtime |
 //! | the queue: `contend_…` and those after it | with the defaults: one of the above |
+//! | `transferred_key_is_reserved_…` | a transferred key is free until it is confirmed; the hint goes to all managers |
+//! | `polling_waiter_…` | a waiter without a subscription loses its place, or is passed over after its attempt |
+//! | `expiry_serves_first_waiter` | `contend` grants an expired key to the lease that asks |
+//! | `leave_returns_…` | as `batch_returns_…`; a lease that holds its key, or is in the queue, does not leave |
 //!
 //! A message `no hint within 3s: …` names the hint that was not sent.

@@ -1,5 +1,7 @@
 //! The stores in memory keep the contract of a backend.
 
+mod faulty;
+
 use tower_lock::Quorum;
 use tower_lock::backend::{Memory, QuorumBuilder, conformance};
 

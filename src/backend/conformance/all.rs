@@ -1,6 +1,6 @@
 //! All functions at once.
 
-use super::{acquire, counter, hint, holder, keep, lease, queue};
+use super::{acquire, counter, hint, holder, immediate, keep, lease, queue};
 use crate::backend::Backend;
 
 /// Runs every function of this module in sequence.
@@ -21,6 +21,7 @@ pub async fn all<B: Backend>(one: &B, other: &B) {
     lease::empty_batch_returns_no_results(one).await;
     counter::counter_of_each_grant_increases(one, other).await;
     counter::counter_after_expiry_or_force_increases(one, other).await;
+    counter::tokens_per_counter_are_from_1_to_256(one);
     acquire::expired_lease_frees_key(one).await;
     acquire::expired_lease_is_not_renewed(one).await;
     acquire::concurrent_acquires_grant_exactly_one(one, other).await;
@@ -28,6 +29,7 @@ pub async fn all<B: Backend>(one: &B, other: &B) {
     keep::release_or_keep_of_watched_key_releases(one, other).await;
     keep::extend_without_watch_extends_or_changes_nothing(one).await;
     keep::extend_of_watched_key_changes_nothing(one, other).await;
+    keep::keep_or_extend_does_not_shorten_lease(one).await;
     keep::keep_or_extend_without_lease_changes_nothing(one).await;
     hint::watch_in_effect_sends_hint(one).await;
     hint::release_sends_hint_to_other_handle(one, other).await;
@@ -36,12 +38,19 @@ pub async fn all<B: Backend>(one: &B, other: &B) {
     holder::inspect_returns_holder_and_remaining_ttl(one).await;
     holder::forced_release_frees_key_of_any_lease(one, other).await;
     holder::forced_release_spares_other_holder(one, other).await;
+    immediate::immediate_commands_match_others(one, other).await;
+    immediate::immediate_lease_expires(one).await;
+    immediate::immediate_store_needs_no_runtime(one);
     queue::contend_for_free_key_is_granted(one, other).await;
     queue::release_transfers_key_to_first_waiter(one, other).await;
     queue::transfer_under_larger_counter_is_grant(one, other).await;
+    queue::transferred_key_is_reserved_for_its_waiter(one, other).await;
+    queue::polling_waiter_is_served_in_order(one, other).await;
+    queue::expiry_serves_first_waiter(one, other).await;
     queue::repeats_change_no_place(one, other).await;
     queue::leave_removes_waiter(one, other).await;
     queue::leave_after_transfer_passes_key_on(one, other).await;
+    queue::leave_returns_one_result_per_lease(one, other).await;
     queue::silent_waiter_is_passed_over(one, other).await;
     queue::unconfirmed_transfer_expires(one, other).await;
     queue::release_or_keep_enters_next_lease(one, other).await;

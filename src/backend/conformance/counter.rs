@@ -47,3 +47,13 @@ pub async fn counter_after_expiry_or_force_increases<B: Backend>(one: &B, other:
     );
     release(one, &key, third).await;
 }
+
+/// Checks that one counter stands for 1 to 256 fencing tokens.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub fn tokens_per_counter_are_from_1_to_256<B: Backend>(backend: &B) {
+    let tokens = backend.tokens_per_counter();
+    assert!((1..=256).contains(&tokens), "{tokens} tokens per counter");
+}

@@ -87,6 +87,25 @@ pub async fn extend_of_watched_key_changes_nothing<B: Backend>(one: &B, other: &
     hinted(&mut hints, "the lease was released").await;
 }
 
+/// Checks that `release_or_keep` and `extend` do not shorten a lease that they keep.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn keep_or_extend_does_not_shorten_lease<B: Backend>(backend: &B) {
+    let (key, holder, another) = fixture("pass-longer");
+    grant(backend, &key, holder, 3 * LONG).await;
+    let extended = extend(backend, &key, holder).await;
+    let left = busy(backend, &key, another).await;
+    assert!(left > 2 * LONG, "{extended:?} cut the lease to {left:?}");
+    let passed = release_or_keep(backend, &key, holder).await;
+    if let ReleasedOrKept::Kept { .. } = passed {
+        let left = busy(backend, &key, another).await;
+        assert!(left > 2 * LONG, "{passed:?} cut the lease to {left:?}");
+        release(backend, &key, holder).await;
+    }
+}
+
 /// Checks that `release_or_keep` and `extend` change nothing for a lease that does not hold the key.
 ///
 /// # Panics

@@ -24,6 +24,7 @@ mod all;
 mod counter;
 mod hint;
 mod holder;
+mod immediate;
 mod keep;
 mod lease;
 pub mod node;
@@ -35,7 +36,10 @@ pub use acquire::{
     free_key_is_granted_and_held_key_is_busy, repeated_acquire_under_one_lease_is_granted,
 };
 pub use all::all;
-pub use counter::{counter_after_expiry_or_force_increases, counter_of_each_grant_increases};
+pub use counter::{
+    counter_after_expiry_or_force_increases, counter_of_each_grant_increases,
+    tokens_per_counter_are_from_1_to_256,
+};
 pub use hint::{
     forced_release_sends_hint_to_other_handle, release_sends_hint_to_every_subscriber,
     release_sends_hint_to_other_handle, watch_in_effect_sends_hint,
@@ -44,10 +48,13 @@ pub use holder::{
     forced_release_frees_key_of_any_lease, forced_release_spares_other_holder,
     inspect_returns_holder_and_remaining_ttl,
 };
+pub use immediate::{
+    immediate_commands_match_others, immediate_lease_expires, immediate_store_needs_no_runtime,
+};
 pub use keep::{
     extend_of_watched_key_changes_nothing, extend_without_watch_extends_or_changes_nothing,
-    keep_or_extend_without_lease_changes_nothing, release_or_keep_of_watched_key_releases,
-    release_or_keep_without_watch_keeps_or_frees,
+    keep_or_extend_does_not_shorten_lease, keep_or_extend_without_lease_changes_nothing,
+    release_or_keep_of_watched_key_releases, release_or_keep_without_watch_keeps_or_frees,
 };
 pub use lease::{
     batch_returns_one_result_per_item, empty_batch_returns_no_results,
@@ -55,8 +62,10 @@ pub use lease::{
     renewal_extends_and_does_not_shorten_lease, renewal_without_lease_creates_none,
 };
 pub use queue::{
-    contend_for_free_key_is_granted, every_kind_of_release_transfers,
-    leave_after_transfer_passes_key_on, leave_removes_waiter, release_or_keep_enters_next_lease,
+    contend_for_free_key_is_granted, every_kind_of_release_transfers, expiry_serves_first_waiter,
+    leave_after_transfer_passes_key_on, leave_removes_waiter, leave_returns_one_result_per_lease,
+    polling_waiter_is_served_in_order, release_or_keep_enters_next_lease,
     release_transfers_key_to_first_waiter, repeats_change_no_place, silent_waiter_is_passed_over,
-    transfer_under_larger_counter_is_grant, unconfirmed_transfer_expires,
+    transfer_under_larger_counter_is_grant, transferred_key_is_reserved_for_its_waiter,
+    unconfirmed_transfer_expires,
 };

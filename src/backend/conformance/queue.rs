@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use uuid::Uuid;
 
 use super::support::{
-    LONG, MARGIN, definite, fresh_key, grant, hinted, inspected, only, release, released,
+    LONG, MARGIN, busy, definite, fresh_key, grant, hinted, inspected, only, release, released,
 };
 use crate::LockKey;
 use crate::backend::{
@@ -17,30 +17,46 @@ use crate::backend::{
 /// The time within which a waiter must refresh its place.
 const ALIVE: Duration = Duration::from_secs(3);
 
-/// A waiter with a subscription.
+/// A waiter.
 struct Waiter<'a, B> {
     backend: &'a B,
     key: LockKey,
     lease: LeaseId,
+    listens: bool,
     hints: Hints,
 }
 
 impl<'a, B: Backend> Waiter<'a, B> {
+    /// Creates a waiter with a subscription.
     async fn new(backend: &'a B, key: &LockKey) -> Self {
         let lease = LeaseId::new(Uuid::new_v4(), 1);
         let mut hints = backend.watch(key, lease.manager());
         hinted(&mut hints, "the subscription takes effect").await;
-        let key = key.clone();
+        Self {
+            listens: true,
+            hints,
+            ..Self::polling(backend, key, lease)
+        }
+    }
+
+    /// Creates a waiter without a subscription.
+    fn polling(backend: &'a B, key: &LockKey, lease: LeaseId) -> Self {
+        let (_, hints) = Hints::channel();
         Self {
             backend,
-            key,
+            key: key.clone(),
             lease,
+            listens: false,
             hints,
         }
     }
 
     async fn contend(&self) -> Contended {
-        let request = ContendRequest::new(self.key.clone(), self.lease, LONG, true);
+        self.contend_for(LONG).await
+    }
+
+    async fn contend_for(&self, ttl: Duration) -> Contended {
+        let request = ContendRequest::new(self.key.clone(), self.lease, ttl, self.listens);
         definite(self.backend.contend(&request).await, "contend")
     }
 
@@ -159,6 +175,95 @@ pub async fn release_transfers_key_to_first_waiter<B: Backend>(one: &B, other: &
     passed_on(second.release().await);
     newcomer.granted().await;
     freed(newcomer.release().await);
+}
+
+/// Checks that a transferred key can be acquired under the lease of the waiter only, that no other lease releases it,
+/// and that no other waiter is notified of the transfer.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn transferred_key_is_reserved_for_its_waiter<B: Backend>(one: &B, other: &B) {
+    let Some((holder, mut first, mut second)) = queue("queue-reserved", one, other).await else {
+        return;
+    };
+    let outcome = holder.release().await;
+    passed_on(outcome);
+    if outcome == Released::Transferred {
+        busy(one, &holder.key, LeaseId::new(Uuid::new_v4(), 1)).await;
+        busy(one, &holder.key, LeaseId::new(first.lease.manager(), 2)).await;
+        assert_eq!(second.wait().await, Some(1));
+        assert_eq!(second.release().await, Released::NotHeld);
+    }
+    first.granted().await;
+    hinted(&mut first.hints, "the transfer").await;
+    while let Ok(hint) = hint_now(&mut second.hints).await {
+        assert_eq!(hint, Hint::Released, "the hint of another waiter");
+    }
+    passed_on(first.release().await);
+    second.granted().await;
+    freed(second.release().await);
+}
+
+/// Checks that after the expiry of the holder's lease, the first waiter comes first, whichever waiter attempts first.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn expiry_serves_first_waiter<B: Backend>(one: &B, other: &B) {
+    let Some((holder, first, second)) = queue("queue-expiry", one, other).await else {
+        return;
+    };
+    let newcomer = Waiter::new(other, &holder.key).await;
+    // A grant sets the TTL of its request, also a repeated one.
+    let brief = Duration::from_secs(1);
+    let repeat = holder.contend_for(brief).await;
+    assert!(matches!(repeat, Contended::Granted { .. }), "{repeat:?}");
+    let deadline = Instant::now() + brief + MARGIN;
+    loop {
+        // They must not overtake the first waiter.
+        newcomer.wait().await;
+        second.wait().await;
+        if let Contended::Granted { .. } = first.contend().await {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the lease of {brief:?} goes on");
+        sleep(Duration::from_millis(50)).await;
+    }
+    for (holder, next) in [(&first, &second), (&second, &newcomer)] {
+        passed_on(holder.release().await);
+        next.granted().await;
+    }
+    freed(newcomer.release().await);
+}
+
+/// Checks that a waiter that polls keeps its place, and is served by the first release after its attempt.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn polling_waiter_is_served_in_order<B: Backend>(one: &B, other: &B) {
+    let Some((holder, first, second)) = queue("queue-poll", one, other).await else {
+        return;
+    };
+    let third = LeaseId::new(Uuid::new_v4(), 1);
+    let third = Waiter::polling(other, &holder.key, third);
+    assert_eq!(third.wait().await, Some(3));
+    let last = Waiter::new(one, &holder.key).await;
+    assert_eq!(last.wait().await, Some(4));
+    passed_on(holder.release().await);
+    for waiter in [&first, &second] {
+        waiter.granted().await;
+        // A waiter that polls can be passed over only until its next attempt.
+        third.wait().await;
+        passed_on(waiter.release().await);
+    }
+    // It must not overtake.
+    last.wait().await;
+    third.granted().await;
+    passed_on(third.release().await);
+    last.granted().await;
+    freed(last.release().await);
 }
 
 /// Checks that the hint of a transfer can be a grant: its counter is larger than that of the waiter's last attempt and
@@ -282,6 +387,57 @@ pub async fn leave_after_transfer_passes_key_on<B: Backend>(one: &B, other: &B) 
     freed(next.release().await);
 }
 
+/// Checks that `leave` returns one result per lease, in order. The batch is larger than one command of a backend.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn leave_returns_one_result_per_lease<B: Backend>(one: &B, other: &B) {
+    assert!(one.leave(&[]).await.is_empty(), "leaves of nothing");
+    let managers = [Uuid::new_v4(), Uuid::new_v4()];
+    let pairs: Vec<_> = (0..257)
+        .map(|number| {
+            let key = fresh_key("queue-leaves");
+            let [ours, theirs] = managers.map(|manager| LeaseId::new(manager, number));
+            let ours = Waiter::polling(one, &key, ours);
+            (ours, Waiter::polling(other, &key, theirs))
+        })
+        .collect();
+    // The leases cycle through four states: alone, before a waiter, in the queue, and unknown.
+    for (index, (ours, theirs)) in pairs.iter().enumerate() {
+        match index % 4 {
+            0 | 1 => drop(ours.granted().await),
+            2 => drop(theirs.granted().await),
+            _ => {}
+        }
+    }
+    let mut has_queue = false;
+    for (index, (ours, theirs)) in pairs.iter().enumerate() {
+        match index % 4 {
+            1 => has_queue = theirs.wait().await.is_some(),
+            2 => drop(ours.wait().await),
+            _ => {}
+        }
+    }
+    let leavers: Vec<_> = pairs
+        .iter()
+        .map(|(ours, _)| Release::new(ours.key.clone(), ours.lease))
+        .collect();
+    let answers = one.leave(&leavers).await;
+    assert_eq!(answers.len(), leavers.len(), "one result per lease");
+    for (index, answer) in answers.into_iter().enumerate() {
+        let outcome = definite(answer, "leave");
+        match index % 4 {
+            1 if has_queue => passed_on(outcome),
+            0 | 1 => freed(outcome),
+            _ => assert_eq!(outcome, Released::NotHeld, "lease {index}"),
+        }
+    }
+    for (_, theirs) in pairs.iter().skip(2).step_by(4) {
+        freed(theirs.release().await);
+    }
+}
+
 /// Checks that a waiter that does not refresh its place is passed over.
 ///
 /// # Panics
@@ -349,7 +505,8 @@ pub async fn release_or_keep_enters_next_lease<B: Backend>(one: &B, other: &B) {
     freed(next.release().await);
 }
 
-/// Checks that a forced release transfers the key, and that a release of several keys transfers each key.
+/// Checks that a forced release and an immediate one transfer the key, and that a release of several keys transfers
+/// each key.
 ///
 /// # Panics
 ///
@@ -371,6 +528,17 @@ pub async fn every_kind_of_release_transfers<B: Backend>(one: &B, other: &B) {
     third.granted().await;
     freed(second.leave().await);
     passed_on(third.leave().await);
+    if one.immediate().is_none() {
+        return;
+    }
+    let Some((holder, first, _left)) = queue("queue-immediate", one, other).await else {
+        panic!("the other key has a queue");
+    };
+    let release = Release::new(holder.key.clone(), holder.lease);
+    let outcome = (one.immediate()).map(|it| it.release(&release, Instant::now()));
+    let outcome = outcome.expect("a store keeps its commands");
+    passed_on(definite(outcome, "immediate release"));
+    first.granted().await;
 }
 
 /// Returns a hint that has arrived.

@@ -39,8 +39,9 @@ use crate::backend::{ContendRequest, Contended, Hints};
 /// - A `release` or a `leave` that *starts* after the outcome or the error of a `try_acquire` or a `contend`
 ///   does not take effect before that attempt. A backend that stops waiting for a reply must ensure this, for
 ///   instance by sending both commands on one connection.
-/// - Each command completes within a bounded time.
-/// - `renew` and `release` return one result per item, in order.
+/// - Each command completes within a bounded time. In a store that has [`immediate`](Self::immediate) commands, none
+///   needs a runtime.
+/// - `renew`, `release` and `leave` return one result per item, in order.
 /// - No method panics.
 ///
 /// The engine also survives a backend that breaks the last two rules. It treats each missing result, and
@@ -136,8 +137,8 @@ pub trait Backend: Send + Sync + 'static {
         async move { Ok(self.try_acquire(&request).await?.into()) }
     }
 
-    /// Removes leases from the queue, and releases each key that was transferred to its lease. Returns one
-    /// result per lease, in order.
+    /// Removes leases from the queue, and releases each key that its lease holds, after a transfer or a grant.
+    /// Returns one result per lease, in order.
     ///
     /// A failure of one lease must not fail the others. The default implementation is for a store without a
     /// queue: it calls [`release`](Self::release).

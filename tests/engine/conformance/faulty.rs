@@ -1,0 +1,236 @@
+//! The suite rejects a store that breaks a promise.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower_lock::backend::{
+    AcquireRequest, Acquired, BackendError, ContendRequest, Contended, Extended, ForceReleased,
+    Hints, Holder, Immediate, KeepRequest, Memory, Release, Released, ReleasedOrKept, Renewal,
+    Renewed, conformance,
+};
+use tower_lock::{Backend, LockKey};
+use uuid::Uuid;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// A counter stands for no token.
+    NoTokens,
+    /// A lease that is kept has the requested TTL, also if it had a longer one.
+    KeepCuts,
+    /// The immediate commands have leases of their own.
+    ImmediateApart,
+    /// An immediate lease does not expire in time.
+    ImmediateLasts,
+    /// A command waits for a timer of the runtime.
+    Timer,
+    /// A transferred key can be acquired under any lease.
+    TransferOpen,
+    /// A waiter that polls is passed over while another one listens.
+    PollersLast,
+    /// An expired key is granted to the lease that contends first.
+    Overtaking,
+    /// The outcomes of `leave` are in the wrong order.
+    LeaveReversed,
+}
+
+use Fault::*;
+
+/// A store with one fault.
+#[derive(Clone)]
+struct Faulty {
+    memory: Memory,
+    /// The store of the immediate commands.
+    apart: Memory,
+    fault: Fault,
+}
+
+impl Faulty {
+    fn new(fault: Fault) -> Self {
+        let memory = Memory::new();
+        let apart = match fault {
+            ImmediateApart => Memory::new(),
+            _ => memory.clone(),
+        };
+        Self {
+            memory,
+            apart,
+            fault,
+        }
+    }
+
+    fn has(&self, fault: Fault) -> bool {
+        self.fault == fault
+    }
+
+    /// Sets the TTL of a lease that was kept.
+    async fn cut(&self, keep: &KeepRequest) {
+        if self.has(KeepCuts) {
+            let request = AcquireRequest::new(keep.key.clone(), keep.lease, keep.ttl);
+            Backend::try_acquire(&self.memory, &request).await.unwrap();
+        }
+    }
+}
+
+impl Backend for Faulty {
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
+        if self.has(Timer) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        match Backend::try_acquire(&self.memory, request).await? {
+            // A transferred lease is short until it is confirmed.
+            Acquired::Busy { ttl, .. } if self.has(TransferOpen) && ttl.as_secs() < 2 => {
+                Ok(Acquired::granted(1))
+            }
+            acquired => Ok(acquired),
+        }
+    }
+
+    async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
+        let ContendRequest {
+            key, lease, ttl, ..
+        } = request;
+        if self.has(Overtaking) && self.memory.inspect(key).await?.is_none() {
+            let request = AcquireRequest::new(key.clone(), *lease, *ttl);
+            return Ok(Backend::try_acquire(&self.memory, &request).await?.into());
+        }
+        let listens = request.listens || self.has(PollersLast);
+        let request = ContendRequest::new(key.clone(), *lease, *ttl, listens);
+        self.memory.contend(&request).await
+    }
+
+    async fn leave(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
+        let mut outcomes = self.memory.leave(leases).await;
+        if self.has(LeaveReversed) {
+            outcomes.reverse();
+        }
+        outcomes
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
+        self.memory.renew(renewals).await
+    }
+
+    async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
+        Backend::release(&self.memory, leases).await
+    }
+
+    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
+        let outcome = self.memory.release_or_keep(request).await?;
+        if let ReleasedOrKept::Kept { .. } = outcome {
+            self.cut(request).await;
+        }
+        Ok(outcome)
+    }
+
+    async fn extend(&self, request: &KeepRequest) -> Result<Extended, BackendError> {
+        self.memory.extend(request).await
+    }
+
+    fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
+        self.memory.watch(key, manager)
+    }
+
+    fn tokens_per_counter(&self) -> u32 {
+        match self.fault {
+            NoTokens => 0,
+            _ => self.memory.tokens_per_counter(),
+        }
+    }
+
+    async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
+        self.memory.inspect(key).await
+    }
+
+    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
+        self.memory.force_release(key).await
+    }
+
+    async fn force_release_held_by(
+        &self,
+        key: &LockKey,
+        holder: &str,
+    ) -> Result<ForceReleased, BackendError> {
+        self.memory.force_release_held_by(key, holder).await
+    }
+
+    fn immediate(&self) -> Option<&dyn Immediate> {
+        Some(self)
+    }
+}
+
+impl Immediate for Faulty {
+    fn try_acquire(
+        &self,
+        request: &AcquireRequest,
+        now: Instant,
+    ) -> Result<Acquired, BackendError> {
+        let mut request = request.clone();
+        if self.has(ImmediateLasts) {
+            request.ttl *= 100;
+        }
+        Immediate::try_acquire(&self.apart, &request, now)
+    }
+
+    fn release(&self, lease: &Release, now: Instant) -> Result<Released, BackendError> {
+        Immediate::release(&self.apart, lease, now)
+    }
+}
+
+#[test]
+#[should_panic(expected = "0 tokens per counter")]
+fn counter_without_tokens_is_detected() {
+    conformance::tokens_per_counter_are_from_1_to_256(&Faulty::new(NoTokens));
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "cut the lease to 60s")]
+async fn keep_that_shortens_lease_is_detected() {
+    conformance::keep_or_extend_does_not_shorten_lease(&Faulty::new(KeepCuts)).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "is held and was granted")]
+async fn immediate_commands_apart_are_detected() {
+    let store = Faulty::new(ImmediateApart);
+    conformance::immediate_commands_match_others(&store, &store.clone()).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "is busy for")]
+async fn immediate_lease_without_expiry_is_detected() {
+    conformance::immediate_lease_expires(&Faulty::new(ImmediateLasts)).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "there is no reactor running")]
+async fn timer_of_immediate_store_is_detected() {
+    conformance::immediate_store_needs_no_runtime(&Faulty::new(Timer));
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "is held and was granted")]
+async fn transfer_open_to_all_is_detected() {
+    let store = Faulty::new(TransferOpen);
+    conformance::transferred_key_is_reserved_for_its_waiter(&store, &store.clone()).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "is held and was granted")]
+async fn poller_that_is_passed_over_is_detected() {
+    let store = Faulty::new(PollersLast);
+    conformance::polling_waiter_is_served_in_order(&store, &store.clone()).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "is held and was granted")]
+async fn overtaking_after_expiry_is_detected() {
+    let store = Faulty::new(Overtaking);
+    conformance::expiry_serves_first_waiter(&store, &store.clone()).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "a process waits")]
+async fn outcomes_of_leave_out_of_order_are_detected() {
+    let store = Faulty::new(LeaveReversed);
+    conformance::leave_returns_one_result_per_lease(&store, &store.clone()).await;
+}
