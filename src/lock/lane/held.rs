@@ -234,6 +234,7 @@ impl Lane {
             sent_again: false,
             may_be_lost: false,
             due: now + TAKE_OVER,
+            trouble: None,
         });
     }
 

@@ -36,6 +36,9 @@ impl Lane {
         self.replied(renewal, effective, replied, effects, |lease, _| {
             lease.renewal_answered(renewal.ttl, sent_at, outcome, replied.now);
         });
+        if let Err(error) = outcome {
+            self.renewal_failed(renewal.lease, error, replied.now);
+        }
     }
 
     /// Applies the reply to an extension.
@@ -57,6 +60,9 @@ impl Lane {
         self.replied(extension, effective, replied, effects, |lease, waiting| {
             lease.extension_answered(extension.ttl, sent_at, outcome, waiting, replied.now);
         });
+        if let Err(error) = outcome {
+            self.renewal_failed(extension.lease, error, replied.now);
+        }
     }
 
     /// Applies a reply by `update`, which receives the lease and the number of waiters.

@@ -2,7 +2,7 @@
 
 use super::state::{Lane, Phase, Returning, Seen};
 use super::tenure::Tenure;
-use crate::backend::BackendError;
+use crate::backend::{BackendError, LeaseId};
 use crate::lock::claim::Claim;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Effects, Outgoing, Work};
@@ -55,6 +55,7 @@ impl Lane {
         }
         returning.sent = true;
         returning.due = due;
+        returning.trouble.get_or_insert((due, Seen::Nothing));
         let lease = &returning.lease;
         let outgoing = returning.outgoing(now);
         let keep = self.queue.first().is_some_and(|first| {
@@ -136,6 +137,16 @@ impl Lane {
     pub(in crate::lock) fn return_failed(&mut self, error: BackendError) {
         if let Phase::Contending(contending) = &mut self.phase {
             contending.seen = Seen::Trouble(error);
+        }
+    }
+
+    /// Records that a renewal failed for whose reply the release waited.
+    pub(super) fn renewal_failed(&mut self, lease: LeaseId, error: &BackendError, now: Moment) {
+        if let Phase::Returning(returning) = &mut self.phase
+            && returning.lease.is(lease)
+        {
+            let trouble = || (now, Seen::Trouble(error.clone()));
+            returning.trouble.get_or_insert_with(trouble);
         }
     }
 

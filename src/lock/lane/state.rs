@@ -102,6 +102,9 @@ pub(super) struct Returning {
     pub(super) may_be_lost: bool,
     /// When the task that returns the lease counts as stuck.
     pub(super) due: Moment,
+    /// From when on the backend counts as unavailable, and why: the reply to the first release is overdue, or the
+    /// renewal failed for whose reply the release waited.
+    pub(super) trouble: Option<(Moment, Seen)>,
     /// When the return ends without a reply: the lease must have expired, and there was time for a release.
     pub(super) forget_at: Moment,
 }
@@ -269,6 +272,10 @@ impl Lane {
     /// Returns the error of an acquire that stops waiting now.
     pub(in crate::lock) fn why_not(&mut self, now: Moment) -> Error {
         match &self.phase {
+            Phase::Returning(Returning {
+                trouble: Some((from, seen)),
+                ..
+            }) if *from <= now => seen.error(now),
             // Another acquire of this process is ahead and awaits its first reply.
             Phase::Contending(Contending {
                 contender: Contender::Inline(_),

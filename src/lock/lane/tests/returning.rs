@@ -166,6 +166,33 @@ fn release_future_ends_with_lease() {
     assert!(lane.next_look() > lane.now);
 }
 
+#[test]
+fn waiter_of_overdue_return_sees_silence() {
+    let (mut lane, _reported) = keeping();
+    lane.pass(RESPONSE_TIMEOUT - MS);
+    assert!(lane.lane.why_not(lane.now).is_busy());
+    lane.pass(MS);
+    // The second release changes nothing.
+    lane.lane.return_is_resent(number(1));
+    let ((), _effects) = lane.event(|lane, now, effects| {
+        lane.adopt(here(), elsewhere(), now, effects);
+    });
+    assert!(lane.lane.why_not(lane.now).is_unavailable());
+}
+
+#[test]
+fn failed_renewal_before_return_is_unavailable() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.pass(10 * SECOND);
+    let renewal = lane.start_renewal();
+    assert!(lane.release(&grant).work.is_empty());
+    assert!(lane.lane.why_not(lane.now).is_busy());
+    let error = BackendError::unknown("no reply");
+    returns(&mut lane.renewed(&renewal, lane.now, Err(error)), here());
+    assert!(lane.take_return().is_some());
+    assert!(lane.lane.why_not(lane.now).is_unavailable());
+}
+
 /// The deadline of a waiter passes before the next attempt has a reply.
 #[test]
 fn waiter_of_failed_return_sees_its_error() {
