@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tower_lock::ConnectError;
 use tower_lock::backend::redis::RedisBackendBuilder;
 
-use super::{LOCKER, SINCE_7, allow, at, granted, rules, with_everything};
+use super::{CHANNEL, LOCKER, SINCE_7, allow, at, granted, rules, with_everything};
 use crate::support::cluster::Cluster;
 use crate::support::process::version;
 use crate::support::redis_server::RedisServer;
@@ -24,8 +24,6 @@ const FOR_QUEUES: [&str; 6] = [
 const EVERYBODY: [&str; 4] = ["auth", "hello", "quit", "reset"];
 
 const KEY: &str = "lock:a";
-
-const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
 
 /// The commands that name a key or a channel.
 const WITH_NAMES: [&str; 24] = [

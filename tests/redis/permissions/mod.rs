@@ -19,6 +19,8 @@ const LOCKER: &str = "ACL SETUSER locker reset on >SECRET ~lock:* resetchannels 
     +hexists +pttl +pexpire +zadd +zrem +zscore +zcount +zrange +zrevrangebyscore +publish \
     +subscribe +unsubscribe +pubsub|numsub";
 
+const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
+
 /// The additional rules for a cluster.
 const IN_CLUSTER: &str =
     "+cluster|slots +asking +spublish +ssubscribe +sunsubscribe +pubsub|shardnumsub";

@@ -2,11 +2,14 @@
 
 use std::future::IntoFuture as _;
 
-use tower_lock::backend::{AcquireRequest, Backend as _, BackendError, LeaseId, Release, Released};
+use tower_lock::backend::{
+    AcquireRequest, Backend as _, BackendError, ContendRequest, Contended, LeaseId, Release,
+    Released,
+};
 use tower_lock::{ErrorKind, LockKey, LockManager};
 use uuid::Uuid;
 
-use super::{IN_CLUSTER, LOCKER, allow, at};
+use super::{CHANNEL, IN_CLUSTER, LOCKER, allow, at};
 use crate::support::cluster::Cluster;
 use crate::support::engine::{MS, PATIENCE, eventually};
 use crate::support::redis_server::RedisServer;
@@ -77,6 +80,79 @@ async fn lock_with_denied_queue_is_acquired_and_released() {
         server.cli(&["KEYS", "invoice:*"]).is_empty()
     })
     .await;
+}
+
+/// A client outside the queue listens. The permissions end after the acquire.
+#[tokio::test]
+async fn release_without_queue_reads_frees_lock() {
+    const LOCK: &str = "lock:a";
+    const QUEUE: &str = "lock:{lock:a}%queue";
+    let server = RedisServer::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut outsider = client.get_connection().unwrap();
+    let mut subscribe = redis::cmd("SUBSCRIBE");
+    subscribe.arg(CHANNEL).exec(&mut outsider).unwrap();
+    for (denied, waits, leaves) in [
+        ("-pubsub", false, false),
+        ("-pubsub", true, false),
+        ("-pubsub", true, true),
+        ("-zcount", false, false),
+        ("-zcount", true, false),
+        ("-zcount", true, true),
+        ("-time", false, false),
+        ("-time", true, false),
+        ("-time", true, true),
+    ] {
+        let case = format!("{denied}, {waits}, {leaves}");
+        server.cli(&["DEL", LOCK, QUEUE]);
+        allow(&server, LOCKER);
+        let backend = at(&server.url()).connect().await.unwrap();
+        let (key, lease) = (LockKey::new("a"), LeaseId::new(Uuid::new_v4(), 1));
+        let acquire = AcquireRequest::new(key.clone(), lease, PATIENCE);
+        backend.try_acquire(&acquire).await.unwrap();
+        if waits {
+            let next = LeaseId::new(Uuid::new_v4(), 1);
+            let contend = ContendRequest::new(key.clone(), next, PATIENCE, false);
+            let waiting = backend.contend(&contend).await.unwrap();
+            assert!(matches!(waiting, Contended::Waiting { .. }), "{waiting:?}");
+        }
+        server.cli(&["ACL", "SETUSER", "locker", denied]);
+        let release = [Release::new(key, lease)];
+        let outcome = match leaves {
+            true => backend.leave(&release).await.remove(0),
+            false => backend.release(&release).await.remove(0),
+        };
+        assert!(
+            matches!(&outcome, Ok(it) if *it != Released::NotHeld),
+            "{case}: {outcome:?}"
+        );
+        let held = server.cli(&["HEXISTS", LOCK, &lease.to_string()]);
+        assert_eq!(held, "0", "{case}");
+        assert_ne!(server.cli(&["PTTL", QUEUE]), "-1", "{case}");
+    }
+}
+
+/// The key is transferred to a waiter before the permission ends.
+#[tokio::test]
+async fn transfer_without_count_of_listeners_is_confirmed() {
+    let server = RedisServer::start();
+    allow(&server, LOCKER);
+    let backend = at(&server.url()).connect().await.unwrap();
+    let key = LockKey::new("a");
+    let [holder, next] = [1, 2].map(|number| LeaseId::new(Uuid::new_v4(), number));
+    let acquire = AcquireRequest::new(key.clone(), holder, PATIENCE);
+    backend.try_acquire(&acquire).await.unwrap();
+    let mut hints = backend.watch(&key, next.manager());
+    hints.next().await;
+    let contend = ContendRequest::new(key.clone(), next, PATIENCE, true);
+    let waiting = backend.contend(&contend).await.unwrap();
+    assert!(matches!(waiting, Contended::Waiting { .. }), "{waiting:?}");
+    let release = [Release::new(key, holder)];
+    let released = backend.release(&release).await.remove(0);
+    assert_eq!(released.unwrap(), Released::Transferred);
+    server.cli(&["ACL", "SETUSER", "locker", "-pubsub"]);
+    let granted = backend.contend(&contend).await.unwrap();
+    assert!(matches!(granted, Contended::Granted { .. }), "{granted:?}");
 }
 
 /// The server executes the acquires after their timeout, and then what undoes them.

@@ -77,7 +77,9 @@ if armed ~= 1 then
   return armed
 end
 if again then
-  local confirm = blind ~= '2' and kind_of(channel, lease, ARGV[4]) == '!' and CONFIRM or POLLED
+  -- The body is written, so a denied read raises no error.
+  local fine, kind = pcall(kind_of, channel, lease, ARGV[4])
+  local confirm = blind ~= '2' and fine and kind == '!' and CONFIRM or POLLED
   return { -2 - counter, left <= confirm and confirm - left or nil }
 end
 if passed_over > 0 then

@@ -70,20 +70,22 @@ local function strangers(queue, channel, now, outside)
   return outside
 end
 -- Lets a queue without places expire with its marks.
-local function settle(queue)
-  if redis.call('zcount', queue, '-inf', '1e12') == 0 then
+local function settle(queue, places)
+  if (places or redis.call('zcount', queue, '-inf', '1e12')) == 0 then
     redis.call('pexpire', queue, blind and PAUSE or TURN)
   end
 end
--- Begins the turn of the clients outside the queue. Returns false if the server refuses.
+-- Begins the turn of the clients outside the queue. Returns false if the server refuses. The read comes first: if it
+-- is denied, there is no mark without a TTL.
 local function begin_turn(queue, now)
+  local places = redis.call('zcount', queue, '-inf', '1e12')
   if type(redis.pcall('zadd', queue, now + TURN, '~!')) == 'table' then
     return false
   end
   if blind then
     redis.pcall('zadd', queue, now + PAUSE, '~@')
   end
-  settle(queue)
+  settle(queue, places)
   return true
 end
 -- Returns the number of processes in the queue whose deadlines have not passed.
@@ -214,9 +216,10 @@ local function transfer(body, queue, channel, now, own, outside)
 end
 -- Serves the queue after the body was deleted. `told`: there is no queue, and the release was published, with this
 -- result. Returns 2 if the body was transferred, 3 in a turn of the clients outside the queue, otherwise 1; plus 4
--- if the server rejected a message, and 10 for each waiter that was passed over. `outside` as in `strangers`.
+-- if the server rejected a message, and 10 for each waiter that was passed over. `outside` as in `strangers`. It raises
+-- no error, because the body is gone: without a permission to read, it only publishes.
 local function free(body, queue, channel, told, outside)
-  local now = clock()
+  local _, now = pcall(clock)
   passed_over, unpublished = 0, 0
   if told then
     sent(told)
@@ -234,6 +237,9 @@ local function free(body, queue, channel, told, outside)
       return 3 + unpublished + 10 * passed_over
     end
   end
-  local turn = strangers(queue, channel, now, outside) and begin_turn(queue, now)
-  return (turn and 3 or 1) + unpublished + 10 * passed_over
+  local fine, turn = pcall(strangers, queue, channel, now, outside)
+  if fine and turn then
+    fine, turn = pcall(begin_turn, queue, now)
+  end
+  return (fine and turn and 3 or 1) + unpublished + 10 * passed_over
 end
