@@ -104,14 +104,19 @@ pub(crate) fn timers_work() -> bool {
 }
 
 /// Completes after a sleep of a new thread.
-fn sleep_on_thread(duration: Duration) -> oneshot::Receiver<()> {
+///
+/// # Errors
+///
+/// Returns an error if the system allows no further thread.
+fn sleep_on_thread(duration: Duration) -> std::io::Result<oneshot::Receiver<()>> {
     let (over, slept) = oneshot::channel();
-    std::thread::spawn(move || {
+    let thread = std::thread::Builder::new().name("tower-lock-timer".to_owned());
+    let started = thread.spawn(move || {
         std::thread::sleep(duration);
         // The timer may be dropped.
         let _dropped = over.send(());
     });
-    slept
+    started.map(|_detached| slept)
 }
 
 /// Calls `call` on a thread that no runtime has entered, and waits for its end.
@@ -182,7 +187,7 @@ impl Spawner {
 /// runtime of the program may idle, block or end while other runtimes wait for a reply.
 ///
 /// The first task starts the thread. All backends of the process share it, and it never ends. If the
-/// system allows no further thread, tasks run in the runtime of the caller.
+/// system allows no further thread, tasks run in the runtime of the caller. Without one, they are dropped unstarted.
 #[cfg(feature = "redis")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Background;
@@ -291,11 +296,23 @@ pub(crate) fn with_caller_logs(call: impl Fn() + Send + Sync) -> impl Fn() + Sen
 
 #[cfg(feature = "redis")]
 fn start_thread() -> std::io::Result<Handle> {
+    let (give, take) = std::sync::mpsc::channel::<tokio::runtime::Runtime>();
+    let thread = std::thread::Builder::new().name("tower-lock".to_owned());
+    let run = move || {
+        if let Ok(runtime) = take.recv() {
+            runtime.block_on(std::future::pending::<()>());
+        }
+    };
+    // Detached: it ends with the process. It starts before there is a runtime, whose drop panics in another runtime.
+    drop(thread.spawn(run)?);
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build()?;
     let handle = runtime.handle().clone();
-    let thread = std::thread::Builder::new().name("tower-lock".to_owned());
-    // Detached: it ends with the process.
-    drop(thread.spawn(move || runtime.block_on(std::future::pending::<()>()))?);
-    Ok(handle)
+    match give.send(runtime) {
+        Ok(()) => Ok(handle),
+        Err(_) => unreachable!("BUG: the thread waits for its runtime"),
+    }
 }
+
+#[cfg(test)]
+mod tests;

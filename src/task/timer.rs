@@ -15,11 +15,17 @@ use super::{Runtime, RuntimeId, sleep_on_thread};
 /// The longest sleep of one thread, which can outlive a dropped timer.
 const THREAD_SLEEP: Duration = Duration::from_secs(1);
 
+/// The sleep of a poll if the system allows no further thread.
+const POLL_SLEEP: Duration = Duration::from_millis(1);
+
 pin_project! {
     /// A timer of the runtime that polls it. Works outside of runtimes with timers too.
     ///
     /// A `Sleep` fires only while the runtime that created it is driven, and panics after the end of that runtime.
     /// A poll in another runtime therefore replaces it.
+    ///
+    /// Without a runtime and without a thread, each poll sleeps for a millisecond at most and requests the next one: a
+    /// timer that completed early, or was not polled again, would break its caller.
     #[derive(Debug)]
     pub(crate) struct Timer {
         #[pin]
@@ -110,7 +116,17 @@ impl Future for Timer {
             if left.is_zero() {
                 return Poll::Ready(());
             }
-            let sleeping = slept.get_or_insert_with(|| sleep_on_thread(left.min(THREAD_SLEEP)));
+            let sleeping = match slept {
+                Some(sleeping) => sleeping,
+                None => match sleep_on_thread(left.min(THREAD_SLEEP)) {
+                    Ok(sleeping) => slept.insert(sleeping),
+                    Err(_) => {
+                        std::thread::sleep(left.min(POLL_SLEEP));
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                },
+            };
             // The thread sends before it ends.
             let _sent = ready!(Pin::new(sleeping).poll(cx));
             *slept = None;
