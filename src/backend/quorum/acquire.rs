@@ -130,8 +130,7 @@ impl Candidacy {
 
     /// Collects replies until they decide the standing, for at most one node timeout.
     async fn answers(&mut self, standing: impl Fn(&Election) -> Standing) -> Option<u64> {
-        let timeout = self.inner.node_timeout;
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + self.inner.node_timeout;
         loop {
             while let Some((node, answer)) = self.votes.another() {
                 self.election.cast(node, answer, Instant::now());
@@ -141,7 +140,7 @@ impl Candidacy {
                 Standing::Defeated => return None,
                 Standing::Open => match self.votes.next_until(deadline).await {
                     Some((node, answer)) => self.election.cast(node, answer, Instant::now()),
-                    None => self.election.close(timeout),
+                    None => self.election.close(),
                 },
             }
         }

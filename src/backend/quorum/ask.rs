@@ -80,7 +80,10 @@ pub(super) async fn renew(
     inner.finish(flight);
     let outcomes = tallies.into_iter().map(|tally| match tally.outcome(nodes) {
         Some(outcome) => Ok(outcome),
-        None => Err(fault::no_majority(tally.failures, nodes, true)),
+        None => {
+            let silent = nodes - tally.renewed - tally.not_held - tally.failures.len();
+            Err(fault::no_majority(tally.failures, silent, nodes, true))
+        }
     });
     let outcomes: Vec<_> = outcomes.collect();
     // A lost lease has no owner that releases it. Nodes that still hold it have just renewed it, and
@@ -107,9 +110,9 @@ pub(super) async fn inspect(
     let mut holders: HashMap<String, Vec<Holder>> = HashMap::new();
     let (mut silent, mut failures) = (nodes, Vec::new());
     while let Some((_, answer)) = flight.next_until(deadline).await {
+        silent -= 1;
         match answer {
             Ok(holder) => {
-                silent -= 1;
                 if let Some(holder) = holder {
                     holders.entry(holder.id.clone()).or_default().push(holder);
                 }
@@ -123,11 +126,11 @@ pub(super) async fn inspect(
             return Ok(votes.drain(..).next());
         }
         let most = holders.values().map(Vec::len).max().unwrap_or(0);
-        if most + silent < majority {
+        if most + silent + failures.len() < majority {
             return Ok(None);
         }
     }
-    Err(fault::no_majority(failures, nodes, false))
+    Err(fault::no_majority(failures, silent, nodes, false))
 }
 
 /// Releases a key by a command to every node, and requires replies from a majority. A lease that was released on any
@@ -153,7 +156,10 @@ pub(super) async fn force_release(
     match (answered >= majority, released) {
         (true, true) => Ok(ForceReleased::Released),
         (true, false) => Ok(ForceReleased::NotHeld),
-        (false, _) => Err(fault::no_majority(failures, nodes, true)),
+        (false, _) => {
+            let silent = nodes - answered - failures.len();
+            Err(fault::no_majority(failures, silent, nodes, true))
+        }
     }
 }
 

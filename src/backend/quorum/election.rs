@@ -1,7 +1,5 @@
 //! The outcome of the replies to a vote. It does no I/O, and the caller passes the time.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use super::fault;
@@ -23,6 +21,8 @@ enum Ballot {
     /// The node holds another lease until this time.
     Busy(Instant),
     Failed(BackendError),
+    /// The node did not reply in time.
+    Silent,
 }
 
 #[derive(Debug)]
@@ -64,10 +64,10 @@ impl Election {
     }
 
     /// Counts each missing reply as a failure.
-    pub(super) fn close(&mut self, waited: Duration) {
+    pub(super) fn close(&mut self) {
         for ballot in &mut self.ballots {
             if let Ballot::Open = ballot {
-                *ballot = Ballot::Failed(fault::silent(waited));
+                *ballot = Ballot::Silent;
             }
         }
     }
@@ -96,7 +96,7 @@ impl Election {
     /// Returns `true` if the reason for a missing majority is clear: another lease holds the key, or nodes
     /// failed.
     fn is_explained(&self, open: usize) -> bool {
-        let failed = self.count(|ballot| matches!(ballot, Ballot::Failed(_)));
+        let failed = self.count(|ballot| matches!(ballot, Ballot::Failed(_) | Ballot::Silent));
         let alive = self.ballots.len() - failed - open;
         failed >= self.majority || alive >= self.majority
     }
@@ -145,7 +145,7 @@ impl Election {
     pub(super) fn defeat(self, now: Instant, unsettled: bool) -> Result<Acquired, BackendError> {
         let nodes = self.ballots.len();
         let mut free_at = Vec::with_capacity(nodes);
-        let mut failures = Vec::new();
+        let (mut failures, mut silent) = (Vec::new(), 0);
         let mut busy = false;
         for ballot in self.ballots {
             match ballot {
@@ -157,21 +157,24 @@ impl Election {
                     free_at.push(until);
                 }
                 Ballot::Failed(error) => failures.push(error),
+                Ballot::Silent => silent += 1,
             }
         }
         free_at.sort_unstable();
         // If fewer nodes replied than a majority, the last known expiry is the estimate. Without a majority
         // of usable nodes, an attempt fails even after the holder's release.
-        let usable = nodes - failures.len() >= self.majority;
+        let usable = nodes - failures.len() - silent >= self.majority;
         match free_at.get(self.majority - 1).or(free_at.last()) {
             Some(at) if busy && usable => Ok(Acquired::busy(at.saturating_duration_since(now))),
-            _ => Err(fault::no_majority(failures, nodes, unsettled)),
+            _ => Err(fault::no_majority(failures, silent, nodes, unsettled)),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::backend::BackendErrorKind;
 
@@ -252,7 +255,7 @@ mod tests {
     #[test]
     fn closed_election_is_open_no_more() {
         let mut election = election("7..", Instant::now());
-        election.close(SECOND);
+        election.close();
         assert_eq!(elected(&election.standing()), Err(()));
     }
 

@@ -1,29 +1,21 @@
 //! The errors of a quorum.
 
-use std::time::Duration;
-
 use crate::backend::{BackendError, BackendErrorKind};
 
 #[derive(Debug, thiserror::Error)]
 enum Cause {
-    #[error("no reply from the node within {0:?}")]
-    Silent(Duration),
     #[error("node is busy with an earlier command for this lease")]
     Engaged,
     #[error("node has not confirmed earlier releases")]
     Behind,
-    #[error("{failed} of {nodes} nodes returned no outcome")]
+    #[error("of {nodes} nodes, {failed} failed and {silent} did not reply")]
     NoMajority {
-        failed: usize,
         nodes: usize,
+        failed: usize,
+        silent: usize,
         #[source]
         first: Option<BackendError>,
     },
-}
-
-/// Creates the error of a node that did not reply in time.
-pub(super) fn silent(waited: Duration) -> BackendError {
-    BackendError::unknown(Cause::Silent(waited))
 }
 
 /// Creates the error of a node to which nothing was sent, because a command is in flight.
@@ -36,11 +28,13 @@ pub(super) fn behind() -> BackendError {
     BackendError::refused(BackendErrorKind::Unavailable, Cause::Behind)
 }
 
-/// Creates the error of too few outcomes. `unsettled`: a lease may remain at a node.
+/// Creates the error of too few outcomes. `silent`: the number of nodes without a reply. `unsettled`: a lease may
+/// remain at a node.
 ///
 /// A permanent kind requires that a majority of the nodes reports it.
 pub(super) fn no_majority(
     failures: Vec<BackendError>,
+    silent: usize,
     nodes: usize,
     unsettled: bool,
 ) -> BackendError {
@@ -54,8 +48,9 @@ pub(super) fn no_majority(
                 > nodes
         });
     let cause = |failures: Vec<BackendError>| Cause::NoMajority {
-        failed: failures.len(),
         nodes,
+        failed: failures.len(),
+        silent,
         first: failures.into_iter().next(),
     };
     match agreed {
@@ -83,7 +78,7 @@ mod tests {
         ] {
             let kinds = (0..nodes).map(|node| if node < conflicts { conflict } else { down });
             let failures = kinds.map(|kind| BackendError::refused(kind, "failed"));
-            let error = no_majority(failures.collect(), nodes, false);
+            let error = no_majority(failures.collect(), 0, nodes, false);
             assert_eq!(error.kind(), expected, "{conflicts} of {nodes}");
         }
     }
@@ -91,7 +86,7 @@ mod tests {
     #[test]
     fn unsettled_command_may_have_taken_effect() {
         for unsettled in [true, false] {
-            let error = no_majority(vec![silent(Duration::ZERO)], 3, unsettled);
+            let error = no_majority(vec![engaged()], 0, 3, unsettled);
             assert_eq!(error.may_have_taken_effect(), unsettled);
         }
     }

@@ -54,6 +54,24 @@ pub(super) async fn release(
     leases: &[Release],
 ) -> Vec<Result<Released, BackendError>> {
     let nodes = inner.nodes.len();
+    let tallies = tally(inner, leases).await.into_iter();
+    let outcomes = tallies.map(|tally| match tally.outcome(nodes) {
+        Some(outcome) => {
+            inner.owe(tally.claims);
+            Ok(outcome)
+        }
+        // The claims are dropped, because the engine repeats the release.
+        None => {
+            let silent = nodes - tally.released - tally.not_held - tally.failures.len();
+            Err(fault::no_majority(tally.failures, silent, nodes, true))
+        }
+    });
+    outcomes.collect()
+}
+
+/// Sends releases and counts the replies, until a majority agrees on each outcome or the time is over.
+async fn tally(inner: &Arc<Inner>, leases: &[Release]) -> Vec<Tally> {
+    let nodes = inner.nodes.len();
     let unknown = Instant::now() + UNKNOWN_LEASE;
     let (mut flight, mut tallies) = inner.recall(leases, Some(unknown));
     let deadline = Instant::now() + inner.node_timeout;
@@ -74,15 +92,7 @@ pub(super) async fn release(
         }
     }
     inner.finish_releases(flight);
-    let outcomes = tallies.into_iter().map(|tally| match tally.outcome(nodes) {
-        Some(outcome) => {
-            inner.owe(tally.claims);
-            Ok(outcome)
-        }
-        // The claims are dropped, because the engine repeats the release.
-        None => Err(fault::no_majority(tally.failures, nodes, true)),
-    });
-    outcomes.collect()
+    tallies
 }
 
 impl Inner {

@@ -11,7 +11,7 @@ use super::{TTL, World};
 use crate::LockKey;
 use crate::backend::quorum::Quorum;
 use crate::backend::quorum::owed::FULL;
-use crate::backend::{AcquireRequest, Backend as _, LeaseId, Release};
+use crate::backend::{AcquireRequest, Backend as _, LeaseId, Release, Renewal};
 
 async fn acquire_and_release(quorum: &Quorum, key: &LockKey, ttl: Duration) {
     let lease = LeaseId::new(Uuid::new_v4(), 1);
@@ -72,6 +72,29 @@ async fn releases_owed_by_stopped_node_are_bounded() {
     assert_eq!((quorum.inner().ledger.len(), tasks()), (0, 0));
     acquire_and_release(quorum, &LockKey::new("a"), TTL).await;
     assert_eq!(world.nodes[0].votes.load(Ordering::SeqCst), 11 + FULL);
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_count_nodes_that_did_not_reply() {
+    let world = World::new(3);
+    let (quorum, key) = (&world.processes[0], LockKey::new("a"));
+    world.lose(&[0], true);
+    world.nodes[1].stop(true);
+    world.nodes[2].stop(true);
+    let lease = LeaseId::new(Uuid::new_v4(), 1);
+    let request = AcquireRequest::new(key.clone(), lease, TTL);
+    let renewal = Renewal::new(key.clone(), lease, TTL);
+    let release = Release::new(LockKey::new("b"), lease);
+    for error in [
+        quorum.try_acquire(&request).await.unwrap_err(),
+        quorum.renew(&[renewal]).await.remove(0).unwrap_err(),
+        quorum.release(&[release]).await.remove(0).unwrap_err(),
+        quorum.inspect(&key).await.unwrap_err(),
+        quorum.force_release(&key).await.unwrap_err(),
+    ] {
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert_eq!(cause, "of 3 nodes, 1 failed and 2 did not reply");
+    }
 }
 
 #[tokio::test(start_paused = true)]
