@@ -9,7 +9,7 @@ use super::fault;
 use super::flight::Flight;
 use super::inner::Inner;
 use super::node::ErasedNode;
-use super::release::release;
+use super::release::release_ownerless;
 use crate::LockKey;
 use crate::backend::{BackendError, BoxFuture, ForceReleased, Holder, Release, Renewal, Renewed};
 
@@ -94,8 +94,7 @@ pub(super) async fn renew(
         .map(|(_, it)| Release::new(it.key.clone(), it.lease))
         .collect();
     if !lost.is_empty() {
-        // Failed releases continue in a task.
-        drop(release(inner, &lost).await);
+        release_ownerless(inner, &lost).await;
     }
     outcomes
 }

@@ -69,6 +69,13 @@ pub(super) async fn release(
     outcomes.collect()
 }
 
+/// Releases leases that have no owner which repeats a failed release.
+pub(super) async fn release_ownerless(inner: &Arc<Inner>, leases: &[Release]) {
+    for tally in tally(inner, leases).await {
+        inner.owe(tally.claims);
+    }
+}
+
 /// Sends releases and counts the replies, until a majority agrees on each outcome or the time is over.
 async fn tally(inner: &Arc<Inner>, leases: &[Release]) -> Vec<Tally> {
     let nodes = inner.nodes.len();

@@ -7,11 +7,11 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::{TTL, World};
+use super::{Flaky, TTL, World};
 use crate::LockKey;
 use crate::backend::quorum::Quorum;
 use crate::backend::quorum::owed::FULL;
-use crate::backend::{AcquireRequest, Backend as _, LeaseId, Release, Renewal};
+use crate::backend::{AcquireRequest, Backend as _, LeaseId, Release, Renewal, Renewed};
 
 async fn acquire_and_release(quorum: &Quorum, key: &LockKey, ttl: Duration) {
     let lease = LeaseId::new(Uuid::new_v4(), 1);
@@ -72,6 +72,36 @@ async fn releases_owed_by_stopped_node_are_bounded() {
     assert_eq!((quorum.inner().ledger.len(), tasks()), (0, 0));
     acquire_and_release(quorum, &LockKey::new("a"), TTL).await;
     assert_eq!(world.nodes[0].votes.load(Ordering::SeqCst), 11 + FULL);
+}
+
+/// The lease is lost at a majority. All nodes fail after their replies to the renewal.
+#[tokio::test(start_paused = true)]
+async fn failed_release_of_lost_lease_is_repeated() {
+    const LATENCY: Duration = Duration::from_millis(10);
+    let world = World::new(3);
+    let (quorum, key) = (&world.processes[0], LockKey::new("a"));
+    let lease = LeaseId::new(Uuid::new_v4(), 1);
+    let request = AcquireRequest::new(key.clone(), lease, TTL);
+    quorum.try_acquire(&request).await.unwrap();
+    world.nodes[1..].iter().for_each(Flaky::restart_empty);
+    let micros = u64::try_from(LATENCY.as_micros()).unwrap();
+    for node in &world.nodes {
+        node.latency.store(micros, Ordering::SeqCst);
+    }
+    let renewals = [Renewal::new(key.clone(), lease, TTL)];
+    let fail = async {
+        sleep(LATENCY * 3 / 2).await;
+        world.lose(&[0, 1, 2], true);
+    };
+    let (outcomes, ()) = tokio::join!(quorum.renew(&renewals), fail);
+    assert!(matches!(outcomes[..], [Ok(Renewed::NotHeld)]));
+    assert!(world.nodes[0].holds(&key).await);
+    world.lose(&[0, 1, 2], false);
+    sleep(Duration::from_secs(2)).await;
+    assert!(
+        !world.nodes[0].holds(&key).await,
+        "held until the lease expires"
+    );
 }
 
 #[tokio::test(start_paused = true)]
