@@ -53,7 +53,8 @@ impl Drop for Task {
         }
         let mut topics = self.shared.topics();
         topics.disconnected();
-        topics.running = self.near && !topics.closed && !topics.is_empty();
+        let is_needed = !topics.is_empty() || self.shared.outage.ends_when_reached();
+        topics.running = self.near && !topics.closed && is_needed;
         if topics.running {
             drop(topics);
             let background = self.shared.network.background;

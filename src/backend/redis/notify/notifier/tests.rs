@@ -111,3 +111,23 @@ fn task_of_ended_runtime_restarts_on_thread() {
     eventually(|| server.threads() == [NEAR, THREAD]);
     assert!(notifier.shared.topics().running);
 }
+
+/// Without a task, no attempt would show that the server is reached again.
+#[test]
+fn outage_without_waiters_outlives_its_runtime() {
+    let server = Arc::new(Nowhere::default());
+    let (near, notifier) = (near(), notifier(&server));
+    let hints = near.block_on(async { watch(&notifier) });
+    eventually(|| server.threads() == [NEAR]);
+    let shared = &notifier.shared;
+    shared.outage.begin(&unavailable(Cause::HungUp));
+    drop(hints);
+    let now = Instant::now();
+    for swept in [now, now + PATIENCE] {
+        shared.topics().sweep(swept);
+    }
+    assert!(shared.topics().is_empty());
+    drop(near);
+    eventually(|| server.threads() == [NEAR, THREAD]);
+    assert!(shared.topics().running);
+}
