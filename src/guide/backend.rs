@@ -36,7 +36,8 @@
 //! # Rules
 //!
 //! - *One step.* Each command compares and writes in one step, also between processes: a transaction, a script, or a
-//!   mutex around reading and writing. The suite runs 16 attempts at once, from both handles.
+//!   mutex around reading and writing. The suite runs 16 attempts at once, from both handles, for 20 keys. That finds most
+//!   mistakes, but proves nothing: also count under the lock in two processes.
 //! - *Expiry.* A lease holds its key for its TTL. From then on, every method treats the key as free. Nothing needs to
 //!   remove the row. An expiry needs no hint, because waiters attempt when the TTL of the holder has passed.
 //! - *Repeats.* A `try_acquire` under the lease that holds the key is granted again, and a later `release` frees the
@@ -140,7 +141,8 @@
 //! - Commands borrow their requests, and the closure must be `'static`: clone the request or the slice first.
 //! - Several processes also exclude each other: a file lock (`File::try_lock`, until a deadline below the response
 //!   timeout) on a file beside the data, held from the read to the write. Write the data to another file and rename it,
-//!   so that a crash leaves the old or the new one.
+//!   so that a crash leaves the old or the new one. `create_new` alone is not enough: a crash leaves an empty file, and
+//!   an expired lease must be replaced in one step.
 //! - A key is no file name. It can contain `/`, `\`, `..`, spaces and letters of any script, has up to 512 bytes, and
 //!   may differ from another key in case only. [`LockKey`](crate::LockKey) encodes none of these. If each key has
 //!   a file, name the file by the SHA-256 of [`as_str`](crate::LockKey::as_str) in hexadecimal, and write the key into it.

@@ -55,7 +55,7 @@
 //! | `error` | `lock layer misconfigured`, with the field `problem` | no request to a route has a key, once per layer; or a handler extracts what no layer provides, once per extractor |
 //! | `warn` | `lock lost`, with the fields `lock.layer`, `lock.lost_reason`, `lock.via`, `lock.token`, `lock.wait_ms`, `lock.hold_ms` and `lock.overdue_ms` | a guard was lost: see below. In the span in which the lock was acquired, also if the watchdog detects the loss |
 //! | `warn` | `lock server self-test warning`, with the field `warning` | the server may evict locks, is a replica, or cannot grant locks now |
-//! | `warn` | `lock store unreachable`, with the fields `address` and `cause` | a server does not reply; once per outage, and again when the cause has changed, at most every 10 s |
+//! | `warn` | `lock store unreachable`, with the fields `address` and `cause` | a server does not reply, or rejects the login: then the cause begins with `lock store rejects this client`; once per outage, and again when the cause has changed, at most every 10 s |
 //! | `warn` | `locks cannot be acquired` | a server replies but rejects grants: a permission, full memory, a replica |
 //! | `warn` | `locks cannot be released` | a server rejects releases. They are retried until the leases expire, and until then the keys stay held |
 //! | `warn` | `lock server denies the queue of a permitted lock`, once per process | the user may use the key of a lock and not the keys of its queue, so its waiters compete with other processes. Add the key patterns of the [permissions](super::redis#permissions) |
@@ -100,7 +100,7 @@
 //! | 503 `lock-overload` | 65,536 acquires wait in this manager | as above, over all keys: [`max_waiters`](crate::LockManagerBuilder::max_waiters) |
 //! | 503 `lock-unavailable` with `Retry-After`, and the event `lock store unreachable` | the server did not reply within the wait | read the `cause` of the event in the log; check the network, the load and the failover of the server |
 //! | 503 `lock-unavailable` with `Retry-After`, and the event `locks cannot be acquired` | the server replies but cannot grant | read the `cause` of the event in the log: full memory, a replica, or too few replicas |
-//! | 503 `lock-unavailable` without `Retry-After` | the server rejects this client | read the `cause` of the last event `locks cannot be acquired` or `lock store unreachable` in the log; check the password, the [permissions](super::redis#permissions) and the certificate. A command that is denied inside a script, a channel or a key has no name in the `cause`: `ACL LOG` on the server names it as `object` |
+//! | 503 `lock-unavailable` without `Retry-After` | the server rejects this client | read the `cause` of the last event `locks cannot be acquired` or `lock store unreachable` in the log; check the password, the [permissions](super::redis#permissions) and the certificate. A command that is denied inside a script, a channel or a key has no name in the `cause`: `ACL LOG` on the server names it as `object`. Redis checks a password only when a connection opens, so one that was changed can be rejected much later |
 //! | 408 or 413 | [`read_body_first`](crate::LockLayer::read_body_first) rejected a body | raise its deadline or limit if the clients are right |
 //! | 503 `shutting-down` | this instance is ending | nothing: another instance serves the retry |
 //! | 500 `lock-lost` | the lock was lost while the handler ran | see the next section |

@@ -292,7 +292,8 @@ pub trait Backend: Send + Sync + 'static {
         key: &LockKey,
     ) -> impl Future<Output = Result<Option<Holder>, BackendError>> + Send;
 
-    /// Releases the key under any lease and notifies its subscribers.
+    /// Releases the key under any lease and notifies its subscribers. Data that is no lock of this contract is left as it
+    /// is, with an error of kind [`Conflict`](super::BackendErrorKind::Conflict).
     ///
     /// # Cancel safety
     ///
