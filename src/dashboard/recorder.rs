@@ -132,15 +132,21 @@ mod tests {
     async fn late_tick_is_incident() {
         let locks = LockManager::in_memory();
         let mut recorder = Recorder::new(&locks);
+        // Other tests of this program have servers whose incidents are listed, too.
+        let pauses = |recorder: &Recorder| {
+            let incidents = recorder.servers.incidents();
+            let texts = incidents.as_array().into_iter().flatten();
+            let texts = texts.filter_map(|it| it["text"].as_str().map(str::to_owned));
+            let pauses: Vec<_> = texts.filter(|it| it.starts_with("this process")).collect();
+            pauses
+        };
         recorder.tick(&locks).await.for_each(drop);
-        assert_eq!(
-            recorder.servers.incidents().as_array().map(Vec::len),
-            Some(0)
-        );
+        assert_eq!(pauses(&recorder), [""; 0]);
         recorder.last -= Duration::from_secs(14);
         recorder.tick(&locks).await.for_each(drop);
-        let incidents = recorder.servers.incidents();
-        let text = incidents[0]["text"].as_str().expect("an incident");
-        assert!(text.starts_with("this process paused for 14."), "{text}");
+        let [pause] = &pauses(&recorder)[..] else {
+            panic!("one pause");
+        };
+        assert!(pause.starts_with("this process paused for 14."), "{pause}");
     }
 }
