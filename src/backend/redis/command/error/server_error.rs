@@ -1,6 +1,6 @@
 //! The meaning of the errors that a server replies with, and of those that opening a connection ends with.
 
-#[cfg(feature = "redis-tls")]
+#[cfg(any(feature = "redis-tls", test))]
 use std::error::Error;
 use std::time::Duration;
 
@@ -147,7 +147,7 @@ mod tests {
             let error = (redis::ErrorKind::Client, "", details.to_owned());
             let error = not_connected(error.into());
             assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
-            let cause = std::error::Error::source(&error).unwrap().to_string();
+            let cause = Error::source(&error).unwrap().to_string();
             assert_eq!(cause, "server does not know the command HELLO");
             assert!(!format!("{error:?}").contains("canary"));
         }
