@@ -110,7 +110,7 @@ fn cut(mut text: String) -> String {
     text
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "redis"))]
 mod tests {
     use super::*;
     use crate::observe::Part;

@@ -106,7 +106,11 @@ async fn headers_of_replaced_body_are_removed() {
     let request = Request::post("/").body(Body::empty()).unwrap();
     let response = app.oneshot(request).await.unwrap();
     assert_eq!(response.status(), StatusCode::CONFLICT);
-    let mut names: Vec<_> = response.headers().keys().map(|it| it.as_str()).collect();
+    let mut names: Vec<_> = response
+        .headers()
+        .keys()
+        .map(http::HeaderName::as_str)
+        .collect();
     names.sort_unstable();
     let expected = [
         "cache-control",
