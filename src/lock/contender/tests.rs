@@ -174,6 +174,35 @@ fn idle_loop() -> (Arc<Engine>, AcquireLoop) {
     (engine, acquire_loop)
 }
 
+/// A refused attempt without a place has left nothing in the backend.
+#[tokio::test]
+async fn refused_attempt_left_behind_needs_no_release() {
+    let unknown = || Err(BackendError::unknown(NoReply));
+    let refused = || Ok(Contended::waiting(SECOND, None));
+    for (outcome, unresolved) in [(refused(), 0), (unknown(), 1)] {
+        let (engine, acquire_loop) = idle_loop();
+        let home = engine.home(acquire_loop.home).expect("a runtime");
+        home.unresolved.attempt_left_behind();
+        let (lease, now) = (engine.new_lease_id(), Moment::now());
+        let left = LeftBehind {
+            engine: Arc::clone(&engine),
+            home,
+            key: acquire_loop.key.clone(),
+            lease: LeaseNumber::of(lease),
+            ttl: unanswered(RENEWED.ttl),
+            may_hold: true,
+        };
+        left.end(&Replied {
+            lease,
+            terms: RENEWED,
+            sent_at: now,
+            now,
+            outcome,
+        });
+        assert_eq!(engine.unresolved(), unresolved);
+    }
+}
+
 #[tokio::test]
 async fn failed_attempt_without_effect_keeps_place() {
     let (engine, mut acquire_loop) = idle_loop();
