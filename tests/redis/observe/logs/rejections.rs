@@ -51,9 +51,13 @@ fn permission_loss_and_recovery_are_logged_once() {
             assert_eq!(error.kind(), ErrorKind::Misconfigured);
         }
         assert_eq!(log.messages(), [REFUSED]);
-        // The server does not name a command that a script may not use.
-        let (text, remedy) = (log.text(), "`ACL LOG` on the server names the command");
-        assert_eq!(text.matches(remedy).count(), 1, "{text}");
+        // Redis 6.2 and 7.0 do not name a command that a script may not use.
+        let text = log.text();
+        let named = text.matches("to run the 'hset' command").count();
+        let remedy = text
+            .matches("`ACL LOG` on the server names the command")
+            .count();
+        assert_eq!(named + remedy, 1, "{text}");
         allow("+hset");
         drop(locks.acquire("k").wait(PATIENCE).await.unwrap());
         assert_eq!(log.messages(), [REFUSED, GRANTED]);
