@@ -120,10 +120,16 @@ impl Shared {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a stream until its count is dropped, or returns `None` if too many are open.
-    fn open_stream(&self) -> Option<Arc<()>> {
+    /// Returns the streams that are open and should be.
+    fn open_streams(&self) -> MutexGuard<'_, Vec<(Instant, Weak<()>)>> {
         let mut streams = (self.streams.lock()).unwrap_or_else(PoisonError::into_inner);
         streams.retain(|(since, open)| open.strong_count() > 0 && since.elapsed() < LONGEST_STREAM);
+        streams
+    }
+
+    /// Counts a stream until its count is dropped, or returns `None` if too many are open.
+    fn open_stream(&self) -> Option<Arc<()>> {
+        let mut streams = self.open_streams();
         if streams.len() >= STREAMS {
             return None;
         }
@@ -136,7 +142,7 @@ impl Shared {
     async fn publish(&self, locks: &LockManager, recorder: &mut Recorder) {
         let latest = self.latest.borrow().clone();
         let is_recent = matches!(latest, Latest::Frame(_, at) if at.elapsed() < RECENT);
-        if is_recent || self.latest.receiver_count() == 0 {
+        if is_recent || self.open_streams().is_empty() {
             return;
         }
         let turn = recorder.turn();

@@ -67,6 +67,27 @@ impl<K> LockLayer<K> {
     /// not wait. gRPC responses have no such header. **Clients can measure by it how busy a resource is.** Each response
     /// also has a [`LockTiming`](crate::LockTiming) in its extensions, for instance for `TraceLayer::on_response` of
     /// tower-http.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::convert::Infallible;
+    ///
+    /// use http::{Request, Response};
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_lock::{LockLayer, LockManager, LockTiming, Via};
+    ///
+    /// let layer = LockLayer::by_path(LockManager::in_memory()).server_timing();
+    /// let service = layer.layer(service_fn(async |_: Request<String>| {
+    ///     Ok::<_, Infallible>(Response::new(String::new()))
+    /// }));
+    /// let request = Request::put("/orders/42").body(String::new())?;
+    /// let response = service.oneshot(request).await?;
+    /// let timing = response.extensions().get::<LockTiming>().expect("the layer adds it");
+    /// assert_eq!(timing.via, Some(Via::Backend));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn server_timing(mut self) -> Self {
         self.options.server_timing = true;
         self
@@ -113,7 +134,8 @@ impl<K> LockLayer<K> {
     ///
     /// The wait of the layer remains the maximum; `wait=0` is a single attempt. The response to a request with
     /// this preference carries `Preference-Applied: wait=N` with the whole seconds that apply, also if it is a
-    /// rejection. A malformed preference is ignored.
+    /// rejection. A malformed preference is ignored, and so is each one under [`observe_only`](Self::observe_only), which
+    /// does not wait.
     pub fn honor_prefer_wait(mut self) -> Self {
         self.options.honors_preferred_wait = true;
         self
@@ -189,6 +211,14 @@ impl<K> LockLayer<K> {
     }
 
     /// Sets what happens to a request that loses its lock. Defaults to [`OnLost::Abort`].
+    ///
+    /// ```
+    /// use tower_lock::{LockLayer, LockManager, OnLost};
+    ///
+    /// // The storage checks the fencing token of each write, so a handler may finish under a lost lock.
+    /// let layer = LockLayer::by_path(LockManager::in_memory()).on_lost(OnLost::Continue);
+    /// # drop(layer);
+    /// ```
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.options.on_lost = on_lost;
         self
@@ -208,6 +238,29 @@ impl<K> LockLayer<K> {
     /// `lock-misconfigured`.
     ///
     /// A request without a lock has no [`Held`](crate::Held): let the handler extract `Option<Held>`.
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "axum"))]
+    /// # fn main() {}
+    /// # #[cfg(feature = "axum")]
+    /// # fn main() {
+    /// use axum::routing::put;
+    /// use axum::{Extension, Router};
+    /// use tower_lock::{Held, LockLayer, LockManager, Unlocked};
+    ///
+    /// async fn write(held: Option<Held>, unlocked: Option<Extension<Unlocked>>) -> String {
+    ///     match (held, unlocked) {
+    ///         (Some(held), _) => format!("written with token {}", held.fencing_token()),
+    ///         (None, Some(Extension(unlocked))) => format!("not locked: {}", unlocked.error()),
+    ///         (None, None) => "no layer locks this route".to_owned(),
+    ///     }
+    /// }
+    ///
+    /// let layer = LockLayer::by_path(LockManager::in_memory()).observe_only();
+    /// let app: Router = Router::new().route("/orders/{id}", put(write)).layer(layer);
+    /// # drop(app);
+    /// # }
+    /// ```
     pub fn observe_only(mut self) -> Self {
         self.options.passing.observe_only = true;
         self

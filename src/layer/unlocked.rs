@@ -66,7 +66,7 @@ pub(super) struct Passing {
 /// can be unavailable while other requests are granted, so there is at most one warning in [`PAUSE`].
 #[derive(Debug, Default)]
 struct Reported {
-    /// Whether a request passed since the last grant.
+    /// Whether a request that passed since the last grant was reported.
     since_grant: AtomicBool,
     last: Mutex<Option<Instant>>,
 }
@@ -84,6 +84,9 @@ impl Reported {
         let is_due = last.is_none_or(|last| now.duration_since(last) >= PAUSE);
         if is_due {
             *last = Some(now);
+        } else {
+            // The first request after the pause reports this outage.
+            self.since_grant.store(false, Ordering::Relaxed);
         }
         is_due
     }

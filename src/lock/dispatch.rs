@@ -150,10 +150,15 @@ impl Engine {
     pub(super) fn forget_expired(self: &Arc<Self>) {
         let now = Moment::now();
         self.homes.unresolved.forget_expired(now);
-        let all = self
-            .lanes
-            .for_each(|_, lane, effects| lane.forget_if_expired(now, effects));
-        self.carry_out_all(all);
+        // Few lanes are expired, and events of the others wait only for a part of their shard.
+        let expired = self.lanes.fold(Vec::new(), |expired, key, lane| {
+            if lane.is_return_over(now) {
+                expired.push(key.clone());
+            }
+        });
+        for key in expired {
+            self.event(&key, |lane, effects| lane.forget_if_expired(now, effects));
+        }
     }
 
     /// Rejects new acquires and all waiters.

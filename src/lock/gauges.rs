@@ -79,17 +79,19 @@ impl Engine {
     }
 
     fn gauges(self: &Arc<Self>) -> Gauges {
+        self.forget_expired();
         let now = Moment::now();
         let gauges = Gauges {
             held: [0; Name::COUNT],
             waiting: [0; Name::COUNT],
             waiting_limit: self.options.max_waiters,
-            unreleased: Snapshot::of(self).unreleased,
+            unreleased: self.unresolved(),
             oldest_hold: Duration::ZERO,
             oldest_wait: Duration::ZERO,
             watchdog_lag: self.tally.watchdog_lag(),
         };
-        self.lanes.fold(gauges, |gauges, lane| {
+        self.lanes.fold(gauges, |gauges, _, lane| {
+            gauges.unreleased += usize::from(lane.is_returning());
             if let Some(grant) = lane.holder() {
                 gauges.held[grant.name().number()] += 1;
                 gauges.oldest_hold = gauges.oldest_hold.max(now.since(grant.granted_at()));

@@ -43,7 +43,7 @@ pub struct Snapshot {
 impl Snapshot {
     pub(super) fn of(engine: &Arc<Engine>) -> Self {
         engine.forget_expired();
-        let mut snapshot = engine.lanes.fold(Self::default(), |snapshot, lane| {
+        let mut snapshot = engine.lanes.fold(Self::default(), |snapshot, _, lane| {
             snapshot.lanes += usize::from(!lane.is_yielding());
             snapshot.queued += usize::from(lane.has_place());
             snapshot.held += usize::from(lane.holder().is_some());

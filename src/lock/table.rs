@@ -28,8 +28,8 @@ const PART: usize = 128;
 pub(super) struct Place {
     shard: usize,
     bucket: usize,
-    /// The number of buckets of the shard when the walk was there.
-    buckets: usize,
+    /// The number of moves of the shard when the walk was there.
+    moves: u64,
 }
 
 impl Place {
@@ -37,7 +37,7 @@ impl Place {
         Self {
             shard,
             bucket: 0,
-            buckets: 0,
+            moves: 0,
         }
     }
 }
@@ -52,6 +52,8 @@ pub(super) enum Part {
 
 #[derive(Debug, Default)]
 struct Shard {
+    /// The number of times that the table may have moved its lanes.
+    moves: u64,
     /// Boxed because a table reserves space for many more lanes than it holds.
     lanes: HashTable<Box<Slot>>,
     /// The box of the lane that left last, so that a key that comes and goes allocates none.
@@ -123,7 +125,10 @@ impl Lanes {
             (Ok(mut slot), _) => self.schedule(slot.get_mut(), hash, &mut shard.deadlines, effects),
             (Err(absent), Some(mut slot)) if !is_idle => {
                 let entered = self.schedule(&mut slot, hash, &mut shard.deadlines, effects);
-                (absent.into_table()).insert_unique(hash, slot, |slot| slot.key.hash_code());
+                let table = absent.into_table();
+                // A full table grows, or cleans itself up within its memory.
+                shard.moves += u64::from(table.len() == table.capacity());
+                table.insert_unique(hash, slot, |slot| slot.key.hash_code());
                 entered
             }
             (Err(_), fresh) => {
@@ -214,14 +219,17 @@ impl Lanes {
         all
     }
 
-    /// Reads the lanes into `state`, one part of a shard at a time. A lane that moves to another part in between can be
-    /// missed, so this is for observation only.
-    pub(super) fn fold<T: Clone>(&self, mut state: T, mut look: impl FnMut(&mut T, &Lane)) -> T {
+    /// Reads each lane into `state`, one part of a shard at a time. A lane that enters or leaves in between may be missed.
+    pub(super) fn fold<T: Clone>(
+        &self,
+        mut state: T,
+        mut look: impl FnMut(&mut T, &LockKey, &Lane),
+    ) -> T {
         for shard in 0..SHARDS {
             let before = state.clone();
             let mut place = Some(Place::start_of(shard));
             while let Some(at) = place {
-                place = match self.inspect_part(at, |_, lane| look(&mut state, lane)) {
+                place = match self.inspect_part(at, |key, lane| look(&mut state, key, lane)) {
                     Part::Read(next) => next,
                     Part::Moved => {
                         state = before.clone();
@@ -233,12 +241,12 @@ impl Lanes {
         state
     }
 
-    /// Reads the lanes of the part of a shard that begins at `place`, unless the table has grown or shrunk since the
-    /// part before, which moves its lanes.
+    /// Reads the lanes of the part of a shard that begins at `place`, unless the table has moved its lanes since the part
+    /// before.
     pub(super) fn inspect_part(&self, place: Place, mut look: impl FnMut(&LockKey, &Lane)) -> Part {
         let shard = lock(&self.shards[place.shard]);
         let buckets = shard.lanes.num_buckets();
-        if place.bucket > 0 && place.buckets != buckets {
+        if place.bucket > 0 && place.moves != shard.moves {
             return Part::Moved;
         }
         let end = buckets.min(place.bucket + PART);
@@ -246,7 +254,7 @@ impl Lanes {
         slots.for_each(|slot| look(&slot.key, &slot.lane));
         Part::Read((end < buckets).then_some(Place {
             bucket: end,
-            buckets,
+            moves: shard.moves,
             ..place
         }))
     }
@@ -315,7 +323,10 @@ impl Lanes {
         if shard.lanes.is_empty() {
             // An empty shard frees its memory after a burst.
             if shard.lanes.capacity() > 1024 {
-                *shard = Shard::default();
+                *shard = Shard {
+                    moves: shard.moves + 1,
+                    ..Shard::default()
+                };
             }
         }
         // Under the mutex: `emptied` checks this shard after it has set the flag.

@@ -115,10 +115,15 @@ fn partial_outage_is_one_warning_in_ten_seconds() {
             }
             tokio::time::advance(Duration::from_secs(10)).await;
         }
+        // The outage begins right after a warning, and goes on.
+        store.down(Some(Fault::Refused));
+        unlocked(layer.clone().no_wait(), 3).await;
+        tokio::time::advance(Duration::from_secs(10)).await;
+        unlocked(layer.clone().no_wait(), 3).await;
     });
     assert_eq!(
         log.matches("requests run without their lock").count(),
-        3,
+        4,
         "{log}"
     );
 }

@@ -127,7 +127,7 @@ async fn grants_exactly_one<B: Backend>(one: &B, other: &B) {
 }
 
 /// Polls all futures in one task until all are complete.
-async fn side_by_side<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
+pub(super) async fn side_by_side<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
     let mut outcomes: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {
         for (future, outcome) in futures.iter_mut().zip(&mut outcomes) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 use uuid::Uuid;
 
+use super::acquire::side_by_side;
 use super::support::{
     LONG, MARGIN, busy, definite, fresh_key, grant, hinted, inspected, only, release, released,
 };
@@ -411,14 +412,20 @@ pub async fn leave_returns_one_result_per_lease<B: Backend>(one: &B, other: &B) 
             _ => {}
         }
     }
-    let mut has_queue = false;
-    for (index, (ours, theirs)) in pairs.iter().enumerate() {
-        match index % 4 {
-            1 => has_queue = theirs.wait().await.is_some(),
-            2 => drop(ours.wait().await),
-            _ => {}
-        }
-    }
+    // At once, because a place is valid for a short time only.
+    let waits = pairs.iter().zip(0..).map(|((ours, theirs), index)| {
+        Box::pin(async move {
+            match index % 4 {
+                1 => theirs.wait().await.is_some(),
+                2 => {
+                    ours.wait().await;
+                    false
+                }
+                _ => false,
+            }
+        })
+    });
+    let has_queue = side_by_side(waits.collect()).await.contains(&true);
     let leavers: Vec<_> = pairs
         .iter()
         .map(|(ours, _)| Release::new(ours.key.clone(), ours.lease))

@@ -282,7 +282,8 @@ impl Claim {
             nodes: vec![NodeState::Out; self.ledger.nodes],
         });
         entry.until = entry.until.max(until);
-        if entry.unwanted || entry.nodes[self.node] == NodeState::Out {
+        if entry.nodes[self.node] != self.claimed {
+            // Whatever has the node now, its reply may be older than this effect.
             entry.nodes[self.node] = NodeState::In;
         }
     }
@@ -420,6 +421,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn late_vote_of_repeated_attempt_is_kept() {
+        late_vote_is_kept(true).await;
+        late_vote_is_kept(false).await;
+    }
+
+    async fn late_vote_is_kept(release_first: bool) {
         let ledger = Ledger::new(1);
         let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
         let until = Instant::now() + Duration::from_secs(60);
@@ -428,8 +434,15 @@ mod tests {
         tokio::time::advance(STALLED).await;
         let release = ledger.disown(&key, lease, None).0.pop();
         ledger.open(&key, lease, until);
-        release.expect("taken over").out();
-        vote.granted(until);
+        // The replies may arrive in any order.
+        let release = release.expect("taken over");
+        if release_first {
+            release.out();
+            vote.granted(until);
+        } else {
+            vote.granted(until);
+            release.out();
+        }
         assert!(ledger.reclaim(0, &key, lease).is_none(), "wanted again");
         assert_eq!(ledger.disown(&key, lease, None).0.len(), 1, "still there");
     }

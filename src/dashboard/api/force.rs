@@ -76,7 +76,12 @@ pub(in crate::dashboard) async fn force_release(
     #[cfg(feature = "tracing")]
     let release = release.with_current_subscriber().in_current_span();
     Spawner::default().spawn(release);
-    let stopped = |_| refuse(StatusCode::SERVICE_UNAVAILABLE, "the process is stopping");
+    let stopped = |_| {
+        refuse(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the release ended without an outcome",
+        )
+    };
     released.await.unwrap_or_else(stopped)
 }
 

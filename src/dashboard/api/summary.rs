@@ -17,7 +17,8 @@ pub(in crate::dashboard) async fn summary(
     extensions: Extensions,
 ) -> Response {
     let settings = board.locks.settings();
-    let counts = board.locks.walk(Order::Waiters, 0, 0).await.counts;
+    let walk = board.locks.walk(Order::Waiters, 0, 0).await;
+    let counts = walk.counts;
     let operator = extensions.get::<Operator>().map(Operator::name);
     let peers = board.peers.iter();
     let peers: Vec<_> = peers
@@ -43,6 +44,7 @@ pub(in crate::dashboard) async fn summary(
             "queued": counts.queued,
             "lanes": counts.lanes,
             "unreleased": counts.unreleased,
+            "sampled": walk.sampled,
         },
         "capabilities": { "force_release": board.audit.is_some() },
     }))

@@ -346,7 +346,8 @@ function alive() {
 }
 async function start() {
   const reply = await load('summary');
-  if (!reply) return setTimeout(start, 2000);
+  // Behind a load balancer, another process may reply than that of the stream.
+  if (!reply || (followed && reply.instance !== followed)) return setTimeout(start, 2000);
   if (summary && summary.instance !== reply.instance) { lostBefore = null; summary = reply; history(); }
   summary = reply;
   const o = reply.options;

@@ -211,6 +211,11 @@ impl Lane {
         matches!(self.phase, Phase::Returning(_))
     }
 
+    /// Returns `true` if [`forget_if_expired`](Self::forget_if_expired) may change something.
+    pub(in crate::lock) fn is_return_over(&self, now: Moment) -> bool {
+        matches!(&self.phase, Phase::Returning(returning) if now >= returning.next_end())
+    }
+
     /// Returns the lease that is held or being returned.
     pub(in crate::lock) fn lease_number(&self) -> Option<LeaseNumber> {
         match &self.phase {
@@ -302,7 +307,8 @@ impl Seen {
     pub(in crate::lock) fn error(&self, now: Moment) -> Error {
         match self {
             Self::Nothing => Error::new(ErrorKind::Unavailable).with_source(NoReply),
-            Self::Trouble(error) => Error::new(ErrorKind::Unavailable).with_source(error.clone()),
+            // A retry does not help against the other kinds.
+            Self::Trouble(error) => error.clone().into(),
             Self::Busy(until) => {
                 let lease = until.since(now);
                 Error::new(ErrorKind::Busy).with_retry_after(lease.min(A_HOLD))

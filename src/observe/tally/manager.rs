@@ -239,7 +239,7 @@ impl Tally {
         self.rare.durations(command, outcome)
     }
 
-    /// Returns the longest delay of the watchdog since the last call.
+    /// Returns the longest delay of the watchdog in the last one to two minutes.
     pub(crate) fn watchdog_lag(&self) -> Duration {
         self.rare.watchdog_lag()
     }

@@ -1,6 +1,7 @@
 //! The kind of messages that report a release, as the program selects it.
 
 /// The commands that publish a release, and that subscribe to it. Defaults to [`Auto`](Publish::Auto).
+/// [`RedisBackendBuilder::publish`](crate::backend::redis::RedisBackendBuilder::publish) sets them.
 ///
 /// A subscriber of one kind does not receive messages of the other. A waiter of this crate then acquires at
 /// its next attempt, within 1 s. A waiter in Java acquires when the reported lease has passed. Redisson

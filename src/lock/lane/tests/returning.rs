@@ -193,6 +193,19 @@ fn failed_renewal_before_return_is_unavailable() {
     assert!(lane.lane.why_not(lane.now).is_unavailable());
 }
 
+#[test]
+fn rejected_renewal_before_return_is_misconfigured() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.pass(10 * SECOND);
+    let renewal = lane.start_renewal();
+    assert!(lane.release(&grant).work.is_empty());
+    let error = BackendError::refused(BackendErrorKind::Misconfigured, "no permission");
+    returns(&mut lane.renewed(&renewal, lane.now, Err(error)), here());
+    assert!(lane.take_return().is_some());
+    let why_not = lane.lane.why_not(lane.now);
+    assert_eq!(why_not.kind(), crate::ErrorKind::Misconfigured);
+}
+
 /// The deadline of a waiter passes before the next attempt has a reply.
 #[test]
 fn waiter_of_failed_return_sees_its_error() {
