@@ -20,10 +20,12 @@
 //! | longest wait there | 13 ms | 881 ms | not measured | 1,412 ms | not measured |
 //! | requests per second through axum, 64 connections, as a share of those without a lock | 50 % on Redis (48–54 % from run to run), 87 % in memory | 44 % | not measured | not measured | 41 %, with a token |
 //!
-//! The [plot](https://github.com/tower-lock/tower-lock/blob/main/benches/results/throughput.svg) shows lock and unlock
-//! per second over the number in flight. The
-//! [table](https://github.com/tower-lock/tower-lock/blob/main/benches/results/table.md) has the figures of the latest
-//! run, with ranges. A run of some scenarios replaces the table, so it may lack the others.
+//! ![Plot: lock and unlock per second over the number in flight, one line per lock; figures in the table above][plot]
+//!
+//! The [table](https://github.com/tower-lock/tower-lock/blob/main/benches/results/table.md) has the figures of the
+//! latest run, with ranges. A run of some scenarios replaces the table, so it may lack the others.
+//!
+//! [plot]: https://raw.githubusercontent.com/tower-lock/tower-lock/main/benches/results/throughput.svg
 //!
 //! # How to read the figures
 //!
