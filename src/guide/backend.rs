@@ -1,4 +1,4 @@
-//! A backend: for those that keep locks in a store of their own, such as a database or a file.
+//! A backend: for authors of backends, which keep locks in another store, such as a database or a file.
 //!
 //! A store implements [`Backend`](crate::Backend), whose documentation is the contract. The engine does the rest:
 //! reentrancy, the queue in the process, renewals, retries and hand-offs.

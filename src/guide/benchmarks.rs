@@ -1,4 +1,4 @@
-//! Benchmarks: for those that estimate the cost of a lock, or choose between locks.
+//! Benchmarks: for developers estimating the cost of a lock, or choosing between locks.
 //!
 //! `make bench` measures this crate beside other locks and writes
 //! [`benches/results`](https://github.com/tower-lock/tower-lock/tree/main/benches/results). `cargo bench --bench speed`

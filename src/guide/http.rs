@@ -1,4 +1,4 @@
-//! HTTP: for those that lock routes, and for authors of clients.
+//! HTTP: for developers locking routes, and for authors of clients.
 //!
 //! # What a client sees
 //!

@@ -1,4 +1,4 @@
-//! Incidents: for operators that look for the cause of a symptom or an alert.
+//! Incidents: for operators looking for the cause of a symptom or an alert.
 //!
 //! The page [`operations`](super::operations) describes the metrics, the events and the dashboard.
 //!

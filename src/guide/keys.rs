@@ -1,4 +1,4 @@
-//! Keys: for those that choose which requests exclude each other.
+//! Keys: for developers choosing which requests exclude each other.
 //!
 //! # Where keys come from
 //!

@@ -1,4 +1,4 @@
-//! Operations: for those that run a service with locks in production.
+//! Operations: for operators running a service with locks in production.
 //!
 //! The page [`incidents`](super::incidents) leads from a symptom or an alert to its cause.
 //!

@@ -1,4 +1,4 @@
-//! Redis: for those that configure the Redis backend.
+//! Redis: for developers and operators configuring the Redis backend.
 //!
 //! [`LockManager::connect`](crate::LockManager::connect) with a URL is enough to begin with. Two builders have settings:
 //!

@@ -1,4 +1,4 @@
-//! Testing: for those that test a service with locks, or change this crate.
+//! Testing: for developers testing a service with locks, or changing this crate.
 //!
 //! # A service under test
 //!
