@@ -133,16 +133,16 @@
 //! # }
 //! ```
 //!
-//! - The error of a command is a [`BackendError`](crate::backend::BackendError), because only the command
-//!   distinguishes a failed write, which is [`unknown`](crate::backend::BackendError::unknown), from a file lock that
-//!   was not free in time, which is [`refused`](crate::backend::BackendError::refused) as `Unavailable`.
+//! - The error of a command is a [`BackendError`](crate::backend::BackendError), because only the command distinguishes
+//!   the kinds of failure. A failed write is [`unknown`](crate::backend::BackendError::unknown). A file lock that was
+//!   not free in time is [`refused`](crate::backend::BackendError::refused) as `Unavailable`.
 //! - The blocking command continues if its future is dropped. Do not put a `timeout` around it: a `release` could then
 //!   overtake the `try_acquire`. Bound the blocking call instead.
 //! - Commands borrow their requests, and the closure must be `'static`: clone the request or the slice first.
-//! - Several processes also exclude each other: a file lock (`File::try_lock`, until a deadline below the response
-//!   timeout) on a file beside the data, held from the read to the write. Write the data to another file and rename it,
-//!   so that a crash leaves the old or the new one. `create_new` alone is not enough: a crash leaves an empty file, and
-//!   an expired lease must be replaced in one step.
+//! - Several processes also exclude each other, by a file lock on a file beside the data. Hold it from the read to the
+//!   write. Acquire it with `File::try_lock`, until a deadline below the response timeout. Write the data to another
+//!   file and rename it, so that a crash leaves the old or the new one. `create_new` alone is not enough: a crash
+//!   leaves an empty file, and an expired lease must be replaced in one step.
 //! - A key is no file name. It can contain `/`, `\`, `..`, spaces and letters of any script, has up to 512 bytes, and
 //!   may differ from another key in case only. [`LockKey`](crate::LockKey) encodes none of these. If each key has
 //!   a file, name the file by the SHA-256 of [`as_str`](crate::LockKey::as_str) in hexadecimal, and write the key into it.

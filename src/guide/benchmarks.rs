@@ -62,8 +62,8 @@
 //! - *The data is in PostgreSQL.* `SELECT … FOR UPDATE`, or an advisory lock in the same transaction, ends with the
 //!   write. Use a lock service only for work that one transaction does not cover.
 //! - *One lock at a time, and only Redis.* `SET NX PX`, as in rslock and distributed-lock, needs less of the server
-//!   than a script with a fencing token: 76 and 51 µs for an acquire, where tower-lock takes 88 to 101 µs. With 16 in
-//!   flight, rslock makes as many pairs per second. With more in flight, tower-lock makes more.
+//!   than a script with a fencing token. Their acquires take 76 and 51 µs, where tower-lock takes 88 to 101 µs. With
+//!   16 in flight, rslock makes as many pairs per second. With more in flight, tower-lock makes more.
 //! - *Read-write locks and semaphores.* distributed-lock and Redisson have them.
 //!
 //! # This crate alone

@@ -84,8 +84,8 @@
 //! `db.response.status_code` if the server rejects the call. Calls that undo an acquire without a reply have no span.
 //! The targets of these events and spans begin with `tower_lock`, unless the table names another one.
 //!
-//! No event contains a key, an owner or a password. To find out which keys are busy, log the path of requests that
-//! receive 409 in the service itself, or set [`trace_keys`](crate::LockManagerBuilder::trace_keys), which writes keys or
+//! No event contains a key, an owner or a password. To find the busy keys, log the paths of requests that receive 409
+//! in the service itself. Alternatively, set [`trace_keys`](crate::LockManagerBuilder::trace_keys): it writes keys or
 //! their hashes into the span `lock.acquire`.
 //!
 //! [`LockManager::snapshot`](crate::LockManager::snapshot) returns the current numbers of locks and waiters.

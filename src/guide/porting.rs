@@ -37,8 +37,8 @@
 //! # From `SELECT … FOR UPDATE`
 //!
 //! A row lock ends with its transaction and cannot outlive the write. Keep it if one transaction covers all of the
-//! work. A lock of this crate is for work that one transaction does not cover: a call to another service, several
-//! databases, or a handler that is too long for an open transaction.
+//! work. A lock of this crate is for work that one transaction does not cover. Examples are a call to another service,
+//! several databases, and a handler that is too long for an open transaction.
 //!
 //! | in the transaction | here |
 //! |---|---|

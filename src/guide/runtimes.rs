@@ -23,9 +23,9 @@
 //! A multi-thread runtime with I/O keeps the connections that it opens for commands and messages. It has threads of its
 //! own, and a change of threads would cost more than the command. If such a runtime ends, the next command opens
 //! another connection, and the thread subscribes again. While all its threads block, a command of another runtime waits
-//! for up to one response timeout, and then uses another connection; a waiter of another runtime notices a release at
-//! its next attempt, within 1 s. Connections that a program opened in its own [pool](crate::RedisBackend::from_pool)
-//! stay in the runtime that opened them.
+//! for up to one response timeout, and then uses another connection. During that time, a waiter of another runtime
+//! notices a release at its next attempt, within 1 s. Connections that a program opened in its own
+//! [pool](crate::RedisBackend::from_pool) stay in the runtime that opened them.
 //!
 //! # A thread for the locks
 //!

@@ -43,10 +43,10 @@ impl Held {
     /// Returns the token to send with each write, by which the storage can reject writes of a stale
     /// holder.
     ///
-    /// For several keys this is the largest of their tokens. It is larger than every token granted
-    /// before on any of the keys, and smaller than every later one, if one counter serves all keys: in
-    /// memory, and on one Redis node that has counters of its own. With other backends, write each
-    /// record with the token of its own key, [`fencing_token_for`](Self::fencing_token_for).
+    /// For several keys, this is the largest of their tokens. If one counter serves all keys, it is larger
+    /// than every token granted before on any of the keys, and smaller than every later one. One counter
+    /// serves all keys in memory, and on one Redis node that has counters of its own. With other backends,
+    /// write each record with the token of its own key, [`fencing_token_for`](Self::fencing_token_for).
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         let first = self.grants.first().token();

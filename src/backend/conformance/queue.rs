@@ -267,9 +267,10 @@ pub async fn polling_waiter_is_served_in_order<B: Backend>(one: &B, other: &B) {
     freed(last.release().await);
 }
 
-/// Checks that the hint of a transfer can be a grant: its counter is larger than that of the waiter's last attempt and
-/// smaller than that of the next grant, and the lease lasts until it is renewed. A store that promises no such hint
-/// passes.
+/// Checks that the hint of a transfer can be a grant.
+///
+/// Its counter is larger than that of the waiter's last attempt and smaller than that of the next grant. The lease
+/// lasts until it is renewed. A store that promises no such hint passes.
 ///
 /// # Panics
 ///

@@ -106,9 +106,9 @@ use crate::backend::{
 ///
 /// The algorithm is [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/),
 /// with tokens added. Kleppmann, [*How to do distributed
-/// locking*](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html) (2016), holds
-/// against it that it relies on clocks and has no fencing token: if a holder pauses or a clock jumps, two
-/// processes may hold a lock. The same is true here, as with any lease. A guard expires by the monotonic
+/// locking*](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html) (2016), objects
+/// that Redlock relies on clocks and has no fencing token. If a holder pauses or a clock jumps, two
+/// processes can hold a lock. The same is true here, as with any lease. A guard expires by the monotonic
 /// clock of the process, and the token lets the storage reject a stale holder. Without a storage that checks
 /// tokens, use a quorum for locks that save work, not for locks that keep data right.
 #[derive(Clone)]

@@ -40,8 +40,8 @@
 //!
 //! # How many series there are
 //!
-//! Labels have fixed values, except `layer` and `server`, so the number of series is bounded if the servers keep their
-//! addresses: a recorder keeps the series of a server that has left. A histogram has 23: the 20
+//! Labels have fixed values, except `layer` and `server`. The number of series is therefore bounded if the servers keep
+//! their addresses: a recorder keeps the series of a server that has left. A histogram has 23 series: the 20
 //! [`BUCKETS`], `+Inf`, the sum and the number.
 //!
 //! | for each | series | which |
