@@ -1,7 +1,9 @@
 //! The contract between the engine and a store of leases, and the stores.
 //!
-//! A new store is a module here that implements [`Backend`] and runs [`conformance`] in
-//! `tests/engine/conformance.rs`. Its URL belongs in `connect.rs` of the crate.
+//! Implement [`Backend`] for your own store: [`guide::backend`](crate::guide::backend) describes the steps.
+
+// A new store of this crate is a module here. It runs the conformance suite in `tests/engine/conformance.rs`, and its
+// URL belongs in `connect.rs`.
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
