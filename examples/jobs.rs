@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tower_lock::{ErrorKind, FencingToken, LockManager};
 
-use shared::{told_to_stop, with_causes};
+use shared::{stop_requested, with_causes};
 
 const HELP: &str = "\
 A job that runs at intervals, in one process at a time.
@@ -128,7 +128,7 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     println!("Runs go to {}. Ctrl-C to end.", options.file.display());
     let (stop, stopped) = watch::channel(());
     let stopping = async {
-        told_to_stop().await?;
+        stop_requested().await?;
         drop(stop);
         // Rejects a process that waits, and lets one that holds the lock release it.
         let left = locks.shutdown(GRACE).await;

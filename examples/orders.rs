@@ -38,7 +38,7 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tower_lock::{FencingToken, Held, LockLayer, LockManager};
 
-use shared::{told_to_stop, with_causes};
+use shared::{stop_requested, with_causes};
 
 const HELP: &str = "\
 Orders in one SQLite file, one request at a time per order, over HTTP.
@@ -273,7 +273,7 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let mut server = pin!(server.into_future());
     tokio::select! {
         ended = &mut server => return Ok(ended?),
-        stopping = told_to_stop() => stopping?,
+        stopping = stop_requested() => stopping?,
     }
     // Both run concurrently. The server accepts no connections and lets its requests finish. The manager rejects
     // waiters and releases the locks of the requests that finish.

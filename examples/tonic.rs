@@ -33,7 +33,7 @@ use tower_lock::{
     ErrorKind, KeyExtractor, LockKey, LockKeys, LockLayer, LockManager, LockRejection,
 };
 
-use shared::{told_to_stop, with_causes};
+use shared::{stop_requested, with_causes};
 
 const HELP: &str = "\
 A bank over gRPC, one call at a time per account.
@@ -246,7 +246,7 @@ async fn run(options: Options) -> Result<(), Failure> {
     tokio::select! {
         ended = &mut server => return Ok(ended?),
         failed = demonstrate(address, &locks) => failed?,
-        stopping = told_to_stop() => stopping?,
+        stopping = stop_requested() => stopping?,
     }
     // Both run concurrently. The server accepts no connections and lets its calls finish. The manager rejects waiters
     // and releases the locks of the calls that finish.

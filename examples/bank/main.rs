@@ -36,7 +36,7 @@ use tower_lock::LockManager;
 
 use bank::Bank;
 use options::Options;
-use shared::{told_to_stop, with_causes};
+use shared::{stop_requested, with_causes};
 
 /// How long requests have to finish after a signal.
 const GRACE: Duration = Duration::from_secs(10);
@@ -87,7 +87,7 @@ async fn run(
 
     let outcome = tokio::select! {
         outcome = demonstrate(address, once) => outcome,
-        stopping = told_to_stop() => {
+        stopping = stop_requested() => {
             println!("\nClosing: requests under way may finish.");
             stopping.map_err(Into::into)
         }

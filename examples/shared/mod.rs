@@ -9,7 +9,7 @@ use tokio::signal::ctrl_c;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Completes at Ctrl-C, or at SIGTERM from a service manager.
-pub(crate) async fn told_to_stop() -> io::Result<()> {
+pub(crate) async fn stop_requested() -> io::Result<()> {
     #[cfg(unix)]
     {
         let mut terminated = signal(SignalKind::terminate())?;
