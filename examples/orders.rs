@@ -201,7 +201,7 @@ fn find(database: &Connection, id: String) -> Result<Order, Failure> {
 /// Logs one line per rejected statement. Most often, the client has disconnected.
 fn overtaken(order: &Order, token: i64) -> Failure {
     eprintln!(
-        "orders: overtaken: order {} saw token {}, refused {token}",
+        "orders: stale holder: order {} has token {}, rejected {token}",
         order.id, order.token
     );
     Failure::Overtaken
@@ -211,7 +211,7 @@ fn overtaken(order: &Order, token: i64) -> Failure {
 enum Failure {
     #[error("no such order")]
     NoOrder,
-    #[error("overtaken: a later holder of the lock was here; nothing was written")]
+    #[error("stale holder: a later holder has stored its token; nothing was written")]
     Overtaken,
     #[error("the database failed")]
     Database(#[from] rusqlite::Error),

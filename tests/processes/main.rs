@@ -92,7 +92,7 @@ async fn updates_under_kills_and_stops_are_not_lost() {
     let (writes, refused) = (history.writes.len(), world.refused());
     let Faults { kills, stops } = faults;
     println!("{kills:8} kills\n{stops:8} stops for longer than the lease");
-    println!("{writes:8} writes\n{refused:8} refused by the fence");
+    println!("{writes:8} writes\n{refused:8} rejected by the fence");
     for (answer, count) in &seen.answers {
         println!("{count:8} × {answer}");
     }
@@ -101,7 +101,7 @@ async fn updates_under_kills_and_stops_are_not_lost() {
     // A stale holder was notified of the loss before. Otherwise two processes held the lock at the same
     // time.
     let mut answers = seen.answers.keys();
-    assert_eq!(answers.find(|answer| answer.contains("overtaken")), None);
+    assert_eq!(answers.find(|answer| answer.contains("stale holder")), None);
     // Otherwise the test proves nothing.
     assert!(kills >= 1 && stops >= 1, "too short");
     assert!(seen.acknowledged.len() >= 100, "too few writes");

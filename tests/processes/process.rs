@@ -74,7 +74,7 @@ impl Process {
         let told = Arc::clone(world);
         let complaints = tokio::spawn(async move {
             while let Some(line) = complaints.next_line().await.unwrap() {
-                if line.contains("overtaken") {
+                if line.contains("stale holder") {
                     told.refused.fetch_add(1, Ordering::Relaxed);
                 } else {
                     eprintln!("process {number}: {line}");
