@@ -272,7 +272,7 @@ impl Worker {
                 drop(stranger);
             }
             Err(error) => self.referee.expect(!is_held, "I5", || {
-                format!("{key}: refused its own owner: {error}")
+                format!("{key}: rejected its own owner: {error}")
             }),
         }
     }

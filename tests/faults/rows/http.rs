@@ -210,6 +210,6 @@ async fn hung_up(run: &mut Run) {
     let [panics, bodies, dropped, refused, hung_up] = counts;
     run.proof(
         counts.iter().all(|count| *count > 0),
-        format!("{panics} panics, {bodies} bodies, {dropped} handlers dropped, {refused} refused, {hung_up} clients gone"),
+        format!("{panics} panics, {bodies} bodies, {dropped} handlers dropped, {refused} rejected, {hung_up} clients gone"),
     );
 }

@@ -18,7 +18,7 @@ pub(super) fn rows() -> Vec<Row> {
             Box::pin(swallowed(run, Swallow::Commands, Some(0)))
         })
         .clears_within(SILENT_ATTEMPT),
-        row("one process cut off, answers swallowed", |run| {
+        row("one process cut off, replies swallowed", |run| {
             Box::pin(swallowed(run, Swallow::Answers, Some(0)))
         })
         .clears_within(SILENT_ATTEMPT),
@@ -32,19 +32,19 @@ pub(super) fn rows() -> Vec<Row> {
         .recovers_within(SILENT_ATTEMPT)
         // One process may recover at once and end the load while the others are still silent.
         .clears_within(SILENT_ATTEMPT),
-        row("all connections refused", |run| Box::pin(refused(run))),
+        row("all connections rejected", |run| Box::pin(refused(run))),
         row("connections reset, again and again", |run| {
             Box::pin(cut(run, Proxy::cut))
         }),
         row(
-            "answers lost, then a short outage, again and again",
+            "replies lost, then a short outage, again and again",
             |run| Box::pin(lost_in_between(run)),
         )
         .lease(3 * SECOND),
         row("commands truncated", |run| {
             Box::pin(cut(run, |proxy| proxy.truncate_commands(random_length())))
         }),
-        row("answers truncated", |run| {
+        row("replies truncated", |run| {
             Box::pin(cut(run, |proxy| proxy.truncate_answers(random_length())))
         }),
         // A late attempt can restore the place of a process that waits no more. The lock is then transferred to
@@ -53,8 +53,8 @@ pub(super) fn rows() -> Vec<Row> {
             Box::pin(held_up(run))
         })
         .clears_within(2 * SECOND),
-        row("answers late, but in time", |run| Box::pin(slow(run))).hears_nothing(),
-        row("answers later than the timeout", |run| {
+        row("replies late, but in time", |run| Box::pin(slow(run))).hears_nothing(),
+        row("replies later than the timeout", |run| {
             Box::pin(delayed(run))
         }),
         row("subscriptions cut", |run| Box::pin(subscriptions_cut(run))).hears_nothing(),
@@ -98,7 +98,7 @@ async fn swallowed(run: &mut Run, what: Swallow, process: Option<usize>) {
         .for_each(|proxy| proxy.swallow(what));
     sleep(LONG).await;
     let port = run.gates[0].commands.port();
-    run.proof(!Run::answers(port, 100 * MS), "no answer");
+    run.proof(!Run::answers(port, 100 * MS), "no reply");
     run.expect_silence(0, begun.at + LONG - 500 * MS);
     run.proxies(process).iter().for_each(|proxy| proxy.heal());
     run.end(&begun, 1);
@@ -193,7 +193,7 @@ async fn delayed(run: &mut Run) {
         .for_each(|proxy| proxy.delay(300 * MS));
     sleep(LONG).await;
     let port = run.gates[0].commands.port();
-    run.proof(!Run::answers(port, 500 * MS), "no answer in time");
+    run.proof(!Run::answers(port, 500 * MS), "no reply in time");
     run.proxies(None).iter().for_each(|proxy| proxy.heal());
     run.end(&begun, 1);
 }

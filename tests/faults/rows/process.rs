@@ -122,7 +122,7 @@ async fn stopped(run: &mut Run, clock: Option<SuspendedClock>) {
     for _ in &keys {
         let told = child.says("told").expect("what it was told");
         run.referee.expect(told == "true true", "I3", || {
-            format!("told, refused: {told}")
+            format!("reported, rejected: {told}")
         });
     }
     let is_held = taken.await.expect("no panic");
@@ -239,7 +239,7 @@ async fn shut_down(run: &mut Run) {
     });
     let outage = run.end(&begun, 0);
     let refused = run.refusals(ErrorKind::ShuttingDown);
-    run.proof(refused > 10, format!("{refused} refused"));
+    run.proof(refused > 10, format!("{refused} rejected"));
     let kept = run.held_from(&crate::load::kept(0), outage.begin);
     run.referee
         .expect(kept, "shutdown", || "its holder was lost".to_owned());

@@ -69,7 +69,7 @@ async fn stopped(run: &mut Run, count: usize) {
         server.continue_process();
     }
     let outage = run.end(&begun, 1);
-    run.proof(is_silent, "no answer");
+    run.proof(is_silent, "no reply");
     run.expect_all_kept(outage).await;
 }
 

@@ -43,7 +43,7 @@ pub(super) fn rows() -> Vec<Row> {
         .logs_in_as(SOMEBODY, "somebody:secret")
         .may_fail_with(MISCONFIGURED)
         .recovers_within(MENDED),
-        row("permission withdrawn and given back", |run| {
+        row("permission withdrawn and restored", |run| {
             Box::pin(no_permission(run))
         })
         .logs_in_as(SOMEBODY, "somebody:secret")
@@ -141,7 +141,7 @@ async fn paused(run: &mut Run) {
     let start = Instant::now();
     sleep(A_WHILE).await;
     let is_silent = run.is_silent();
-    run.proof(is_silent, "no answer");
+    run.proof(is_silent, "no reply");
     // A server that holds back all commands accepts no command from the test either.
     tokio::time::sleep_until(start + 1_200 * MS).await;
     let outage = run.end(&begun, 1);
@@ -204,7 +204,7 @@ async fn wrong_password(run: &mut Run) {
     let attempts = log_ins(run) - before;
     run.cli("ACL SETUSER somebody >secret");
     run.end(&begun, 1);
-    run.proof(attempts > 0, format!("{attempts} log-ins refused"));
+    run.proof(attempts > 0, format!("{attempts} log-ins rejected"));
     run.referee.expect(attempts <= 30, "I15", || {
         format!("{attempts} log-ins in {A_WHILE:?}")
     });

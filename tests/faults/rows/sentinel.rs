@@ -171,7 +171,7 @@ async fn nothing_granted_alone(run: &mut Run) {
     let kind = prize.expect_err("not acknowledged").kind();
     let refused = kind == ErrorKind::Unavailable;
     run.referee
-        .expect(refused, "replicas", || format!("refused as {kind:?}"));
+        .expect(refused, "replicas", || format!("rejected as {kind:?}"));
     for key in hot() {
         let granted = run.referee.next_grant(&key, since).is_some();
         run.proof(!granted, format!("{key} not granted"));

@@ -122,7 +122,7 @@ async fn restarted_with_data(run: &mut Run) {
     run.server().kill();
     sleep(300 * MS).await;
     let is_silent = run.is_silent();
-    run.proof(is_silent, "no answer");
+    run.proof(is_silent, "no reply");
     run.server().launch_again();
     let outage = run.end(&begun, 1);
     run.expect_all_kept(outage).await;
@@ -133,7 +133,7 @@ async fn stopped(run: &mut Run, time: Duration) {
     run.server().stop_process();
     sleep(time - 100 * MS).await;
     let is_silent = run.is_silent();
-    run.proof(is_silent, "no answer");
+    run.proof(is_silent, "no reply");
     run.server().continue_process();
     let outage = run.end(&begun, 1);
     if time < run.row.lease / 2 {
