@@ -291,8 +291,8 @@ fn renamed_command_reveals_no_secret() {
     for expected in [
         "locks cannot be acquired",
         "release notifications unavailable",
-        "does not know the command EVALSHA",
-        "does not know the command SUBSCRIBE",
+        "unknown command EVALSHA",
+        "unknown command SUBSCRIBE",
     ] {
         assert!(seen.contains(expected), "{expected} is not in {seen}");
     }

@@ -146,7 +146,7 @@ async fn connect_to_unknown_service_is_rejected() {
         assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
         assert!(error.to_string().contains("unheard-of"), "{error}");
         let cause = debug_chain(&error);
-        assert!(cause.contains("do not know the service"), "{cause}");
+        assert!(cause.contains("is unknown to the sentinels"), "{cause}");
         if dead < 2 {
             set.sentinel(dead).kill();
         }

@@ -22,7 +22,7 @@ pub(crate) enum Cause {
     NoRuntime,
     #[error("server lost the script during the call")]
     ScriptLost,
-    #[error("server does not know the command {0}")]
+    #[error("unknown command {0}")]
     UnknownCommand(String),
     #[error("unexpected reply from the server: {0}")]
     Reply(&'static str),
@@ -36,7 +36,7 @@ pub(crate) enum Cause {
     UnreadableHolder,
     #[error("key is empty")]
     EmptyKey,
-    #[error("sentinels do not know the service {0:?}")]
+    #[error("service {0:?} is unknown to the sentinels")]
     UnknownService(String),
     #[error("no sentinel could be asked for the primary")]
     SentinelsFail(#[source] BackendError),

@@ -148,7 +148,7 @@ mod tests {
             let error = not_connected(error.into());
             assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
             let cause = Error::source(&error).unwrap().to_string();
-            assert_eq!(cause, "server does not know the command HELLO");
+            assert_eq!(cause, "unknown command HELLO");
             assert!(!format!("{error:?}").contains("canary"));
         }
     }
