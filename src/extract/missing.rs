@@ -7,14 +7,16 @@ use axum::response::{IntoResponse, Response};
 
 use crate::{Error, ErrorKind, observe};
 
-/// The handler extracts [`LockScope`](crate::LockScope), and the request has none. Answered with 500
-/// `lock-misconfigured`; the log has this text.
+/// The rejection of [`LockScope`](crate::LockScope) for a request without a scope.
+///
+/// The request is rejected with 500 `lock-misconfigured`; the log has this text.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("this request has no lock scope: add a `LockScopeLayer` to the route")]
 pub struct LockScopeRejection(());
 
-/// The handler extracts [`Held`](crate::Held), and no layer holds a lock. Answered with 500 `lock-misconfigured`;
-/// the log has this text.
+/// The rejection of [`Held`](crate::Held) for a request without a lock held by a layer.
+///
+/// The request is rejected with 500 `lock-misconfigured`; the log has this text.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
     "no lock is held for this request: put a `LockLayer` around the handler that locks this method \
@@ -22,8 +24,9 @@ pub struct LockScopeRejection(());
 )]
 pub struct HeldRejection(());
 
-/// The handler extracts its [`Owner`](crate::Owner), and the request has none. Answered with 500
-/// `lock-misconfigured`; the log has this text.
+/// The rejection of [`Owner`](crate::Owner) for a request without an owner.
+///
+/// The request is rejected with 500 `lock-misconfigured`; the log has this text.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
     "this request has no lock owner: put a `LockLayer` around the handler that locks this method, \

@@ -63,7 +63,7 @@ impl LockKey {
     /// The longest key, in bytes after encoding.
     pub const MAX_LEN: usize = 512;
 
-    /// The key of a name the program chose, such as `order:42`.
+    /// Creates the key of a name that the program chose, such as `order:42`.
     ///
     /// For pieces that come from a request use [`LockKey::from_parts`], which keeps them apart.
     #[must_use]
@@ -87,7 +87,7 @@ impl LockKey {
         Self::from_encoded(text)
     }
 
-    /// The key of several parts, joined by `:` after each was encoded.
+    /// Creates the key of several parts, joined by `:` after each was encoded.
     ///
     /// The parts may hold anything, binary included: `["a:b", "c"]` and `["a", "b:c"]` are
     /// different keys.

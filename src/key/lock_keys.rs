@@ -35,7 +35,7 @@ impl LockKeys {
     /// The most keys of one acquire.
     pub const MAX: usize = MAX_KEYS;
 
-    /// The keys in the order in which they are locked.
+    /// Returns the keys in the order in which they are locked.
     #[must_use]
     pub fn as_slice(&self) -> &[LockKey] {
         match &self.keys {

@@ -28,8 +28,8 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// If dropped while it reads the body, the request is in no queue yet, and nothing remains. If dropped later, as
-    /// [`ResponseFuture`].
+    /// If dropped while it reads the body, the request is in no queue yet, and nothing remains. If dropped later, the
+    /// effect is that of dropping a [`ResponseFuture`].
     pub struct BodyFirstFuture<F, S, B> {
         #[pin]
         state: State<F, S, B>,
