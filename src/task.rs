@@ -128,6 +128,11 @@ pub(crate) fn run_outside(call: impl FnOnce() + Send) {
     }
 }
 
+/// Blocks the thread of the caller.
+fn sleep_here(duration: Duration) {
+    std::thread::sleep(duration);
+}
+
 /// Calls `tick` after each period, on a thread that ends when the call returns `false`.
 ///
 /// # Errors

@@ -110,7 +110,8 @@ fn cut(mut text: String) -> String {
     text
 }
 
-#[cfg(all(test, feature = "redis"))]
+#[cfg(test)]
+#[cfg(feature = "redis")]
 mod tests {
     use super::*;
     use crate::observe::Part;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::clock::Moment;
 use super::engine::Engine;
-use super::snapshot::Snapshot;
 use crate::observe::{Gauges, Name, Tally};
 use crate::task::every;
 

@@ -471,7 +471,7 @@ mod tests {
         let Part::Read(Some(place)) = inspect(Place::start_of(0)) else {
             panic!("one part");
         };
-        for n in MANY..3 * MANY {
+        for n in MANY..8 * MANY {
             drop(guards.pop_front());
             guards.extend(held(&locks, n..n + 1).await);
         }

@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{Runtime, RuntimeId, sleep_on_thread};
+use super::{Runtime, RuntimeId, sleep_here, sleep_on_thread};
 
 /// The longest sleep of one thread, which can outlive a dropped timer.
 const THREAD_SLEEP: Duration = Duration::from_secs(1);
@@ -121,7 +121,7 @@ impl Future for Timer {
                 None => match sleep_on_thread(left.min(THREAD_SLEEP)) {
                     Ok(sleeping) => slept.insert(sleeping),
                     Err(_) => {
-                        std::thread::sleep(left.min(POLL_SLEEP));
+                        sleep_here(left.min(POLL_SLEEP));
                         cx.waker().wake_by_ref();
                         return Poll::Pending;
                     }

@@ -100,3 +100,24 @@ async fn two_managers_keep_owners_apart() {
     assert_eq!(status(&app, "/7").await, StatusCode::OK);
     assert!(!is_locked(first) && !is_locked(second));
 }
+
+#[tokio::test]
+async fn body_keeps_locks_of_two_managers() {
+    let [first, second] = [(); 2].map(|()| LockManager::in_memory());
+    let (gate, open) = gate();
+    let handler = async move |_held: Held| gate().opened().await;
+    let app: Router = Router::new()
+        .route("/{id}", post(handler))
+        .layer(LockLayer::by_path(first.clone()))
+        .layer(LockLayer::by_path(second.clone()));
+    let (response, frames) = streaming();
+    open.send(response).unwrap();
+    let mut body = app.oneshot(request("/7")).await.unwrap().into_body();
+    assert!(is_locked(&first) && is_locked(&second));
+    frames.data("part");
+    body.frame().await.unwrap().unwrap();
+    assert!(is_locked(&first) && is_locked(&second));
+    drop(frames);
+    assert!(body.frame().await.is_none());
+    assert!(!is_locked(&first) && !is_locked(&second));
+}

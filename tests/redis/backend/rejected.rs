@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, Backend, BackendErrorKind, ForceReleased, KeepRequest, LeaseId,
-    Released, Renewal, Renewed,
+    Release, Released, Renewal, Renewed,
 };
 use tower_lock::{ConnectError, LockKey};
 
@@ -68,6 +68,14 @@ async fn conflict_in_batch_affects_only_its_key() {
     let error = answers[1].as_ref().unwrap_err();
     assert_eq!(error.kind(), BackendErrorKind::Conflict);
     assert_eq!(*answers[2].as_ref().unwrap(), Renewed::Renewed);
+    let releases = ["a", "text", "b"].map(|key| Release::new(LockKey::new(key), lease()));
+    let answers = backend.release(&releases).await;
+    for (key, answer) in releases.iter().zip(answers) {
+        match key.key.as_str() {
+            "text" => assert_eq!(answer.unwrap_err().kind(), BackendErrorKind::Conflict),
+            _ => assert_eq!(answer.unwrap(), Released::Released),
+        }
+    }
 }
 
 /// Two managers can share a backend.

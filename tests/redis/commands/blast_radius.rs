@@ -135,11 +135,21 @@ async fn foreign_keys_beside_forbidden_key_fail_alone() {
 
 #[tokio::test]
 async fn held_key_in_batch_is_busy_with_full_memory() {
+    held_key_in_batch_is_busy_with("maxmemory").await;
+}
+
+#[tokio::test]
+async fn held_key_in_batch_is_busy_without_replicas() {
+    held_key_in_batch_is_busy_with("min-replicas-to-write").await;
+}
+
+/// The server rejects writes after the setting is 1.
+async fn held_key_in_batch_is_busy_with(setting: &str) {
     let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
     let backend = connect(server.url()).await;
     let held = acquire_all(&backend, Uuid::new_v4(), &["held"]).await;
     assert!(is_granted(&held[0]), "{held:?}");
-    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    server.cli(&["CONFIG", "SET", setting, "1"]);
     let outcomes = acquire_all(&backend, Uuid::new_v4(), &["k1", "held", "k2"]).await;
     let [k1, held, k2] = &outcomes[..] else {
         panic!("{outcomes:?}");
@@ -200,6 +210,10 @@ async fn full_memory_sends_no_topology_query() {
         assert_eq!(error.kind(), BackendErrorKind::Unavailable);
         sleep(100 * MS).await;
     }
+    // A waiter also subscribes and polls.
+    let locks = LockManager::builder(backend).build().unwrap();
+    let error = locks.acquire("k").wait(2 * SECOND).await.unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
     assert_eq!(queries() - before, 0);
 }
 

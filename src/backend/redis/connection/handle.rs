@@ -10,7 +10,8 @@
 //!
 //! A command starts the next attempt, which is repeated in the background until the server is reached: an idle
 //! process must notice the end of an outage too. While recoveries have a subscriber, the end of a link also starts
-//! one: a waiter or a holder may send no command for a long time.
+//! one: a waiter or a holder may send no command for a long time. A link that ends within 2 s of the
+//! end before is replaced after a backoff, so holders hear of a restart behind it later.
 //!
 //! A server that replied to no command is asked until it does, with a call that it answers only if it executes
 //! scripts.

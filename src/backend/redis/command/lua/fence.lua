@@ -5,8 +5,8 @@
 -- grants. Its counter is then behind the clock by more than 1 ms, if the clocks agree and no two primaries
 -- grant concurrently. If the clock stops or steps back, the counter continues from its last value.
 -- There is one counter for all locks: one per lock would leave a key per lock name for ever.
--- It moves before any other write: with memory full, Redis refuses INCRBY, and the script has changed
--- nothing. The result is then nil and the error. The counter stays below 2^53, which doubles hold exactly.
+-- It moves before any other write: with memory full, too few replicas or a failed snapshot, Redis refuses INCRBY,
+-- and the script has changed nothing. The result is then nil and the error. The counter stays below 2^53, which doubles hold exactly.
 -- Only numbers are compared: texts would cost as much as two commands, and an update to the microsecond as
 -- much as one.
 -- `count` new counters are taken at once. The first is returned, the last is stored. `count` should be a
@@ -15,7 +15,7 @@ local function next_counter(key, count)
   local top = redis.pcall('incrby', key, count)
   if type(top) == 'table' then
     local says = function(what) return string.find(top.err, what, 1, true) end
-    if says('OOM') then
+    if says('OOM') or says('NOREPLICAS') or says('MISCONF') then
       return nil, top
     end
     if says('WRONGTYPE') or says('not an integer') then

@@ -338,6 +338,11 @@ mod tests {
             ("redis://h?pass=hunter2", "only parameter"),
             ("redis://h?protocol=2&protocol=3", "twice"),
             ("redis://h/1#hunter2", "percent-encoded"),
+            ("redis+cluster://h?pass=hunter2", "the hosts are not a list"),
+            (
+                "redis+sentinel://h/service?protocoll=hunter2",
+                "only a database",
+            ),
         ] {
             let error = targets(url).err().unwrap_or_else(|| panic!("{url}"));
             assert!(error.to_string().contains(hint), "{url}: {error}");
