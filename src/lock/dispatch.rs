@@ -149,15 +149,20 @@ impl Engine {
     /// Drops the expired leases that no runtime is left to return.
     pub(super) fn forget_expired(self: &Arc<Self>) {
         let now = Moment::now();
-        self.homes.unresolved.forget_expired(now);
         // Few lanes are expired, and events of the others wait only for a part of their shard.
         let expired = self.lanes.fold(Vec::new(), |expired, key, lane| {
             if lane.is_return_over(now) {
                 expired.push(key.clone());
             }
         });
+        self.forget(&expired, now);
+    }
+
+    /// As [`forget_expired`](Self::forget_expired), for these lanes.
+    pub(super) fn forget(self: &Arc<Self>, expired: &[LockKey], now: Moment) {
+        self.homes.unresolved.forget_expired(now);
         for key in expired {
-            self.event(&key, |lane, effects| lane.forget_if_expired(now, effects));
+            self.event(key, |lane, effects| lane.forget_if_expired(now, effects));
         }
     }
 

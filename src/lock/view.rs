@@ -168,7 +168,7 @@ impl LockManager {
             now: Moment::now(),
             heap: BinaryHeap::with_capacity(limit.saturating_add(1)),
         };
-        let mut counts = Counts::default();
+        let (mut counts, mut expired) = (Counts::default(), Vec::new());
         let mut pauses = Pauses::default();
         for shard in (turn % part..SHARDS).step_by(part) {
             let before = counts;
@@ -176,6 +176,9 @@ impl LockManager {
             while let Some(at) = place {
                 pauses.pause().await;
                 let read = engine.lanes.inspect_part(at, |key, lane| {
+                    if lane.is_return_over(first.now) {
+                        expired.push(key.clone());
+                    }
                     let hold = hold(lane, first.now);
                     counts.add(lane, hold.as_ref(), first.now);
                     first.add(key, lane, hold);
@@ -189,7 +192,7 @@ impl LockManager {
                 };
             }
         }
-        engine.forget_expired();
+        engine.forget(&expired, first.now);
         counts.multiply(part);
         counts.unreleased += engine.unresolved();
         Walk {

@@ -27,8 +27,8 @@ use crate::backend::LeaseId;
 
 type Name = (LockKey, LeaseId);
 
-/// The age at which a release takes over a claim. A command in a runtime that is driven has its reply, or its
-/// response timeout, before.
+/// The age at which a release takes over a claim. With the default response timeout, a command in a runtime
+/// that is driven ends before.
 const STALLED: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
