@@ -57,11 +57,14 @@ impl Reserved {
     }
 }
 
+/// Returns the text if it has nothing to encode, as most names have.
+pub(super) fn unchanged(bytes: &[u8], reserved: Reserved) -> Option<&str> {
+    let is_plain = bytes.iter().all(|&byte| reserved.keeps(byte));
+    is_plain.then(|| str::from_utf8(bytes).ok()).flatten()
+}
+
 pub(super) fn encode(bytes: &[u8], reserved: Reserved, out: &mut String) {
-    // Most names have nothing to encode.
-    if bytes.iter().all(|&byte| reserved.keeps(byte))
-        && let Ok(text) = str::from_utf8(bytes)
-    {
+    if let Some(text) = unchanged(bytes, reserved) {
         out.push_str(text);
         return;
     }

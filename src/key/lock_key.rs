@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use smol_str::SmolStr;
 
-use super::encode::{Reserved, are_hash_tags, cut, encode};
+use super::encode::{Reserved, are_hash_tags, cut, encode, unchanged};
 use super::invalid::InvalidKey;
 use super::path::canonical;
 use super::scratch;
@@ -71,6 +71,11 @@ impl LockKey {
         let name = name.as_ref();
         if name.is_empty() {
             return Self::invalid(InvalidKey::Empty);
+        }
+        if let Some(text) = unchanged(name, Reserved::Braces)
+            && text.len() <= Self::MAX_LEN
+        {
+            return Self::from_text(text);
         }
         let braces = if are_hash_tags(name) {
             Reserved::Controls
@@ -156,14 +161,19 @@ impl LockKey {
         if text.len() > Self::MAX_LEN {
             cut(&mut text, Self::MAX_LEN);
         }
-        static SEED: LazyLock<Keyed> = LazyLock::new(Keyed::default);
-        let hash = SEED.hash_one(text.as_str());
-        let name = Name {
-            text: text.as_str().into(),
-            hash,
-        };
+        let key = Self::from_text(&text);
         scratch::put_back(text, 2 * Self::MAX_LEN);
-        Self { repr: Ok(name) }
+        key
+    }
+
+    /// Returns the key of an encoded text of at most [`MAX_LEN`](Self::MAX_LEN) bytes.
+    fn from_text(text: &str) -> Self {
+        static SEED: LazyLock<Keyed> = LazyLock::new(Keyed::default);
+        let hash = SEED.hash_one(text);
+        let text = text.into();
+        Self {
+            repr: Ok(Name { text, hash }),
+        }
     }
 
     fn invalid(why: InvalidKey) -> Self {

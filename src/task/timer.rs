@@ -44,6 +44,8 @@ pin_project! {
             #[pin]
             sleep: Sleep,
             home: RuntimeId,
+            // Whether the next poll is known to be in this runtime.
+            checked: bool,
         },
         /// Threads that sleep, one after another.
         Threads {
@@ -61,10 +63,11 @@ impl Timer {
         }
     }
 
-    /// Creates a timer in `runtime`, which is the current one. To find out which one that is would cost more.
+    /// Creates a timer in `runtime`, which is the current one and that of the first poll. Asking for the current runtime
+    /// would cost two contended atomic operations.
     pub(crate) fn in_current(runtime: RuntimeId, at: Instant) -> Self {
         Self {
-            source: Source::new(at, Some(runtime)),
+            source: Source::new(at, Some(runtime), true),
         }
     }
 
@@ -79,11 +82,15 @@ impl Timer {
 }
 
 impl Source {
-    fn new(at: Instant, runtime: Option<RuntimeId>) -> Self {
+    fn new(at: Instant, runtime: Option<RuntimeId>, checked: bool) -> Self {
         if let Some(home) = runtime
             && let Ok(sleep) = catch_unwind(|| sleep_until(at))
         {
-            return Self::Runtime { sleep, home };
+            return Self::Runtime {
+                sleep,
+                home,
+                checked,
+            };
         }
         Self::Threads { at, slept: None }
     }
@@ -96,10 +103,15 @@ impl Future for Timer {
         let mut source = self.project().source;
         let runtime = || Runtime::current().map(|runtime| runtime.id());
         let replaced = match source.as_mut().project() {
-            SourceProjected::Unpolled { at } => Some(Source::new(*at, runtime())),
-            SourceProjected::Runtime { sleep, home } => {
-                let runtime = runtime();
-                (runtime != Some(*home)).then(|| Source::new(sleep.deadline(), runtime))
+            SourceProjected::Unpolled { at } => Some(Source::new(*at, runtime(), false)),
+            SourceProjected::Runtime {
+                sleep,
+                home,
+                checked,
+            } => {
+                let unchecked = (!std::mem::take(checked)).then(runtime);
+                let moved = unchecked.filter(|runtime| *runtime != Some(*home));
+                moved.map(|runtime| Source::new(sleep.deadline(), runtime, false))
             }
             SourceProjected::Threads { .. } => None,
         };
@@ -229,10 +241,15 @@ mod tests {
     /// The first runtime idles, or has ended.
     #[test]
     fn timer_of_stopped_runtime_fires_in_next() {
-        for ends in [false, true] {
+        for (ends, is_known) in [(false, false), (false, true), (true, false), (true, true)] {
             let first = with_timers();
             let start = Instant::now();
-            let mut timer = pin!(Timer::at(start + SHORT));
+            let entered = first.enter();
+            let mut timer = pin!(match is_known {
+                true => Timer::in_current(RuntimeId::Tokio(first.handle().id()), start + SHORT),
+                false => Timer::at(start + SHORT),
+            });
+            drop(entered);
             first.block_on(async { assert!(poll(timer.as_mut()).is_pending()) });
             let _idle = (!ends).then_some(first);
             timer.as_mut().reset(start + 2 * SHORT);
