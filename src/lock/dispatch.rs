@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::clock::{Moment, Span};
 use super::contender::AcquireLoop;
-use super::effect::{Effects, Granted, Loss, Work};
+use super::effect::{Effects, Granted, Loss, Outgoing, Work};
 use super::engine::Engine;
 use super::extend_ahead::extend_ahead;
 use super::few::Few;
@@ -14,6 +14,7 @@ use super::home::Home;
 use super::lane::Lane;
 use super::lease::LeaseNumber;
 use super::take_over::take_over;
+use super::unresolved::UnknownLease;
 use super::{releaser, resolver, watchdog};
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
@@ -98,6 +99,7 @@ impl Engine {
                     home.runtime.spawn(task);
                 }
             }
+            Work::ResolveGranted(outgoing, home) => self.resolve_granted(key, outgoing, home),
             Work::Resolve { lease, ttl, home } => self.resolve(key, lease, ttl, home),
         }
     }
@@ -114,23 +116,34 @@ impl Engine {
         ttl: Span,
         home: RuntimeId,
     ) {
-        self.resolve_until(key, lease, Moment::now() + ttl, home);
+        let lease = UnknownLease::attempted(lease, Moment::now() + ttl);
+        self.resolve_lease(key, lease, home);
     }
 
-    /// As [`resolve`](Self::resolve), for a lease that must have expired at `until`.
-    pub(super) fn resolve_until(
+    /// As [`resolve`](Self::resolve), for a lease that was granted before. If a task releases it already, in whichever
+    /// runtime, no other task has to.
+    fn resolve_granted(self: &Arc<Self>, key: &LockKey, outgoing: Outgoing, home: RuntimeId) {
+        let Outgoing { lease, ttl } = outgoing;
+        let unknown = UnknownLease::granted(lease, Moment::now() + ttl);
+        let homes = self.homes.all();
+        match homes.iter().find(|home| home.unresolved.has(key, lease)) {
+            Some(home) => resolver::add(self, home, key, unknown),
+            None => self.resolve_lease(key, unknown, home),
+        }
+    }
+
+    pub(super) fn resolve_lease(
         self: &Arc<Self>,
         key: &LockKey,
-        lease: LeaseNumber,
-        until: Moment,
+        lease: UnknownLease,
         home: RuntimeId,
     ) {
         match self.home(home) {
-            Some(home) => resolver::add(self, &home, key, lease, until),
+            Some(home) => resolver::add(self, &home, key, lease),
             // The runtime that was set has ended, and no other one follows: the leases expire.
             None if self.homes.is_fixed() => {}
             None => {
-                self.homes.unresolved.keep(key.clone(), lease, until);
+                self.homes.unresolved.add(key.clone(), lease);
                 // A runtime that came since has not seen it.
                 if let Some(home) = self.homes.any() {
                     self.resolve_kept(&home);
@@ -141,8 +154,8 @@ impl Engine {
 
     /// Resolves in `home` what was kept while no runtime was left.
     pub(super) fn resolve_kept(self: &Arc<Self>, home: &Arc<Home>) {
-        for (key, lease, until) in self.homes.unresolved.abandon() {
-            resolver::add(self, home, &key, lease, until);
+        for (key, lease) in self.homes.unresolved.abandon() {
+            resolver::add(self, home, &key, lease);
         }
     }
 

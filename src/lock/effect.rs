@@ -98,7 +98,10 @@ pub(super) enum Work {
     ReturnAgain(Outgoing, RuntimeId),
     /// Send an extension of this lease before its hand-off budget ends.
     ExtendAhead(LeaseNumber, RuntimeId),
-    /// Release a lease of unknown fate until the backend confirms it or it must have expired.
+    /// Release a lease that was granted before, and that the backend may still hold, until the backend confirms it or it
+    /// must have expired.
+    ResolveGranted(Outgoing, RuntimeId),
+    /// Release the lease or the place of an attempt that may yet take effect, until the backend confirms it or it must have expired.
     Resolve {
         lease: LeaseNumber,
         ttl: Span,

@@ -11,11 +11,13 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::clock::Moment;
+use super::lease::LeaseNumber;
 use super::release_queue::ReleaseQueue;
 use super::unresolved::Unresolved;
 use super::wake::Alarm;
 use crate::task::{EnterGuard, NoTimers, Runtime, RuntimeId, timers_work};
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, LockKey};
 
 /// One runtime, and the state of the background tasks in it.
 #[derive(Debug)]
@@ -243,6 +245,13 @@ impl Homes {
     /// Returns any runtime that has not ended.
     pub(super) fn any(&self) -> Option<Arc<Home>> {
         self.known().last().cloned()
+    }
+
+    /// Applies that a command sent at `sent_at` has released a lease, which other tasks may have to release too.
+    pub(super) fn released(&self, key: &LockKey, lease: LeaseNumber, sent_at: Moment) {
+        for home in &*self.known() {
+            home.unresolved.released_elsewhere(key, lease, sent_at);
+        }
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Home>> {

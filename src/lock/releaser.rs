@@ -244,6 +244,7 @@ async fn release(engine: Arc<Engine>, home: RuntimeId, leases: Vec<(LockKey, Out
     let releases = leases
         .iter()
         .map(|(key, outgoing)| Release::new(key.clone(), engine.lease_id(outgoing.lease)));
+    let sent_at = Moment::now();
     // Only the end of the runtime drops this await; the leases then expire.
     let outcomes = Arc::clone(&engine.backend)
         .release(releases.collect())
@@ -251,6 +252,9 @@ async fn release(engine: Arc<Engine>, home: RuntimeId, leases: Vec<(LockKey, Out
     let now = Moment::now();
     for ((key, outgoing), outcome) in leases.into_iter().zip(outcomes) {
         count(&engine, &outcome);
+        if outcome.is_ok() {
+            engine.homes.released(&key, outgoing.lease, sent_at);
+        }
         let sent = Sent { outgoing, home };
         engine.event(&key, |lane, effects| {
             sent.settle(lane, outcome, now, effects);
@@ -278,7 +282,7 @@ impl Sent {
         now: Moment,
         effects: &mut Effects,
     ) {
-        let Outgoing { lease, ttl } = self.outgoing;
+        let lease = self.outgoing.lease;
         let yielded = outcome
             .as_ref()
             .map_or(Yielded::ToNobody, |released| Yielded::by(*released));
@@ -287,8 +291,8 @@ impl Sent {
             Ok(Released::NotHeld) => (lane.returned_absent(lease, now), None),
             Ok(_) => (Ok(()), None),
             Err(error) => {
-                let home = self.home;
-                effects.work.push(Work::Resolve { lease, ttl, home });
+                let retry = Work::ResolveGranted(self.outgoing, self.home);
+                effects.work.push(retry);
                 (Err(error.clone().into()), Some(error))
             }
         };

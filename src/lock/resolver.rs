@@ -1,5 +1,6 @@
 //! The resolver: one task per runtime that releases leases of unknown fate, and leases that left the queue of
-//! the backend, without their lanes. It retries until the backend replies or the leases must have expired.
+//! the backend, without their lanes. It retries until the backend replies or the leases must have expired. The reply to
+//! the task of one runtime counts for the others.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -11,20 +12,13 @@ use super::backlog::{Backlog, Batch};
 use super::clock::Moment;
 use super::engine::Engine;
 use super::home::Home;
-use super::lease::LeaseNumber;
-use super::unresolved::{BATCH, Step};
+use super::unresolved::{BATCH, Step, UnknownLease};
 use crate::LockKey;
 use crate::backend::Release;
 
-/// Adds a lease that the backend may hold until `until`.
-pub(super) fn add(
-    engine: &Arc<Engine>,
-    home: &Arc<Home>,
-    key: &LockKey,
-    lease: LeaseNumber,
-    until: Moment,
-) {
-    if home.unresolved.add(key.clone(), lease, until) {
+/// Adds a lease.
+pub(super) fn add(engine: &Arc<Engine>, home: &Arc<Home>, key: &LockKey, lease: UnknownLease) {
+    if home.unresolved.add(key.clone(), lease) {
         let running = Running {
             engine: Arc::clone(engine),
             home: Arc::clone(home),
@@ -48,8 +42,8 @@ impl Drop for Running {
             return;
         }
         engine.homes.end(home.id);
-        for (key, lease, until) in home.unresolved.abandon() {
-            engine.resolve_until(&key, lease, until, home.id);
+        for (key, lease) in home.unresolved.abandon() {
+            engine.resolve_lease(&key, lease, home.id);
         }
     }
 }
@@ -106,6 +100,7 @@ async fn release(engine: &Engine, home: &Home, leases: Batch) {
     let releases = leases
         .iter()
         .map(|(key, number)| Release::new(key.clone(), engine.lease_id(*number)));
+    let sent_at = Moment::now();
     let outcomes = Arc::clone(&engine.backend).leave(releases.collect()).await;
     let now = Moment::now();
     let mut replies = leases.into_iter().zip(outcomes).peekable();
@@ -119,6 +114,9 @@ async fn release(engine: &Engine, home: &Home, leases: Batch) {
             resolved.extend(outcome.is_ok().then_some(number));
         }
         home.unresolved.replied(&key, &resolved, failed, now);
+        for lease in resolved {
+            engine.homes.released(&key, lease, sent_at);
+        }
     }
     home.unresolved.changed.notify_one();
 }

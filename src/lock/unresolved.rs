@@ -46,13 +46,35 @@ struct Unknown {
     next: Next,
 }
 
-#[derive(Debug)]
-struct UnknownLease {
+#[derive(Debug, Clone, Copy)]
+pub(super) struct UnknownLease {
     number: LeaseNumber,
     /// When it must have expired.
     until: Moment,
-    /// It was added again after its last release was sent, which may have come too early.
+    /// When an attempt was added that the backend may grant after a release that was sent before.
+    attempted: Option<Moment>,
+    /// It was attempted again after its last release was sent.
     again: bool,
+}
+
+impl UnknownLease {
+    /// Returns the lease of an attempt, or of a place in the queue of the backend, that may yet take effect.
+    pub(super) fn attempted(number: LeaseNumber, until: Moment) -> Self {
+        Self {
+            attempted: Some(Moment::now()),
+            ..Self::granted(number, until)
+        }
+    }
+
+    /// Returns a lease that was granted before, so that the reply to any release of it is the last word.
+    pub(super) fn granted(number: LeaseNumber, until: Moment) -> Self {
+        Self {
+            number,
+            until,
+            attempted: None,
+            again: false,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +103,12 @@ pub(super) enum Step {
     End,
 }
 
+impl Unknown {
+    fn find(&mut self, number: LeaseNumber) -> Option<&mut UnknownLease> {
+        self.leases.iter_mut().find(|known| known.number == number)
+    }
+}
+
 impl Unresolved {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -106,9 +134,8 @@ impl Unresolved {
         }
     }
 
-    /// Adds a lease that the backend may hold until `until`. Returns `true` if the task does not run, so the
-    /// caller has to start it.
-    pub(super) fn add(&self, key: LockKey, lease: LeaseNumber, until: Moment) -> bool {
+    /// Adds a lease. Returns `true` if the task does not run, so the caller has to start it.
+    pub(super) fn add(&self, key: LockKey, lease: UnknownLease) -> bool {
         let start = {
             let mut state = self.state();
             let State { keys, waiting, .. } = &mut *state;
@@ -120,20 +147,15 @@ impl Unresolved {
                     next: Next::Waiting(Due::AtOnce),
                 }
             });
-            match unknown
-                .leases
-                .iter_mut()
-                .find(|known| known.number == lease)
-            {
+            match unknown.find(lease.number) {
                 Some(known) => {
-                    known.until = known.until.max(until);
-                    known.again = true;
+                    known.until = known.until.max(lease.until);
+                    if lease.attempted.is_some() {
+                        known.attempted = lease.attempted;
+                        known.again = true;
+                    }
                 }
-                None => unknown.leases.push(UnknownLease {
-                    number: lease,
-                    until,
-                    again: false,
-                }),
+                None => unknown.leases.push(lease),
             }
             !std::mem::replace(&mut state.running, true)
         };
@@ -141,9 +163,10 @@ impl Unresolved {
         start
     }
 
-    /// Keeps a lease that the backend may hold until `until` while there is no task.
-    pub(super) fn keep(&self, key: LockKey, lease: LeaseNumber, until: Moment) {
-        self.add(key, lease, until);
+    pub(super) fn has(&self, key: &LockKey, lease: LeaseNumber) -> bool {
+        let mut state = self.state();
+        let unknown = state.keys.get_mut(key);
+        unknown.is_some_and(|unknown| unknown.find(lease).is_some())
     }
 
     pub(super) fn forget_expired(&self, now: Moment) {
@@ -237,6 +260,31 @@ impl Unresolved {
         }
     }
 
+    /// Drops a lease that a command of another task has released, which was sent at `sent_at`. While a command for its key
+    /// is in flight, the reply to that settles it.
+    pub(super) fn released_elsewhere(&self, key: &LockKey, lease: LeaseNumber, sent_at: Moment) {
+        let mut state = self.state();
+        let State { keys, waiting, .. } = &mut *state;
+        let Some(unknown) = keys.get_mut(key) else {
+            return;
+        };
+        let Next::Waiting(due) = unknown.next else {
+            return;
+        };
+        // The backend may have granted it after that command.
+        (unknown.leases).retain(|it| it.number != lease || it.attempted > Some(sent_at));
+        if unknown.leases.is_empty() {
+            waiting.remove(&(due, key.clone()));
+            keys.remove(key);
+        }
+        let finished = state.keys.is_empty();
+        drop(state);
+        if finished {
+            self.changed.notify_one();
+            self.finished.notify_waiters();
+        }
+    }
+
     /// Makes all leases due, because the backend is available again.
     pub(super) fn retry_now(&self) {
         let mut state = self.state();
@@ -253,9 +301,8 @@ impl Unresolved {
         }
     }
 
-    /// Removes and returns the leases after the task was dropped with its runtime, each with the moment by
-    /// which it must have expired.
-    pub(super) fn abandon(&self) -> Vec<(LockKey, LeaseNumber, Moment)> {
+    /// Removes and returns the leases after the task was dropped with its runtime.
+    pub(super) fn abandon(&self) -> Vec<(LockKey, UnknownLease)> {
         let mut state = self.state();
         state.running = false;
         state.waiting.clear();
@@ -264,7 +311,7 @@ impl Unresolved {
         self.finished.notify_waiters();
         let leases = |(key, unknown): (LockKey, Unknown)| {
             let leases = unknown.leases.into_iter();
-            leases.map(move |lease| (key.clone(), lease.number, lease.until))
+            leases.map(move |lease| (key.clone(), lease))
         };
         keys.into_iter().flat_map(leases).collect()
     }

@@ -6,7 +6,7 @@ use super::state::{Lane, Phase};
 use super::tenure::TAKE_OVER;
 use crate::backend::{BackendError, Extended, Renewal, Renewed};
 use crate::lock::clock::{Moment, Span};
-use crate::lock::effect::{Effects, Work};
+use crate::lock::effect::{Effects, Outgoing, Work};
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::observe::LostReason;
 use crate::task::RuntimeId;
@@ -91,11 +91,11 @@ impl Lane {
             if effective == Effective::Yes
                 && self.lease_number() != Some(LeaseNumber::of(renewal.lease))
             {
-                effects.work.push(Work::Resolve {
+                let outgoing = Outgoing {
                     lease: LeaseNumber::of(renewal.lease),
                     ttl: Span::new(renewal.ttl),
-                    home,
-                });
+                };
+                effects.work.push(Work::ResolveGranted(outgoing, home));
             }
             return;
         };

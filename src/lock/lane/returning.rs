@@ -172,8 +172,8 @@ impl Lane {
             Some(_) => {}
             // The lane no longer waits for this reply.
             None => {
-                let lease = number;
-                effects.work.push(Work::Resolve { lease, ttl, home });
+                let outgoing = Outgoing { lease: number, ttl };
+                effects.work.push(Work::ResolveGranted(outgoing, home));
                 return;
             }
         }
@@ -221,8 +221,8 @@ impl Lane {
         if !returning.sent
             && let Some(home) = self.home
         {
-            let Outgoing { lease, ttl } = returning.outgoing(now);
-            effects.work.push(Work::Resolve { lease, ttl, home });
+            let outgoing = returning.outgoing(now);
+            effects.work.push(Work::ResolveGranted(outgoing, home));
         }
         self.contend_or_idle(Yielded::ToNobody, now, effects);
     }

@@ -30,11 +30,11 @@ fn failed_release_dropped_by_lane_is_resolved() {
     };
     let error = Err(BackendError::unknown("no reply"));
     sent.settle(&mut Lane::default(), error, Moment::now(), &mut effects);
-    let Work::Resolve { lease, ttl, home } = effects.work.remove(0) else {
+    let Work::ResolveGranted(outgoing, home) = effects.work.remove(0) else {
         panic!("not resolved");
     };
-    assert_eq!((lease, home), (number(1), here()));
-    assert_eq!(ttl, sent.outgoing.ttl);
+    assert_eq!((outgoing.lease, home), (number(1), here()));
+    assert_eq!(outgoing.ttl, sent.outgoing.ttl);
 }
 
 /// Returns the lane of a lock whose release was sent, and is reported.

@@ -97,7 +97,8 @@ async fn failed_lease_delays_only_its_key() {
     let now = Moment::now();
     let other = LockKey::new("other");
     for (key, lease) in [(&key(), 1), (&key(), 2), (&other, 3)] {
-        (home.unresolved).add(key.clone(), number(lease), now + Duration::from_secs(30));
+        let until = now + Duration::from_secs(30);
+        (home.unresolved).add(key.clone(), UnknownLease::attempted(number(lease), until));
     }
     let Step::Release(leases) = home.unresolved.next_step(now) else {
         panic!("all are due");

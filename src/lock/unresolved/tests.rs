@@ -7,6 +7,10 @@ use crate::lock::tests::{MS, SECOND, number};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
+fn attempted(lease: u64, until: Moment) -> UnknownLease {
+    UnknownLease::attempted(number(lease), until)
+}
+
 fn key(name: &'static str) -> LockKey {
     LockKey::new(name)
 }
@@ -15,7 +19,7 @@ fn key(name: &'static str) -> LockKey {
 fn unresolved(leases: impl IntoIterator<Item = u64>, now: Moment) -> Unresolved {
     let unresolved = Unresolved::default();
     for (nth, lease) in leases.into_iter().enumerate() {
-        let start = unresolved.add(key("a"), number(lease), now + DAY);
+        let start = unresolved.add(key("a"), attempted(lease, now + DAY));
         assert_eq!(start, nth == 0, "one task");
     }
     unresolved
@@ -55,7 +59,7 @@ fn command_of_several_keys_is_bounded() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     for lease in 2..=150 {
-        unresolved.add(key("b"), number(lease), now + DAY);
+        unresolved.add(key("b"), attempted(lease, now + DAY));
     }
     assert_eq!(released(&unresolved, now).len(), BATCH);
 }
@@ -65,7 +69,7 @@ fn key_has_one_command_in_flight() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
-    assert!(!unresolved.add(key("a"), number(2), now + DAY));
+    assert!(!unresolved.add(key("a"), attempted(2, now + DAY)));
     assert!(matches!(unresolved.next_step(now), Step::Wait));
     succeed(&unresolved, &[1], now);
     assert_eq!(released(&unresolved, now), [2]);
@@ -79,7 +83,7 @@ fn failed_key_is_sent_once_per_backoff_step() {
         assert_eq!(released(&unresolved, now), [1]);
         fail(&unresolved, now);
         // A new lease does not move the next step.
-        unresolved.add(key("a"), number(1), now + DAY);
+        unresolved.add(key("a"), attempted(1, now + DAY));
         let Step::WaitUntil(at) = unresolved.next_step(now) else {
             panic!("a pause");
         };
@@ -98,7 +102,7 @@ fn lease_of_failed_key_waits_for_next_step() {
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
     fail(&unresolved, now);
-    unresolved.add(key("a"), number(2), now + DAY);
+    unresolved.add(key("a"), attempted(2, now + DAY));
     assert!(matches!(unresolved.next_step(now), Step::WaitUntil(_)));
     assert_eq!(released(&unresolved, now + SECOND), [1, 2]);
 }
@@ -109,7 +113,7 @@ fn failed_key_delays_no_other() {
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
     fail(&unresolved, now);
-    unresolved.add(key("b"), number(2), now + DAY);
+    unresolved.add(key("b"), attempted(2, now + DAY));
     assert_eq!(released(&unresolved, now), [2]);
 }
 
@@ -134,7 +138,7 @@ fn recovery_ends_all_backoffs() {
 fn expired_leases_are_dropped_at_reply() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
-    unresolved.add(key("a"), number(2), now + SECOND);
+    unresolved.add(key("a"), attempted(2, now + SECOND));
     assert_eq!(released(&unresolved, now), [1, 2]);
     fail(&unresolved, now + SECOND);
     assert_eq!(released(&unresolved, now + 2 * SECOND), [1]);
@@ -159,13 +163,13 @@ fn lease_after_end_starts_another_task() {
     assert_eq!(released(&unresolved, now), [1]);
     succeed(&unresolved, &[1], now);
     assert!(
-        !unresolved.add(key("a"), number(2), now + DAY),
+        !unresolved.add(key("a"), attempted(2, now + DAY)),
         "not ended yet"
     );
     assert_eq!(released(&unresolved, now), [2]);
     succeed(&unresolved, &[2], now);
     assert!(matches!(unresolved.next_step(now), Step::End));
-    assert!(unresolved.add(key("a"), number(3), now + DAY));
+    assert!(unresolved.add(key("a"), attempted(3, now + DAY)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -185,7 +189,7 @@ fn lease_added_during_release_is_released_again() {
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
     // Its attempt has taken effect only now, perhaps after the release.
-    unresolved.add(key("a"), number(1), now + 2 * DAY);
+    unresolved.add(key("a"), attempted(1, now + 2 * DAY));
     succeed(&unresolved, &[1], now);
     assert_eq!(released(&unresolved, now + DAY), [1]);
     succeed(&unresolved, &[1], now);
@@ -196,7 +200,7 @@ fn lease_added_during_release_is_released_again() {
 fn expired_key_is_dropped_with_its_next_step() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
-    unresolved.add(key("b"), number(2), now + 2 * DAY);
+    unresolved.add(key("b"), attempted(2, now + 2 * DAY));
     unresolved.forget_expired(now + DAY);
     assert_eq!(released(&unresolved, now + DAY), [2]);
     unresolved.forget_expired(now + 2 * DAY);
@@ -227,7 +231,7 @@ fn step_of_many_keys_costs_as_much_as_of_few() {
         let unresolved = Unresolved::default();
         for nth in 0..keys {
             let key = LockKey::new(format!("key {nth}"));
-            unresolved.add(key, number(nth), now + DAY);
+            unresolved.add(key, attempted(nth, now + DAY));
         }
         while let Step::Release(leases) = unresolved.next_step(now) {
             for (key, _) in leases {
@@ -253,8 +257,53 @@ fn key_beyond_full_command_goes_in_next_one() {
     let now = Moment::now();
     let unresolved = Unresolved::default();
     for nth in 0..=BATCH {
-        unresolved.add(LockKey::new(format!("key {nth}")), number(1), now + DAY);
+        unresolved.add(LockKey::new(format!("key {nth}")), attempted(1, now + DAY));
     }
     assert_eq!(released(&unresolved, now).len(), BATCH);
     assert_eq!(released(&unresolved, now).len(), 1);
+}
+
+#[test]
+fn lease_released_elsewhere_is_not_released_again() {
+    let now = Moment::now();
+    let unresolved = unresolved([1, 2], now);
+    let elsewhere =
+        |lease, sent_at| unresolved.released_elsewhere(&key("a"), number(lease), sent_at);
+    elsewhere(1, now.before(SECOND));
+    assert_eq!(unresolved.len(), 2, "added since");
+    assert_eq!(released(&unresolved, now), [1, 2]);
+    elsewhere(1, now + SECOND);
+    assert_eq!(unresolved.len(), 2, "in flight");
+    fail(&unresolved, now);
+    elsewhere(1, now + SECOND);
+    assert_eq!(released(&unresolved, now + SECOND), [2]);
+    fail(&unresolved, now + SECOND);
+    elsewhere(2, now + SECOND);
+    assert!(matches!(unresolved.next_step(now + SECOND), Step::End));
+}
+
+#[test]
+fn granted_lease_is_released_once() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    assert!(unresolved.has(&key("a"), number(1)) && !unresolved.has(&key("a"), number(2)));
+    assert_eq!(released(&unresolved, now), [1]);
+    unresolved.add(key("a"), UnknownLease::granted(number(1), now + 2 * DAY));
+    fail(&unresolved, now + DAY);
+    assert_eq!(
+        released(&unresolved, now + DAY + SECOND),
+        [1],
+        "until later"
+    );
+    succeed(&unresolved, &[1], now + DAY + SECOND);
+    assert!(matches!(
+        unresolved.next_step(now + DAY + SECOND),
+        Step::End
+    ));
+    unresolved.add(key("a"), UnknownLease::granted(number(1), now + 2 * DAY));
+    unresolved.released_elsewhere(&key("a"), number(1), now.before(SECOND));
+    assert!(matches!(
+        unresolved.next_step(now + DAY + SECOND),
+        Step::End
+    ));
 }

@@ -88,7 +88,7 @@ fn reply_about_other_lease_changes_nothing() {
     assert!(lane.is_held() && grant.is_held(now));
     // The renewal may have extended a lease that the lane does not hold.
     let work = work(&mut lane.renewed(&of(2), now, Ok(Renewed::Renewed)));
-    assert!(matches!(work, Work::Resolve { lease, .. } if lease == number(2)));
+    assert!(matches!(work, Work::ResolveGranted(it, _) if it.lease == number(2)));
 }
 
 #[test]

@@ -95,7 +95,7 @@ fn endless_return_is_reported_unavailable() {
         assert_eq!(outcome, Err(ErrorKind::Unavailable));
         assert!(lane.lane.is_idle());
         let resolves =
-            |work: &Work| matches!(work, Work::Resolve { lease, .. } if *lease == number(1));
+            |work: &Work| matches!(work, Work::ResolveGranted(it, _) if it.lease == number(1));
         assert_eq!(
             effects.work.iter().filter(|it| resolves(it)).count(),
             usize::from(!sent)
@@ -113,7 +113,7 @@ fn reply_to_earlier_return_changes_nothing() {
     assert!(lane.lane.is_returning());
     // The backend has extended a lease that the lane does not hold.
     let work = work(&mut lane.kept(7, 200));
-    assert!(matches!(work, Work::Resolve { lease, .. } if lease == number(7)));
+    assert!(matches!(work, Work::ResolveGranted(it, _) if it.lease == number(7)));
     assert!(lane.lane.is_returning());
 }
 
