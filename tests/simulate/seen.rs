@@ -3,7 +3,7 @@
 mod events;
 mod groups;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tower_lock::backend::LeaseId;
 use tower_lock::{Held, Owner};
@@ -19,6 +19,8 @@ pub struct Seen {
     next: u64,
     pub guards: Vec<Guard>,
     pub waiters: Vec<Waiter>,
+    /// By manager: those in which an acquire has started.
+    pub runtimes: BTreeSet<(usize, usize)>,
     pub releases: Vec<Releasing>,
     /// By key and token: those that hold one grant together.
     pub groups: BTreeMap<(usize, i64), Group>,
@@ -119,6 +121,7 @@ impl Seen {
             next: 0,
             guards: Vec::new(),
             waiters: Vec::new(),
+            runtimes: BTreeSet::new(),
             releases: Vec::new(),
             groups: BTreeMap::new(),
             tokens: BTreeMap::new(),

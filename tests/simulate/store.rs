@@ -73,6 +73,8 @@ pub struct Record {
     pub granted: bool,
     /// Whether its process knows that a release has ended it.
     pub ended: bool,
+    /// When a command for it failed last.
+    pub failed: Option<Time>,
     /// When a command of its process released it.
     pub released: Option<Time>,
     /// Whether a release did not find it.
@@ -196,6 +198,7 @@ impl Store {
             release_sent: false,
             granted: false,
             ended: false,
+            failed: None,
             released: None,
             found_absent: false,
             broken: false,
@@ -214,10 +217,19 @@ impl Store {
     }
 
     /// Takes note of the outcome of a command that reached its process, or of its failure.
-    pub fn answered(&mut self, command: Command, lease: Option<LeaseId>, outcome: Option<Outcome>) {
+    pub fn answered(
+        &mut self,
+        command: Command,
+        lease: Option<LeaseId>,
+        outcome: Option<Outcome>,
+        now: Time,
+    ) {
         let Some(record) = lease.and_then(|lease| self.records.get_mut(&lease)) else {
             return;
         };
+        if outcome.is_none() {
+            record.failed = Some(now);
+        }
         match outcome {
             Some(Outcome::Released { .. } | Outcome::Transferred) => record.ended = true,
             Some(Outcome::NotHeld) if !matches!(command, Command::Renew | Command::Extend) => {

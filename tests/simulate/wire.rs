@@ -59,7 +59,8 @@ impl Wire {
         };
         for (lease, outcome) in leases.into_iter().zip(&reply) {
             let mut store = self.environment.store.lock().unwrap();
-            store.answered(command, lease, outcome.ok());
+            let now = self.environment.now();
+            store.answered(command, lease, outcome.ok(), now);
         }
         let error = |failure| match failure {
             Failure::Refused => BackendError::refused(BackendErrorKind::Unavailable, "refused"),

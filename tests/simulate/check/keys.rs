@@ -98,8 +98,8 @@ impl Environment {
             let Some(running) = self.all_running_since(seen, manager) else {
                 continue;
             };
-            // A leave that failed is repeated after a pause.
-            let calm = seen.troubled[manager] + BACKSTOP;
+            // A leave that failed is repeated after a pause, which a suspend prolongs.
+            let calm = seen.troubled[manager].max(seen.resumed) + BACKSTOP;
             if now > since.max(running).max(calm) + slack {
                 let leases: Vec<u64> = own.map(|place| number(place.lease)).collect();
                 self.violate(Invariant::CleanUp, || {

@@ -37,13 +37,12 @@ impl Simulation {
                 }
             }
             environment.set_current(OUTSIDE, OUTSIDE);
-            // The engine does not know a runtime in which no actor ran.
-            let has_actors = |n| {
-                let mut actors = environment.plan.actors.iter();
-                actors.any(|actor| (actor.manager, actor.runtime) == (manager, n))
-            };
+            // The engine does not know a runtime in which no actor has acquired.
+            let known = environment.seen.lock().unwrap().runtimes.clone();
             let mut runtimes = runtimes.iter().enumerate();
-            if runtimes.all(|(n, runtime)| runtime.mode() == Mode::Ended || !has_actors(n)) {
+            if runtimes
+                .all(|(n, runtime)| runtime.mode() == Mode::Ended || !known.contains(&(manager, n)))
+            {
                 rescued.push(manager);
             }
         }

@@ -19,6 +19,7 @@ impl Environment {
     ) -> u64 {
         let now = self.now();
         let mut seen = self.seen.lock().unwrap();
+        seen.runtimes.insert((manager, runtime));
         let id = seen.id();
         for key in &acquire.keys {
             seen.hinted(manager, *key, now);
