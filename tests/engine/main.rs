@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod acquire;
-mod background_runtime;
 mod bounds;
 mod cancellation;
 #[cfg(feature = "conformance")]
@@ -14,12 +13,9 @@ mod load;
 mod no_wait;
 mod owners;
 mod quorum;
-mod runtime_guards;
-mod runtime_waiters;
 mod runtimes;
 mod schedules;
 mod several_keys;
-mod stopped_runtime;
 mod stress;
 #[path = "../support/mod.rs"]
 mod support;

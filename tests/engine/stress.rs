@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{Backend, LockGuard, LockKey, LockManager, Memory};
 
-use crate::stopped_runtime::current_thread;
 use crate::support::engine::MS;
+use crate::support::other_runtime::current_thread;
 use crate::support::simulated::Simulated;
 
 const KEYS: usize = 4;

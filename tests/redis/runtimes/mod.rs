@@ -2,4 +2,7 @@
 
 mod bare;
 mod blocked;
+#[path = "../../engine/runtimes/on_stores/mod.rs"]
+mod on_stores;
 mod stopped;
+mod stores;

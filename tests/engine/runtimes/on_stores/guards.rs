@@ -6,7 +6,7 @@ use std::thread;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::stopped_runtime::{LATE, LEASE, Other, POLL, current_thread, in_each_case, is_served};
+use super::stopped::{LATE, LEASE, Other, POLL, current_thread, in_each_case, is_served};
 use crate::support::engine::MS;
 use crate::support::other_runtime::park_until_ready;
 

@@ -6,9 +6,10 @@ use std::thread;
 use futures_util::poll;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
-use tower_lock::{LockManager, LockManagerBuilder, Memory};
+use tower_lock::{LockManager, Memory};
 
-use crate::stopped_runtime::{LATE, LEASE, current_thread, queued};
+use super::super::stores::{Store, stores};
+use super::stopped::{LATE, LEASE, built, current_thread, queued};
 use crate::support::engine::{MS, SECOND};
 use crate::support::other_runtime::park_until_ready;
 use crate::support::simulated::Simulated;
@@ -47,26 +48,26 @@ impl Drop for Background {
     }
 }
 
-fn built(builder: LockManagerBuilder) -> LockManager {
-    builder.watchdog_timeout(LEASE).build().unwrap()
-}
-
-/// Runs the test on both kinds of store concurrently. The first manager runs its background work on a
-/// separate thread. The second one represents another process.
+/// Runs the test on each store concurrently. The first manager runs its background work on a separate
+/// thread. The second one represents another process.
 fn on_each_store(test: impl Fn(&LockManager, &LockManager) + Sync) {
-    let (memory, wire) = (Memory::new(), Simulated::new(MS));
-    let stores = [
-        [memory.clone(), memory].map(LockManager::builder),
-        [wire.another_wire(), wire].map(LockManager::builder),
-    ];
     thread::scope(|scope| {
-        for [here, there] in stores {
+        for Store {
+            name,
+            processes,
+            kept,
+        } in stores()
+        {
+            let case = thread::Builder::new().name(format!("on {name}"));
             let test = &test;
-            scope.spawn(move || {
+            let spawned = case.spawn_scoped(scope, move || {
                 let background = Background::start();
+                let [here, there] = processes;
                 let here = built(here.runtime(background.handle.clone()));
                 test(&here, &built(there));
+                drop(kept);
             });
+            spawned.unwrap();
         }
     });
 }
@@ -190,7 +191,7 @@ fn acquire_outside_runtimes_is_served_in_time() {
             park_until_ready(SECOND, locks.acquire("k").wait(wait).into_future())
         };
         let guard = acquire(here, LEASE).unwrap();
-        assert!(acquire(here, 20 * MS).unwrap_err().is_busy());
+        assert!(acquire(here, LEASE / 4).unwrap_err().is_busy());
         thread::scope(|scope| {
             let waiter = scope.spawn(|| acquire(here, SECOND));
             thread::sleep(20 * MS);
@@ -198,7 +199,7 @@ fn acquire_outside_runtimes_is_served_in_time() {
             drop(waiter.join().unwrap().unwrap());
         });
         let theirs = current_thread().block_on(async { there.acquire("k").lease(SECOND).await });
-        assert!(acquire(here, 20 * MS).unwrap_err().is_busy());
+        assert!(acquire(here, LEASE / 4).unwrap_err().is_busy());
         let no_wait = here.acquire("k").no_wait().into_future();
         assert!(park_until_ready(SECOND, no_wait).unwrap_err().is_busy());
         assert!(park_until_ready(SECOND, here.is_locked("k")).unwrap());

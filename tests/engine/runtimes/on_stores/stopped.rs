@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use futures_util::poll;
 use tokio::time::{Instant, sleep};
-use tower_lock::{Acquire, AcquireFuture, LockManager, LockManagerBuilder, Memory};
+use tower_lock::{Acquire, AcquireFuture, LockManager, LockManagerBuilder};
 
+use super::super::stores::{Store, stores};
 use crate::support::engine::MS;
 pub(crate) use crate::support::other_runtime::{Fate, Other, current_thread};
-use crate::support::simulated::Simulated;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
 /// The poll interval of a waiter with jitter.
@@ -20,38 +20,31 @@ pub(crate) const LATE: Duration = Duration::from_millis(800);
 /// A duration longer than every bound in this file.
 pub(crate) const WAIT: Duration = Duration::from_secs(5);
 
-/// Returns two managers, as of two processes, on each kind of store.
-fn stores() -> [(&'static str, [LockManager; 2]); 2] {
-    let (memory, wire) = (Memory::new(), Simulated::new(MS));
-    let another = wire.another_wire();
-    [
-        (
-            "memory",
-            [memory.clone(), memory].map(|memory| built(LockManager::builder(memory))),
-        ),
-        (
-            "wire",
-            [wire, another].map(|wire| built(LockManager::builder(wire))),
-        ),
-    ]
-}
-
-fn built(builder: LockManagerBuilder) -> LockManager {
-    builder.watchdog_timeout(LEASE).build().unwrap()
-}
-
-/// Runs the test for each fate on both kinds of store concurrently. The thread name contains both.
+/// Runs the test for each fate on each store concurrently. The thread name contains both.
 pub(crate) fn in_each_case(test: impl Fn(Fate, &LockManager, &LockManager) + Sync) {
     thread::scope(|scope| {
         for fate in [Fate::Idles, Fate::Blocks, Fate::Ends, Fate::ThreadsEnd] {
-            for (store, [here, there]) in stores() {
-                let case = thread::Builder::new().name(format!("{fate:?} on {store}"));
+            for Store {
+                name,
+                processes,
+                kept,
+            } in stores()
+            {
+                let case = thread::Builder::new().name(format!("{fate:?} on {name}"));
                 let test = &test;
-                let spawned = case.spawn_scoped(scope, move || test(fate, &here, &there));
+                let spawned = case.spawn_scoped(scope, move || {
+                    let [here, there] = processes.map(built);
+                    test(fate, &here, &there);
+                    drop(kept);
+                });
                 spawned.unwrap();
             }
         }
     });
+}
+
+pub(crate) fn built(builder: LockManagerBuilder) -> LockManager {
+    builder.watchdog_timeout(LEASE).build().unwrap()
 }
 
 /// Asserts that the key is granted within the limit.

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::LockManager;
 
-use crate::stopped_runtime::{
+use super::stopped::{
     Fate, LATE, LEASE, Other, POLL, WAIT, current_thread, in_each_case, is_served, is_served_by,
     polled, queued,
 };
@@ -167,7 +167,10 @@ fn key_left_by_stopped_contender_is_free() {
         third.block_on(held.release()).unwrap();
         third.block_on(async {
             let once = timeout(LATE, here.acquire("k").no_wait()).await;
-            drop(once.expect("one attempt is made").expect("the key is free"));
+            let once = once.expect("one attempt is made").map(drop);
+            // The release may have transferred the key to the place of the ended runtime, which this one leaves now.
+            let may_be_left = matches!(fate, Fate::Ends | Fate::ThreadsEnd);
+            assert!(once.is_ok() || may_be_left && once.is_err_and(|error| error.is_busy()));
         });
         is_served(here, "k", POLL);
     });
