@@ -84,3 +84,63 @@ fn is_reply(command: &Cmd, reply: &Value) -> bool {
         (_, None) => true,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::{AsyncConnectionConfig, RedisConnectionInfo};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    /// Asks a server that sends this reply.
+    async fn asked(command: &Cmd, reply: &str) -> Result<(), CommandError> {
+        let (client, mut server) = duplex(1024);
+        let info = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let config = AsyncConnectionConfig::new();
+        let opened = MultiplexedConnection::new_with_config(&info, client, config).await;
+        let (connection, driver) = opened.expect("no handshake");
+        tokio::spawn(driver);
+        let serves = async {
+            server.read_u8().await.expect("a command");
+            server.write_all(reply.as_bytes()).await.expect("open");
+        };
+        tokio::join!(ask(&connection, command), serves).0
+    }
+
+    fn pushed(kind: &str, channel: &str) -> String {
+        let lengths = [kind, channel].map(str::len);
+        format!(
+            ">3\r\n${}\r\n{kind}\r\n${}\r\n{channel}\r\n:1\r\n",
+            lengths[0], lengths[1]
+        )
+    }
+
+    /// The client of `redis` takes the end of a subscription for the reply to the oldest command.
+    #[tokio::test]
+    async fn unrequested_end_is_no_reply_to_command() {
+        let ended = pushed("sunsubscribe", "k");
+        for kind in [PubSub::Plain, PubSub::Sharded] {
+            let others = [kind.subscribe("other"), kind.unsubscribe("other")];
+            let commands = others
+                .into_iter()
+                .chain([kind.subscribe("k"), redis::cmd("PING")]);
+            for command in commands {
+                let outcome = asked(&command, &ended).await;
+                let sent = String::from_utf8(command.get_packed_command());
+                assert!(matches!(outcome, Err(CommandError::Died(_))), "{sent:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn push_about_same_channel_is_reply() {
+        let kind = PubSub::Sharded;
+        for (command, reply) in [
+            (kind.subscribe("k"), pushed("ssubscribe", "k")),
+            (kind.unsubscribe("k"), pushed("sunsubscribe", "k")),
+            (redis::cmd("PING"), "+PONG\r\n".to_owned()),
+        ] {
+            assert!(asked(&command, &reply).await.is_ok(), "{reply}");
+        }
+    }
+}
