@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::rejection::RawPathParamsRejection;
-use axum::extract::{OriginalUri, Query, RawPathParams};
+use axum::extract::{OriginalUri, Query, RawPathParams, Request};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use axum::{Json, Router};
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde::Deserialize;
 use tower_lock::{
     Held, InvalidKey, KeyExtractor, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer,
@@ -24,6 +26,8 @@ pub(crate) enum By {
     Params,
     Header,
     Query,
+    /// By a value that a middleware reads from a header.
+    Extension,
     Function,
     /// With the body before the lock.
     PathAfterBody,
@@ -34,13 +38,14 @@ pub(crate) enum By {
     HeaderAndJson,
 }
 
-pub(crate) const ALL: [By; 11] = [
+pub(crate) const ALL: [By; 12] = [
     By::Path,
     By::Param,
     By::ParamAs,
     By::Params,
     By::Header,
     By::Query,
+    By::Extension,
     By::Function,
     By::PathAfterBody,
     By::HeaderAfterBody,
@@ -122,6 +127,7 @@ async fn show(
             Some(named("id", id.to_string().as_bytes()))
         }
         By::Query => Some(named("id", only_id(&query).as_bytes())),
+        By::Extension => Some(named("tenant", headers["x-id"].as_bytes())),
         _ => Some(named("x-id", headers["x-id"].as_bytes())),
     };
     let body = match by.reads_body_first() && due.is_some() {
@@ -178,6 +184,24 @@ async fn unlocked() -> StatusCode {
     panic!("the fallback runs unlocked")
 }
 
+#[derive(Clone)]
+struct Tenant(HeaderValue);
+
+impl LockTarget for Tenant {
+    fn lock_keys(&self) -> LockKeys {
+        named("tenant", self.0.as_bytes()).into()
+    }
+}
+
+/// Inserts the tenant, as a middleware that authenticates does.
+async fn authenticate(mut request: Request, next: Next) -> Response {
+    let Some(id) = request.headers().get("x-id").cloned() else {
+        return StatusCode::UNAUTHORIZED.into_response();
+    };
+    request.extensions_mut().insert(Tenant(id));
+    next.run(request).await
+}
+
 fn by_function(locks: LockManager) -> LockLayer<impl KeyExtractor> {
     LockLayer::by_fn(locks, |request| {
         if request.method == Method::DELETE {
@@ -201,6 +225,10 @@ fn locked(router: Router, by: By, locks: &LockManager) -> Router {
         By::Params => router.layer(LockLayer::by_path_params(locks, ["id"]).no_wait()),
         By::Header => router.layer(by_header(locks)),
         By::Query => router.layer(LockLayer::by_query(locks, "id").no_wait()),
+        By::Extension => {
+            let layer = LockLayer::by_extension::<Tenant>(locks).no_wait();
+            router.layer(layer).layer(from_fn(authenticate))
+        }
         By::Function => router.layer(by_function(locks).no_wait()),
         By::PathAfterBody => {
             let layer = LockLayer::by_path(locks).no_wait();
