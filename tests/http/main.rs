@@ -9,6 +9,8 @@ mod body_first_rules;
 mod by_hand;
 #[cfg(all(feature = "dashboard", feature = "tracing"))]
 mod dashboard;
+#[cfg(feature = "redis")]
+mod disconnects;
 mod extract;
 #[cfg(all(unix, feature = "redis"))]
 mod grpc;

@@ -1,6 +1,5 @@
 //! The scope of a request: which locks it keeps, and until when.
 
-mod disconnects;
 mod ends;
 mod errors;
 mod hold;
@@ -8,4 +7,4 @@ mod keep;
 mod loss;
 mod nesting;
 mod settings;
-mod support;
+pub(crate) mod support;

@@ -18,7 +18,7 @@ use crate::served::{Frames, Stream};
 
 /// The path parameter of all routes here.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Id(String);
+pub(crate) struct Id(String);
 
 impl LockTarget for Id {
     fn lock_keys(&self) -> LockKeys {
@@ -26,9 +26,9 @@ impl LockTarget for Id {
     }
 }
 
-pub(super) type LockedId = Locked<Path<Id>>;
+pub(crate) type LockedId = Locked<Path<Id>>;
 
-pub(super) fn key(id: &str) -> LockKey {
+pub(crate) fn key(id: &str) -> LockKey {
     LockKey::from_parts(["id", id])
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Router};
@@ -19,16 +19,25 @@ use http::request::Parts;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tower_lock::{LockManager, LockScopeLayer, Locked};
+use tower_lock::{Held, LockGuard, LockKey, LockLayer, LockManager, LockScopeLayer, Locked};
 
-use super::support::{LockedId, key};
+use crate::scope::support::{LockedId, key};
+use crate::served::path_key;
+use crate::support::engine::{
+    PATIENCE, SECOND, manager, no_subscription_is_left, nothing_is_left, within,
+};
+use crate::support::redis_server::RedisServer;
 
 const CLIENTS: usize = 1_000;
+/// Longer than the test.
+const WAIT: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(30);
 /// The number of clients at a time, which is no multiple of the number of keys.
 const ROUND: usize = 99;
 const KEYS: usize = 10;
 /// The key that the test holds.
 const HELD: &str = "held";
+const BODY: &str = "body";
 
 /// The point that a request has reached in the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +46,7 @@ enum Point {
     None,
     /// In the queue.
     Waits,
-    /// It holds its lock, and its body is incomplete.
+    /// Its body is incomplete. In a scope, it holds its lock.
     InRequestBody,
     InHandler,
     InBody,
@@ -140,7 +149,33 @@ async fn handler(
     _: HasLock,
     body: Bytes,
 ) -> Response {
-    assert_eq!(body, "body");
+    respond(trace, &body).await
+}
+
+/// Runs after the body was read, and under the lock.
+async fn handler_after_body(_: Held, Extension(trace): Extension<Trace>, body: Bytes) -> Response {
+    respond(trace, &body).await
+}
+
+/// Reports the body while the layer reads it. The request waits for its lock after that.
+async fn traced_body(request: Request, next: Next) -> Response {
+    let trace: Trace = request.extensions().get().cloned().unwrap();
+    trace.reach(Point::None);
+    let mut read = 0;
+    let request = request.map(|body| {
+        Body::from_stream(body.into_data_stream().inspect(move |frame| {
+            read += frame.as_ref().map_or(0, Bytes::len);
+            trace.reach(match read == BODY.len() {
+                true => Point::Waits,
+                false => Point::InRequestBody,
+            });
+        }))
+    });
+    next.run(request).await
+}
+
+async fn respond(trace: Trace, body: &[u8]) -> Response {
+    assert_eq!(body, BODY.as_bytes());
     trace.reach(Point::InHandler);
     if trace.last() == Point::InHandler {
         pending::<()>().await;
@@ -182,7 +217,7 @@ async fn client(address: SocketAddr, client: usize, requests: Requests) {
         _ => (client % KEYS).to_string(),
     };
     let head = format!("POST /{path} HTTP/1.1\r\nhost: a\r\nx-client: {client}\r\n");
-    let whole = head + "content-length: 4\r\n\r\nbody";
+    let whole = head + "content-length: 4\r\n\r\n" + BODY;
     let length = match last {
         // Connected, in the first line, and before the last byte of the head.
         Point::None => [0, 10, whole.len() - 5][client % 3],
@@ -202,16 +237,9 @@ async fn client(address: SocketAddr, client: usize, requests: Requests) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn disconnecting_clients_leave_no_key() {
-    let locks = LockManager::in_memory();
-    let guard = locks.acquire(key(HELD)).await.unwrap();
-    let requests = Requests::new();
-    let app = Router::new()
-        .route("/{id}", post(handler))
-        .layer(LockScopeLayer::new().wait(Duration::from_secs(60)))
-        .layer(from_fn_with_state(requests.clone(), traced))
-        .with_state(locks.clone());
+/// Sends all requests, and waits until each has ended at its last point. Then releases the key `HELD`.
+async fn all_disconnect(app: Router, requests: &Requests, guard: LockGuard) {
+    let app = app.layer(from_fn_with_state(requests.clone(), traced));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = tokio::spawn(async move { axum::serve(listener, app).await });
@@ -232,25 +260,50 @@ async fn disconnecting_clients_leave_no_key() {
     });
     let unseen: usize = expected.remove(&Point::None).unwrap();
     assert_eq!(unseen, CLIENTS.div_ceil(POINTS.len()));
-    let all_ended = async {
-        while requests.ended.lock().unwrap().values().sum::<usize>() < CLIENTS - unseen {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let all_ended = tokio::time::timeout(Duration::from_secs(60), all_ended).await;
+    let ended = || requests.ended.lock().unwrap().values().sum::<usize>();
+    within(PATIENCE, "all ended", || ended() >= CLIENTS - unseen).await;
     assert_eq!(*requests.ended.lock().unwrap(), expected);
-    assert!(all_ended.is_ok());
-
     drop(guard);
-    let idle = async {
-        while !locks.snapshot().is_idle() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let idle = tokio::time::timeout(Duration::from_secs(60), idle).await;
-    assert!(idle.is_ok(), "left: {:?}", locks.snapshot());
+    server.abort();
+}
+
+async fn is_free(locks: &LockManager, key: impl Fn(&str) -> LockKey) {
     for id in (0..KEYS).map(|id| id.to_string()).chain([HELD.to_owned()]) {
         assert!(!locks.is_locked(key(&id)).await.unwrap());
     }
-    server.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn disconnecting_clients_leave_no_key() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire(key(HELD)).await.unwrap();
+    let requests = Requests::new();
+    let app = Router::new()
+        .route("/{id}", post(handler))
+        .layer(LockScopeLayer::new().wait(WAIT))
+        .with_state(locks.clone());
+    all_disconnect(app, &requests, guard).await;
+    within(PATIENCE, "idle", || locks.snapshot().is_idle()).await;
+    is_free(&locks, key).await;
+}
+
+/// Another process holds the key, so the waiters are in the queue in Redis.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn disconnects_around_body_leave_no_queue() {
+    let redis = RedisServer::start();
+    let locks = manager(redis.url(), LEASE).await;
+    let there = manager(redis.url(), LEASE).await;
+    let held = path_key(&format!("/{HELD}"));
+    let guard = there.acquire(&held).await.unwrap();
+    let requests = Requests::new();
+    let layer = LockLayer::by_path(locks.clone()).wait(WAIT);
+    let app = Router::new()
+        .route("/{id}", post(handler_after_body))
+        .layer(layer.read_body_first(BODY.len(), WAIT))
+        .layer(from_fn(traced_body));
+    all_disconnect(app, &requests, guard).await;
+    // A place that no process left expires later.
+    nothing_is_left(&redis, &[&locks, &there], 3 * SECOND, "all disconnected").await;
+    is_free(&locks, |id| path_key(&format!("/{id}"))).await;
+    no_subscription_is_left(&redis).await;
 }
