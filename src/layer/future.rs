@@ -23,7 +23,6 @@ use super::prefer;
 use super::rejection::LockRejection;
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
-use super::timing::LockTiming;
 use super::unlocked::{self, Passed};
 use crate::AcquireFuture;
 
@@ -206,20 +205,12 @@ where
                             // The handler goes before its locks.
                             this.state.set(State::Done);
                             let options = this.options;
-                            let timing = locks.timing().filter(|_| options.server_timing);
                             let mut response = result
                                 .map(|response| finish(response, locks, request_info, options, cx));
                             if let Ok(response) = &mut response
                                 && passed == Some(Passed::Unavailable)
                             {
                                 unlocked::mark(response.headers_mut());
-                            }
-                            // A rejection has its own timing.
-                            if let Ok(response) = &mut response
-                                && let Some(timing) = timing
-                                && response.extensions().get::<LockTiming>().is_none()
-                            {
-                                timing.add_to(response, request_info);
                             }
                             return Poll::Ready(response);
                         }
@@ -261,6 +252,9 @@ where
         return answer;
     }
     prefer::confirm(response.headers_mut(), request_info.applied_wait);
+    if let Some(timing) = locks.timing().filter(|_| options.server_timing) {
+        timing.add_to(&mut response, request_info);
+    }
     if locks.are_unused() {
         return response.map(LockBody::unlocked);
     }

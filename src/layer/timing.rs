@@ -13,7 +13,8 @@ use crate::observe::{Outcome, Via};
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// How a request got its lock: an extension of the response, with
-/// [`LockLayer::server_timing`](crate::LockLayer::server_timing).
+/// [`LockLayer::server_timing`](crate::LockLayer::server_timing). Of nested layers, the extension is that of the inner
+/// one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockTiming {
@@ -53,7 +54,10 @@ impl LockTiming {
     }
 
     fn add<B>(self, description: &str, response: &mut Response<B>, request_info: RequestInfo) {
-        response.extensions_mut().insert(self);
+        // An inner layer may have set it.
+        if response.extensions().get::<Self>().is_none() {
+            response.extensions_mut().insert(self);
+        }
         // A gRPC client reads no such header.
         if request_info.form == Form::Grpc {
             return;

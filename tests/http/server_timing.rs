@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_lock::{
     ByPath, LockBody, LockKey, LockLayer, LockManager, LockRejection, LockTiming, LostReason, Via,
 };
@@ -80,6 +80,67 @@ async fn timing_of_handler_is_kept() {
     let headers = response.headers().get_all("server-timing");
     let headers: Vec<_> = headers.iter().collect();
     assert_eq!(headers, ["db;dur=5", "lock;dur=0;desc=backend"]);
+}
+
+/// Sends a request through a layer by path, around one by the header `x-id`.
+async fn through_nested_layers(locks: &LockManager) -> Response<LockBody<LockBody<String>>> {
+    let inner = LockLayer::by_header(locks.clone(), "x-id").wait(100 * MS);
+    let service = ServiceBuilder::new()
+        .layer(layer(locks).server_timing())
+        .layer(inner.server_timing())
+        .service(service_fn(handler));
+    let mut request = request();
+    request.headers_mut().insert("x-id", "7".parse().unwrap());
+    service.oneshot(request).await.unwrap()
+}
+
+/// Returns the values of the header, rounded down to milliseconds, and the extension.
+fn nested_timings<B>(response: &Response<B>) -> (Vec<String>, LockTiming) {
+    let values = response.headers().get_all("server-timing").iter();
+    let values = values.map(|value| {
+        let value = value.to_str().unwrap();
+        let (millis, description) = value
+            .strip_prefix("lock;dur=")
+            .and_then(|value| value.split_once(";desc="))
+            .expect(value);
+        format!("{} {description}", millis.parse::<f64>().unwrap().floor())
+    });
+    let timing = response.extensions().get().copied();
+    (values.collect(), timing.unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn nested_layers_add_one_value_each() {
+    let locks = LockManager::in_memory();
+    let response = through_nested_layers(&locks).await;
+    assert_eq!(nested_timings(&response).0, ["0 backend", "0 backend"]);
+    let guard = locks.acquire(key()).await.unwrap();
+    let outer_waits = locks.clone();
+    let waiting = tokio::spawn(async move { through_nested_layers(&outer_waits).await });
+    tokio::time::sleep(20 * MS).await;
+    drop(guard);
+    let response = waiting.await.unwrap();
+    let (values, timing) = nested_timings(&response);
+    assert_eq!(values, ["0 backend", "20 handoff"]);
+    assert_eq!(timing.via, Some(Via::Backend));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_of_inner_layer_keeps_outer_value() {
+    let locks = LockManager::in_memory();
+    let guard = locks
+        .acquire(LockKey::from_parts(["x-id", "7"]))
+        .await
+        .unwrap();
+    let response = through_nested_layers(&locks).await;
+    assert_eq!(response.status(), StatusCode::CONFLICT);
+    let (values, timing) = nested_timings(&response);
+    assert_eq!(values, ["100 busy", "0 backend"]);
+    assert_eq!(timing.via, None);
+    drop(guard);
+    let _guard = locks.acquire(key()).await.unwrap();
+    let response = through_nested_layers(&locks).await;
+    assert_eq!(nested_timings(&response).0, ["100 busy"]);
 }
 
 #[tokio::test(start_paused = true)]
