@@ -140,12 +140,14 @@ pub(crate) async fn trouble(
     end: Instant,
 ) -> (Process, Faults) {
     let mut faults = Faults::default();
+    // A short run has a fault of each kind as well.
+    let mut kills = process.number.is_multiple_of(2);
     loop {
         sleep(millis(&mut random, 500..3_000)).await;
         if Instant::now() >= end {
             return (process, faults);
         }
-        if random.bool() {
+        if kills {
             process.child.kill().await.unwrap();
             faults.kills += 1;
             sleep(millis(&mut random, 0..1_000)).await;
@@ -157,5 +159,6 @@ pub(crate) async fn trouble(
             process.signal("-CONT");
             faults.stops += 1;
         }
+        kills = random.bool();
     }
 }
