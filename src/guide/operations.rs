@@ -46,6 +46,10 @@
 //! built, so that `increase()` sees the first event. [`metrics`](crate::metrics) has the bounds of the histograms, without
 //! which the exporter for Prometheus renders summaries.
 //!
+//! An idle timeout of the exporter for Prometheus keeps the counters and gauges of this crate if it is a minute or
+//! longer. It removes histograms without samples, unless its mask is `COUNTER | GAUGE`: see
+//! [`metrics`](crate::metrics#idle-timeouts).
+//!
 //! The feature `tracing` reports these events to the program's subscriber, such as `tracing_subscriber::fmt().init()`.
 //! Without the feature, [`LockLayer::on_reject`](crate::LockLayer::on_reject) can log
 //! [`LockRejection::error`](crate::LockRejection::error) and its sources, which contain the cause.

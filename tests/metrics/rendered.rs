@@ -1,8 +1,10 @@
 //! What Prometheus scrapes.
 
 use std::path::Path;
+use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use metrics_util::MetricKindMask;
 use tower_lock::LockManager;
 use tower_lock::metrics::BUCKETS;
 
@@ -50,4 +52,46 @@ fn rendered_buckets_are_exact() {
     // `make ops` checks it.
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scrape.prom");
     std::fs::write(path, text).unwrap();
+}
+
+/// A timeout of zero removes each series that nothing has written since the last scrape.
+#[test]
+fn idle_timeout_keeps_counters_and_gauges() {
+    let builder = PrometheusBuilder::new();
+    let builder = builder.idle_timeout(MetricKindMask::ALL, Some(Duration::ZERO));
+    let recorder = builder.build_recorder();
+    let rendering = recorder.handle();
+    metrics::with_local_recorder(&recorder, || {
+        run(async {
+            let locks = LockManager::in_memory();
+            let guard = locks.acquire("k").await.unwrap();
+            let scrape = || {
+                locks.flush_metrics();
+                rendering.render()
+            };
+            scrape();
+            let idle = scrape();
+            for line in [
+                "tower_lock_held 1\n",
+                "tower_lock_waiting 0\n",
+                "tower_lock_waiting_limit 65536\n",
+                "tower_lock_lost_total{reason=\"expired\"} 0\n",
+                "tower_lock_grants_total{via=\"backend\"} 1\n",
+            ] {
+                assert!(idle.contains(line), "{line}{idle}");
+            }
+            assert!(!idle.contains("tower_lock_hold_seconds"), "{idle}");
+            drop(guard);
+            drop(locks.acquire("k").await.unwrap());
+            let later = scrape();
+            for line in [
+                "tower_lock_held 0\n",
+                "tower_lock_grants_total{via=\"backend\"} 2\n",
+                // A removed histogram begins again.
+                "tower_lock_hold_seconds_count 2\n",
+            ] {
+                assert!(later.contains(line), "{line}{later}");
+            }
+        });
+    });
 }

@@ -38,11 +38,18 @@
 //! all counts since then. Histograms are exact in the number of durations per bucket of [`BUCKETS`], and to 6 % in
 //! their sums.
 //!
+//! # Idle timeouts
+//!
+//! `PrometheusBuilder::idle_timeout` removes series that nothing writes. The counters and gauges of this crate are
+//! written every second and every 5 s, so a timeout of a minute keeps them. A histogram without samples is removed, and
+//! begins again at zero with the next sample. With `MetricKindMask::COUNTER | MetricKindMask::GAUGE`, the timeout keeps
+//! histograms too.
+//!
 //! # How many series there are
 //!
 //! Labels have fixed values, except `layer` and `server`. The number of series is therefore bounded if the servers keep
-//! their addresses: a recorder keeps the series of a server that has left. A histogram has 23 series: the 20
-//! [`BUCKETS`], `+Inf`, the sum and the number.
+//! their addresses: a recorder without an idle timeout keeps the series of a server that has left. A histogram has 23
+//! series: the 20 [`BUCKETS`], `+Inf`, the sum and the number.
 //!
 //! | for each | series | which |
 //! |---|---|---|

@@ -1,6 +1,10 @@
 //! Series that follow a count of their own.
+//!
+//! An exporter with an idle timeout removes a series that nothing writes for that time, and drops what its handle
+//! receives afterwards. Each report therefore writes counters and gauges, also without a change. A histogram cannot be
+//! written without a sample, so its handle is looked up for each report with samples.
 
-use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
+use metrics::{Counter, Gauge, Label, counter, gauge, histogram};
 
 use crate::observe::tally::Distribution;
 
@@ -20,10 +24,8 @@ impl CounterSeries {
 
     pub(super) fn follow(&mut self, total: u64) {
         let added = total.saturating_sub(self.reported);
-        if added > 0 {
-            self.counter.increment(added);
-            self.reported = total;
-        }
+        self.counter.increment(added);
+        self.reported += added;
     }
 
     pub(super) fn add(&mut self, added: u64) {
@@ -51,10 +53,8 @@ impl GaugeSeries {
     /// Sets the part of this manager.
     pub(super) fn follow(&mut self, value: usize) {
         let value = value as f64;
-        if value != self.reported {
-            self.gauge.increment(value - self.reported);
-            self.reported = value;
-        }
+        self.gauge.increment(value - self.reported);
+        self.reported = value;
     }
 }
 
@@ -66,14 +66,17 @@ impl Drop for GaugeSeries {
 
 /// A histogram that follows a distribution.
 pub(super) struct HistogramSeries {
-    histogram: Histogram,
+    name: &'static str,
+    labels: Vec<Label>,
     reported: Distribution,
 }
 
 impl HistogramSeries {
     pub(super) fn new(name: &'static str, labels: Vec<Label>) -> Self {
+        let _registered = histogram!(name, labels.clone());
         Self {
-            histogram: histogram!(name, labels),
+            name,
+            labels,
             reported: Distribution::default(),
         }
     }
@@ -84,10 +87,15 @@ impl HistogramSeries {
     }
 
     pub(super) fn record(&self, added: &Distribution) {
-        for (duration, count) in added.counted() {
+        let mut added = added.counted().peekable();
+        if added.peek().is_none() {
+            return;
+        }
+        let histogram = histogram!(self.name, self.labels.clone());
+        for (duration, count) in added {
             // A recorder stores each sample, so a number beyond this does not fit into memory.
             let count = usize::try_from(count).unwrap_or(usize::MAX);
-            self.histogram.record_many(duration.as_secs_f64(), count);
+            histogram.record_many(duration.as_secs_f64(), count);
         }
     }
 }
