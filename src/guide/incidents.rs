@@ -47,7 +47,7 @@
 //! | `TowerLockReleasesStuck` | released keys stay held in the backend until their leases expire | as for `TowerLockBackendDown` |
 //! | `TowerLockWaitSlow` | 1 % of the granted acquires wait for more than 1 s | compare holds: longer than before is a slow handler, as before a busy key. At least 5 acquires have waited |
 //! | `TowerLockBusyRatio` | more than 5 % of the acquires are rejected as busy | as for `TowerLockWaitSlow`. At least 5 rejections in 5 minutes |
-//! | `TowerLockQueueNearLimit` | the waiters use more than 80 % of their places | *Keys* by waiters: one key, or all |
+//! | `TowerLockQueueNearLimit` | the waiters of a manager use more than 80 % of its places | *Keys* by waiters: one key, or all |
 //! | `TowerLockHeldTooLong` | a lock has been held for more than 5 minutes | *Keys* by the longest hold; [`max_hold`](crate::LockLayer::max_hold) |
 //! | `TowerLockNotificationsBroken` | waiters find released locks by polling | if `notifications` is `DOWN`, as for `TowerLockNotificationsDown`. If it is `up`, something between the process and the server drops messages |
 //! | `TowerLockWatchdogLate` | the process paused, or its runtime was blocked | look for suspends, CPU limits and blocking handlers: [`runtimes`](super::runtimes) |

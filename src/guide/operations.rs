@@ -14,7 +14,8 @@
 //! | `tower_lock_hold_seconds{layer}` | histogram of keys, from the grant to the end of the last hold | its 99th percentile approaches the wait of the layer |
 //! | `tower_lock_lost_total{reason, layer}` | counter of keys, by [`LostReason`](crate::LostReason) | it increases with a reason other than `forced`: some work ran under a lost lock |
 //! | `tower_lock_held{layer}`, `tower_lock_waiting{layer}` | gauge of keys, of acquires | – |
-//! | `tower_lock_waiting_limit` | gauge | `tower_lock_waiting` is above 80 % of it |
+//! | `tower_lock_waiting_limit` | gauge, the sum over all managers of the process | – |
+//! | `tower_lock_waiting_ratio` | gauge, the part of its limit that a manager uses, the largest of all managers of the process | it is above 0.8 |
 //! | `tower_lock_unreleased` | gauge of leases whose release the backend has not confirmed | it stays above 0 for a minute |
 //! | `tower_lock_oldest_hold_seconds`, `tower_lock_oldest_wait_seconds` | gauge | the oldest hold is older than any request should be |
 //! | `tower_lock_renewals_total{outcome}`, `tower_lock_releases_total{outcome}` | counter of leases, by `ok`, `not_held`, `failed` | `failed` increases for some minutes |

@@ -160,9 +160,37 @@ fn gauges_show_present_holders_and_waiters() {
             assert_eq!(seen.gauge("tower_lock_held"), 3.0);
             assert_eq!(seen.gauge("tower_lock_waiting"), 1.0);
             assert_eq!(seen.gauge("tower_lock_waiting_limit"), 65_546.0);
+            assert_eq!(seen.gauge("tower_lock_waiting_ratio"), 1.0 / 65_536.0);
             assert_eq!(seen.gauge("tower_lock_oldest_hold_seconds"), 3.0);
             assert_eq!(seen.gauge("tower_lock_oldest_wait_seconds"), 1.0);
             drop((guards, elsewhere, waiting));
+        });
+    });
+}
+
+/// The sum over both managers is far from the sum of their limits.
+#[test]
+fn waiting_ratio_shows_fullest_manager() {
+    let recorder = Recorder::new();
+    recorder.run(|| {
+        run(async {
+            let empty = LockManager::in_memory();
+            let builder = LockManager::builder(Memory::new()).max_waiters(4);
+            let full = builder.build().unwrap();
+            let guard = full.acquire("k").await.unwrap();
+            let wait = || Box::pin(full.acquire("k").into_future());
+            let mut waiting = [wait(), wait(), wait()];
+            for it in &mut waiting {
+                assert!(poll!(it).is_pending());
+            }
+            full.flush_metrics();
+            empty.flush_metrics();
+            let ratio = || recorder.read().gauge("tower_lock_waiting_ratio");
+            assert_eq!(ratio(), 0.75);
+            drop(waiting);
+            full.flush_metrics();
+            assert_eq!(ratio(), 0.0);
+            drop(guard);
         });
     });
 }

@@ -131,11 +131,11 @@ fn series_are_as_many_as_documented() {
         })
     };
     let memory = series(&of(LockManager::in_memory));
-    assert_eq!(memory, [121, 121, 19]);
+    assert_eq!(memory, [121, 121, 20]);
     let commands = series(&of(|| {
         LockManager::builder(Faulty::default()).build().unwrap()
     }));
-    assert_eq!(commands, [121, 121, 19 + 25 + 27 * PER_HISTOGRAM]);
+    assert_eq!(commands, [121, 121, 20 + 25 + 27 * PER_HISTOGRAM]);
 }
 
 #[test]

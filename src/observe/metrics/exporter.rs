@@ -2,13 +2,12 @@
 
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use metrics::{Gauge, gauge, with_recorder};
 
 use super::families;
 use super::manager::{LayerSeries, ManagerSeries};
-use super::process::{Longest, ProcessSeries};
+use super::process::{Largest, ProcessSeries, Values};
 use crate::observe::tally::{Gauges, Name, Tally};
 
 /// The recorders for which a manager remembers what it has reported. A program mostly has one, and a test one for
@@ -90,26 +89,28 @@ struct Export {
     layers: [Option<LayerSeries>; Name::COUNT],
     manager: ManagerSeries,
     process: ProcessSeries,
-    longest: Longest,
-    oldest_hold: Gauge,
-    oldest_wait: Gauge,
-    watchdog_lag: Gauge,
+    largest: Largest,
+    /// The gauges of [`largest`](Self::largest).
+    gauges: [Gauge; 4],
 }
 
 impl Export {
     fn new(recorder: usize) -> Self {
         families::describe();
-        let mut export = Self {
+        let export = Self {
             recorder,
             layers: std::array::from_fn(|_| None),
             manager: ManagerSeries::new(),
             process: ProcessSeries::new(),
-            longest: Longest::new(recorder),
-            oldest_hold: gauge!(families::OLDEST_HOLD),
-            oldest_wait: gauge!(families::OLDEST_WAIT),
-            watchdog_lag: gauge!(families::WATCHDOG_LAG),
+            largest: Largest::new(recorder),
+            gauges: [
+                gauge!(families::OLDEST_HOLD),
+                gauge!(families::OLDEST_WAIT),
+                gauge!(families::WATCHDOG_LAG),
+                gauge!(families::WAITING_RATIO),
+            ],
         };
-        export.set_longest([Duration::ZERO; 3]);
+        export.set_largest(Values::default());
         export
     }
 
@@ -131,21 +132,25 @@ impl Export {
         self.process.follow(self.recorder, tally.sends_commands());
         if let Some(gauges) = gauges {
             self.manager.follow_gauges(gauges);
-            self.set_longest([gauges.oldest_hold, gauges.oldest_wait, gauges.watchdog_lag]);
+            self.set_largest([
+                gauges.oldest_hold.as_secs_f64(),
+                gauges.oldest_wait.as_secs_f64(),
+                gauges.watchdog_lag.as_secs_f64(),
+                gauges.waiting_ratio(),
+            ]);
         }
     }
 
-    fn set_longest(&mut self, own: [Duration; 3]) {
-        let longest = self.longest.among_managers(own);
-        let gauges = [&self.oldest_hold, &self.oldest_wait, &self.watchdog_lag];
-        for (gauge, longest) in gauges.into_iter().zip(longest) {
-            gauge.set(longest.as_secs_f64());
+    fn set_largest(&self, own: Values) {
+        let largest = self.largest.among_managers(own);
+        for (gauge, largest) in self.gauges.iter().zip(largest) {
+            gauge.set(largest);
         }
     }
 }
 
 impl Drop for Export {
     fn drop(&mut self) {
-        self.set_longest([Duration::ZERO; 3]);
+        self.set_largest(Values::default());
     }
 }

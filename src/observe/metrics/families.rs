@@ -9,6 +9,7 @@ pub(super) const HOLD: &str = "tower_lock_hold_seconds";
 pub(super) const HELD: &str = "tower_lock_held";
 pub(super) const WAITING: &str = "tower_lock_waiting";
 pub(super) const WAITING_LIMIT: &str = "tower_lock_waiting_limit";
+pub(super) const WAITING_RATIO: &str = "tower_lock_waiting_ratio";
 pub(super) const UNRELEASED: &str = "tower_lock_unreleased";
 pub(super) const OLDEST_HOLD: &str = "tower_lock_oldest_hold_seconds";
 pub(super) const OLDEST_WAIT: &str = "tower_lock_oldest_wait_seconds";
@@ -84,6 +85,11 @@ pub(super) fn describe() {
             WAITING_LIMIT,
             Unit::Count,
             "The most waiters that are admitted.",
+        ),
+        (
+            WAITING_RATIO,
+            Unit::Count,
+            "The part of its waiting limit that a manager uses, the largest of all managers.",
         ),
         (
             UNRELEASED,

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use metrics::{Gauge, Label, gauge};
 
@@ -123,8 +122,8 @@ impl ServerSeries {
     }
 }
 
-/// The durations of one manager in gauges that show the longest one of all managers.
-pub(super) struct Longest {
+/// The values of one manager in gauges that show the largest one of all managers.
+pub(super) struct Largest {
     id: u64,
     recorder: usize,
 }
@@ -132,12 +131,15 @@ pub(super) struct Longest {
 struct OfManager {
     id: u64,
     recorder: usize,
-    durations: [Duration; 3],
+    values: Values,
 }
 
-static LONGEST: Mutex<Vec<OfManager>> = Mutex::new(Vec::new());
+/// One for each of the gauges.
+pub(super) type Values = [f64; 4];
 
-impl Longest {
+static LARGEST: Mutex<Vec<OfManager>> = Mutex::new(Vec::new());
+
+impl Largest {
     pub(super) fn new(recorder: usize) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(0);
         Self {
@@ -146,23 +148,23 @@ impl Longest {
         }
     }
 
-    /// Replaces the durations of this manager, and returns the longest ones of all managers.
-    pub(super) fn among_managers(&self, own: [Duration; 3]) -> [Duration; 3] {
-        let mut all = LONGEST.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Replaces the values of this manager, and returns the largest ones of all managers.
+    pub(super) fn among_managers(&self, own: Values) -> Values {
+        let mut all = LARGEST.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|it| it.id != self.id);
-        if own != [Duration::ZERO; 3] {
+        if own != Values::default() {
             all.push(OfManager {
                 id: self.id,
                 recorder: self.recorder,
-                durations: own,
+                values: own,
             });
         }
-        let mut longest = own;
+        let mut largest = own;
         for it in all.iter().filter(|it| it.recorder == self.recorder) {
-            for (longest, duration) in longest.iter_mut().zip(it.durations) {
-                *longest = (*longest).max(duration);
+            for (largest, value) in largest.iter_mut().zip(it.values) {
+                *largest = largest.max(value);
             }
         }
-        longest
+        largest
     }
 }

@@ -17,3 +17,11 @@ pub(crate) struct Gauges {
     pub(crate) oldest_wait: Duration,
     pub(crate) watchdog_lag: Duration,
 }
+
+impl Gauges {
+    /// Returns the part of the waiting limit that is used.
+    pub(crate) fn waiting_ratio(&self) -> f64 {
+        let waiting: usize = self.waiting.iter().sum();
+        waiting as f64 / self.waiting_limit.max(1) as f64
+    }
+}
