@@ -71,7 +71,8 @@
 //! | `warn` | `requests run without their lock` | the backend is unavailable, and `on_unavailable` lets requests pass |
 //! | `info` | `request would be rejected` | a request under `observe_only` |
 //! | `info` | `primary changed` | the sentinels named another primary |
-//! | `warn`, then `debug` | `renewal failed`, with the fields `count`, `left_ms` and `cause` | leases were not renewed; the first one of an outage is a warning |
+//! | `warn`, then `debug` | `renewal failed`, with the fields `count`, `left_ms` and `cause` | leases were not renewed. A warning when an outage begins and every 10 s while it lasts |
+//! | `info` | `renewals succeed again` | the end of such an outage |
 //! | `debug` | `lock not acquired`, with the fields `lock.layer`, `lock.outcome`, `lock.wait_ms`, `lock.queue_position` and `cause` | one acquire failed |
 //! | `debug` | `lock granted`, with the fields `lock.layer`, `lock.via`, `lock.wait_ms` and `lock.token` | a key was granted, in the span of its acquire |
 //! | `debug` | `lock released`, with the fields `lock.layer` and `lock.hold_ms` | the last hold of a key was released |

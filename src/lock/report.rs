@@ -94,15 +94,18 @@ impl Engine {
         let replies = renewals.iter().zip(outcomes);
         let failed = replies.filter_map(|(renewal, reply)| Some((renewal, reply.as_ref().err()?)));
         let failed: Vec<_> = failed.collect();
-        let Some((_, cause)) = failed.first() else {
-            self.renewal_outage.succeeded();
+        let Some((renewal, cause)) = failed.first() else {
+            let leases = renewals.iter().map(|renewal| renewal.lease.number());
+            self.renewal_outage.succeeded(leases);
             return;
         };
+        let lease = renewal.lease.number();
         let now = Moment::now();
         let left = failed.iter().filter_map(|(renewal, _)| {
             let until = |grant: &Arc<Grant>| grant.valid_until().since(now);
             self.event(&renewal.key, |lane, _| lane.holder().map(until))
         });
-        self.renewal_outage.failed(failed.len(), left.min(), *cause);
+        self.renewal_outage
+            .failed(lease, failed.len(), left.min(), *cause);
     }
 }

@@ -40,6 +40,10 @@ impl Faulty {
         *self.renewals.lock().unwrap() = Some(fault);
     }
 
+    pub(crate) fn renewals_succeed(&self) {
+        *self.renewals.lock().unwrap() = None;
+    }
+
     pub(crate) fn releases_fail_by(&self, fault: Fault) {
         *self.releases.lock().unwrap() = Some(fault);
     }

@@ -196,7 +196,7 @@ fn grants_and_releases_are_logged() {
 }
 
 #[test]
-fn first_failed_renewal_of_outage_is_warning() {
+fn outage_of_renewals_warns_every_ten_seconds() {
     let log = logged(async {
         let backend = Faulty::default();
         let locks = LockManager::builder(backend.clone()).build().unwrap();
@@ -217,9 +217,27 @@ fn first_failed_renewal_of_outage_is_warning() {
         failed[0].contains("left_ms=") && failed[0].contains("refused"),
         "{log}"
     );
-    assert!(failed[1..].iter().all(|it| it.contains("DEBUG")), "{log}");
+    // The renewals fail for 20 s, until the lease of 30 s ends.
+    let warnings = failed.iter().filter(|it| it.contains("WARN")).count();
+    assert_eq!(warnings, 2, "{log}");
+    assert!(failed[1].contains("DEBUG"), "{log}");
     assert!(
         line(&log, "lock lost").contains("lock.lost_reason=\"expired\""),
         "{log}"
     );
+}
+
+#[test]
+fn end_of_outage_of_renewals_is_logged_once() {
+    let log = logged(async {
+        let backend = Faulty::default();
+        let locks = LockManager::builder(backend.clone()).build().unwrap();
+        let guard = locks.acquire("k").await.unwrap();
+        backend.renewals_fail_by(Fault::Refused);
+        tokio::time::sleep(15 * SECOND).await;
+        backend.renewals_succeed();
+        tokio::time::sleep(60 * SECOND).await;
+        assert!(guard.is_held());
+    });
+    assert!(line(&log, "renewals succeed again").contains("INFO"));
 }

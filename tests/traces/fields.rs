@@ -99,6 +99,7 @@ const ROWS: &[Row] = &[
     ),
     event("renewal failed", "WARN", RENEWAL),
     event("renewal failed", "DEBUG", RENEWAL),
+    event("renewals succeed again", "INFO", &[]),
     span(
         "EVALSHA",
         "TRACE",
@@ -150,9 +151,14 @@ async fn use_all(server: RedisServer, seen: Seen) {
     acquire().wait(100 * MS).await.unwrap_err();
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
 
-    // A renewal, and an outage until the holder is lost.
+    // A renewal, an outage, and another one until the holder is lost.
     let guard = acquire().await.unwrap();
     eventually("a renewal", || called(&seen).contains("renew")).await;
+    let is_logged = |message| seen.all().keys().any(|kind| kind.name == message);
+    server.stop_process();
+    eventually("a failure", || is_logged("renewal failed")).await;
+    server.continue_process();
+    eventually("a success", || is_logged("renewals succeed again")).await;
     server.stop_process();
     guard.lost().await;
     server.continue_process();
