@@ -1,0 +1,213 @@
+//! Transfers of released keys to waiters.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+use uuid::Uuid;
+
+use super::waiter::{ALIVE, Waiter, freed, passed_on, queue};
+use crate::backend::conformance::support::{LONG, MARGIN, busy, definite, hinted, inspected, only};
+use crate::backend::{
+    Backend, Contended, Hint, Hints, LeaseId, Release, Released, Renewal, Renewed, TransferTerms,
+};
+
+/// Checks that a release transfers the key to the first waiter, which confirms it for its full TTL.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn release_transfers_key_to_first_waiter<B: Backend>(one: &B, other: &B) {
+    let Some((holder, mut first, second)) = queue("queue-order", one, other).await else {
+        return;
+    };
+    let newcomer = Waiter::new(other, &holder.key).await;
+    while let Ok(Hint::Released) = hint_now(&mut first.hints).await {}
+    assert_eq!(holder.release().await, Released::Transferred);
+    let counter = first.granted().await;
+    // A store without notifications sends hints at intervals, too late for a confirmation.
+    hinted(&mut first.hints, "the transfer").await;
+    assert_eq!(newcomer.wait().await, Some(2));
+    let left = inspected(one, &first.key).await.ttl;
+    assert!(
+        left > LONG / 2,
+        "confirmed for {LONG:?}, and has {left:?} left"
+    );
+    passed_on(first.release().await);
+    assert!(second.granted().await > counter);
+    passed_on(second.release().await);
+    newcomer.granted().await;
+    freed(newcomer.release().await);
+}
+
+/// Checks that a transferred key can be acquired under the lease of the waiter only, that no other lease releases it,
+/// and that no other waiter is notified of the transfer.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn transferred_key_is_reserved_for_its_waiter<B: Backend>(one: &B, other: &B) {
+    let Some((holder, mut first, mut second)) = queue("queue-reserved", one, other).await else {
+        return;
+    };
+    let outcome = holder.release().await;
+    passed_on(outcome);
+    if outcome == Released::Transferred {
+        busy(one, &holder.key, LeaseId::new(Uuid::new_v4(), 1)).await;
+        busy(one, &holder.key, LeaseId::new(first.lease.manager(), 2)).await;
+        assert_eq!(second.wait().await, Some(1));
+        assert_eq!(second.release().await, Released::NotHeld);
+    }
+    first.granted().await;
+    hinted(&mut first.hints, "the transfer").await;
+    while let Ok(hint) = hint_now(&mut second.hints).await {
+        assert_eq!(hint, Hint::Released, "the hint of another waiter");
+    }
+    passed_on(first.release().await);
+    second.granted().await;
+    freed(second.release().await);
+}
+
+/// Checks that the hint of a transfer can be a grant.
+///
+/// Its counter is larger than that of the waiter's last attempt and smaller than that of the next grant. The lease
+/// lasts until it is renewed. A store that promises no such hint passes.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn transfer_under_larger_counter_is_grant<B: Backend>(one: &B, other: &B) {
+    let Some((holder, mut first, second)) = queue("queue-grant", one, other).await else {
+        return;
+    };
+    while let Ok(Hint::Released) = hint_now(&mut first.hints).await {}
+    let waiting = first.contend().await;
+    passed_on(holder.release().await);
+    if let Contended::Waiting {
+        transfers: Some(TransferTerms { counter, ttl }),
+        ..
+    } = waiting
+        && let Some(granted) = transfer(&mut first).await
+    {
+        assert!(granted > counter, "{granted} after {counter}");
+        let left = inspected(other, &first.key).await.ttl;
+        assert!(left <= ttl, "{left:?} left of {ttl:?}");
+        let renewal = [Renewal::new(first.key.clone(), first.lease, LONG)];
+        let renewed = only(other.renew(&renewal).await, "renew");
+        assert_eq!(renewed, Renewed::Renewed);
+        let left = inspected(other, &first.key).await.ttl;
+        assert!(left > LONG / 2, "renewed for {LONG:?}, has {left:?} left");
+        if let Contended::Waiting {
+            transfers: Some(terms),
+            ..
+        } = second.contend().await
+        {
+            assert!(terms.counter >= granted, "an earlier transfer");
+        }
+        passed_on(first.release().await);
+        assert!(second.granted().await > granted);
+        freed(second.release().await);
+        return;
+    }
+    first.granted().await;
+    passed_on(first.release().await);
+    second.granted().await;
+    freed(second.release().await);
+}
+
+/// Returns the counter of a transfer to this waiter, or `None` if no hint with a counter arrives in time.
+async fn transfer<B: Backend>(waiter: &mut Waiter<'_, B>) -> Option<u64> {
+    let deadline = Instant::now() + Duration::from_secs(1);
+    loop {
+        match timeout_at(deadline, waiter.hints.next()).await.ok()? {
+            Hint::Transferred { lease, counter } if lease == waiter.lease => return counter,
+            _ => {}
+        }
+    }
+}
+
+/// Checks that a waiter that leaves after the transfer releases the key to the next waiter.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn leave_after_transfer_passes_key_on<B: Backend>(one: &B, other: &B) {
+    let Some((holder, first, second)) = queue("queue-left", one, other).await else {
+        return;
+    };
+    passed_on(holder.release().await);
+    let outcome = first.leave().await;
+    passed_on(outcome);
+    assert_eq!(first.leave().await, Released::NotHeld);
+    let left = second.leave().await;
+    match outcome {
+        // It was next after the turn.
+        Released::LeftToOthers => assert_eq!(left, Released::NotHeld),
+        _ => freed(left),
+    }
+    let next = Waiter::new(other, &holder.key).await;
+    next.granted().await;
+    freed(next.release().await);
+}
+
+/// Checks that a transferred lease expires unless it is confirmed, and that the next waiter is served.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn unconfirmed_transfer_expires<B: Backend>(one: &B, other: &B) {
+    let Some((holder, _silent, second)) = queue("queue-unconfirmed", one, other).await else {
+        return;
+    };
+    passed_on(holder.release().await);
+    let deadline = Instant::now() + ALIVE + MARGIN;
+    while let Contended::Waiting { .. } = second.contend().await {
+        assert!(Instant::now() < deadline, "the transferred lease goes on");
+        sleep(Duration::from_millis(50)).await;
+    }
+    freed(second.release().await);
+}
+
+/// Checks that a forced release and an immediate one transfer the key, and that a release of several keys transfers
+/// each key.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn every_kind_of_release_transfers<B: Backend>(one: &B, other: &B) {
+    let Some((holder, first, second)) = queue("queue-force", one, other).await else {
+        return;
+    };
+    definite(other.force_release(&holder.key).await, "force_release");
+    first.granted().await;
+    let Some((holder, third, _left)) = queue("queue-batch", one, other).await else {
+        panic!("the other key has a queue");
+    };
+    let releases = [&first, &holder].map(|it| Release::new(it.key.clone(), it.lease));
+    for outcome in one.release(&releases).await {
+        passed_on(definite(outcome, "release"));
+    }
+    second.granted().await;
+    third.granted().await;
+    freed(second.leave().await);
+    passed_on(third.leave().await);
+    if one.immediate().is_none() {
+        return;
+    }
+    let Some((holder, first, _left)) = queue("queue-immediate", one, other).await else {
+        panic!("the other key has a queue");
+    };
+    let release = Release::new(holder.key.clone(), holder.lease);
+    let outcome = (one.immediate()).map(|it| it.release(&release, Instant::now()));
+    let outcome = outcome.expect("a store keeps its commands");
+    passed_on(definite(outcome, "immediate release"));
+    first.granted().await;
+}
+
+/// Returns a hint that has arrived.
+async fn hint_now(hints: &mut Hints) -> Result<Hint, ()> {
+    tokio::select! {
+        biased;
+        hint = hints.next() => Ok(hint),
+        () = std::future::ready(()) => Err(()),
+    }
+}
