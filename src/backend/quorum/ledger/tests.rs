@@ -1,0 +1,181 @@
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::*;
+
+impl Ledger {
+    pub(in crate::backend::quorum) fn len(&self) -> usize {
+        self.entries().leases.len()
+    }
+
+    fn sweep_at_next_open(&self) {
+        self.entries().sweep_at = 0;
+    }
+}
+
+#[test]
+fn earlier_reply_keeps_claim_of_repeated_attempt() {
+    let ledger = Ledger::new(2);
+    let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
+    let until = Instant::now() + Duration::from_secs(60);
+    ledger.open(&key, lease, until);
+    for node in 0..2 {
+        drop(ledger.claim(node, &key, lease).expect("not claimed"));
+    }
+    let (mut claims, out) = ledger.disown(&key, lease, None);
+    assert_eq!((claims.len(), out), (2, 0));
+    let slow = claims.pop().expect("two");
+    claims.pop().expect("two").out();
+    ledger.open(&key, lease, until);
+    slow.out();
+    for node in 0..2 {
+        ledger.claim(node, &key, lease).expect("not claimed").out();
+    }
+    let (claims, out) = ledger.disown(&key, lease, None);
+    assert_eq!((claims.len(), out), (0, 2));
+    assert!(ledger.is_out(&key, lease));
+}
+
+#[test]
+fn expired_lease_with_vote_in_flight_is_kept() {
+    let ledger = Ledger::new(1);
+    let (key, other) = (LockKey::new("k"), LockKey::new("other"));
+    let lease = LeaseId::new(Uuid::from_u128(1), 1);
+    let now = Instant::now();
+    ledger.open(&key, lease, now);
+    let vote = ledger.claim(0, &key, lease).expect("not claimed");
+    ledger.disown(&key, lease, None);
+    ledger.sweep_at_next_open();
+    ledger.open(&other, lease, now);
+    assert!(!ledger.is_out(&key, lease));
+    drop(vote);
+    ledger
+        .reclaim(0, &key, lease)
+        .expect("the lease must be released");
+    ledger.sweep_at_next_open();
+    ledger.open(&other, lease, now);
+    assert!(ledger.is_out(&key, lease));
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_takes_over_stalled_claims() {
+    let ledger = Ledger::new(1);
+    let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
+    let until = Instant::now() + Duration::from_secs(60);
+    ledger.open(&key, lease, until);
+    let vote = ledger.claim(0, &key, lease).expect("not claimed");
+    let release = || ledger.disown(&key, lease, None).0.pop();
+    assert!(release().is_none(), "the vote's sender releases it");
+    tokio::time::advance(STALLED).await;
+    let first = release().expect("taken over");
+    assert!(release().is_none(), "the release is in flight");
+    tokio::time::advance(STALLED).await;
+    let second = release().expect("taken over");
+    assert!(!first.is_owed(Instant::now()) && second.is_owed(Instant::now()));
+    // The reply to the first release says nothing about the second.
+    first.out();
+    assert!(!ledger.is_out(&key, lease));
+    second.out();
+    assert!(ledger.is_out(&key, lease));
+    vote.granted(until);
+    let third = ledger.reclaim(0, &key, lease);
+    third.expect("the lease of the late vote is released").out();
+    assert!(ledger.is_out(&key, lease));
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_vote_is_released_after_release_in_flight() {
+    let ledger = Ledger::new(1);
+    let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
+    let until = Instant::now() + Duration::from_secs(60);
+    ledger.open(&key, lease, until);
+    let vote = ledger.claim(0, &key, lease).expect("not claimed");
+    tokio::time::advance(STALLED).await;
+    let release = ledger.disown(&key, lease, None).0.pop();
+    vote.granted(until);
+    let another = ledger.reclaim(0, &key, lease).expect("granted later");
+    // The release may have overtaken the vote.
+    release.expect("taken over").out();
+    assert!(!ledger.is_out(&key, lease));
+    another.out();
+    assert!(ledger.is_out(&key, lease));
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_vote_of_repeated_attempt_is_kept() {
+    late_vote_is_kept(true).await;
+    late_vote_is_kept(false).await;
+}
+
+async fn late_vote_is_kept(release_first: bool) {
+    let ledger = Ledger::new(1);
+    let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
+    let until = Instant::now() + Duration::from_secs(60);
+    ledger.open(&key, lease, until);
+    let vote = ledger.claim(0, &key, lease).expect("not claimed");
+    tokio::time::advance(STALLED).await;
+    let release = ledger.disown(&key, lease, None).0.pop();
+    ledger.open(&key, lease, until);
+    // The replies may arrive in any order.
+    let release = release.expect("taken over");
+    if release_first {
+        release.out();
+        vote.granted(until);
+    } else {
+        vote.granted(until);
+        release.out();
+    }
+    assert!(ledger.reclaim(0, &key, lease).is_none(), "wanted again");
+    assert_eq!(ledger.disown(&key, lease, None).0.len(), 1, "still there");
+}
+
+#[test]
+fn sweep_keeps_unexpired_leases() {
+    let ledger = Ledger::new(1);
+    let lease = LeaseId::new(Uuid::from_u128(1), 1);
+    let now = Instant::now();
+    let until = now + Duration::from_secs(60);
+    for nth in 0..40 {
+        let key = LockKey::new(format!("k{nth}"));
+        ledger.open(&key, lease, until);
+    }
+    let key = LockKey::new("k0");
+    let claim = ledger.claim(0, &key, lease).expect("not claimed");
+    assert!(claim.is_owed(now) && !claim.is_owed(until));
+    drop(claim);
+    ledger.sweep_at_next_open();
+    ledger.open(&LockKey::new("other"), lease, now);
+    assert!(!ledger.is_out(&key, lease));
+    // The next sweep is due when as many entries were added.
+    assert_eq!(ledger.entries().sweep_at, 80);
+}
+
+#[test]
+fn prolonged_lease_is_owed_until_later_end() {
+    let ledger = Ledger::new(1);
+    let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
+    let (now, second) = (Instant::now(), Duration::from_secs(1));
+    ledger.open(&key, lease, now + 2 * second);
+    let claim = ledger.claim(0, &key, lease).expect("not claimed");
+    for (until, end) in [(3, 3), (1, 3)] {
+        ledger.prolong(&key, lease, now + until * second);
+        let end = now + end * second;
+        assert!(claim.is_owed(end - second) && !claim.is_owed(end));
+    }
+}
+
+#[test]
+fn command_without_effect_leaves_node_unchanged() {
+    let ledger = Ledger::new(1);
+    let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
+    let claim = || ledger.claim(0, &key, lease).expect("not claimed");
+    ledger.open(&key, lease, Instant::now() + Duration::from_secs(60));
+    claim().unchanged();
+    assert_eq!(ledger.disown(&key, lease, None).1, 1, "out");
+    ledger.open(&key, lease, Instant::now() + Duration::from_secs(60));
+    // The node may have granted the lease.
+    drop(claim());
+    claim().unchanged();
+    assert_eq!(ledger.disown(&key, lease, None).0.len(), 1, "still there");
+}
