@@ -14,41 +14,14 @@ use super::lane::Lane;
 use crate::LockKey;
 use crate::task::RuntimeId;
 
+mod parts;
 mod round;
 
+#[cfg(feature = "dashboard")]
+pub(super) use parts::{Part, Place};
 pub(super) use round::{DueRenewal, Round};
 
 pub(super) const SHARDS: usize = 64;
-
-/// The number of buckets that are read under one lock of a shard, so that a reader of all lanes delays no event.
-const PART: usize = 128;
-
-/// The place in a shard where a walk continues.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
-    shard: usize,
-    bucket: usize,
-    /// The number of moves of the shard when the walk was there.
-    moves: u64,
-}
-
-impl Place {
-    pub(super) fn start_of(shard: usize) -> Self {
-        Self {
-            shard,
-            bucket: 0,
-            moves: 0,
-        }
-    }
-}
-
-/// The result of reading a part of a shard.
-pub(super) enum Part {
-    /// The next part begins at this place, or there is none.
-    Read(Option<Place>),
-    /// The lanes of the shard have moved, so it must be read from its start.
-    Moved,
-}
 
 #[derive(Debug, Default)]
 struct Shard {
@@ -217,46 +190,6 @@ impl Lanes {
             }
         }
         all
-    }
-
-    /// Reads each lane into `state`, one part of a shard at a time. A lane that enters or leaves in between may be missed.
-    pub(super) fn fold<T: Clone>(
-        &self,
-        mut state: T,
-        mut look: impl FnMut(&mut T, &LockKey, &Lane),
-    ) -> T {
-        for shard in 0..SHARDS {
-            let before = state.clone();
-            let mut place = Some(Place::start_of(shard));
-            while let Some(at) = place {
-                place = match self.inspect_part(at, |key, lane| look(&mut state, key, lane)) {
-                    Part::Read(next) => next,
-                    Part::Moved => {
-                        state = before.clone();
-                        Some(Place::start_of(shard))
-                    }
-                };
-            }
-        }
-        state
-    }
-
-    /// Reads the lanes of the part of a shard that begins at `place`, unless the table has moved its lanes since the part
-    /// before.
-    pub(super) fn inspect_part(&self, place: Place, mut look: impl FnMut(&LockKey, &Lane)) -> Part {
-        let shard = lock(&self.shards[place.shard]);
-        let buckets = shard.lanes.num_buckets();
-        if place.bucket > 0 && place.moves != shard.moves {
-            return Part::Moved;
-        }
-        let end = buckets.min(place.bucket + PART);
-        let slots = (place.bucket..end).filter_map(|bucket| shard.lanes.get_bucket(bucket));
-        slots.for_each(|slot| look(&slot.key, &slot.lane));
-        Part::Read((end < buckets).then_some(Place {
-            bucket: end,
-            moves: shard.moves,
-            ..place
-        }))
     }
 
     /// Reads the lanes whose keys have this hash code.
