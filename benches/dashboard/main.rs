@@ -9,14 +9,14 @@
     clippy::print_stderr
 )]
 
-#[path = "../../tests/dashboard/browser/actions.rs"]
+#[path = "../../tests/browser/actions.rs"]
 #[allow(dead_code)]
 mod actions;
 mod cpu;
-#[path = "../../tests/dashboard/browser/driver.rs"]
+#[path = "../../tests/browser/driver.rs"]
 #[allow(dead_code)]
 mod driver;
-#[path = "../../tests/dashboard/browser/server.rs"]
+#[path = "../../tests/browser/server.rs"]
 #[allow(dead_code)]
 mod server;
 #[path = "../../tests/support/mod.rs"]

@@ -12,5 +12,5 @@ mod page;
 mod security;
 mod server;
 mod service;
-#[path = "../../support/mod.rs"]
+#[path = "../support/mod.rs"]
 mod support;
