@@ -5,19 +5,21 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use deadpool_redis::{Config, Runtime};
 use tokio::time::{sleep, timeout};
 use tower_lock::backend::redis::{Credentials, RedisBackendBuilder};
-use tower_lock::{ConnectError, ErrorKind, LockManager, RedisBackend};
+use tower_lock::{ConnectError, ErrorKind, RedisBackend};
 
 use crate::support::cluster::{Cluster, add_all_slots};
-use crate::support::engine::{MS, PATIENCE, SECOND, eventually, manager_on, subscribers};
+use crate::support::engine::{MS, PATIENCE, SECOND, eventually, manager_from, subscribers};
 use crate::support::errors::chain;
 use crate::support::process::version;
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 
+const LEASE: Duration = Duration::from_secs(30);
 const USER: &str = "locker";
 /// A host that no resolver knows.
 const NOWHERE: &str = "locks.invalid";
@@ -26,10 +28,6 @@ const NOWHERE: &str = "locks.invalid";
 fn at(url: impl Into<String>) -> RedisBackendBuilder {
     let builder = RedisBackend::builder(url).connect_timeout(PATIENCE);
     builder.response_timeout(PATIENCE)
-}
-
-async fn manager(builder: RedisBackendBuilder) -> LockManager {
-    manager_on(&builder.connect().await.unwrap())
 }
 
 /// A token service that counts its calls.
@@ -86,7 +84,7 @@ impl Tokens {
 
 /// A holder and a waiter survive a change of the password.
 async fn survives_rotation(server: &RedisServer, tokens: &Tokens, url: &str) {
-    let connect = || manager(tokens.give(at(url)));
+    let connect = || manager_from(tokens.give(at(url)), LEASE);
     let (here, there) = (connect().await, connect().await);
     let guard = here.acquire("a").await.unwrap();
     let waiting = tokio::spawn(there.acquire("a").wait_forever().into_future());
@@ -162,7 +160,7 @@ async fn rotated_password_opens_pooled_connection() {
     let tokens = Tokens::default();
     tokens.rotate(&server, "first");
     let builder = at(server.url()).min_replicas(NonZeroUsize::MIN, PATIENCE);
-    let locks = manager(tokens.give(builder)).await;
+    let locks = manager_from(tokens.give(builder), LEASE).await;
     locks.acquire("a").await.unwrap().release().await.unwrap();
 
     tokens.rotate(&server, "second");
@@ -188,7 +186,7 @@ async fn rotated_password_opens_pooled_connection() {
 async fn failing_provider_is_unavailable_with_backoff() {
     let server = RedisServer::start();
     let tokens = Tokens::required(&server);
-    let locks = manager(tokens.give(at(server.url()))).await;
+    let locks = manager_from(tokens.give(at(server.url())), LEASE).await;
     tokens.fail(true);
     server.cli(&["CLIENT", "KILL", "USER", USER]);
     let error = locks.acquire("a").wait(SECOND).await.unwrap_err();
@@ -225,7 +223,7 @@ async fn hanging_provider_meets_connect_timeout() {
 async fn rejected_credentials_are_asked_for_again() {
     let server = RedisServer::start();
     let tokens = Tokens::required(&server);
-    let locks = manager(tokens.give(at(server.url()))).await;
+    let locks = manager_from(tokens.give(at(server.url())), LEASE).await;
     *tokens.token.lock().unwrap() = "stale".to_owned();
     server.cli(&["CLIENT", "KILL", "USER", USER]);
     let error = locks.acquire("a").await.unwrap_err();
@@ -259,7 +257,7 @@ async fn address_map_leads_to_cluster_nodes() {
     }
     let url = proxies[0].url().replace("redis://", "redis+cluster://");
     if announced == NOWHERE {
-        let unmapped = manager(RedisBackend::builder(&url)).await;
+        let unmapped = manager_from(RedisBackend::builder(&url), LEASE).await;
         let error = unmapped.acquire("a").wait(SECOND).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
     }
@@ -269,8 +267,8 @@ async fn address_map_leads_to_cluster_nodes() {
         let proxy = ports.iter().find(|(node, _)| *node == port);
         ("127.0.0.1".to_owned(), proxy.unwrap().1)
     };
-    let locks = manager(at(&url).address_map(through.clone())).await;
-    let other = manager(at(&url).address_map(through)).await;
+    let locks = manager_from(at(&url).address_map(through.clone()), LEASE).await;
+    let other = manager_from(at(&url).address_map(through), LEASE).await;
     // Each node has some of the keys.
     for key in 0..12 {
         let key = format!("key {key}");
@@ -316,7 +314,7 @@ async fn address_map_leads_to_primary() {
         assert_eq!((host, reported), ("192.0.2.1", 6379));
         ("127.0.0.1".to_owned(), port)
     });
-    let locks = manager(mapped).await;
+    let locks = manager_from(mapped, LEASE).await;
     let guard = locks.acquire("a").await.unwrap();
     assert_eq!(server.cli(&["EXISTS", "lock:a"]), "1");
     // If the addresses differed, the primary would appear to have changed, and the link would end.

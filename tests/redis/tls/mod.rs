@@ -7,8 +7,8 @@ mod settings;
 
 use std::time::Duration;
 
+use tower_lock::ConnectError;
 use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
-use tower_lock::{ConnectError, LockManager};
 
 use crate::support::engine::PATIENCE;
 use crate::support::errors::chain;
@@ -26,12 +26,6 @@ fn at(url: impl Into<String>) -> RedisBackendBuilder {
 /// Creates a builder that trusts the server.
 fn builder(server: &TlsServer) -> RedisBackendBuilder {
     at(server.url()).ca_certificate(server.ca())
-}
-
-async fn manager(builder: RedisBackendBuilder) -> LockManager {
-    let backend = builder.connect().await.unwrap();
-    let builder = LockManager::builder(backend).watchdog_timeout(SHORT);
-    builder.build().unwrap()
 }
 
 /// Returns the causes of a rejected connect.

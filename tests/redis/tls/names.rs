@@ -4,8 +4,8 @@ use std::future::IntoFuture as _;
 
 use tokio::time::timeout;
 
-use super::{at, builder, manager, refusal, sentinel_of};
-use crate::support::engine::{PATIENCE, eventually, subscribers};
+use super::{SHORT, at, builder, refusal, sentinel_of};
+use crate::support::engine::{PATIENCE, eventually, manager_from, subscribers};
 use crate::support::tls::TlsServer;
 
 #[tokio::test]
@@ -28,7 +28,10 @@ async fn server_name_replaces_host_in_certificate() {
     let story = refusal(builder(&server)).await;
     assert!(story.contains("not valid for name"), "{story}");
     let named = || builder(&server).tls_server_name("locks.example");
-    let (here, there) = (manager(named()).await, manager(named()).await);
+    let (here, there) = (
+        manager_from(named(), SHORT).await,
+        manager_from(named(), SHORT).await,
+    );
     let guard = here.acquire("a").await.unwrap();
     let waiting = tokio::spawn(there.acquire("a").wait_forever().into_future());
     eventually("it subscribes", || subscribers(server.server(), "a") > 0).await;
@@ -48,7 +51,7 @@ async fn server_name_reaches_sentinel_and_primary() {
     let builder = || at(&url).ca_certificate(primary.ca());
     let story = refusal(builder()).await;
     assert!(story.contains("primary"), "{story}");
-    let locks = manager(builder().tls_server_name("localhost")).await;
+    let locks = manager_from(builder().tls_server_name("localhost"), SHORT).await;
     locks.acquire("a").await.unwrap().release().await.unwrap();
     let story = refusal(builder().tls_server_name("locks.example")).await;
     assert!(story.contains("no sentinel could be asked"), "{story}");
@@ -67,6 +70,6 @@ async fn server_name_reaches_cluster_nodes() {
     let url = server.url().replace("rediss://", "rediss+cluster://");
     let builder = || at(&url).ca_certificate(server.ca());
     refusal(builder()).await;
-    let locks = manager(builder().tls_server_name("locks.example")).await;
+    let locks = manager_from(builder().tls_server_name("locks.example"), SHORT).await;
     locks.acquire("a").await.unwrap().release().await.unwrap();
 }

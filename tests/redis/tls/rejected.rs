@@ -4,8 +4,8 @@ use tokio::time::timeout;
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::{ConnectError, ErrorKind, LockManager};
 
-use super::{at, builder, manager, refusal};
-use crate::support::engine::{PATIENCE, SECOND};
+use super::{SHORT, at, builder, refusal};
+use crate::support::engine::{PATIENCE, SECOND, manager_from};
 use crate::support::errors::chain;
 use crate::support::redis_server::RedisServer;
 use crate::support::tls::{Authority, TlsServer};
@@ -80,7 +80,7 @@ async fn plain_connect_to_tls_port_fails() {
 #[tokio::test]
 async fn invalid_certificate_is_reported_until_replaced() {
     let server = TlsServer::start();
-    let locks = manager(builder(&server)).await;
+    let locks = manager_from(builder(&server), SHORT).await;
     server.show(&Authority::new().issue());
     server.server().cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     let error = locks.acquire("a").await.unwrap_err();

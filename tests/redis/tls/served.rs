@@ -9,9 +9,11 @@ use tower_lock::backend::{AcquireRequest, Hints, LeaseId, Release, conformance};
 use tower_lock::{Backend as _, LockKey};
 use uuid::Uuid;
 
-use super::{SHORT, at, builder, manager, refusal, sentinel_of};
+use super::{SHORT, at, builder, refusal, sentinel_of};
 use crate::support::cluster::add_all_slots;
-use crate::support::engine::{PATIENCE, SECOND, eventually, nothing_is_left, subscribers};
+use crate::support::engine::{
+    PATIENCE, SECOND, eventually, manager_from, nothing_is_left, subscribers,
+};
 use crate::support::tls::{Authority, TlsServer};
 
 async fn keeps_the_contract(builder: impl Fn() -> RedisBackendBuilder) {
@@ -65,7 +67,7 @@ async fn cluster_over_tls_passes_conformance() {
 async fn sentinel_over_tls_finds_primary() {
     let primary = TlsServer::start();
     let (_sentinel, url) = sentinel_of(&primary);
-    let locks = manager(at(&url).ca_certificate(primary.ca())).await;
+    let locks = manager_from(at(&url).ca_certificate(primary.ca()), SHORT).await;
     let guard = locks.acquire("a").await.unwrap();
     assert_eq!(primary.server().cli(&["EXISTS", "lock:a"]), "1");
     guard.release().await.unwrap();
@@ -77,8 +79,8 @@ async fn sentinel_over_tls_finds_primary() {
 async fn locks_over_tls_use_no_plain_connection() {
     let server = TlsServer::start();
     let (here, there) = (
-        manager(builder(&server)).await,
-        manager(builder(&server)).await,
+        manager_from(builder(&server), SHORT).await,
+        manager_from(builder(&server), SHORT).await,
     );
     let guard = here.acquire("a").await.unwrap();
     let waiting = tokio::spawn(there.acquire("a").wait_forever().into_future());

@@ -14,7 +14,7 @@ use tower_lock::{ConnectError, ErrorKind, LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
 
 use crate::support::cluster::Cluster;
-use crate::support::engine::{FENCE, MS, Monitor, PATIENCE, eventually};
+use crate::support::engine::{FENCE, MS, Monitor, PATIENCE, eventually, manager_from};
 use crate::support::errors::chain;
 use crate::support::patience::wait_until;
 use crate::support::redis_server::RedisServer;
@@ -29,10 +29,6 @@ fn builder(url: impl Into<String>) -> RedisBackendBuilder {
     builder.response_timeout(PATIENCE).quarantine(PERIOD)
 }
 
-async fn manager(url: impl Into<String>) -> LockManager {
-    managing(builder(url).connect().await.unwrap())
-}
-
 fn managing(backend: RedisBackend) -> LockManager {
     let locks = LockManager::builder(backend).watchdog_timeout(PERIOD);
     locks.build().unwrap()
@@ -40,7 +36,7 @@ fn managing(backend: RedisBackend) -> LockManager {
 
 /// Returns a manager after the quarantine of the first start.
 async fn prepared(server: &RedisServer) -> LockManager {
-    let locks = manager(server.url()).await;
+    let locks = manager_from(builder(server.url()), PERIOD).await;
     drop(locks.acquire("first").wait(PATIENCE).await.unwrap());
     eventually("idle", || locks.snapshot().is_idle()).await;
     locks
@@ -63,7 +59,10 @@ fn pttl(server: &RedisServer, key: &str) -> i64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn quarantine_after_empty_restart_blocks_grants() {
     let mut server = RedisServer::start();
-    let (here, there) = (prepared(&server).await, manager(server.url()).await);
+    let (here, there) = (
+        prepared(&server).await,
+        manager_from(builder(server.url()), PERIOD).await,
+    );
     let guard = here.acquire("k").await.unwrap();
     let lost = Instant::now();
     server.restart_empty();
@@ -118,7 +117,10 @@ async fn eventually_noticed(locks: &LockManager, server: &RedisServer) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restart_from_older_snapshot_blocks_grants() {
     let mut server = RedisServer::start();
-    let (here, there) = (prepared(&server).await, manager(server.url()).await);
+    let (here, there) = (
+        prepared(&server).await,
+        manager_from(builder(server.url()), PERIOD).await,
+    );
     server.cli(&["SAVE"]);
     let guard = here.acquire("k").await.unwrap();
     let granted = Instant::now();
@@ -129,7 +131,7 @@ async fn restart_from_older_snapshot_blocks_grants() {
     guard.lost().await;
     let lost = granted.elapsed();
     assert!(lost < PERIOD * 3 / 4, "the holder lost it after {lost:?}");
-    is_in_quarantine(&manager(server.url()).await, "other").await;
+    is_in_quarantine(&manager_from(builder(server.url()), PERIOD).await, "other").await;
     let next = next.await.unwrap().unwrap();
     assert!(granted.elapsed() >= PERIOD, "{:?}", granted.elapsed());
     assert!(next.fencing_token() > guard.fencing_token());

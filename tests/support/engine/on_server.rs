@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
+use tower_lock::backend::redis::RedisBackendBuilder;
 use tower_lock::{LockManager, RedisBackend, Snapshot};
 
 use super::{MS, PATIENCE, SECOND, within};
@@ -18,7 +19,12 @@ pub(crate) const FENCE: &str = "lock:{fencing-token}%";
 
 /// A manager as in a separate process: with its own connections, queue and identity.
 pub(crate) async fn manager(url: impl Into<String>, lease: Duration) -> LockManager {
-    let backend = RedisBackend::builder(url).connect().await;
+    manager_from(RedisBackend::builder(url), lease).await
+}
+
+/// The same with settings of the backend.
+pub(crate) async fn manager_from(builder: RedisBackendBuilder, lease: Duration) -> LockManager {
+    let backend = builder.connect().await;
     LockManager::builder(backend.expect("the server is there"))
         .watchdog_timeout(lease)
         .max_waiters_per_key(20_000)
