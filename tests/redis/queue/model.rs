@@ -146,7 +146,7 @@ impl Model {
         matches!(&self.body, Body::Held { holder, .. } if holder == lease)
     }
 
-    fn strangers(&self) -> bool {
+    fn is_turn_due(&self) -> bool {
         match self.counted {
             Counted::All => self.others > 0,
             _ if self.foreign_queue => false,

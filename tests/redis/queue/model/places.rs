@@ -106,7 +106,7 @@ impl Model {
 
     /// Serves the first waiter of the free body. `own` is served without a transfer.
     pub(super) fn serve(&mut self, own: Option<&str>) -> Served {
-        let others = self.strangers();
+        let others = self.is_turn_due();
         let mut asleep = None;
         let places = self.queue.places.clone();
         for (ahead, place) in places.into_iter().take(32).enumerate() {
@@ -171,16 +171,16 @@ impl Model {
         if confirm { CONFIRM } else { POLLED }
     }
 
-    pub(super) fn free(&mut self, told: bool) -> i64 {
+    pub(super) fn free(&mut self, published: bool) -> i64 {
         self.passed_over = 0;
-        let outcome = self.freed(told);
+        let outcome = self.freed(published);
         outcome + 10 * self.passed_over
     }
 
     /// The body was deleted.
-    pub(super) fn freed(&mut self, told: bool) -> i64 {
+    pub(super) fn freed(&mut self, published: bool) -> i64 {
         self.dirty = true;
-        if !told && !self.foreign_queue {
+        if !published && !self.foreign_queue {
             match self.serve(None) {
                 Served::To(_) => return 2,
                 Served::Others => {
@@ -191,10 +191,10 @@ impl Model {
             }
         }
         self.published += 1;
-        if told && self.counted != Counted::All {
+        if published && self.counted != Counted::All {
             return 1;
         }
-        let turn = self.strangers() && self.begin_turn();
+        let turn = self.is_turn_due() && self.begin_turn();
         if turn { 3 } else { 1 }
     }
 }

@@ -95,13 +95,13 @@ impl Model {
         }
         self.body = Body::Free;
         self.dirty = true;
-        let told = !self.queue_exists();
-        let nobody = told && self.others == 0 && self.listening.is_empty();
-        if nobody {
+        let published = !self.queue_exists();
+        let is_unheard = published && self.others == 0 && self.listening.is_empty();
+        if is_unheard {
             self.published += 1;
             return Reply::Number(1);
         }
-        Reply::Number(self.free(told))
+        Reply::Number(self.free(published))
     }
 
     pub(crate) fn leave(&mut self, lease: &str) -> Reply {

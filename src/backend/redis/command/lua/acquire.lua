@@ -6,7 +6,7 @@
 -- array; otherwise the holder's PTTL, or -1 for a key without a TTL, which is no lock and never expires.
 --
 -- An own field means that the reply to an earlier call was lost. The lock is granted again and still
--- counted once. Before it releases a repeated grant, the caller must know of the first one. HEXISTS fails
+-- counted once. The caller must have seen the first grant before it releases a repeated one. HEXISTS fails
 -- on a foreign type, which stays untouched.
 local left = redis.call('pttl', KEYS[1])
 if left ~= -2 and redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
@@ -17,7 +17,7 @@ if not counter then
   return refused
 end
 local fresh = redis.call('hset', KEYS[1], ARGV[1], '1')
--- A body without a TTL would block its key for ever: if PEXPIRE is refused, the body is deleted.
+-- A body without a TTL would block its key forever: if PEXPIRE is rejected, the body is deleted.
 local armed = redis.pcall('pexpire', KEYS[1], ARGV[2])
 if armed ~= 1 then
   redis.call('del', KEYS[1])

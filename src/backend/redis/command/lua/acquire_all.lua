@@ -7,7 +7,7 @@
 --
 -- The grants have consecutive counters, in order. A list of counters would make the reply up to four times
 -- as long. One EXISTS over all bodies is enough if all are free, which is the usual case. The counter moves
--- once, by the number of possible grants, before any other write: with memory full, INCRBY is refused. Each
+-- once, by the number of possible grants, before any other write: with memory full, INCRBY is rejected. Each
 -- free lock then has that error, and the others have their PTTL. `others` has the replies other than -3.
 local others, count, free = nil, #KEYS - 1, #KEYS - 1
 if redis.call('exists', unpack(KEYS, 2)) ~= 0 then
@@ -32,7 +32,7 @@ for i = 1, count do
     local key = KEYS[i + 1]
     local answer = refused or redis.pcall('hset', key, ARGV[2 * i - 1], '1')
     if type(answer) ~= 'table' then
-      -- A body without a TTL would block its key for ever: if PEXPIRE is refused, it is deleted.
+      -- A body without a TTL would block its key forever: if PEXPIRE is rejected, it is deleted.
       answer = redis.pcall('pexpire', key, ARGV[2 * i])
       if answer ~= 1 then
         redis.call('del', key)

@@ -4,7 +4,7 @@
 -- KEYS[1] lock body, KEYS[2] queue, KEYS[3] fencing counter
 -- ARGV[1] lease id, ARGV[2] TTL in ms, ARGV[3] channel, ARGV[4] '!' for a waiter that listens, '?' for one that
 -- polls, ARGV[5] as `blind` in queue.lua, or 0
--- Reply: granted: as acquire.lua, or if waiters were passed over, {that, 0, their number}; confirmed: as a repeated
+-- Reply: granted: as acquire.lua, or if waiters were passed over, {the same, 0, their number}; confirmed: as a repeated
 -- grant, with the time since the transfer in ms; waiting: {time in ms until the next attempt can succeed, number of
 -- processes in the queue, time until the next attempt of a waiter that polls or 0, number of waiters that were
 -- passed over, or -1 minus it if the server rejected a message, then for a waiter whose messages can be grants: the
@@ -45,7 +45,7 @@ if not again then
     local fine, count = pcall(function()
       if queued == nil then
         queued = wait(queue, channel, lease, ARGV[4], now)
-        -- The turn was taken. A client that acquires again without a pause has to compete for the next one.
+        -- The turn was used. A client that acquires again without a pause has to compete for the next one.
         if redis.call('zscore', queue, '~!') then
           forget(queue, '~!')
         end
@@ -70,7 +70,7 @@ if not again then
   pcall(forget, queue, lease)
 end
 redis.call('hset', body, lease, '1')
--- A body without a TTL would block its key for ever: if PEXPIRE is refused, the body is deleted.
+-- A body without a TTL would block its key forever: if PEXPIRE is rejected, the body is deleted.
 local armed = redis.pcall('pexpire', body, ARGV[2])
 if armed ~= 1 then
   redis.call('del', body)

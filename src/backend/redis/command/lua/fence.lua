@@ -4,9 +4,10 @@
 -- missing after an empty restart, it starts at the clock. A replica that was promoted may lack the last
 -- grants. Its counter is then behind the clock by more than 1 ms, if the clocks agree and no two primaries
 -- grant concurrently. If the clock stops or steps back, the counter continues from its last value.
--- There is one counter for all locks: one per lock would leave a key per lock name for ever.
--- It moves before any other write: with memory full, too few replicas or a failed snapshot, Redis refuses INCRBY,
--- and the script has changed nothing. The result is then nil and the error. The counter stays below 2^53, which doubles hold exactly.
+-- There is one counter for all locks: one per lock would leave a key per lock name forever.
+-- It moves before any other write: with memory full, too few replicas or a failed snapshot, Redis rejects INCRBY,
+-- and the script has changed nothing. The result is then nil and the error. The counter stays below 2^53, up to which
+-- doubles are exact.
 -- Only numbers are compared: texts would cost as much as two commands, and an update to the microsecond as
 -- much as one.
 -- `count` new counters are taken at once. The first is returned, the last is stored. `count` should be a

@@ -2,7 +2,7 @@
 -- fenced lock, so that the tokens of both sides increase together.
 --
 -- There is one plain counter per lock, without a TTL. If it is lost, it restarts at 1. With memory full,
--- INCRBY is refused before any write, which fails the script. `count` new counters are taken at once, and the first
+-- INCRBY is rejected before any write, which fails the script. `count` new counters are taken at once, and the first
 -- is returned. It is at least 1, since lower numbers have other meanings in a reply.
 local function next_counter(key, count)
   local first = redis.call('incrby', key, count) - count + 1

@@ -2,7 +2,7 @@
 -- A process that started within the period may have lost grants, whichever data it loaded.
 --
 -- The fencing counter is never deleted. If it is missing, data was lost, or there never was any. The
--- quarantine is written before the counter: if the second write is refused, the next call detects the loss
+-- quarantine is written before the counter: if the second write is rejected, the next call detects the loss
 -- again. PTTL replaces EXISTS, and needs no further permission.
 local function quarantined(fence, quarantine, period)
   if redis.call('pttl', fence) == -2 then

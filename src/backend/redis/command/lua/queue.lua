@@ -7,11 +7,11 @@
 --   ~             the place of the clients that listen outside the queue: Redisson, older versions
 --   ~!            the end of their turn
 --   ~@            the time of their next turn, where the server cannot count them
--- Tickets are small, and deadlines are above 1e12, so all places come first. A key that is gone has the effect
--- of an empty queue, hence every write of a new key also sets its TTL.
+-- Tickets are small, and deadlines are above 1e12, so all places come first. A key that does not exist has the effect
+-- of an empty queue, so every write of a new key also sets its TTL.
 --
 -- The message of a transfer is '<lease id> <counter>', or '<lease id>' without a counter. A message with a counter
--- is a grant if the transfer came after the last `contend` of the process that was answered. The process compares
+-- is a grant if the transfer came after the last `contend` of the process that received a reply. The process compares
 -- the counter with this reply, which contains a number that exactly the later counters exceed. The lease then
 -- lasts for CONFIRM from the transfer on, and so from the moment before that `contend` was sent.
 --
@@ -32,9 +32,9 @@
 -- after POLL. TURN: the time in which clients outside the queue can acquire a free lock. PAUSE: the time between
 -- two of their turns where they cannot be counted.
 local CONFIRM, POLLED, ALIVE, STEP, POLL, TURN, PAUSE = 1500, 300, 3000, 3, 100, 10, 500
--- The number of waiters that `transfer` has forgotten because their deadlines had passed.
+-- The number of waiters that `transfer` has removed because their deadlines had passed.
 local passed_over = 0
--- 4 after the server rejected a message, otherwise 0: what the outcome of a release has in addition.
+-- 4 after the server rejected a message, otherwise 0. It is added to the outcome of a release.
 local unpublished = 0
 -- The error with which the server rejected a place in the queue, or nil.
 local refused
@@ -59,7 +59,7 @@ local function is_ahead(mark, now, span)
 end
 -- Returns true if clients outside the queue are due a turn. `outside`: whether they listen, if the caller has
 -- counted them.
-local function strangers(queue, channel, now, outside)
+local function is_turn_due(queue, channel, now, outside)
   if blind then
     local due = redis.pcall('zscore', queue, '~@')
     return not due or type(due) ~= 'table' and not is_ahead(tonumber(due), now, PAUSE)
@@ -69,13 +69,13 @@ local function strangers(queue, channel, now, outside)
   end
   return outside
 end
--- Lets a queue without places expire with its marks.
+-- Sets the TTL of a queue without places to that of its marks.
 local function settle(queue, places)
   if (places or redis.call('zcount', queue, '-inf', '1e12')) == 0 then
     redis.call('pexpire', queue, blind and PAUSE or TURN)
   end
 end
--- Begins the turn of the clients outside the queue. Returns false if the server refuses. The read comes first: if it
+-- Begins the turn of the clients outside the queue. Returns false if the server rejects it. The read comes first: if it
 -- is denied, there is no mark without a TTL.
 local function begin_turn(queue, now)
   local places = redis.call('zcount', queue, '-inf', '1e12')
@@ -103,7 +103,7 @@ end
 local function pace(ahead)
   return math.min(STEP * (ahead + 1), POLL)
 end
--- Takes the result of a message.
+-- Records the result of a message.
 local function sent(receivers)
   if type(receivers) == 'table' then
     unpublished = 4
@@ -113,7 +113,7 @@ local function forget(queue, lease)
   redis.call('zrem', queue, lease, '!' .. lease, '?' .. lease)
   settle(queue)
 end
--- Gives a new member the last place, with these scores and members besides. Returns false if the server refuses,
+-- Gives a new member the last place, with these scores and members besides. Returns false if the server rejects it,
 -- as with full memory.
 local function enter(queue, member, ...)
   local last = redis.call('zrevrangebyscore', queue, '1e12', '-inf', 'withscores', 'limit', 0, 1)[2]
@@ -132,8 +132,8 @@ end
 local function kind_of(channel, lease, kind)
   return kind == '!' and (blind == '2' or is_heard(own_channel(channel, lease))) and '!' or '?'
 end
--- Enters a lease, or refreshes its deadline. `kind` is '!' for a waiter that says it listens. Returns the time in ms
--- until the next attempt of a waiter that polls, 0 for one that listens, or false if the server refuses.
+-- Enters a lease, or refreshes its deadline. `kind` is '!' for a waiter that reports a subscription. Returns the time
+-- in ms until the next attempt of a waiter that polls, 0 for one that listens, or false if the server rejects it.
 local function wait(queue, channel, lease, kind, now)
   kind = kind_of(channel, lease, kind)
   local ticket = redis.call('zscore', queue, lease)
@@ -149,8 +149,8 @@ local function wait(queue, channel, lease, kind, now)
   redis.call('pexpire', queue, 2 * ALIVE)
   return again
 end
--- Removes a waiter from the queue, and gives it the free body. Returns the lease, or false if the server refuses.
--- With a channel, then notifies the waiter. The message can be a grant, so it is the last step.
+-- Removes a waiter from the queue, and transfers the free body to it. Returns the lease, or false if the server rejects
+-- it. With a channel, then notifies the waiter. The message can be a grant, so it is the last step.
 local function give(body, queue, lease, ttl, others, channel)
   if others and not redis.call('zscore', queue, '~') then
     enter(queue, '~')
@@ -167,19 +167,19 @@ local function give(body, queue, lease, ttl, others, channel)
   end
   return lease
 end
--- Gives the free body to the first waiter. Returns its lease, or '~' when the turn of the clients outside the
+-- Transfers the free body to the first waiter. Returns its lease, or '~' when the turn of the clients outside the
 -- queue began, or false without a waiter. Returns `own` without a transfer when that lease is next.
 --
 -- A waiter that no message reaches keeps its place: its process may be about to subscribe again. A waiter whose
--- deadline has passed is forgotten. A place is removed before the body is written: if that is denied, nothing is
--- transferred. Only the first 32 places are looked at, since other clients have to wait for the script.
+-- deadline has passed is removed. A place is removed before the body is written: if that is denied, nothing is
+-- transferred. Only the first 32 places are checked, since other clients have to wait for the script.
 --
 -- A waiter that polls keeps its place while it sleeps, since the lock would be idle until its next attempt. It
 -- sleeps if its next attempt is further away than from an attempt at its present place. So a waiter sleeps only
 -- after places before its own became free. The first one that polls is served by the first release after its next
 -- attempt, which comes within POLL. If all waiters sleep, the first one is served.
 local function transfer(body, queue, channel, now, own, outside)
-  local others = strangers(queue, channel, now, outside)
+  local others = is_turn_due(queue, channel, now, outside)
   local asleep
   for index, lease in ipairs(redis.call('zrange', queue, 0, 31)) do
     if lease == '~' then
@@ -214,15 +214,15 @@ local function transfer(body, queue, channel, now, own, outside)
   end
   return asleep and give(body, queue, asleep, POLLED, others)
 end
--- Serves the queue after the body was deleted. `told`: there is no queue, and the release was published, with this
+-- Serves the queue after the body was deleted. `published`: there is no queue, and the release was published, with this
 -- result. Returns 2 if the body was transferred, 3 in a turn of the clients outside the queue, otherwise 1; plus 4
--- if the server rejected a message, and 10 for each waiter that was passed over. `outside` as in `strangers`. It raises
--- no error, because the body is gone: without a permission to read, it only publishes.
-local function free(body, queue, channel, told, outside)
+-- if the server rejected a message, and 10 for each waiter that was passed over. `outside` as in `is_turn_due`. It
+-- raises no error, because the body is deleted: without a permission to read, it only publishes.
+local function free(body, queue, channel, published, outside)
   local _, now = pcall(clock)
   passed_over, unpublished = 0, 0
-  if told then
-    sent(told)
+  if published then
+    sent(published)
     if blind then
       return 1 + unpublished
     end
@@ -237,7 +237,7 @@ local function free(body, queue, channel, told, outside)
       return 3 + unpublished + 10 * passed_over
     end
   end
-  local fine, turn = pcall(strangers, queue, channel, now, outside)
+  local fine, turn = pcall(is_turn_due, queue, channel, now, outside)
   if fine and turn then
     fine, turn = pcall(begin_turn, queue, now)
   end

@@ -23,11 +23,11 @@ if count == 1 and not alone then
   elseif queued then
     wanted = { 'queue' }
   else
-    local told = publish(PUBLISH, ARGV[2], '0')
-    if told == 0 then
+    local published = publish(PUBLISH, ARGV[2], '0')
+    if published == 0 then
       return 1
     end
-    wanted = { told }
+    wanted = { published }
   end
 else
   local queued = not alone and redis.pcall('exists', unpack(KEYS, count + 1, 2 * count)) ~= 0
@@ -40,11 +40,11 @@ else
       wanted = wanted or {}
       wanted[i] = 'queue'
     else
-      local told = publish(PUBLISH, ARGV[2 * i], '0')
-      if told ~= 0 and not alone then
+      local published = publish(PUBLISH, ARGV[2 * i], '0')
+      if published ~= 0 and not alone then
         wanted = wanted or {}
-        wanted[i] = told
-      elseif type(told) == 'table' then
+        wanted[i] = published
+      elseif type(published) == 'table' then
         others = others or {}
         others[i] = 5
       end

@@ -5,7 +5,7 @@
 -- cost the server as much as a command.
 --
 -- It touches only an existing own field, so it creates no lock. It only extends, so a late renewal shortens
--- no lease. With memory full, none of its commands is refused.
+-- no lease. With memory full, none of its commands is rejected.
 local answers = {}
 for i = 1, #KEYS do
   local held = redis.pcall('hexists', KEYS[i], ARGV[2 * i - 1])

@@ -7,7 +7,7 @@
 --
 -- A missing counter may have been lost with the data. A proposal does not recreate it, only a confirmation
 -- by the majority. Until then, this node reports that it has none. The counter moves before the lock is
--- written: with memory full, SET is refused and nothing has changed.
+-- written: with memory full, SET is rejected and nothing has changed.
 local left = redis.call('pttl', KEYS[1])
 if left ~= -2 and redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return left
@@ -22,7 +22,7 @@ if last or ARGV[4] == '1' then
   redis.call('set', KEYS[2], counter)
 end
 redis.call('hset', KEYS[1], ARGV[1], '1')
--- A body without a TTL would block its key for ever: if PEXPIRE is refused, the body is deleted.
+-- A body without a TTL would block its key forever: if PEXPIRE is rejected, the body is deleted.
 local armed = redis.pcall('pexpire', KEYS[1], ARGV[2])
 if armed ~= 1 then
   redis.call('del', KEYS[1])
