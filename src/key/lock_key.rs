@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_keys_and_parts_are_refused_by_name() {
+    fn empty_keys_and_parts_are_rejected_by_name() {
         assert_eq!(LockKey::new("").validate(), Err(InvalidKey::Empty));
         assert_eq!(
             LockKey::from_parts(["account", ""]).validate(),

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_and_too_long_lists_are_refused_by_name() {
+    fn empty_and_too_long_lists_are_rejected_by_name() {
         assert_eq!(
             LockKeys::from(Vec::<LockKey>::new()).validate(),
             Err(InvalidKey::NoKeys)

@@ -100,7 +100,7 @@ mod tests {
 
     /// The test cases 2 and 6 of RFC 4231.
     #[test]
-    fn hash_is_that_of_rfc_4231() {
+    fn hash_matches_rfc_4231() {
         let long = [0xaa; 131];
         for (secret, text, digits) in [
             (

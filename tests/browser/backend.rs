@@ -27,7 +27,7 @@ async fn look_up(browser: &Browser, key: &str, shown: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_show_that_backend_is_unavailable() {
+async fn keys_show_unavailable_backend() {
     let mut redis = RedisServer::start();
     let here = manager(redis.url(), LEASE).await;
     let there = manager(redis.url(), LEASE).await;

@@ -53,11 +53,11 @@ pub(crate) fn main() -> bool {
         }
     }
     for guard in guards {
-        let told = runtime.block_on(async { timeout(50 * MS, guard.lost()).await.is_ok() });
+        let reported = runtime.block_on(async { timeout(50 * MS, guard.lost()).await.is_ok() });
         let refused = runtime
             .block_on(guard.release())
             .is_err_and(|error| error.is_lost());
-        println!("told {told} {refused}");
+        println!("reported {reported} {refused}");
     }
     println!("done");
     // The process stays until it is killed.

@@ -37,8 +37,8 @@ impl Runs {
         recoveries.sort_unstable();
         let overlap = longest(|run| run.longest_overlap).unwrap_or_default();
         let (late, net) = (
-            longest(|run| run.told_late.0).unwrap_or_default(),
-            longest(|run| run.told_late.1).unwrap_or_default(),
+            longest(|run| run.reported_late.0).unwrap_or_default(),
+            longest(|run| run.reported_late.1).unwrap_or_default(),
         );
         [
             row.name.to_owned(),

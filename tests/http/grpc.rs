@@ -168,7 +168,7 @@ async fn account_is_free(redis: &RedisServer) {
 }
 
 #[tokio::test]
-async fn grpc_clients_that_end_in_flight_leave_no_key() {
+async fn grpc_clients_ending_in_flight_leave_no_key() {
     let redis = RedisServer::start();
     let (_bank, address) = launch(&redis).await;
     for round in 0..10 {

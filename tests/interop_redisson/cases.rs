@@ -112,11 +112,11 @@ pub(crate) async fn wake_ups(sides: &mut Sides) {
         sides.listened_to(name, sides.own_subscriptions()).await;
         // The waiter attempts again after it has subscribed.
         sleep(5 * MS).await;
-        let told = Instant::now();
+        let released = Instant::now();
         let unlock = java.send("a", "unlock", name, &[]);
         let (guard, woken) = waiting.await.expect("no panic");
         if round >= WARM_UP {
-            rust_woken.add(after(woken, told));
+            rust_woken.add(after(woken, released));
         }
         unlock.value().await;
 
@@ -124,12 +124,12 @@ pub(crate) async fn wake_ups(sides: &mut Sides) {
         let waiting = java.send("b", "tryLock", name, &[&30_000, &NO_LEASE]);
         sides.listened_to(name, listeners + 1).await;
         sleep(5 * MS).await;
-        let told = Instant::now();
+        let released = Instant::now();
         drop(guard);
         let (locked, woken) = waiting.timed().await;
         assert_eq!(locked, "true");
         if round >= WARM_UP {
-            java_woken.add(after(woken, told));
+            java_woken.add(after(woken, released));
         }
         java.call("b", "unlock", name, &[]).await;
     }
@@ -140,8 +140,8 @@ pub(crate) async fn wake_ups(sides: &mut Sides) {
     }
 }
 
-fn after(woken: Instant, told: Instant) -> Duration {
-    let latency = woken.checked_duration_since(told);
+fn after(woken: Instant, released: Instant) -> Duration {
+    let latency = woken.checked_duration_since(released);
     latency.expect("no grant before the release")
 }
 
@@ -217,7 +217,7 @@ pub(crate) async fn views(sides: &mut Sides) {
     let mut counts = Vec::new();
     for (command, count) in [("lock", 1), ("lock", 2), ("unlock", 1)] {
         java.call("a", command, name, &[]).await;
-        let holder = locks.inspect(name).await.expect("an answer");
+        let holder = locks.inspect(name).await.expect("a reply");
         let holder = holder.expect("Java has it");
         assert_eq!(holder.hold_count, count, "after {command}");
         let (uuid, thread) = holder.owner.split_once(':').expect("uuid:thread");
@@ -226,7 +226,7 @@ pub(crate) async fn views(sides: &mut Sides) {
         counts.push(count.to_string());
     }
     java.call("a", "unlock", name, &[]).await;
-    assert!(!locks.is_locked(name).await.expect("an answer"));
+    assert!(!locks.is_locked(name).await.expect("a reply"));
     let result = format!("hold counts {} seen by `inspect`", counts.join(", "));
     sides.row("nested holds", JAVA_RUST, result);
 
@@ -265,9 +265,9 @@ pub(crate) async fn by_force(sides: &mut Sides) {
     assert_eq!(java.call("a", "forceUnlock", name, &[]).await, "true");
     let start = Instant::now();
     // The next renewal is due after a third of the lease.
-    let told = tokio::time::timeout(LEASE / 3 + 500 * MS, guard.lost()).await;
+    let lost = tokio::time::timeout(LEASE / 3 + 500 * MS, guard.lost()).await;
     assert!(
-        told.is_ok() && !guard.is_held(),
+        lost.is_ok() && !guard.is_held(),
         "a guard that was forced open"
     );
     let took = start.elapsed();
@@ -280,7 +280,7 @@ pub(crate) async fn by_force(sides: &mut Sides) {
     );
     sides.row("`forceUnlock`", JAVA_RUST, format!("lost after {took:.1?}"));
 
-    assert!(locks.force_release(name).await.expect("an answer"));
+    assert!(locks.force_release(name).await.expect("a reply"));
     let unlock = java.send("a", "unlock", name, &[]);
     assert_eq!(unlock.exception().await, "IllegalMonitorStateException");
     let result = "its `unlock` throws".to_owned();
@@ -344,11 +344,11 @@ pub(crate) async fn fenced_tokens(sides: &mut Sides) {
     let waiting = java.send("a", "fencingToken", name, &[]);
     sides.listened_to(name, 1).await;
     sleep(5 * MS).await;
-    let told = Instant::now();
+    let released = Instant::now();
     drop(guard);
     let (token, woken) = waiting.timed().await;
     assert!(
-        after(woken, told) < 500 * MS,
+        after(woken, released) < 500 * MS,
         "woken by the end of the lease"
     );
     tokens.push(number(token));

@@ -180,7 +180,7 @@ impl Java {
 impl Call {
     pub(crate) async fn outcome(self) -> Outcome {
         let answer = timeout(PATIENCE, self.outcome).await;
-        let answer = answer.unwrap_or_else(|_| panic!("{}: no answer", self.what));
+        let answer = answer.unwrap_or_else(|_| panic!("{}: no reply", self.what));
         answer.unwrap_or_else(|_| panic!("{}: the JVM is gone", self.what))
     }
 

@@ -74,7 +74,7 @@ fn grants_are_counted_by_way() {
 }
 
 #[test]
-fn lease_that_is_taken_back_is_reclaimed() {
+fn lease_during_its_release_is_reclaimed() {
     let seen = reported(async {
         let locks = LockManager::builder(Faulty::default()).build().unwrap();
         drop(locks.acquire("k").await.unwrap());

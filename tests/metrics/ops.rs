@@ -94,7 +94,7 @@ fn is_of_all(text: &str) -> bool {
 }
 
 #[test]
-fn panels_name_processes_that_they_compare() {
+fn panels_name_compared_processes() {
     let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).expect("JSON");
     for panel in dashboard["panels"].as_array().expect("panels") {
         let is_of_all = is_of_all(panel["description"].as_str().unwrap_or_default());
@@ -110,7 +110,7 @@ fn panels_name_processes_that_they_compare() {
 }
 
 #[test]
-fn alerts_name_process_that_they_concern() {
+fn alerts_name_concerned_process() {
     for alert in ALERTS.split("- alert: ").skip(1) {
         let (expression, rest) = alert.split_once("labels:").expect("labels");
         let (summary, description) = rest.split_once("description:").expect("a description");

@@ -107,7 +107,7 @@ fn loss_after_end_of_span_is_still_logged() {
 }
 
 #[test]
-fn only_acquire_that_waits_has_span() {
+fn only_waiting_acquire_has_span() {
     let log = logged(async {
         let locks = LockManager::in_memory();
         let guard = locks.acquire("k").await.unwrap();

@@ -46,7 +46,7 @@ pub(crate) async fn client(world: Arc<Orders>, mut random: Rng, over: Arc<Atomic
                 // The process is dead and restarts after a while.
                 sleep(Duration::from_millis(50)).await;
             }
-            Err(_) => seen.count("no answer in time"),
+            Err(_) => seen.count("no response in time"),
         }
     }
     seen

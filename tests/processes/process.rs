@@ -71,11 +71,11 @@ impl Process {
             .spawn()
             .unwrap();
         let mut complaints = BufReader::new(child.stderr.take().unwrap()).lines();
-        let told = Arc::clone(world);
+        let counts = Arc::clone(world);
         let complaints = tokio::spawn(async move {
             while let Some(line) = complaints.next_line().await.unwrap() {
                 if line.contains("stale holder") {
-                    told.refused.fetch_add(1, Ordering::Relaxed);
+                    counts.refused.fetch_add(1, Ordering::Relaxed);
                 } else {
                     eprintln!("process {number}: {line}");
                 }

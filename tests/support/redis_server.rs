@@ -260,7 +260,7 @@ fn launch(dir: &TempDir, port: u16, options: &[String]) -> Option<(Process, Conn
         std::thread::sleep(Duration::from_millis(5));
     }
     let log = log(path);
-    panic!("the server does not answer within {PATIENCE:?}: {log}");
+    panic!("the server does not reply within {PATIENCE:?}: {log}");
 }
 
 fn connect(dir: &TempDir, options: &[String]) -> RedisResult<Connection> {

@@ -41,7 +41,7 @@ fn attribute(span: &SpanData, name: &str) -> Option<String> {
 }
 
 #[test]
-fn loss_is_event_of_request_that_lost_lock() {
+fn loss_is_event_of_its_request() {
     let spans = exported(async {
         let locks = LockManager::in_memory();
         let of = |name| match name {

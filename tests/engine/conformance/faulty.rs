@@ -184,7 +184,7 @@ fn counter_without_tokens_is_detected() {
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "cut the lease to 60s")]
-async fn keep_that_shortens_lease_is_detected() {
+async fn keep_with_shorter_lease_is_detected() {
     conformance::keep_or_extend_does_not_shorten_lease(&Faulty::new(KeepCuts)).await;
 }
 
@@ -216,7 +216,7 @@ async fn transfer_open_to_all_is_detected() {
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "is held and was granted")]
-async fn poller_that_is_passed_over_is_detected() {
+async fn passed_over_poller_is_detected() {
     let store = Faulty::new(PollersLast);
     conformance::polling_waiter_is_served_in_order(&store, &store.clone()).await;
 }

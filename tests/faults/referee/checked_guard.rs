@@ -59,7 +59,7 @@ impl CheckedGuard {
             if is_held {
                 // The answer was true at some moment between `before` and `after`, and at `before` for
                 // certain.
-                contradicted |= hold.denied.is_some() || hold.told.is_some();
+                contradicted |= hold.denied.is_some() || hold.reported.is_some();
                 hold.confirmed = before;
                 too_long |= left > hold.lease.saturating_sub(drift(hold.lease));
                 let end = before + left;
@@ -93,7 +93,7 @@ impl CheckedGuard {
                     self.referee
                         .violation("I3", format!("{key:?}: lost() is silent"));
                 }
-                self.told();
+                self.record_loss();
                 return false;
             }
             if now >= end {
@@ -102,7 +102,7 @@ impl CheckedGuard {
             tokio::select! {
                 biased;
                 () = &mut lost => {
-                    self.told();
+                    self.record_loss();
                     self.look();
                     return false;
                 }
@@ -111,10 +111,10 @@ impl CheckedGuard {
         }
     }
 
-    fn told(&self) {
+    fn record_loss(&self) {
         let now = Instant::now();
         self.each(|hold| {
-            hold.told.get_or_insert(now);
+            hold.reported.get_or_insert(now);
         });
     }
 

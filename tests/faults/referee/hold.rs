@@ -24,7 +24,7 @@ pub(crate) struct Hold {
     /// The time at which the holder began to release it.
     pub(crate) released: Option<Instant>,
     /// The time at which `lost()` completed.
-    pub(crate) told: Option<Instant>,
+    pub(crate) reported: Option<Instant>,
     /// The time at which a bare timer for its end completed.
     pub(crate) timer: Option<Instant>,
     /// The time at which `is_held()` first returned `false`.
@@ -59,7 +59,7 @@ impl Hold {
             granted: now,
             is_one_of_several: false,
             released: None,
-            told: None,
+            reported: None,
             timer: None,
             denied: None,
             confirmed: now,
@@ -84,23 +84,29 @@ impl Hold {
     /// Returns the time until which the holder could rely on the lock.
     pub(crate) fn end(&self) -> Instant {
         let by_the_clock = self.deadline().max(self.confirmed);
-        let told = [self.released, self.told, self.denied];
-        told.into_iter().flatten().fold(by_the_clock, Instant::min)
+        let reported = [self.released, self.reported, self.denied];
+        reported
+            .into_iter()
+            .flatten()
+            .fold(by_the_clock, Instant::min)
     }
 
     /// Returns `true` if the lock was lost before its release.
     pub(crate) fn is_lost(&self) -> bool {
-        let gone = [self.told, self.denied].into_iter().flatten().min();
+        let gone = [self.reported, self.denied].into_iter().flatten().min();
         gone.is_some_and(|gone| self.released.is_none_or(|released| gone <= released))
     }
 
     /// Returns how late the loss was reported: by the clock, and less the delays of this runtime.
-    pub(crate) fn told_late(&self, stall_detector: &StallDetector) -> Option<(Duration, Duration)> {
-        let (deadline, told) = (self.deadline(), self.told?);
-        let late = told.saturating_duration_since(deadline);
-        let timer = self.timer.map_or(deadline, |timer| timer.min(told));
+    pub(crate) fn reported_late(
+        &self,
+        stall_detector: &StallDetector,
+    ) -> Option<(Duration, Duration)> {
+        let (deadline, reported) = (self.deadline(), self.reported?);
+        let late = reported.saturating_duration_since(deadline);
+        let timer = self.timer.map_or(deadline, |timer| timer.min(reported));
         let timer_late = timer.saturating_duration_since(deadline);
-        let runtime_late = stall_detector.delay(deadline, told).max(timer_late);
+        let runtime_late = stall_detector.delay(deadline, reported).max(timer_late);
         // A notification takes two turns of the runtime: from the timer to its task, and from the task to
         // the holder.
         Some((late, late.saturating_sub(2 * runtime_late)))

@@ -21,7 +21,7 @@ const STALL: Duration = Duration::from_millis(150);
 /// A third of the node timeout of a quorum, likewise.
 const STALL_OF_NODE: Duration = Duration::from_millis(30);
 /// The latest report of a loss, and the most by which a wait may be exceeded.
-const TOLD_WITHIN: Duration = Duration::from_millis(10);
+const REPORTED_WITHIN: Duration = Duration::from_millis(10);
 const OVERRUN: Duration = Duration::from_millis(50);
 
 /// The figures and the violations of one run.
@@ -31,7 +31,7 @@ pub(crate) struct Verdict {
     pub(crate) longest_overlap: Duration,
     pub(crate) recovery: Option<Duration>,
     /// The latest completion of `lost()`: by the clock, and less the delays of the runtime.
-    pub(crate) told_late: (Duration, Duration),
+    pub(crate) reported_late: (Duration, Duration),
     pub(crate) orphans: usize,
     pub(crate) evidence: String,
 }
@@ -138,13 +138,16 @@ impl Verdict {
     /// I3.
     fn losses(&mut self, referee: &Referee, log: &Log) {
         for hold in log.holds.iter().filter(|hold| hold.is_lost()) {
-            let Some((late, net)) = hold.told_late(&referee.stall_detector) else {
+            let Some((late, net)) = hold.reported_late(&referee.stall_detector) else {
                 continue;
             };
-            self.told_late.0 = self.told_late.0.max(late);
-            self.told_late.1 = self.told_late.1.max(net);
-            self.expect(net <= TOLD_WITHIN, "I3", || {
-                format!("{}: told {late:?} late, of which {net:?} its own", hold.key)
+            self.reported_late.0 = self.reported_late.0.max(late);
+            self.reported_late.1 = self.reported_late.1.max(net);
+            self.expect(net <= REPORTED_WITHIN, "I3", || {
+                format!(
+                    "{}: reported {late:?} late, of which {net:?} its own",
+                    hold.key
+                )
             });
         }
     }
@@ -264,7 +267,7 @@ impl Verdict {
         });
         if usual.contains(kind) {
             self.expect(waited + MS >= wait, "I15", || {
-                format!("{key}: gave up after {waited:?} of {wait:?}: {kind:?} at {at} ms")
+                format!("{key}: timed out after {waited:?} of {wait:?}: {kind:?} at {at} ms")
             });
         }
     }

@@ -78,10 +78,10 @@ async fn no_connection(run: &mut Run) {
             .connect()
     };
     let start = Instant::now();
-    let refused = by(start + 600 * MS, "a refusal", connect()).await;
+    let refused = by(start + 600 * MS, "a rejection", connect()).await;
     run.proof(refused.is_err(), "nothing left");
     drop(taken);
-    let backend = connect().await.expect("it was given back");
+    let backend = connect().await.expect("a connection was released");
     let locks = LockManager::builder(backend)
         .watchdog_timeout(SECOND)
         .build()
@@ -168,9 +168,9 @@ async fn hundred_thousand(run: &mut Run) {
     within(PATIENCE, "renewed once", || renewals() - before >= LOCKS).await;
     let sweep = sweep.elapsed();
     let in_time = sweep < LEASE / 6;
-    let told = format!("{sweep:.1?} to renew");
-    run.referee.expect(in_time, "sweep", || told.clone());
-    run.evidence(told);
+    let time = format!("{sweep:.1?} to renew");
+    run.referee.expect(in_time, "sweep", || time.clone());
+    run.evidence(time);
     let sent = scripts_called(&server) - commands;
     let renewed = renewals() - before;
     run.referee.expect(sent <= renewed / 80, "I15", || {
@@ -218,7 +218,7 @@ async fn hostile_keys(run: &mut Run) {
     let empty = run.managers[0].acquire("").no_wait().await;
     let refused = empty.is_err_and(|error| error.kind() == ErrorKind::InvalidKey);
     run.referee
-        .expect(refused, "I15", || "the empty key was taken".to_owned());
+        .expect(refused, "I15", || "the empty key was acquired".to_owned());
     let longest = names.iter().map(String::len).max().unwrap_or(0);
     let clean = names.iter().all(|name| !name.chars().any(char::is_control));
     run.proof(

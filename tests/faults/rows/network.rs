@@ -132,7 +132,7 @@ async fn cut(run: &mut Run, how: fn(&Proxy)) {
     }
     let connections = made(run) - before;
     let outage = run.end(&begun, TIMES);
-    run.proof(connections >= TIMES, "connected anew");
+    run.proof(connections >= TIMES, "connected again");
     run.expect_all_kept(outage).await;
 }
 
@@ -156,7 +156,7 @@ async fn lost_in_between(run: &mut Run) {
     }
     run.end(&begun, 3 * TIMES);
     let made = run.connections_since(&begun);
-    run.proof(made > 2 * TIMES, "connected anew");
+    run.proof(made > 2 * TIMES, "connected again");
 }
 
 /// The data of the old connections arrives in the end, reordered with the data of the new ones.
@@ -167,7 +167,7 @@ async fn held_up(run: &mut Run) {
     run.proxies(None).iter().for_each(|proxy| proxy.thaw());
     let outage = run.end(&begun, 1);
     let made = run.connections_since(&begun);
-    run.proof(made >= 3, "connected anew");
+    run.proof(made >= 3, "connected again");
     run.expect_all_kept(outage).await;
 }
 

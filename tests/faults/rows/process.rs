@@ -84,7 +84,7 @@ async fn killed(run: &mut Run) {
     sleep(LEASE + 100 * MS).await;
     let left = run.cli(&format!("EXISTS lock:{}", THEIRS[0]));
     run.referee
-        .expect(left == "0", "I7", || "held by nobody alive".to_owned());
+        .expect(left == "0", "I7", || "held by an ended process".to_owned());
 }
 
 /// With a clock, the process detects a suspend of the machine. Without one, it detects only that it was
@@ -111,7 +111,7 @@ async fn stopped(run: &mut Run, clock: Option<SuspendedClock>) {
     let delay = run.referee.stall_detector.delay(waiting, waiting + waited);
     run.referee
         .expect(waited < LEASE_AND_BACKSTOP + delay, "I7", || {
-            format!("taken after {waited:?}")
+            format!("acquired after {waited:?}")
         });
     sleep(LEASE.saturating_sub(waited) + 200 * MS).await;
     run.end(&begun, 0);
@@ -120,9 +120,9 @@ async fn stopped(run: &mut Run, clock: Option<SuspendedClock>) {
     run.referee
         .expect(held == "0", "I3", || format!("woke up with {held} locks"));
     for _ in &keys {
-        let told = child.says("told").expect("what it was told");
-        run.referee.expect(told == "true true", "I3", || {
-            format!("reported, rejected: {told}")
+        let reported = child.says("reported").expect("its report");
+        run.referee.expect(reported == "true true", "I3", || {
+            format!("reported, rejected: {reported}")
         });
     }
     let is_held = taken.await.expect("no panic");
@@ -203,7 +203,7 @@ async fn runtime_gone(run: &mut Run) {
     let (gone, is_gone) = std::sync::mpsc::channel();
     drop(std::thread::spawn(move || {
         drop(runtime);
-        gone.send(()).expect("somebody waits");
+        gone.send(()).expect("the test waits");
     }));
     let ended = is_gone.recv_timeout(5 * SECOND).is_ok();
     run.referee

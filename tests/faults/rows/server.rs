@@ -107,7 +107,7 @@ async fn restarted_from_snapshot(run: &mut Run) {
 /// The holders of `survivors` may hand off their locks, with new tokens.
 async fn expect_no_grant(run: &mut Run, killed: SystemTime, survivors: &[String]) {
     sleep(LEASE - 300 * MS).await;
-    let tried = run.managers[0].acquire("nobody's").no_wait().await;
+    let tried = run.managers[0].acquire("free").no_wait().await;
     let is_refused = tried.is_err_and(|error| error.kind() == ErrorKind::Unavailable);
     let mut granted = run.granted_since(killed);
     granted.retain(|hold| !survivors.contains(&format!("lock:{}", hold.key)));

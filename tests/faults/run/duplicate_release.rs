@@ -35,7 +35,7 @@ impl Run {
     /// rejects a script that it does not have. Returns `None` if the slot has moved.
     fn duplicate(&self, server: &RedisServer, release: &Release) -> Option<bool> {
         let Release { args, keys } = release;
-        let taken = |key: &String| server.command(&["HSET", key, "somebody else", "1"]).is_ok();
+        let taken = |key: &String| server.command(&["HSET", key, "another owner", "1"]).is_ok();
         if !keys.iter().all(taken) {
             return None;
         }
@@ -49,7 +49,7 @@ impl Run {
         };
         let in_vain = are_left && answer == vec!["0"; keys.len()].join("\n");
         self.referee.expect(in_vain, "I12", || {
-            format!("{args:?}, sent again, was answered {answer:?}; left: {are_left}")
+            format!("{args:?}, sent again, had the reply {answer:?}; left: {are_left}")
         });
         Some(true)
     }

@@ -43,7 +43,7 @@ impl Run {
         }
         if !self.monitors.is_empty() {
             // Without any, I8 and I9 would be untested.
-            let seen = format!("{renewals} renewals, {releases} releases on the wire");
+            let seen = format!("{renewals} renewals, {releases} releases received");
             self.proof(renewals > 0 && releases > 10, seen);
             let (again, everywhere) = self.duplicate_releases();
             self.proof(everywhere, format!("{again} releases once more"));

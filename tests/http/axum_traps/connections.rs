@@ -25,7 +25,10 @@ async fn client_disconnect_in_queue_leaves_it() {
     until(|| locks.snapshot().waiting == 0).await;
     drop(guard);
     until(|| locks.snapshot().is_idle()).await;
-    assert!(calls.try_recv().is_err(), "the handler ran for nobody");
+    assert!(
+        calls.try_recv().is_err(),
+        "the handler ran without a client"
+    );
 }
 
 #[tokio::test]

@@ -195,7 +195,7 @@ fn audit_event_has_each_outcome() {
                     drop(tokio::spawn(async move { guard.lost().await }));
                     owner
                 }
-                _ => "somebody:1".to_owned(),
+                _ => "another:1".to_owned(),
             };
             assert_eq!(force(&app, "order:42", &owner, reason).await.0, status);
         });
@@ -219,7 +219,7 @@ fn audit_event_survives_hang_up() {
         let owner = guard.owner().to_string();
         let mut forced = Box::pin(force(&app, "order:42", &owner, REASON));
         let hung_up = tokio::time::timeout(5 * MS, &mut forced).await;
-        assert!(hung_up.is_err(), "it was answered");
+        assert!(hung_up.is_err(), "it received a response");
         drop(forced);
         guard.lost().await;
         tokio::time::sleep(20 * MS).await;

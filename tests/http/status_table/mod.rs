@@ -200,7 +200,7 @@ async fn loss_in_body_is_incomplete_response() {
 
 /// Over HTTP/2, such a body ends the stream, and with it the response.
 #[tokio::test]
-async fn broken_body_is_answered() {
+async fn broken_body_receives_response() {
     let server = BusyServer::start().await;
     let sent = |accept: &str, body: &str| {
         let path = BROKEN.path;
@@ -216,7 +216,7 @@ async fn broken_body_is_answered() {
 }
 
 #[tokio::test]
-async fn rejected_body_over_http2_is_answered() {
+async fn rejected_body_over_http2_receives_response() {
     let server = BusyServer::start().await;
     for row in ROWS.iter().filter(|row| row.has_body()) {
         let (mut client, _socket) = over_http2(server.address(), WINDOW).await;

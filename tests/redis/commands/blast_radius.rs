@@ -246,7 +246,7 @@ async fn slot_without_node_keeps_other_subscriptions() {
         _ => node.cli(&["INFO", "errorstats"]).contains("CLUSTERDOWN"),
     };
     let orphaned = backend.watch(&LockKey::new(&*orphan), Uuid::new_v4());
-    eventually("the server answers to the subscription", answered).await;
+    eventually("the server replies to the subscription", answered).await;
     // Long enough for the connection to be replaced.
     sleep(SECOND).await;
     assert_eq!(subscription_ids(node), before);

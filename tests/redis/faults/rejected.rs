@@ -230,8 +230,11 @@ async fn changed_password_is_misconfigured_without_storm() {
     server.cli(&["CLIENT", "KILL", "USER", "some"]);
     // The waiter fails with the cause long before its wait ends.
     let start = Instant::now();
-    let told = timeout(5 * SECOND, waiter).await.expect("rejected early");
-    assert_eq!(told.unwrap().unwrap_err().kind(), ErrorKind::Misconfigured);
+    let rejected = timeout(5 * SECOND, waiter).await.expect("rejected early");
+    assert_eq!(
+        rejected.unwrap().unwrap_err().kind(),
+        ErrorKind::Misconfigured
+    );
     while start.elapsed() < 3 * SECOND {
         let error = locks.acquire("new").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Misconfigured);

@@ -66,7 +66,7 @@ async fn documented_user_passes_conformance() {
 }
 
 #[tokio::test]
-async fn quarantine_without_info_permission_is_refused() {
+async fn quarantine_without_info_permission_is_rejected() {
     let server = RedisServer::start();
     allow(&server, &format!("{LOCKER} +set"));
     // The first call creates the counter and needs no uptime, and the second one does.

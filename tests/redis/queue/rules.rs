@@ -280,7 +280,7 @@ async fn foreign_queue_key_is_no_queue() {
 }
 
 #[tokio::test]
-async fn full_memory_refuses_only_new_waiters() {
+async fn full_memory_rejects_only_new_waiters() {
     let server = RedisServer::start();
     let mut processes = queue(&server, 2).await;
     let newcomer = Process::start(&server).await;

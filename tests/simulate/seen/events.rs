@@ -116,7 +116,7 @@ impl Environment {
         for (key, token) in keys.iter().zip(&tokens) {
             let Some(lease) = self.store.lock().unwrap().lease_of(*key, *token) else {
                 self.violate(Invariant::Fencing, || {
-                    format!("g{id} has token {token} of k{key}, which the store never gave")
+                    format!("g{id} has token {token} of k{key}, which the store never granted")
                 });
                 continue;
             };

@@ -116,7 +116,7 @@ impl Monitor {
         stream.write_all(b"MONITOR\r\n").expect("it listens");
         let mut reader = BufReader::new(stream.try_clone().expect("the same socket"));
         let mut ok = String::new();
-        reader.read_line(&mut ok).expect("an answer");
+        reader.read_line(&mut ok).expect("a reply");
         assert_eq!(ok, "+OK\r\n");
         let lines = Arc::<Mutex<Vec<String>>>::default();
         let seen = Arc::clone(&lines);

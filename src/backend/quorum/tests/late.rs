@@ -105,7 +105,7 @@ async fn failed_release_of_lost_lease_is_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_count_nodes_that_did_not_reply() {
+async fn errors_count_nodes_without_reply() {
     let world = World::new(3);
     let (quorum, key) = (&world.processes[0], LockKey::new("a"));
     world.lose(&[0], true);

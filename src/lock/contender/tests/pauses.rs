@@ -73,7 +73,7 @@ async fn notified_waiter_makes_no_last_attempt() {
 
 /// The first poll would come after the deadline.
 #[tokio::test(start_paused = true)]
-async fn listener_that_polls_makes_last_attempt() {
+async fn polling_listener_makes_last_attempt() {
     let backend = Slow {
         has_queue: true,
         reaches_none: true,

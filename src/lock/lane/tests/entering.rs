@@ -36,7 +36,7 @@ fn returning_lease_is_taken_back_until_sent() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     returns(&mut lane.release(&grant), here());
     let Entered::Granted(second) = lane.enter(claim(2, RENEWED)) else {
-        panic!("taken back");
+        panic!("reclaimed");
     };
     assert!(second.token() > grant.token());
     assert!(lane.take_return().is_none(), "nothing is returned any more");
@@ -61,7 +61,7 @@ fn lease_taken_back_counts_in_turn() {
         lane.pass(2 * MS);
         returns(&mut lane.release(&grant), here());
         let Entered::Granted(next) = lane.enter(claim(ticket, RENEWED)) else {
-            panic!("taken back");
+            panic!("reclaimed");
         };
         grant = next;
     }

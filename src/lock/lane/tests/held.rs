@@ -116,7 +116,7 @@ fn forced_release_loses_only_observed_lease() {
 
 /// The backend has lost its data, or another process has the lease.
 #[test]
-fn suspect_lease_that_returns_is_not_granted() {
+fn returned_suspect_lease_is_not_granted() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     returns(&mut lane.release(&grant), here());
     lane.lane.mark_suspect(lane.now);

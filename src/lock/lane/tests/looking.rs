@@ -290,10 +290,10 @@ fn unclaimed_grant_is_detected_from_other_runtime() {
         .lane
         .next_look()
         .filter(|(home, _)| *home == elsewhere());
-    let told = own
+    let announced = own
         .map(|(_, at)| at)
         .or_else(|| looks_from_elsewhere(&mut lane));
-    assert_eq!(told, Some(deadline));
+    assert_eq!(announced, Some(deadline));
     lane.now = deadline;
     returns(&mut lane.look(elsewhere()).1, elsewhere());
     assert!(!grant.pick_up());

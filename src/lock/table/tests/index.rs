@@ -5,8 +5,8 @@ use super::*;
 #[test]
 fn held_lane_is_indexed_and_idle_lane_removed() {
     let (lanes, now) = (lanes(), Moment::now());
-    let (grant, told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
-    assert_eq!(told, [(here(), now + TTL / 3)]);
+    let (grant, announced) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
+    assert_eq!(announced, [(here(), now + TTL / 3)]);
     assert!(!lanes.is_empty() && lanes.has_deadlines(here()));
     assert!(!lanes.has_deadlines(elsewhere()));
     release(&lanes, &key(1), &grant, now);
@@ -42,10 +42,10 @@ fn waiter_of_other_runtime_enters_lane_there() {
     let (lanes, now) = (lanes(), Moment::now());
     let (grant, _told) = acquire(&lanes, &key(1), claim(1, FIXED), now);
     let (waiter, _answer) = waiter(from_elsewhere(claim(2, FIXED)));
-    let ((), told) = event(&lanes, &key(1), |lane, effects| {
+    let ((), announced) = event(&lanes, &key(1), |lane, effects| {
         lane.enqueue(waiter, Seen::Nothing, now, effects);
     });
-    assert_eq!(told, [(elsewhere(), grant.valid_until())]);
+    assert_eq!(announced, [(elsewhere(), grant.valid_until())]);
     let round = look(&lanes, elsewhere(), grant.valid_until());
     assert!(grant.is_marked_lost());
     assert_eq!(round.effects.len(), 1);
@@ -117,8 +117,8 @@ fn adopted_lanes_are_entered_in_other_runtime() {
     let all = lanes.adopt(here(), elsewhere(), now);
     assert_eq!(lanes.homes(), [elsewhere()]);
     assert!(!lanes.has_deadlines(here()));
-    let mut told = (all.iter()).flat_map(|(_, effects)| effects.deadlines.iter());
-    assert!(told.all(|(home, _)| *home == elsewhere()));
+    let mut announced = (all.iter()).flat_map(|(_, effects)| effects.deadlines.iter());
+    assert!(announced.all(|(home, _)| *home == elsewhere()));
     look(&lanes, elsewhere(), grant.valid_until());
     assert!(grant.is_marked_lost());
 }

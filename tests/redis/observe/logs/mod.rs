@@ -27,7 +27,7 @@ const HEARD: &str = "INFO release notifications available again";
 
 impl Log {
     /// Returns the level and message of each line about a server, with the server's address.
-    fn told(&self) -> Vec<(String, String)> {
+    fn reported(&self) -> Vec<(String, String)> {
         let text = self.text();
         let lines = text.lines().filter_map(|line| {
             let (message, fields) = line.trim_start().split_once(" address=\"")?;
@@ -38,8 +38,8 @@ impl Log {
     }
 
     pub(super) fn messages(&self) -> Vec<String> {
-        let told = self.told().into_iter();
-        told.map(|(message, _)| message).collect()
+        let reported = self.reported().into_iter();
+        reported.map(|(message, _)| message).collect()
     }
 
     fn count(&self, message: &str) -> usize {
@@ -49,7 +49,7 @@ impl Log {
     /// Returns the addresses with an unfinished outage.
     fn troubled(&self) -> Vec<String> {
         let mut open = BTreeMap::<_, i32>::new();
-        for (message, address) in self.told() {
+        for (message, address) in self.reported() {
             let change = if message.starts_with("WARN") { 1 } else { -1 };
             *open.entry(address).or_default() += change;
         }

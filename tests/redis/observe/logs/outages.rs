@@ -174,9 +174,15 @@ fn cluster_node_outages_end_after_recovery() {
         }
         eventually("all outages are over", || log.troubled().is_empty()).await;
         let text = log.text();
-        let told = log.told();
-        assert!(told.contains(&(UNREACHED.to_owned(), address)), "{text}");
-        assert!(told.iter().all(|(_, address)| address != seed), "{text}");
+        let reported = log.reported();
+        assert!(
+            reported.contains(&(UNREACHED.to_owned(), address)),
+            "{text}"
+        );
+        assert!(
+            reported.iter().all(|(_, address)| address != seed),
+            "{text}"
+        );
     });
 }
 

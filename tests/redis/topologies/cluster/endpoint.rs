@@ -211,7 +211,7 @@ async fn notify_wakes_waiters_of_endpoint_without_messages() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn endpoint_without_resp3_is_refused_by_default() {
+async fn endpoint_without_resp3_is_rejected_by_default() {
     let cluster = Cluster::start();
     let endpoint = Endpoint::start(&cluster).await;
     let error = LockManager::connect(&endpoint.url_of_resp3()).await;

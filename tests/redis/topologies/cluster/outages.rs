@@ -138,7 +138,7 @@ async fn cluster_outage_is_unavailable_and_keeps_locks() {
     cluster.kill(gone);
     let name = format!("lock:{key}");
     let refusal = || cluster.node(up).command(&["EXISTS", &name]);
-    within(PATIENCE, "the others refuse", || {
+    within(PATIENCE, "the others reject", || {
         let refused = refusal().err();
         refused.is_some_and(|error| error.code() == Some("CLUSTERDOWN"))
     })

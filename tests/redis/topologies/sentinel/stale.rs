@@ -20,8 +20,8 @@ async fn idle_client_after_failover_leaves_stale_primary() {
     match asleep.acquire("k").no_wait().await {
         Err(error) => assert!(error.is_busy(), "{error:?}"),
         Ok(void) => {
-            let told = timeout(500 * MS, void.lost()).await;
-            told.expect("no notice that another owner has the lock");
+            let lost = timeout(500 * MS, void.lost()).await;
+            lost.expect("no notice that another owner holds the lock");
             assert!(void.release().await.unwrap_err().is_lost());
         }
     }
