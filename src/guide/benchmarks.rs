@@ -23,7 +23,7 @@
 //! ![Plot: lock and unlock per second over the number in flight, one line per lock; figures in the table above][plot]
 //!
 //! The [table](https://github.com/tower-lock/tower-lock/blob/main/benches/results/table.md) has the figures of the
-//! latest run, with ranges. A run of some scenarios replaces the table, so it may lack the others.
+//! latest run of each scenario, with ranges, its commit and its date.
 //!
 //! [plot]: https://raw.githubusercontent.com/tower-lock/tower-lock/main/benches/results/throughput.svg
 //!

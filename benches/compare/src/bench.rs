@@ -72,8 +72,9 @@ impl Bench {
             .expect("Redis reports its process")
     }
 
-    /// Returns the table with the conditions of the measurement above it.
-    pub(crate) fn markdown(&self) -> String {
+    /// Returns the rows since the last call, with the conditions of the measurement above them.
+    pub(crate) fn markdown(&mut self) -> String {
+        let table = std::mem::take(&mut self.table);
         let version = self.about_server("redis_version");
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         format!(
@@ -81,7 +82,7 @@ impl Bench {
              loopback.\n\n{}",
             self.rounds,
             version.as_deref().unwrap_or("of an unknown version"),
-            self.table.markdown()
+            table.markdown()
         )
     }
 }

@@ -15,6 +15,7 @@ mod process;
 #[path = "../../../tests/support/redis_server.rs"]
 #[allow(dead_code)]
 mod redis_server;
+mod results;
 mod scaling;
 mod scenarios;
 #[path = "../../speed/scripts.rs"]
@@ -28,7 +29,7 @@ mod work;
 
 use std::error::Error;
 
-use bench::{Bench, result};
+use bench::Bench;
 use contenders::Contender;
 use knobs::Knobs;
 
@@ -54,7 +55,7 @@ fn compare(knobs: &Knobs) -> Result {
     let mut bench = Bench::new(knobs.rounds, knobs.herd_window);
     for scenario in &knobs.scenarios {
         scenario.run(&mut bench);
+        results::write(*scenario, &mut bench)?;
     }
-    std::fs::write(result("table.md"), bench.markdown())?;
     Ok(())
 }

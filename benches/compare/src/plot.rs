@@ -9,7 +9,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::contenders::Contender;
-use crate::table::Series;
+use crate::table::{Series, thousands};
 use crate::waits::Waits;
 
 const SIZE: (u32, u32) = (1_000, 500);
@@ -162,7 +162,7 @@ fn draw_throughput(
         .x_labels(levels.len())
         .x_label_formatter(&|at| levels[at.round() as usize].to_string())
         .x_desc("locks in flight")
-        .y_label_formatter(&|pairs| thousands(*pairs))
+        .y_label_formatter(&|pairs| thousands(*pairs, 0))
         .y_desc("acquire and release, per second")
         .draw()?;
     let mut ends = Vec::new();
@@ -224,17 +224,4 @@ fn time(seconds: f64) -> String {
         ..1.0 => format!("{:.0} ms", seconds * 1e3),
         _ => format!("{seconds:.0} s"),
     }
-}
-
-/// Formats a number with separators: `150,000`.
-fn thousands(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }

@@ -29,12 +29,27 @@ impl Series {
         (self.0[0], self.0[self.0.len() - 1])
     }
 
-    /// Median and range with so many decimals: `5.2 µs (4.9–6.0)`.
+    /// Median and range with this many decimals: `5.2 µs (4.9–6.0)`.
     pub(crate) fn text(&self, decimals: usize, unit: &str) -> String {
-        let (median, (min, max)) = (self.median(), self.range());
+        let (min, max) = self.range();
+        let [median, min, max] = [self.median(), min, max].map(|it| thousands(it, decimals));
         let space = if unit.is_empty() { "" } else { " " };
-        format!("{median:.decimals$}{space}{unit} ({min:.decimals$}–{max:.decimals$})")
+        format!("{median}{space}{unit} ({min}–{max})")
     }
+}
+
+/// Formats a number with separators and this many decimals: `150,000`.
+pub(crate) fn thousands(number: f64, decimals: usize) -> String {
+    let digits = format!("{number:.decimals$}");
+    let end = digits.find('.').unwrap_or(digits.len());
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if (1..end).contains(&at) && (end - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// Returns the ratio of the medians. Rounds alternate, so all contenders saw the machine under the same
@@ -136,5 +151,18 @@ impl Table {
             writeln!(text, "| {} |", cells.join(" | ")).expect("a string takes it");
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_separators() {
+        let text = |number, decimals| thousands(number, decimals);
+        assert_eq!([text(0.0, 0), text(999.6, 0)], ["0", "1,000"]);
+        assert_eq!(text(1_604_356.0, 0), "1,604,356");
+        assert_eq!([text(477.6, 1), text(5_230.34, 1)], ["477.6", "5,230.3"]);
     }
 }

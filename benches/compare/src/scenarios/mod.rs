@@ -37,6 +37,10 @@ impl Scenario {
         Self::Scale,
     ];
 
+    pub(crate) fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+
     pub(crate) fn run(self, bench: &mut Bench) {
         match self {
             Self::Uncontended => uncontended::run(bench),
@@ -55,7 +59,7 @@ impl FromStr for Scenario {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let named = |scenario: &Self| format!("{scenario:?}").eq_ignore_ascii_case(name);
+        let named = |scenario: &Self| scenario.name().eq_ignore_ascii_case(name);
         Self::ALL
             .into_iter()
             .find(named)

@@ -3,7 +3,7 @@
 use crate::bench::Bench;
 use crate::child::{Speaker, this_program};
 use crate::scaling::{HELD, KEYS, LEASE, WAITERS, WINDOW};
-use crate::table::Series;
+use crate::table::{Series, thousands};
 
 /// A round takes nearly a minute.
 const MOST_ROUNDS: usize = 3;
@@ -72,31 +72,35 @@ fn scale<const N: usize>(bench: &Bench, what: &str) -> Result<[f64; N], String> 
 }
 
 fn tell(bench: &mut Bench, figures: &Figures) {
+    let number = |number: usize| thousands(number as f64, 0);
     let mut row = |scenario: String, figure: String, note: &str| {
         bench.table.row(&scenario, "tower-lock", figure, "", note);
     };
     row(
-        format!("{HELD} locks held: CPU of the client"),
+        format!("{} locks held: CPU of the client", number(HELD)),
         figures.renewing.text(1, "% of a core"),
         &figures.renewed(),
     );
     row(
-        format!("{HELD} locks held: memory of each"),
+        format!("{} locks held: memory of each", number(HELD)),
         figures.held.text(0, "bytes"),
         "resident; its guard and key included",
     );
     row(
-        format!("{WAITERS} waiters for one key: memory of each"),
+        format!("{} waiters for one key: memory of each", number(WAITERS)),
         figures.waiting.text(0, "bytes"),
         "resident; its future included",
     );
     row(
-        format!("{WAITERS} waiters for one key, a task each: memory of each"),
+        format!(
+            "{} waiters for one key, a task each: memory of each",
+            number(WAITERS)
+        ),
         figures.tasks.text(0, "bytes"),
         "resident; its task included",
     );
     row(
-        format!("{KEYS} keys have passed through: memory more"),
+        format!("{} keys have passed through: memory more", number(KEYS)),
         figures.passed.text(2, "MB"),
         "resident; than after a twentieth of them",
     );

@@ -25,7 +25,7 @@ pub(crate) fn run(bench: &mut Bench) {
     }
     for (team, contention) in teams.iter().zip(&all) {
         bench.table.rate(
-            "1000 keys by Zipf's law, 4 processes of 16 workers: grants",
+            "1,000 keys by Zipf's law, 4 processes of 16 workers: grants",
             team,
             &contention.grants,
             &all[0].grants,
