@@ -2,11 +2,14 @@
 //! that block and end.
 
 use std::hash::{BuildHasher, RandomState};
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{Backend, LockGuard, LockKey, LockManager, Memory};
 
@@ -114,6 +117,14 @@ async fn random_load_never_overlaps_and_leaves_nothing() {
     }
 }
 
+/// Repeats the panic of a task whose runtime has ended.
+fn repeat_panic(task: JoinHandle<()>) {
+    let ended = task.now_or_never().expect("ended with its runtime");
+    if let Err(Ok(panic)) = ended.map_err(tokio::task::JoinError::try_into_panic) {
+        resume_unwind(panic);
+    }
+}
+
 /// Drives runtimes of this thread, one after the other, until `end`.
 fn drive_runtimes(locks: &LockManager, protected: &Arc<Vec<Protected>>, end: Instant) {
     let mut runtime = current_thread();
@@ -122,13 +133,15 @@ fn drive_runtimes(locks: &LockManager, protected: &Arc<Vec<Protected>>, end: Ins
             0 => thread::sleep(Duration::from_micros(random(5_000))),
             // A runtime ends with acquires, guards and releases in its tasks.
             1 => {
-                for _ in 0..8 {
+                let spawn = |_| {
                     let (locks, protected) = (locks.clone(), Arc::clone(protected));
-                    runtime.spawn(async move { one_round(&locks, &protected).await });
-                }
+                    runtime.spawn(async move { one_round(&locks, &protected).await })
+                };
+                let rounds: Vec<_> = (0..8).map(spawn).collect();
                 let time = Duration::from_micros(random(2_000));
                 runtime.block_on(async { sleep(time).await });
                 runtime = current_thread();
+                rounds.into_iter().for_each(repeat_panic);
             }
             // A guard is dropped outside any runtime.
             2 => {
