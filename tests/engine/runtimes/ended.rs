@@ -1,5 +1,9 @@
 //! Runtimes that end before the manager and the guards that they used.
 
+use std::cell::Cell;
+use std::panic;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -29,11 +33,32 @@ fn guard_outliving_runtime_lets_next_one_acquire() {
     assert!(runtime.block_on(waiter).unwrap().is_held());
 }
 
+thread_local! {
+    static IS_WATCHED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Counts the panics on watched threads, which Tokio catches in each task.
+fn panics() -> Arc<AtomicUsize> {
+    let count = Arc::<AtomicUsize>::default();
+    let (counted, previous) = (Arc::clone(&count), panic::take_hook());
+    panic::set_hook(Box::new(move |panic| {
+        if IS_WATCHED.get() {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+        previous(panic);
+    }));
+    count
+}
+
 #[test]
 fn runtime_shut_down_at_any_time_never_panics() {
+    let panics = panics();
+    // The shutdown drops tasks on this thread as well.
+    IS_WATCHED.set(true);
     for delay in [0, 1, 2, 3, 5, 8, 13, 21] {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
+            .on_thread_start(|| IS_WATCHED.set(true))
             .enable_all()
             .build()
             .unwrap();
@@ -56,6 +81,8 @@ fn runtime_shut_down_at_any_time_never_panics() {
         std::thread::sleep(delay * MS);
         runtime.shutdown_timeout(Duration::from_secs(5));
     }
+    IS_WATCHED.set(false);
+    assert_eq!(panics.load(Ordering::SeqCst), 0);
 }
 
 /// The shutdown completes before its grace period ends, without another acquire of the key.
