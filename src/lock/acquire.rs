@@ -117,7 +117,8 @@ impl Acquire {
 
     /// Makes one attempt, or none if another owner in this process holds the lock or waits for it.
     ///
-    /// Ends within one response timeout of the backend (Redis: 500 ms by default).
+    /// Ends within one response timeout of the backend (Redis: 500 ms by default), also for several keys: their
+    /// attempts share that time.
     pub fn no_wait(mut self) -> Self {
         self.wait = Wait::Never;
         self

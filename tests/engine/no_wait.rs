@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use futures_util::poll;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::{AcquireFuture, Error, ErrorKind, LockGuard, LockManager};
+use tower_lock::{AcquireFuture, Error, ErrorKind, LockGuard, LockKeys, LockManager};
 
+use crate::stopped_runtime::current_thread;
 use crate::support::engine::{MS, SECOND, manager_on};
 use crate::support::simulated::{Command, Fault, Simulated};
 
@@ -19,8 +20,13 @@ fn hang(wire: &Simulated) {
 
 /// Makes one attempt, which must end in time.
 async fn in_time(locks: &LockManager) -> Result<LockGuard, Error> {
+    keys_in_time(locks, ["k"]).await
+}
+
+/// Makes one attempt for each of several keys, which together must end in time.
+async fn keys_in_time(locks: &LockManager, keys: impl Into<LockKeys>) -> Result<LockGuard, Error> {
     let start = Instant::now();
-    let outcome = timeout(60 * SECOND, locks.acquire("k").no_wait()).await;
+    let outcome = timeout(60 * SECOND, locks.acquire(keys).no_wait()).await;
     let took = start.elapsed();
     assert!(took <= RESPONSE + 10 * MS, "took {took:?}");
     outcome.expect("within a minute")
@@ -263,4 +269,53 @@ async fn no_wait_during_extension_ends_in_time() {
     drop(held);
     assert_eq!(wire.sent(Command::Release), 0);
     is_unavailable_in_time(&locks).await;
+}
+
+/// The store hangs at each of the keys, and the replies before that take most of the time.
+#[tokio::test(start_paused = true)]
+async fn no_wait_for_several_keys_ends_in_time() {
+    let keys = ["a", "b", "c", "d"];
+    for answered in 0..keys.len() {
+        let wire = Simulated::new(80 * MS);
+        let locks = manager_on(&wire);
+        let hangs = async {
+            while wire.sent(Command::Acquire) <= answered {
+                sleep(MS).await;
+            }
+            hang(&wire);
+            std::future::pending().await
+        };
+        if answered == 0 {
+            hang(&wire);
+        }
+        let error = tokio::select! {
+            outcome = keys_in_time(&locks, keys) => outcome.unwrap_err(),
+            () = hangs => unreachable!("pending"),
+        };
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{answered} answered");
+    }
+}
+
+/// Nothing drives the runtime that was set.
+#[tokio::test(start_paused = true)]
+async fn no_wait_with_stalled_background_ends_in_time() {
+    let background = current_thread();
+    let wire = Simulated::new(MS);
+    let locks = LockManager::builder(wire.clone()).runtime(background.handle().clone());
+    let locks = locks.build().unwrap();
+    let held = in_time(&locks).await.unwrap();
+    assert_eq!(in_time(&locks).await.unwrap_err().kind(), ErrorKind::Busy);
+    // The release is never sent.
+    drop(held);
+    sleep(200 * MS).await;
+    assert_eq!(in_time(&locks).await.unwrap_err().kind(), ErrorKind::Busy);
+    hang(&wire);
+    let error = keys_in_time(&locks, ["a", "b"]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    // A task of the stalled runtime would finish this attempt.
+    let attempt = locks.acquire("c").into_future();
+    assert!(timeout(100 * MS, attempt).await.is_err());
+    let error = keys_in_time(&locks, ["c"]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    background.shutdown_background();
 }
