@@ -7,6 +7,7 @@ mod acquire;
 #[cfg(feature = "dashboard")]
 mod dashboard;
 mod layer;
+mod memory;
 mod watchdog;
 
 use std::pin::pin;
