@@ -67,11 +67,13 @@ help:
 test: server curl
 	CARGO='$(CARGO)' .ci/test --all-features -- $(LONG:%=--skip %)
 
-# The tests that `make test` skips, and the programs that `cargo test` excludes. Some start examples.
+# The tests that `make test` skips, and the programs that `cargo test` excludes. Some start examples. The limit on CPU time
+# is that of a release build.
 test-long: server
 	CARGO='$(CARGO)' .ci/test --all-features --test engine --test redis -- $(LONG)
 	$(CARGO) build --all-features --examples
 	CARGO='$(CARGO)' .ci/test --all-features --test faults --test processes
+	$(CARGO) test --release --test cost watchdog
 
 # The screenshots go to target/tmp/dashboard. Chromium takes a core, so few tests run at a time.
 browser:
