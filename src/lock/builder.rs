@@ -23,17 +23,20 @@ pub struct LockManagerBuilder {
     tally: Arc<Tally>,
 }
 
-impl LockManagerBuilder {
-    pub(super) fn new(backend: impl Backend) -> Self {
+impl LockManager {
+    /// Creates a builder of a manager on any [`Backend`], with the defaults of [`LockManagerBuilder`].
+    pub fn builder(backend: impl Backend) -> LockManagerBuilder {
         let tally = Arc::default();
-        Self {
+        LockManagerBuilder {
             backend: erased(backend, &tally),
             options: Options::default(),
             runtime: None,
             tally,
         }
     }
+}
 
+impl LockManagerBuilder {
     /// Sets how long an acquire waits by default. Defaults to 5 s.
     ///
     /// At most 366 days; zero is [`no_wait`](crate::Acquire::no_wait).

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::Acquire;
-use super::builder::LockManagerBuilder;
 use super::clock::Moment;
 use super::engine::Engine;
 use super::snapshot::{LockInfo, Snapshot};
 use super::timeout::by;
 use super::watchdog;
-use crate::backend::{Backend, BackendError, BackendErrorKind, ForceReleased};
+use crate::backend::{BackendError, BackendErrorKind, ForceReleased};
 use crate::observe::{Forced, Name, Tally};
 use crate::{Error, ErrorKind, LockKey, LockKeys, Owner};
 
@@ -47,11 +46,6 @@ pub struct LockManager {
 }
 
 impl LockManager {
-    /// Creates a builder of a manager on any [`Backend`], with the defaults of [`LockManagerBuilder`].
-    pub fn builder(backend: impl Backend) -> LockManagerBuilder {
-        LockManagerBuilder::new(backend)
-    }
-
     /// Creates a request for a lock on one or several keys: a [`LockKey`], text, or an array or vector of
     /// either.
     ///

@@ -69,6 +69,18 @@ pub(crate) struct Cycle<'a> {
 }
 
 impl Cycle<'_> {
+    /// Returns the sorted paths of the files.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.files.iter().map(|file| file.join("/")).collect()
+    }
+
+    /// Returns `true` if the files are a module and children of it.
+    pub(crate) fn is_in_one_module(&self) -> bool {
+        // The set is sorted, so a parent precedes its children.
+        let parent = self.files.first();
+        parent.is_some_and(|parent| self.files.iter().all(|file| file.starts_with(parent)))
+    }
+
     /// Returns one line per file, with the files of the cycle that it names.
     pub(crate) fn describe(&self) -> String {
         let mut text = format!("import cycle of {} files:", self.files.len());
@@ -136,10 +148,7 @@ mod tests {
             .map(|(at, text)| Source::parse(&module(at), text))
             .collect();
         let imports = Imports::of(&sources);
-        let files = |cycle: &Cycle<'_>| {
-            let files: Vec<_> = cycle.files.iter().map(|file| file.join("/")).collect();
-            files.join(" ")
-        };
+        let files = |cycle: &Cycle<'_>| cycle.names().join(" ");
         imports.cycles().iter().map(files).collect()
     }
 
@@ -253,6 +262,26 @@ mod tests {
         let root = "mod a; mod b; pub use a::A; pub use b::B; #[cfg(doctest)] struct Readme;";
         let found = cycles(&[("", root), ("a", "use crate::*;"), ("b", "pub struct B;")]);
         assert_eq!(found, [""; 0]);
+    }
+
+    #[test]
+    fn module_and_its_children_are_one_module() {
+        let in_one_module = |sources: [(&str, &str); 3]| {
+            let segments = |at: &str| -> Segments { at.split('/').map(String::from).collect() };
+            let sources = sources.map(|(at, text)| Source::parse(&segments(at), text));
+            Imports::of(&sources).cycles()[0].is_in_one_module()
+        };
+        let names_parent = "use super::A;";
+        assert!(in_one_module([
+            ("a", "mod b; mod c; use b::B; use c::C; struct A;"),
+            ("a/b", names_parent),
+            ("a/c", names_parent),
+        ]));
+        assert!(!in_one_module([
+            ("f/a", "use super::b::B;"),
+            ("f/b", "use super::c::C;"),
+            ("f/c", "use super::a::A;"),
+        ]));
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::state::{Contender, Contending, InlineAcquire, Lane, Phase, Seen, Waiter};
+use super::state::{Contender, Contending, InlineAcquire, Lane, Phase, Seen};
 use super::tenure::{TAKE_OVER, Tenure};
+use super::waiters::Waiter;
 use crate::LockKey;
 use crate::lock::attempt::InlineAttempt;
 use crate::lock::claim::Claim;

@@ -12,12 +12,13 @@
 //! | `inline`, `contending`, `attempting` | the first attempt by its acquire, the acquire loop, its attempts and pauses |
 //! | `held`, `tenure`, `renewing` | the events of a held lease, its terms, the replies to renewals |
 //! | `returning` | the lease is returned to the backend |
-//! | `queue`, `waiters`, `pace` | the queue, its list, its speed |
+//! | `queue`, `waiters`, `pace`, `estimate` | the queue, its list, its speed, the time until it is empty |
 //! | `looking` | the checks by watchdogs |
 
 mod attempting;
 mod contending;
 mod entering;
+mod estimate;
 mod held;
 mod inline;
 mod looking;
@@ -40,5 +41,6 @@ pub(super) use renewing::Replied;
 pub(super) use returning::{Kept, Order, ReleaseOrKeep};
 #[cfg(feature = "dashboard")]
 pub(crate) use state::HeldBy;
-pub(super) use state::{Lane, Seen, Waiter};
+pub(super) use state::{Lane, Seen};
 pub(super) use tenure::TAKE_OVER;
+pub(super) use waiters::Waiter;

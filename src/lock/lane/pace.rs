@@ -1,41 +1,31 @@
-//! The pace at which the queue of a lane advances, and the time until it is empty.
-//!
-//! One grant to a waiter takes as long as the hold before it, and where other processes have their turns, as long
-//! as these. So the pace shows how long a further acquire would wait, whatever the reason.
+//! The pace at which the queue of a lane advances.
 
 use std::time::Duration;
 
-use super::state::{Contending, Lane, Phase, Seen};
 use crate::lock::clock::{Moment, Span};
-
-/// The assumed time of one grant before the first one.
-const UNKNOWN: Duration = Duration::from_millis(100);
 
 /// The number of grants and the time after which the older ones count half. Holds of one process alternate with the
 /// turns of others, so a few grants do not show the mean.
 const RECENT_GRANTS: u32 = 16;
 const RECENT: Span = Span::new(Duration::from_secs(1));
 
-/// The time for which an estimate serves further rejections, so that a full queue rejects cheaply.
-const SERVES: Duration = Duration::from_millis(10);
-
 /// The recent grants to waiters, and the time that they took together.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     /// The last grant, or the start of the hold for whose end the queue waits.
-    last: Option<Moment>,
+    pub(super) last: Option<Moment>,
     time: Span,
     grants: u32,
-    estimate: Option<Estimate>,
+    pub(super) estimate: Option<Estimate>,
 }
 
 /// When the lock is free for a further acquire, as estimated some time ago.
 #[derive(Debug, Clone, Copy)]
-struct Estimate {
-    free_at: Moment,
+pub(super) struct Estimate {
+    pub(super) free_at: Moment,
     /// The number of waiters at that time.
-    waiters: usize,
-    until: Moment,
+    pub(super) waiters: usize,
+    pub(super) until: Moment,
 }
 
 impl Pace {
@@ -55,74 +45,8 @@ impl Pace {
         }
     }
 
-    fn mean(&self) -> Option<Duration> {
+    /// Returns the mean time of one grant, or `None` before the first one.
+    pub(super) fn mean(&self) -> Option<Duration> {
         (self.grants > 0).then(|| (self.time / self.grants).get())
-    }
-}
-
-impl Lane {
-    /// Starts to observe the pace of an empty queue, which the caller adds a waiter to.
-    pub(super) fn begin_queue(&mut self, now: Moment) {
-        let since = match &self.phase {
-            Phase::Held(tenure) => tenure.grant.granted_at(),
-            _ => now,
-        };
-        self.queue.pace_mut().begin(since);
-    }
-
-    /// Estimates when the lock is free for a further acquire: after the holder and the waiters, each of which leaves
-    /// at its deadline at the latest.
-    pub(in crate::lock) fn free_in(&mut self, now: Moment) -> Duration {
-        let waiters = self.queue.len();
-        let earlier = self.queue.pace().and_then(|pace| pace.estimate);
-        if let Some(earlier) = earlier
-            && now < earlier.until
-            && (earlier.waiters / 2..=earlier.waiters * 2).contains(&waiters)
-        {
-            return earlier.free_at.since(now);
-        }
-        let free_at = self.free_at(now);
-        if waiters > 0 {
-            self.queue.pace_mut().estimate = Some(Estimate {
-                free_at,
-                waiters,
-                until: now + SERVES,
-            });
-        }
-        free_at.since(now)
-    }
-
-    fn free_at(&self, now: Moment) -> Moment {
-        let pace = self.queue.pace();
-        let (held_since, lease) = match &self.phase {
-            Phase::Held(tenure) => (
-                tenure.grant.granted_at(),
-                tenure.grant.valid_until().since(now),
-            ),
-            Phase::Contending(Contending {
-                seen: Seen::Busy(until),
-                ..
-            }) => (
-                pace.and_then(|pace| pace.last).unwrap_or(now),
-                until.since(now),
-            ),
-            _ => (now, Duration::ZERO),
-        };
-        let elapsed = now.since(held_since);
-        let mean = pace.and_then(Pace::mean);
-        let mean = mean.unwrap_or_else(|| elapsed.max(UNKNOWN));
-        // A hold that exceeds the mean is expected to last as long again.
-        let left = match mean.checked_sub(elapsed) {
-            Some(left) if !left.is_zero() => left,
-            _ => elapsed,
-        };
-        let holder_ends = now + left.min(lease);
-        self.queue.iter().fold(holder_ends, |free_at, waiter| {
-            if waiter.claim.deadline.outlasts(free_at) {
-                free_at + mean
-            } else {
-                free_at
-            }
-        })
     }
 }

@@ -3,9 +3,9 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::state::{Contender, Contending, Lane, Phase, Seen, Waiter};
+use super::state::{Contender, Contending, Lane, Phase, Seen};
 use super::tenure::TAKE_OVER;
-use super::waiters::Waiters;
+use super::waiters::{Waiter, Waiters};
 use crate::lock::claim::{Claim, QueuePosition, Ticket};
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Given, Granted, PickUp};

@@ -7,10 +7,9 @@ use crate::backend::BackendError;
 use crate::lock::attempt::InlineAttempt;
 use crate::lock::claim::Claim;
 use crate::lock::clock::{Moment, Span};
-use crate::lock::effect::{Reply, Report, Wakeup};
+use crate::lock::effect::{Report, Wakeup};
 use crate::lock::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
-use crate::lock::seats::Seat;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind};
 
@@ -107,13 +106,6 @@ pub(super) struct Returning {
     pub(super) trouble: Option<(Moment, Seen)>,
     /// When the return ends without a reply: the lease must have expired, and there was time for a release.
     pub(super) forget_at: Moment,
-}
-
-#[derive(Debug)]
-pub(in crate::lock) struct Waiter {
-    pub(in crate::lock) claim: Claim,
-    pub(in crate::lock) reply: Reply,
-    pub(in crate::lock) _seat: Seat,
 }
 
 /// No command was answered until the deadline.

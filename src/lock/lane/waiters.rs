@@ -3,9 +3,17 @@
 use std::collections::BTreeMap;
 
 use super::pace::Pace;
-use super::state::Waiter;
-use crate::lock::claim::Ticket;
+use crate::lock::claim::{Claim, Ticket};
 use crate::lock::clock::Moment;
+use crate::lock::effect::Reply;
+use crate::lock::seats::Seat;
+
+#[derive(Debug)]
+pub(in crate::lock) struct Waiter {
+    pub(in crate::lock) claim: Claim,
+    pub(in crate::lock) reply: Reply,
+    pub(in crate::lock) _seat: Seat,
+}
 
 /// A waiter is boxed because a tree node reserves space for more waiters than it mostly holds.
 type Tree = BTreeMap<Ticket, Box<Waiter>>;
