@@ -26,8 +26,11 @@
 //! Each key has one *lane* per process ([`lane`]): a state machine under the mutex of its shard of the
 //! table ([`table`]). Acquires, guards and background tasks send it events. An event changes the state
 //! under the mutex and fills one [`effect::Effects`] value; [`dispatch`] carries it out after the mutex is
-//! free. No other file resolves a waiter, reports a release, wakes a loss future or starts a task for a
-//! lane.
+//! free. No other file resolves a waiter, reports a release or wakes a loss future.
+//!
+//! Two kinds of work are no effects. An event that hands an attempt in flight to a loop returns the wakeup of that
+//! loop, and its caller starts the loop with the attempt, which no lane contains ([`entry`], [`take_over`]). An event
+//! that gives a loop something to do notifies it under the mutex: that only stores a permit and schedules its task.
 //!
 //! The column *task* names the background task that the next phase needs to make progress: `loop` is an
 //! acquire loop ([`contender`]), `releaser` a task of [`releaser`], `watchdog` the task of [`watchdog`].
@@ -52,6 +55,7 @@
 //! | contending | the loop is dropped with its runtime | contending, or idle | a loop in another runtime; reject waiters of the ended one; leave the place | loop |
 //! | contending | the loop does not run, a waiter in another runtime | contending | a loop there; release what the old one acquires, leave the place | loop |
 //! | contending, held | released by force, before or after the grant | | renew at once, which shows the order | watchdog |
+//! | held | the hold of one owner is released by force | surrendered | mark the guard lost; release, and report | releaser |
 //! | held | acquire by the owner, or queued acquires of the owner | | count up; at 64 reject | watchdog |
 //! | held | acquire by another owner | | queue; with `no_wait` reject | watchdog |
 //! | held | release, count above 1 | | count down; the terms of the remaining holds apply | watchdog |
