@@ -24,6 +24,7 @@ fn seed_gives_same_trace_twice() {
             .zip(&two.trace)
             .find(|(one, two)| one != two);
         assert_eq!(different, None, "seed {seed}");
+        assert_eq!(one.trace.len(), two.trace.len(), "seed {seed}");
         assert_eq!(one.polls, two.polls, "seed {seed}");
     }
 }

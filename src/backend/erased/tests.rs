@@ -165,7 +165,10 @@ async fn missing_outcomes_are_unknown() {
     for count in 0..3 {
         let renewed = renew_three(Flaw::Outcomes(count)).await;
         let released = release_three(Flaw::Outcomes(count)).await;
-        assert_eq!((renewed.len(), released.len()), (3, 3));
+        let left = leave_three(Flaw::Outcomes(count)).await;
+        assert_eq!((renewed.len(), released.len(), left.len()), (3, 3, 3));
+        assert!(left[..count].iter().all(Result::is_ok));
+        assert!(left[count..].iter().all(is_unknown), "{left:?}");
         assert!(renewed[..count].iter().all(Result::is_ok));
         assert!(renewed[count..].iter().all(is_unknown), "{renewed:?}");
         assert!(released[..count].iter().all(Result::is_ok));
