@@ -32,6 +32,8 @@ impl<K: KeyExtractor> LockLayer<K> {
     /// - Each request holds up to twice `limit` in memory while it is read, and once while it waits.
     /// - Set it on no route with streaming bodies. A gRPC call whose client sends its messages one after another
     ///   ends at the deadline with `DEADLINE_EXCEEDED`.
+    /// - The deadline excludes the time for which this machine is suspended. The client cannot send then, and no lock is
+    ///   held yet.
     /// - Under [`observe_only`](Self::observe_only), a body that would be rejected runs without a lock.
     ///
     /// # Panics

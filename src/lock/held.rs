@@ -74,6 +74,9 @@ impl Held {
     ///
     /// Reads the clock at each call. Returns `false` from the instant at which the backend may admit another
     /// owner, even after this process was paused or the machine was suspended.
+    ///
+    /// Suspends count on Linux, Android, Apple systems and Windows. On other systems, they count if the clock of std
+    /// counts them. A suspend of a virtual machine whose hypervisor stops all its clocks does not count.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.hold_count() > 0 && self.grants.are_held(Moment::now())

@@ -94,7 +94,7 @@ pin_project! {
     ///
     /// Completes before the lease can expire in the backend, and at once if the guard is already lost.
     /// Never completes if the guard is released first. After a suspend of the machine, completes within
-    /// 100 ms of the resume.
+    /// 100 ms of the resume, on the systems where [`is_held`](crate::Held::is_held) counts suspends.
     ///
     /// # Cancel safety
     ///

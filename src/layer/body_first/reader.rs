@@ -1,4 +1,7 @@
 //! Reads a body into memory, within its bounds.
+//!
+//! Its deadline uses the clock of tokio, which excludes the time for which this machine is suspended: the client cannot
+//! send then, and no lock is held yet.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
