@@ -259,7 +259,7 @@ impl Future for PendingAcquire {
                         }
                     }
                 },
-                Stage::Over => panic!("polled after completion"),
+                Stage::Over => unreachable!("BUG: polled after completion"),
             };
             match step {
                 Step::Done(outcome) => {

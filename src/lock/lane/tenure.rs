@@ -43,7 +43,7 @@ struct Others {
 /// until the limit of the oldest one.
 #[derive(Debug, Clone, Copy)]
 struct Hold {
-    id: HoldId,
+    name: Name,
     end: End,
     limit: Moment,
 }
@@ -56,8 +56,13 @@ enum End {
     At(Moment),
 }
 
-/// The id of the holds that were alike before another kind was added.
-const FIRST: HoldId = 0;
+/// Which hold an entry of the list stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Name {
+    /// Any of the holds that were alike before another kind was added, which are interchangeable.
+    Alike,
+    Id(HoldId),
+}
 
 impl Tenure {
     /// Begins the tenure of a holder under a fresh counter.
@@ -205,7 +210,7 @@ impl Tenure {
             End::At(valid_until(now, terms.ttl))
         };
         let hold = Hold {
-            id: claim.hold,
+            name: Name::Id(claim.hold),
             end,
             limit: now + terms.max_hold,
         };
@@ -230,7 +235,7 @@ impl Tenure {
     /// Converts the holds to a list, and returns it.
     fn mixed(&mut self) -> &mut Vec<Hold> {
         let hold = Hold {
-            id: FIRST,
+            name: Name::Alike,
             end: self.end_of_alike(),
             limit: self.grant.limit(),
         };
@@ -257,8 +262,8 @@ impl Tenure {
         if holds.is_empty() {
             return false;
         }
-        let find = |name| holds.iter().position(|hold| hold.id == name);
-        let Some(at) = find(hold).or_else(|| find(FIRST)) else {
+        let find = |name| holds.iter().position(|hold| hold.name == name);
+        let Some(at) = find(Name::Id(hold)).or_else(|| find(Name::Alike)) else {
             unreachable!("BUG: a hold is released once");
         };
         holds.remove(at);
@@ -280,15 +285,15 @@ impl Tenure {
         }
         let is_first = self.is_first(hold);
         let mut holds = self.mixed().iter_mut();
-        let unnamed = |it: &&mut Hold| it.id == hold || it.id == FIRST;
-        // The first hold is the oldest. Unnamed holds are interchangeable.
+        let fits = |it: &&mut Hold| it.name == Name::Id(hold) || it.name == Name::Alike;
+        // The first hold is the oldest.
         let held = if is_first {
-            holds.find(unnamed)
+            holds.find(fits)
         } else {
-            holds.rfind(unnamed)
+            holds.rfind(fits)
         };
         if let Some(held) = held {
-            (held.id, held.limit) = (hold, limit);
+            (held.name, held.limit) = (Name::Id(hold), limit);
         }
         self.follow_holds(now);
     }

@@ -90,6 +90,6 @@ fn ready_at_once<F: Future>(future: F) -> F::Output {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {
         std::task::Poll::Ready(output) => output,
-        std::task::Poll::Pending => unreachable!("axum reads path parameters without waiting"),
+        std::task::Poll::Pending => unreachable!("BUG: axum reads path parameters without waiting"),
     }
 }
