@@ -16,7 +16,7 @@ use paths::PATHS;
 use stored::Stored;
 
 /// The tolerance in percent.
-const TOLERANCE: f64 = 5.0;
+const TOLERANCE: f64 = 3.0;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -11,10 +11,11 @@ use tower_lock::{LockKey, LockLayer, LockManager};
 type Path = fn(times: u64);
 type Body = http_body_util::Empty<bytes::Bytes>;
 
-pub(crate) const PATHS: [(&str, Path); 6] = [
+pub(crate) const PATHS: [(&str, Path); 7] = [
     ("a key of two parts", key),
     ("acquire and release, without contention", uncontended),
     ("acquire again by the same owner, and release", again),
+    ("is_held of a guard", is_held),
     ("hand-off between two tasks", handed_on),
     ("two keys, without contention", two_keys),
     ("a request under the layer", request),
@@ -55,6 +56,16 @@ fn again(times: u64) {
         for _ in 0..times {
             let again = locks.acquire(&key).owner(guard.owner()).await;
             drop(black_box(again.expect("it is its own")));
+        }
+    });
+}
+
+fn is_held(times: u64) {
+    let locks = LockManager::in_memory();
+    runtime().block_on(async {
+        let guard = locks.acquire("order:42").await.expect("it is free");
+        for _ in 0..times {
+            black_box(black_box(&guard).is_held());
         }
     });
 }
