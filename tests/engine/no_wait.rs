@@ -283,7 +283,7 @@ async fn no_wait_for_several_keys_ends_in_time() {
                 sleep(MS).await;
             }
             hang(&wire);
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         if answered == 0 {
             hang(&wire);
