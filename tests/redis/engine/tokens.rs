@@ -9,7 +9,9 @@ use tokio::time::sleep;
 use tower_lock::{FencingToken, LockManager, RedisBackend};
 
 use super::support::LEASE;
-use crate::support::engine::{SECOND, eventually, manager, nothing_is_left, scripts_called};
+use crate::support::engine::{
+    PATIENCE, SECOND, eventually, manager, nothing_is_left, scripts_called,
+};
 use crate::support::redis_server::RedisServer;
 
 /// Redisson's `getFencedLock` uses the next number of the same counter as its token.
@@ -17,10 +19,13 @@ use crate::support::redis_server::RedisServer;
 async fn redisson_counter_yields_unique_tokens() {
     const COUNTER: &str = "redisson_lock_token:{k}";
     let server = RedisServer::start();
-    let backend = RedisBackend::builder(server.url()).prefix("");
-    let backend = backend.redisson_fencing_tokens().connect().await.unwrap();
+    let manager = async || {
+        let backend = RedisBackend::builder(server.url()).prefix("");
+        let backend = backend.redisson_fencing_tokens().connect().await.unwrap();
+        LockManager::builder(backend).build().unwrap()
+    };
+    let locks = manager().await;
     assert_eq!(server.cli(&["KEYS", "*"]), "", "keys left by the self-test");
-    let locks = LockManager::builder(backend).build().unwrap();
     let mut tokens = vec![locks.acquire("k").await.unwrap().fencing_token().get()];
     // Most of these are hand-offs inside the process, but each requests its own number.
     let holders = (0..50).map(|_| async {
@@ -35,8 +40,26 @@ async fn redisson_counter_yields_unique_tokens() {
     // Redisson increments the counter in the same way.
     let of_java: i64 = server.cli(&["INCR", COUNTER]).parse().unwrap();
     eventually("released", || server.cli(&["EXISTS", "k"]) == "0").await;
-    let next = locks.acquire("k").await.unwrap().fencing_token().get();
+    let guard = locks.acquire("k").await.unwrap();
+    let next = guard.fencing_token().get();
     assert!(next > of_java, "{next} after {of_java}");
+    // A message transfers the lock to another process, which takes its token from the same counter.
+    let other = manager().await;
+    let waiting = tokio::spawn(async move { other.acquire("k").wait(PATIENCE).await.unwrap() });
+    eventually("a place that listens", || {
+        let places = server.cli(&["ZRANGE", "{k}%queue", "0", "-1"]);
+        places.lines().any(|place| place.starts_with('!'))
+    })
+    .await;
+    let before = scripts_called(&server);
+    guard.release().await.unwrap();
+    let transferred = waiting.await.unwrap();
+    assert_eq!(scripts_called(&server), before + 2, "a confirmed transfer");
+    let token = transferred.fencing_token().get();
+    assert!(token > next, "{token} after {next}");
+    assert_eq!(server.cli(&["GET", COUNTER]), token.to_string());
+    transferred.release().await.unwrap();
+    assert_eq!(server.cli(&["KEYS", "*"]), COUNTER);
 }
 
 /// Reads, sleeps and writes: two at a time would lose an increment.

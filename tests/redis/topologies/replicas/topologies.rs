@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 
 use futures_util::future::join;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend as _, ContendRequest, Contended, LeaseId, Release, Released,
-    conformance,
+    AcquireRequest, Acquired, Backend as _, ContendRequest, Contended, Hint, LeaseId, Release,
+    Released, conformance,
 };
 use tower_lock::{LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
@@ -133,4 +133,39 @@ async fn confirmed_transfer_requires_replicas() {
     let left = backend.leave(&leaver).await.remove(0).unwrap();
     assert_eq!(left, Released::Released);
     assert!(!trio.has("transferred"));
+}
+
+/// A message does not wait for the replicas.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transfer_message_before_replicas_is_no_grant() {
+    let trio = Trio::start();
+    let backend = trio.backend(PATIENCE).await;
+    let key = LockKey::new("transferred");
+    let [holder, waiter] = [1, 2].map(lease);
+    let contend = async |lease| {
+        let request = ContendRequest::new(key.clone(), lease, TTL, true);
+        backend.contend(&request).await.unwrap()
+    };
+    let granted = |outcome| matches!(outcome, Contended::Granted { .. });
+    assert!(granted(contend(holder).await));
+    let mut hints = backend.watch(&key, waiter.manager());
+    assert_eq!(hints.next().await, Hint::Released, "subscribed");
+    let waiting = contend(waiter).await;
+    let listens = matches!(
+        waiting,
+        Contended::Waiting {
+            poll_after: None,
+            transfers: None,
+            ..
+        }
+    );
+    assert!(listens, "{waiting:?}");
+    let release = [Release::new(key.clone(), holder)];
+    let released = backend.release(&release).await.remove(0);
+    assert_eq!(released.unwrap(), Released::Transferred);
+    let hint = hints.next().await;
+    let confirms =
+        |hint| matches!(hint, Hint::Transferred { lease, counter: None, .. } if lease == waiter);
+    assert!(confirms(hint), "{hint:?}");
+    assert!(granted(contend(waiter).await));
 }
