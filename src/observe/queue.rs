@@ -9,7 +9,7 @@ static TRANSFERS: AtomicU64 = AtomicU64::new(0);
 static PASSED_OVER: AtomicU64 = AtomicU64::new(0);
 static TRANSFER: Histogram = Histogram::new();
 
-/// Counts the transfer of a released lock to the first waiting process.
+/// Counts the transfer of a free lock to the first waiting process.
 pub(crate) fn transferred() {
     TRANSFERS.fetch_add(1, Relaxed);
 }

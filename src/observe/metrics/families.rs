@@ -46,7 +46,7 @@ pub(super) fn describe() {
         ),
         (
             TRANSFERS,
-            "Released keys transferred to the first process in the queue.",
+            "Free keys transferred to the first process in the queue.",
         ),
         (
             PASSED_OVER,
@@ -68,7 +68,7 @@ pub(super) fn describe() {
         ),
         (
             TRANSFER,
-            "The time from the transfer of a key to its confirmation.",
+            "The time from the transfer of a key to its confirmation by a command.",
         ),
     ];
     for (name, help) in histograms {

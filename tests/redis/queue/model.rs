@@ -56,8 +56,8 @@ pub(crate) enum Reply {
     Granted(i64),
     /// The time since the transfer, if the body can have the TTL of one.
     Again(Option<i64>),
-    /// The time until an attempt can succeed, the length of the queue, the time until the next poll, and how many
-    /// waiters were passed over.
+    /// The time until an attempt can succeed, the length of the queue, the time until the next poll, and what became
+    /// of the free body, as the reply to a release.
     Waiting(i64, i64, i64, i64),
     Held(i64, i64),
     /// The process polls outside the queue.

@@ -269,8 +269,8 @@ impl Call {
                 };
                 (granted, -2 - number)
             }
-            (Self::Contend { .. }, [left, queued, poll_after, passed_over, rest @ ..]) => {
-                let reply = Reply::Waiting(*left, *queued, *poll_after, *passed_over);
+            (Self::Contend { .. }, [left, queued, poll_after, freed, rest @ ..]) => {
+                let reply = Reply::Waiting(*left, *queued, *poll_after, *freed);
                 match rest {
                     [] => (reply, 0),
                     [number, CONFIRM] => (reply, *number),

@@ -93,19 +93,21 @@ pub(super) fn held<T>(reply: Value, held: T, not_held: T) -> Result<T, BackendEr
 pub(super) fn released(reply: &Value, absent: Released) -> Result<Released, BackendError> {
     match reply {
         Value::Int(0) => Ok(absent),
-        Value::Int(released) => {
-            let released = released.unsigned_abs();
-            observe::passed_over(released / PASSED_OVER);
-            match released % PASSED_OVER % UNPUBLISHED {
-                2 => {
-                    observe::transferred();
-                    Ok(Released::Transferred)
-                }
-                3 => Ok(Released::LeftToOthers),
-                _ => Ok(Released::Released),
-            }
-        }
+        Value::Int(freed) => Ok(served(freed.unsigned_abs())),
         reply => Err(unexpected(reply)),
+    }
+}
+
+/// Counts what the queue did with a free key, and returns it.
+fn served(freed: u64) -> Released {
+    observe::passed_over(freed / PASSED_OVER);
+    match freed % PASSED_OVER % UNPUBLISHED {
+        2 => {
+            observe::transferred();
+            Released::Transferred
+        }
+        3 => Released::LeftToOthers,
+        _ => Released::Released,
     }
 }
 
@@ -125,7 +127,7 @@ pub(super) fn unpublished(reply: &Value) -> Option<usize> {
 
 /// Returns `true` if the server rejected the message of a `contend`.
 pub(super) fn is_contend_unpublished(reply: &Value) -> bool {
-    matches!(reply, Value::Array(fields) if matches!(fields.get(3), Some(Value::Int(..=-1))))
+    matches!(reply, Value::Array(fields) if fields.get(3).and_then(unpublished).is_some())
 }
 
 /// Returns the time until the next attempt, and the error of a place in the queue that the server rejected.
@@ -152,13 +154,9 @@ pub(super) fn contended(reply: Value) -> Result<Contended, BackendError> {
             observe::passed_over(passed_over.unsigned_abs());
             return Ok(Contended::granted(counter));
         }
-        ([left, queued, poll_after, passed_over, transfers @ ..], _) => {
-            let passed_over = match *passed_over {
-                // The server rejected a message.
-                number @ ..=-1 => number.abs_diff(-1),
-                number => number.unsigned_abs(),
-            };
-            observe::passed_over(passed_over);
+        ([left, queued, poll_after, freed, transfers @ ..], _) => {
+            // The key can be free, and then goes to another process.
+            served(freed.unsigned_abs());
             let queued = u32::try_from(*queued).unwrap_or(0);
             let poll_after = (*poll_after > 0).then(|| remaining(*poll_after));
             let waiting = Contended::polling(remaining(*left), queued, poll_after);

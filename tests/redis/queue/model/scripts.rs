@@ -12,16 +12,16 @@ impl Model {
         self.passed_over = 0;
         if !again {
             let mut left = self.left();
-            let (mut queued, mut entered) = (None, false);
+            let (mut queued, mut entered, mut freed) = (None, false, 1);
             if left == -2 && self.queue_exists() && !self.foreign_queue {
                 (queued, entered) = (self.wait(lease, listens), true);
                 match self.queue.turn.filter(|turn| self.is_ahead(*turn, TURN)) {
                     Some(turn) => left = turn - self.now,
                     None => match self.serve(Some(lease)) {
-                        Served::To(first) if first != lease => left = self.left(),
+                        Served::To(first) if first != lease => (left, freed) = (self.left(), 2),
                         Served::Others => {
                             self.published += 1;
-                            left = TURN;
+                            (left, freed) = (TURN, 3);
                         }
                         _ => {}
                     },
@@ -35,7 +35,10 @@ impl Model {
                     }
                 }
                 return match queued {
-                    Some(poll) => Reply::Waiting(left, self.live(), poll, self.passed_over),
+                    Some(poll) => {
+                        let freed = freed + 10 * self.passed_over;
+                        Reply::Waiting(left, self.live(), poll, freed)
+                    }
                     None => Reply::Outside(left),
                 };
             }

@@ -6,10 +6,10 @@
 -- polls, ARGV[5] as `blind` in queue.lua, or 0
 -- Reply: granted: as acquire.lua, or if waiters were passed over, {the same, 0, their number}; confirmed: as a repeated
 -- grant, with the time since the transfer in ms; waiting: {time in ms until the next attempt can succeed, number of
--- processes in the queue, time until the next attempt of a waiter that polls or 0, number of waiters that were
--- passed over, or -1 minus it if the server rejected a message, then for a waiter whose messages can be grants: the
--- number that later counters exceed, and the TTL of a transferred lease in ms}; waiting outside the queue: the first
--- of these and the error that rejected the place, or the first alone; -1 for a key without a TTL.
+-- processes in the queue, time until the next attempt of a waiter that polls or 0, as release.lua what became of the
+-- free body, or 1, then for a waiter whose messages can be grants: the number that later counters exceed, and the TTL
+-- of a transferred lease in ms}; waiting outside the queue: the first of these and the error that rejected the place,
+-- or the first alone; -1 for a key without a TTL.
 --
 -- With memory full, and for a user without the permissions for sorted sets, the lease stays outside the queue,
 -- and its process polls. If the queue is a key of another type, there is no queue. A server that rejects all writes
@@ -23,7 +23,7 @@ if not again then
   if left == -1 then
     return left
   end
-  local now, queued = clock(), nil
+  local now, queued, outcome = clock(), nil, 1
   if left == -2 and redis.call('exists', queue) == 1 then
     pcall(function()
       queued = wait(queue, channel, lease, ARGV[4], now)
@@ -35,8 +35,9 @@ if not again then
       local to = transfer(body, queue, channel, now, lease)
       if to == '~' then
         sent(publish(PUBLISH, channel, '0'))
-        left = TURN
+        left, outcome = TURN, 3
       elseif to and to ~= lease then
+        outcome = 2
         left = redis.call('pttl', body)
       end
     end)
@@ -53,8 +54,8 @@ if not again then
       return queued and live(queue, now)
     end)
     if fine and count then
-      local passed = unpublished > 0 and -1 - passed_over or passed_over
-      return { left, count, queued, passed, fence and queued == 0 and last_number(fence, now) or nil, CONFIRM }
+      outcome = outcome + unpublished + 10 * passed_over
+      return { left, count, queued, outcome, fence and queued == 0 and last_number(fence, now) or nil, CONFIRM }
     elseif not fine then
       -- Before 7.0, an error is a text.
       refused = type(count) == 'table' and count or redis.error_reply(count)

@@ -1,12 +1,10 @@
 //! Reads the holder of a lock, and releases its lock.
 
-use redis::Value;
-
 use crate::backend::redis::command::call::{Calls, KeyRoute};
-use crate::backend::redis::command::error::{Cause, unexpected};
-use crate::backend::redis::command::reply::{holder, unpublished};
+use crate::backend::redis::command::error::Cause;
+use crate::backend::redis::command::reply::{holder, released, unpublished};
 use crate::backend::redis::command::send::call;
-use crate::backend::{BackendError, BackendErrorKind, ForceReleased, Holder};
+use crate::backend::{BackendError, BackendErrorKind, ForceReleased, Holder, Released};
 
 impl Calls {
     pub(crate) async fn inspect(&self, at: KeyRoute<'_>) -> Result<Option<Holder>, BackendError> {
@@ -66,11 +64,9 @@ impl Calls {
         if unpublished(&reply.value).is_some() {
             self.report_unpublished(at);
         }
-        match reply.value {
-            Value::Int(1..) => Ok(ForceReleased::Released),
-            Value::Int(0) if reply.resent => Ok(ForceReleased::Released),
-            Value::Int(0) => Ok(ForceReleased::NotHeld),
-            reply => Err(unexpected(&reply)),
-        }
+        Ok(match released(&reply.value, Released::NotHeld)? {
+            Released::NotHeld if !reply.resent => ForceReleased::NotHeld,
+            _ => ForceReleased::Released,
+        })
     }
 }
