@@ -7,7 +7,7 @@ use redis::{Connection, Value};
 
 use super::expected::expected;
 use super::model::{ALIVE, Body, Counted, Model, Place, Queue, Reply, STEP, manager_of};
-use super::scripts::{A, B, BODY, CHANNEL, Call, QUEUE};
+use super::scripts::{A, B, BODY, CHANNEL, Call, FENCE, Flavor, QUEUE};
 use super::server::FrozenServer;
 use super::stored::assert_stored;
 
@@ -19,6 +19,7 @@ const PAUSES: [i64; 17] = [
 ];
 
 pub(crate) struct Comparison {
+    flavor: Flavor,
     server: FrozenServer,
     admin: Connection,
     model: Model,
@@ -37,18 +38,45 @@ pub(crate) struct Comparison {
     pub(crate) transferred: usize,
 }
 
+/// The server reads its clock for this figure about ten times a second.
+fn await_uptime(admin: &mut Connection) {
+    let seconds = |admin: &mut Connection| -> Option<u64> {
+        let info: String = redis::cmd("INFO").arg("server").query(admin).unwrap();
+        let line = info
+            .lines()
+            .find_map(|it| it.strip_prefix("uptime_in_seconds:"));
+        line?.parse().ok()
+    };
+    while seconds(admin) < Some(3) {
+        std::thread::yield_now();
+    }
+}
+
 fn manager(number: u64) -> String {
     format!("00000000-0000-4000-8000-{number:012}")
 }
 
 impl Comparison {
-    pub(crate) fn new(seed: u64, counted: Counted) -> Self {
-        let server = FrozenServer::start();
-        let admin = server.connect();
+    pub(crate) fn new(seed: u64, counted: Counted, flavor: Flavor) -> Self {
+        let mut server = FrozenServer::start();
+        let mut admin = server.connect();
+        if flavor == Flavor::Guarded {
+            // The quarantine after the start is over, and the server has lost no data.
+            server.advance(3_000);
+            await_uptime(&mut admin);
+            redis::cmd("SET")
+                .arg(FENCE)
+                .arg(1)
+                .exec(&mut admin)
+                .unwrap();
+        }
         let leases = (0..MANAGERS).map(|it| format!("{}:1", manager(it)));
+        let kinds = i64::from(flavor == Flavor::Both) + 1;
+        let model = Model::new(server.now(), counted, kinds);
         Self {
-            model: Model::new(server.now(), counted),
-            second: Model::new(server.now(), counted),
+            second: model.clone(),
+            model,
+            flavor,
             server,
             admin,
             random: Rng::with_seed(seed),
@@ -60,6 +88,20 @@ impl Comparison {
             counter: 0,
             granted: 0,
             transferred: 0,
+        }
+    }
+
+    fn is_numbered(&self) -> bool {
+        self.model.counted == Counted::All && self.flavor != Flavor::Guarded
+    }
+
+    /// Returns the commands that subscribe to messages and count their subscribers.
+    fn kinds(&self) -> &'static [(&'static str, &'static str)] {
+        const KINDS: [(&str, &str); 2] = [("SUBSCRIBE", "NUMSUB"), ("SSUBSCRIBE", "SHARDNUMSUB")];
+        match self.flavor {
+            Flavor::Plain | Flavor::Guarded => &KINDS[..1],
+            Flavor::Sharded => &KINDS[1..],
+            Flavor::Both => &KINDS,
         }
     }
 
@@ -197,11 +239,13 @@ impl Comparison {
                 });
                 let lease = holder;
                 let ttl = TTL;
+                let releases = self.random.u8(..3) > 0;
                 Call::Pass {
                     lease,
                     ttl,
                     own,
                     next,
+                    releases,
                 }
             }
         }
@@ -213,13 +257,13 @@ impl Comparison {
         let mut locks = [&mut self.model, &mut self.second];
         locks.iter_mut().for_each(|lock| lock.begin(now));
         let expected = expected(locks, call);
-        let (reply, counter) = call.run(&mut self.admin, self.model.counted);
+        let (reply, counter) = call.run_as(self.flavor, &mut self.admin, self.model.counted);
         assert_eq!(reply, expected, "{call:?} after {before:?}");
         // The transfers of this call, which have counters as well.
         self.receive();
         if let Reply::Waiting(_, _, poll_after, _) = reply {
             // Messages cannot be grants for a waiter that polls, or where they may not arrive.
-            let numbered = poll_after == 0 && self.model.counted == Counted::All;
+            let numbered = poll_after == 0 && self.is_numbered();
             assert_eq!(counter > 0, numbered, "{call:?}");
             if numbered {
                 assert!(counter >= self.counter, "{counter} after {}", self.counter);
@@ -244,15 +288,19 @@ impl Comparison {
 
     /// Every subscriber receives its messages. A transfer has a fresh counter, if its message can be a grant.
     fn receive(&mut self) {
+        let numbered = self.is_numbered();
         let mut subscribers: Vec<_> = self.others.iter_mut().map(|it| (None, it)).collect();
         let listeners = self.listeners.iter_mut();
         subscribers.extend(listeners.map(|(manager, it)| (Some(manager.clone()), it)));
         for (manager, connection) in subscribers {
-            let mut expected = vec![("".to_owned(), "0".to_owned()); self.model.published];
+            let kinds = match &manager {
+                Some(_) => usize::try_from(self.model.kinds).unwrap(),
+                None => 1,
+            };
+            let mut expected = vec![("".to_owned(), "0".to_owned()); kinds * self.model.published];
             let own = |it: &&String| Some(manager_of(it)) == manager.as_deref();
             let woken = self.model.woken.iter().filter(own);
             expected.extend(woken.map(|lease| (format!("%{}", manager_of(lease)), lease.clone())));
-            let counted = self.model.counted;
             let received = expected.iter().map(|_| {
                 let message = connection.recv_response().unwrap();
                 let (_, channel, text): (String, String, String) =
@@ -262,11 +310,11 @@ impl Comparison {
                         let counter: i64 = counter.parse().unwrap();
                         assert!(counter > self.counter, "{counter} after {}", self.counter);
                         self.counter = counter;
-                        assert_eq!(counted, Counted::All);
+                        assert!(numbered);
                         lease.to_owned()
                     }
                     None => {
-                        assert!(text == "0" || counted != Counted::All, "{text}");
+                        assert!(text == "0" || !numbered, "{text}");
                         text
                     }
                 };
@@ -281,11 +329,15 @@ impl Comparison {
 
     /// The server notices the end of a connection soon.
     fn await_subscribers(&mut self) {
-        let expected = self.listeners.len() + self.others.len();
+        let kinds = self.kinds();
+        let expected = kinds.len() * self.listeners.len() + self.others.len();
         let count = |comparison: &mut Self| {
-            let counts = comparison.command(&["PUBSUB", "NUMSUB", CHANNEL]);
-            let (_, count): (String, usize) = redis::from_redis_value(counts).unwrap();
-            count
+            let counts = kinds.iter().map(|(_, count)| {
+                let counts = comparison.command(&["PUBSUB", count, CHANNEL]);
+                let (_, count): (String, usize) = redis::from_redis_value(counts).unwrap();
+                count
+            });
+            counts.sum::<usize>()
         };
         while count(self) != expected {
             std::thread::yield_now();
@@ -299,7 +351,9 @@ impl Comparison {
         if self.listeners.remove(&manager).is_none() {
             let ours = [format!("{CHANNEL}%w"), format!("{CHANNEL}%{manager}")];
             let channels = [&ours[..], &[CHANNEL.to_owned()]].concat();
-            let connection = self.server.subscribe(&channels);
+            let kinds = self.kinds().iter();
+            let commands: Vec<_> = kinds.map(|(subscribe, _)| *subscribe).collect();
+            let connection = self.server.subscribe_by(&commands, &channels);
             self.listeners.insert(manager, connection);
         }
         self.await_subscribers();
@@ -307,7 +361,9 @@ impl Comparison {
 
     fn toggle_other(&mut self) {
         if self.others.pop().is_none() {
-            let connection = self.server.subscribe(&[CHANNEL.to_owned()]);
+            // A client outside the queue subscribes in one of the ways.
+            let (command, _) = self.random.choice(self.kinds()).unwrap();
+            let connection = self.server.subscribe_by(&[command], &[CHANNEL.to_owned()]);
             self.others.push(connection);
         }
         self.await_subscribers();
@@ -359,7 +415,10 @@ impl Comparison {
             self.model.body = Body::Free;
             self.model.published = 1;
             self.command(&["DEL", BODY]);
-            self.command(&["PUBLISH", CHANNEL, "0"]);
+            for (subscribe, _) in self.kinds() {
+                let publish = subscribe.replace("SUBSCRIBE", "PUBLISH");
+                self.command(&[&publish, CHANNEL, "0"]);
+            }
             self.receive();
         }
     }

@@ -34,10 +34,11 @@ fn of_one(model: &mut Model, call: &Call) -> Reply {
             ttl,
             own,
             next,
+            releases,
         } => {
             let next = next.as_ref();
             let next = next.map(|(lease, listens)| (lease.as_str(), *listens));
-            model.pass(lease, *ttl, *own, next)
+            model.pass(lease, *ttl, *own, next, *releases)
         }
         Call::Inspect => model.inspect(),
         Call::Renew { lease, ttl } => model.renew(lease, *ttl),

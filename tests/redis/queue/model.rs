@@ -82,6 +82,8 @@ pub(crate) struct Model {
     pub(crate) foreign_queue: bool,
     /// The managers that listen.
     pub(crate) listening: BTreeSet<String>,
+    /// The number of subscriptions of each of them to one channel.
+    pub(crate) kinds: i64,
     pub(crate) others: i64,
     pub(crate) counted: Counted,
     pub(crate) full: bool,
@@ -99,13 +101,14 @@ pub(crate) fn manager_of(lease: &str) -> &str {
 }
 
 impl Model {
-    pub(crate) fn new(now: i64, counted: Counted) -> Self {
+    pub(crate) fn new(now: i64, counted: Counted, kinds: i64) -> Self {
         Self {
             now,
             body: Body::Free,
             queue: Queue::default(),
             foreign_queue: false,
             listening: BTreeSet::new(),
+            kinds,
             others: 0,
             counted,
             full: false,

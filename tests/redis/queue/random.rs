@@ -6,7 +6,9 @@ use tower_lock::backend::redis::RedisBackend;
 
 use super::comparison::Comparison;
 use super::model::Counted;
-use super::scripts::SOURCES;
+use super::scripts::{Flavor, SCRIPTS, source};
+use crate::support::engine::SECOND;
+use crate::support::process::version;
 use crate::support::redis_server::RedisServer;
 
 fn number(name: &str) -> Option<u64> {
@@ -23,17 +25,23 @@ fn random_steps_follow_reference() {
     let steps = number("QUEUE_STEPS").unwrap_or(2_000);
     let seed = number("QUEUE_SEED").unwrap_or_else(|| fastrand::u64(..));
     let (mut granted, mut transferred) = (0, 0);
-    for counted in [Counted::All, Counted::Ours, Counted::Nothing] {
-        let mut comparison = Comparison::new(seed, counted);
-        let count = if counted == Counted::All {
-            steps / 2
-        } else {
-            steps / 4
-        };
-        for step in 0..count {
+    // The tenths of the steps.
+    let kinds = [
+        (Counted::All, Flavor::Plain, 4),
+        (Counted::Ours, Flavor::Plain, 1),
+        (Counted::Nothing, Flavor::Plain, 1),
+        (Counted::All, Flavor::Guarded, 2),
+        (Counted::All, Flavor::Sharded, 1),
+        (Counted::All, Flavor::Both, 1),
+    ];
+    // Sharded messages are new in 7.0.
+    let is_known = |flavor| version() >= 7 || !matches!(flavor, Flavor::Sharded | Flavor::Both);
+    for (counted, flavor, tenths) in kinds.into_iter().filter(|(_, it, _)| is_known(*it)) {
+        let mut comparison = Comparison::new(seed, counted, flavor);
+        for step in 0..steps * tenths / 10 {
             let taken = catch_unwind(AssertUnwindSafe(|| comparison.step()));
             if let Err(panic) = taken {
-                eprintln!("QUEUE_SEED={seed}, {counted:?}, step {step}");
+                eprintln!("QUEUE_SEED={seed}, {counted:?}, {flavor:?}, step {step}");
                 resume_unwind(panic);
             }
         }
@@ -47,10 +55,18 @@ fn random_steps_follow_reference() {
 /// Else the reference would be of other scripts.
 #[tokio::test]
 async fn backend_loads_scripts_of_reference() {
-    let server = RedisServer::start();
-    let _backend = RedisBackend::builder(server.url()).connect().await.unwrap();
-    for source in SOURCES {
-        let sha = redis::Script::new(source).get_hash().to_owned();
-        assert_eq!(server.cli(&["SCRIPT", "EXISTS", &sha]), "1", "{source}");
+    for flavor in [Flavor::Plain, Flavor::Guarded] {
+        let server = RedisServer::start();
+        let backend = RedisBackend::builder(server.url());
+        let backend = match flavor {
+            Flavor::Guarded => backend.quarantine(SECOND),
+            _ => backend,
+        };
+        let _backend = backend.connect().await.unwrap();
+        for script in SCRIPTS {
+            let sha = redis::Script::new(&source(script, flavor));
+            let exists = server.cli(&["SCRIPT", "EXISTS", sha.get_hash()]);
+            assert_eq!(exists, "1", "{script}, {flavor:?}");
+        }
     }
 }

@@ -6,7 +6,10 @@ use super::model::{CONFIRM, Counted, Reply};
 
 pub(crate) const BODY: &str = "lock:a";
 pub(crate) const QUEUE: &str = "lock:{lock:a}%queue";
-const FENCE: &str = "lock:{fencing-token}%";
+pub(crate) const FENCE: &str = "lock:{fencing-token}%";
+const QUARANTINE: &str = "lock:{fencing-token}%quarantine";
+/// The length of a quarantine in ms.
+const PERIOD: i64 = 1_000;
 pub(crate) const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
 
 /// The names of a lock.
@@ -30,81 +33,86 @@ pub(crate) const B: Names = Names {
 };
 
 macro_rules! piece {
-    ("numbered") => {
-        concat!("local FENCE = 'lock:{fencing-token}%'\n", piece!(file "numbered"))
-    };
-    (file $name:tt) => {
-        include_str!(concat!("../../../src/backend/redis/command/lua/", $name, ".lua"))
-    };
     ($name:tt) => {
-        piece!(file $name)
+        include_str!(concat!(
+            "../../../src/backend/redis/command/lua/",
+            $name,
+            ".lua"
+        ))
     };
 }
 
-macro_rules! lua {
-    ($($name:tt),+) => {
-        concat!($(piece!($name)),+)
-    };
+/// What the settings of a backend change in its scripts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flavor {
+    Plain,
+    /// With a check for a quarantine, and without counters in the messages of transfers.
+    Guarded,
+    /// With sharded messages.
+    Sharded,
+    /// With messages of both kinds.
+    Both,
 }
 
-const ACQUIRE: &str = lua!("fence", "acquire");
-const ACQUIRE_ALL: &str = lua!("fence", "acquire_all");
-const RENEW: &str = lua!("renew");
-const CONTEND: &str = lua!(
-    "fence",
-    "publish",
-    "numbered",
-    "listeners",
-    "queue",
-    "contend"
-);
-const RELEASE: &str = lua!(
-    "publish",
+/// All scripts.
+pub(crate) const SCRIPTS: [&str; 9] = [
+    "acquire",
+    "acquire_all",
+    "contend",
+    "renew",
     "release",
-    "fence",
-    "numbered",
-    "listeners",
-    "queue",
-    "release_wanted"
-);
-const LEAVE: &str = lua!(
-    "fence",
-    "publish",
-    "numbered",
-    "listeners",
-    "queue",
-    "leave"
-);
-const PASS: &str = lua!(
-    "fence",
-    "publish",
-    "numbered",
-    "listeners",
-    "queue",
-    "release_or_keep"
-);
-const FORCE: &str = lua!(
-    "fence",
-    "publish",
-    "numbered",
-    "listeners",
-    "queue",
-    "force_release"
-);
-const INSPECT: &str = lua!("publish", "unnumbered", "listeners", "queue", "inspect");
-
-/// All of them.
-pub(crate) const SOURCES: [&str; 9] = [
-    ACQUIRE,
-    ACQUIRE_ALL,
-    CONTEND,
-    RENEW,
-    RELEASE,
-    LEAVE,
-    PASS,
-    FORCE,
-    INSPECT,
+    "leave",
+    "release_or_keep",
+    "force_release",
+    "inspect",
 ];
+
+/// Returns the source of a script.
+pub(crate) fn source(script: &str, flavor: Flavor) -> String {
+    let (report, listeners) = match flavor {
+        Flavor::Plain | Flavor::Guarded => (piece!("publish"), piece!("listeners")),
+        Flavor::Sharded => (piece!("publish_sharded"), piece!("listeners_sharded")),
+        Flavor::Both => (piece!("publish_both"), piece!("listeners_both")),
+    };
+    let guarded = flavor == Flavor::Guarded;
+    let guard = [piece!("started"), piece!("quarantine"), piece!("guard")].concat();
+    let guard = if guarded { &guard } else { "" };
+    let fence = piece!("fence");
+    let numbered = concat!(
+        "local FENCE = 'lock:{fencing-token}%'\n",
+        piece!("numbered")
+    );
+    let (numbers, fence_of_transfer) = match guarded {
+        true => (piece!("unnumbered"), ""),
+        false => (numbered, fence),
+    };
+    let queue = [numbers, listeners, piece!("queue")].concat();
+    let pieces: &[&str] = match script {
+        "acquire" => &[fence, guard, piece!("acquire")],
+        "acquire_all" => &[fence, piece!("acquire_all")],
+        "contend" => &[fence, guard, report, &queue, piece!("contend")],
+        "renew" => &[piece!("renew")],
+        "release" => &[
+            report,
+            piece!("release"),
+            fence_of_transfer,
+            &queue,
+            piece!("release_wanted"),
+        ],
+        "leave" => &[fence_of_transfer, report, &queue, piece!("leave")],
+        "release_or_keep" => &[fence, report, &queue, piece!("release_or_keep")],
+        "force_release" => &[fence_of_transfer, report, &queue, piece!("force_release")],
+        "inspect" => &[
+            report,
+            piece!("unnumbered"),
+            listeners,
+            piece!("queue"),
+            piece!("inspect"),
+        ],
+        other => panic!("no script {other}"),
+    };
+    pieces.concat()
+}
 
 /// A command of a process.
 #[derive(Debug, Clone)]
@@ -126,6 +134,8 @@ pub(crate) enum Call {
         ttl: i64,
         own: i64,
         next: Option<(String, bool)>,
+        /// Otherwise the lease is kept, or nothing changes.
+        releases: bool,
     },
     Inspect,
     Renew {
@@ -151,12 +161,28 @@ fn kind(listens: bool) -> &'static str {
 }
 
 impl Call {
-    /// Returns the reply, and the counter of a grant, or the number of a reply that counters of later transfers exceed.
+    /// Runs the call as a backend of the usual settings.
     pub(crate) fn run(&self, connection: &mut Connection, counted: Counted) -> (Reply, i64) {
-        self.run_on(&A, connection, counted)
+        self.run_as(Flavor::Plain, connection, counted)
     }
 
-    fn run_on(&self, names: &Names, connection: &mut Connection, counted: Counted) -> (Reply, i64) {
+    /// Returns the reply, and the counter of a grant, or the number of a reply that counters of later transfers exceed.
+    pub(crate) fn run_as(
+        &self,
+        flavor: Flavor,
+        connection: &mut Connection,
+        counted: Counted,
+    ) -> (Reply, i64) {
+        self.run_on(&A, flavor, connection, counted)
+    }
+
+    fn run_on(
+        &self,
+        names: &Names,
+        flavor: Flavor,
+        connection: &mut Connection,
+        counted: Counted,
+    ) -> (Reply, i64) {
         let Names {
             body,
             queue,
@@ -169,28 +195,38 @@ impl Call {
         };
         let always = blind.unwrap_or(0);
         let mut eval = redis::cmd("EVAL");
+        let script = |name: &str| source(name, flavor);
+        let guarded = flavor == Flavor::Guarded;
+        let (quarantine, period) = (guarded.then_some(QUARANTINE), guarded.then_some(PERIOD));
+        let more = usize::from(guarded);
         match self {
             Self::Acquire { lease, ttl } => {
-                eval.arg(ACQUIRE).arg(2).arg(body).arg(FENCE);
-                eval.arg(lease).arg(ttl);
+                eval.arg(script("acquire"))
+                    .arg(2 + more)
+                    .arg(body)
+                    .arg(FENCE);
+                eval.arg(quarantine).arg(lease).arg(ttl).arg(period);
             }
             Self::Contend {
                 lease,
                 ttl,
                 listens,
             } => {
-                eval.arg(CONTEND).arg(3).arg(body).arg(queue).arg(FENCE);
+                eval.arg(script("contend"))
+                    .arg(3 + more)
+                    .arg(body)
+                    .arg(queue);
+                eval.arg(FENCE).arg(quarantine);
                 eval.arg(lease).arg(ttl).arg(channel);
-                eval.arg(kind(*listens)).arg(always);
+                eval.arg(kind(*listens)).arg(always).arg(period);
             }
-            Self::Release(lease) | Self::Leave(lease) => {
-                let is_release = matches!(self, Self::Release(_));
-                eval.arg(if is_release { RELEASE } else { LEAVE });
-                eval.arg(2).arg(body).arg(queue);
-                eval.arg(lease).arg(channel).arg(blind);
-            }
-            Self::Force(lease) => {
-                eval.arg(FORCE).arg(2).arg(body).arg(queue);
+            Self::Release(lease) | Self::Leave(lease) | Self::Force(lease) => {
+                let name = match self {
+                    Self::Release(_) => "release",
+                    Self::Leave(_) => "leave",
+                    _ => "force_release",
+                };
+                eval.arg(script(name)).arg(2).arg(body).arg(queue);
                 eval.arg(lease).arg(channel).arg(blind);
             }
             Self::Pass {
@@ -198,23 +234,29 @@ impl Call {
                 ttl,
                 own,
                 next,
+                releases,
             } => {
-                eval.arg(PASS).arg(3).arg(body).arg(FENCE).arg(queue);
+                eval.arg(script("release_or_keep")).arg(3).arg(body);
+                eval.arg(FENCE).arg(queue);
                 eval.arg(lease).arg(ttl).arg(channel).arg(own);
-                eval.arg(8).arg(1);
+                eval.arg(8).arg(i64::from(*releases));
                 let (next, listens) = next.clone().unwrap_or_default();
                 eval.arg(next).arg(kind(listens)).arg(always);
             }
             Self::Inspect => {
-                eval.arg(INSPECT).arg(2).arg(body).arg(queue);
+                eval.arg(script("inspect")).arg(2).arg(body).arg(queue);
             }
             Self::Renew { lease, ttl } => {
-                eval.arg(RENEW).arg(1).arg(body).arg(lease).arg(ttl);
+                eval.arg(script("renew"))
+                    .arg(1)
+                    .arg(body)
+                    .arg(lease)
+                    .arg(ttl);
             }
             Self::AcquireBoth { leases, ttl } | Self::RenewBoth { leases, ttl } => {
                 match self {
-                    Self::RenewBoth { .. } => eval.arg(RENEW).arg(2),
-                    _ => eval.arg(ACQUIRE_ALL).arg(3).arg(FENCE),
+                    Self::RenewBoth { .. } => eval.arg(script("renew")).arg(2),
+                    _ => eval.arg(script("acquire_all")).arg(3).arg(FENCE),
                 };
                 eval.arg(A.body).arg(B.body);
                 for lease in leases {
@@ -223,14 +265,15 @@ impl Call {
             }
             Self::ReleaseBoth(leases) | Self::LeaveBoth(leases) => {
                 let is_release = matches!(self, Self::ReleaseBoth(_));
-                eval.arg(if is_release { RELEASE } else { LEAVE }).arg(4);
+                eval.arg(script(if is_release { "release" } else { "leave" }))
+                    .arg(4);
                 eval.arg(A.body).arg(B.body).arg(A.queue).arg(B.queue);
                 for (lease, names) in leases.iter().zip([A, B]) {
                     eval.arg(lease).arg(names.channel);
                 }
                 eval.arg(blind);
             }
-            Self::Second(call) => return call.run_on(&B, connection, counted),
+            Self::Second(call) => return call.run_on(&B, flavor, connection, counted),
         }
         // Unlike `query`, it keeps the error of a rejected place inside a reply.
         self.parse(connection.req_command(&eval))

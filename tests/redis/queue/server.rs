@@ -84,12 +84,19 @@ impl FrozenServer {
 
     /// Opens a connection that has subscribed to these channels.
     pub(crate) fn subscribe(&self, channels: &[String]) -> Connection {
+        self.subscribe_by(&["SUBSCRIBE"], channels)
+    }
+
+    /// As [`subscribe`](Self::subscribe), by each of these commands.
+    pub(crate) fn subscribe_by(&self, commands: &[&str], channels: &[String]) -> Connection {
         let mut connection = self.connect();
-        let mut subscribe = redis::cmd("SUBSCRIBE");
-        let subscribe = subscribe.arg(channels).get_packed_command();
-        connection.send_packed_command(&subscribe).unwrap();
-        for _ in channels {
-            connection.recv_response().unwrap();
+        for command in commands {
+            let mut subscribe = redis::cmd(command);
+            let subscribe = subscribe.arg(channels).get_packed_command();
+            connection.send_packed_command(&subscribe).unwrap();
+            for _ in channels {
+                connection.recv_response().unwrap();
+            }
         }
         connection
     }

@@ -125,13 +125,14 @@ impl Model {
         Reply::Number(self.free(false))
     }
 
-    /// `own`: the caller's own subscribers, or -1.
+    /// `own`: the caller's own subscribers, or -1. Without `releases`, a lease that others wait for is unchanged.
     pub(crate) fn pass(
         &mut self,
         lease: &str,
         ttl: i64,
         own: i64,
         next: Option<(&str, bool)>,
+        releases: bool,
     ) -> Reply {
         if self.body == Body::Foreign {
             return Reply::Error;
@@ -139,12 +140,16 @@ impl Model {
         if !self.holds(lease) {
             return Reply::Number(0);
         }
-        let listeners = i64::try_from(self.listening.len()).unwrap() + self.others;
+        let ours = i64::try_from(self.listening.len()).unwrap() * self.kinds;
+        let listeners = ours + self.others;
         let others = match self.others.max(listeners - own) {
             others if others > 0 => others,
             _ if self.foreign_queue => 0,
             _ => self.live(),
         };
+        if others > 0 && !releases {
+            return Reply::Number(others);
+        }
         if others > 0 {
             self.body = Body::Free;
             let to = self.free(false);
