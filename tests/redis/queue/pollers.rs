@@ -20,7 +20,7 @@ const TTL: i64 = 30_000;
 struct Line {
     server: FrozenServer,
     connection: Connection,
-    _listeners: Vec<Connection>,
+    listeners: Vec<Connection>,
 }
 
 fn lease(number: u8) -> String {
@@ -51,7 +51,7 @@ impl Line {
         Self {
             server,
             connection,
-            _listeners: listeners,
+            listeners,
         }
     }
 
@@ -135,6 +135,39 @@ fn first_of_sleeping_pollers_is_served() {
     let left = Call::Leave(lease(POLLER));
     assert_eq!(line.run(&left), Reply::Number(0));
     line.pass(1, POLLER + 1);
+}
+
+/// A release looks at 32 places, so a longer list of unreachable ones ends the order.
+#[test]
+fn release_passes_over_31_unreachable_waiters() {
+    for (unreachable, freed) in [(31, 2), (32, 1)] {
+        let (holder, reachable) = (0, unreachable + 1);
+        let mut line = Line::new(reachable);
+        assert_eq!(line.contend(holder, false), Reply::Granted(0));
+        (1..=reachable).for_each(|number| line.listen(number));
+        let mut last = line.listeners.pop().unwrap();
+        line.listeners.clear();
+        let mut subscribers = redis::cmd("PUBSUB");
+        subscribers.arg("NUMSUB").arg(CHANNEL);
+        while subscribers.query(&mut line.connection) != Ok((CHANNEL.to_owned(), 1)) {
+            std::thread::yield_now();
+        }
+        let released = line.run(&Call::Release(lease(holder)));
+        assert_eq!(released, Reply::Number(freed), "{unreachable}");
+        let message = last.recv_response().unwrap();
+        let (_, channel, _): (String, String, String) = redis::from_redis_value(message).unwrap();
+        let granted = line.contend(reachable, true);
+        if freed == 2 {
+            assert_eq!(
+                channel,
+                format!("{CHANNEL}%{}", manager_of(&lease(reachable)))
+            );
+            assert_eq!(granted, Reply::Again(Some(0)));
+        } else {
+            assert_eq!(channel, CHANNEL, "a release that all can hear");
+            assert_eq!(granted, Reply::Granted(0));
+        }
+    }
 }
 
 #[test]
