@@ -50,7 +50,7 @@
 //! - An endpoint must reject such a call. A proxy that sends it to the server of its first key, without a
 //!   check, splits the locks among its servers. The backend cannot detect that, and two owners can hold a key.
 //! - `?protocol=2` in the URL is for an endpoint without RESP3. There are then no subscriptions, waiters poll at
-//!   intervals of up to 500 ms, and a busy lock goes to another process at each end of its hand-off time. With
+//!   intervals of up to 100 ms, and a busy lock goes to another process at each end of its hand-off time. With
 //!   [`notify`], waiters subscribe at another address.
 //! - Without `?protocol=2`, [`connect`] fails if the endpoint rejects `HELLO 3` or `SUBSCRIBE`.
 //! - [`min_replicas`] requires an endpoint that passes `WAIT` on to the server of the lock.

@@ -87,7 +87,7 @@
 //!
 //! [`RedisBackend::from_pool`](crate::RedisBackend::from_pool) takes its connections from a
 //! [deadpool-redis](https://docs.rs/deadpool-redis) pool and keeps them. A pool does not report the address of its
-//! server. Set it with [`notify`]. Without it, waiters poll at intervals of up to 500 ms: see
+//! server. Set it with [`notify`]. Without it, waiters poll at intervals of up to 100 ms: see
 //! [`order`](super::order#processes-without-a-subscription).
 //!
 //! # Servers
