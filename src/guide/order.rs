@@ -97,6 +97,9 @@
 //! - A process of an older version of this crate, or a client such as Redisson, waits outside the queue. While such
 //!   a client is subscribed, it has one turn of at most 10 ms in each round of the queue. The page
 //!   [`redisson`](super::redisson#what-is-different) describes the consequences.
+//! - A process of a version without the queue keeps a lease for its own waiters until another process subscribes. A
+//!   process that only polls then waits as long as those waiters follow each other. During a rolling deployment, set
+//!   [`notify`](crate::backend::redis::RedisBackendBuilder::notify) for a pool.
 //! - While a slot is moving to another node, its keys have no queue.
 //! - With full memory, a process cannot enter the queue, and polls about once a second. Places in the queue remain.
 //! - Without the [permissions](crate::RedisBackend#permissions) for sorted sets there is no queue. The backend

@@ -13,3 +13,5 @@ mod scripts;
 mod server;
 mod single;
 mod stored;
+
+pub(crate) use pollers::pooled;

@@ -182,7 +182,7 @@ fn attempt_on_expired_lock_skips_sleeping_poller() {
 }
 
 /// A process that subscribes at this server. Without one, it cannot subscribe: a pool does not name its server.
-async fn pooled(server: &RedisServer, notify: Option<&RedisServer>) -> LockManager {
+pub(crate) async fn pooled(server: &RedisServer, notify: Option<&RedisServer>) -> LockManager {
     let pool = Config::from_url(server.url());
     let pool = pool.create_pool(Some(Runtime::Tokio1)).unwrap();
     let mut builder = RedisBackend::from_pool(pool);

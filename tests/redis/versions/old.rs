@@ -21,6 +21,7 @@ pub(crate) struct Old {
     messages: Option<PubSubStream>,
     acquire: Script,
     release: Script,
+    keep: Script,
     manager: Uuid,
     leases: u64,
 }
@@ -40,6 +41,7 @@ impl Old {
             messages: None,
             acquire: Script::new(include_str!("acquire.lua")),
             release: Script::new(include_str!("release.lua")),
+            keep: Script::new(include_str!("keep.lua")),
             manager: Uuid::new_v4(),
             leases: 0,
         }
@@ -72,6 +74,15 @@ impl Old {
             // It attempts at once in both cases.
             drop(timeout(expired.min(BACKSTOP), messages.next()).await);
         }
+    }
+
+    /// Hands the lock to the next waiter of the process, unless a process outside subscribes. Returns `true` if the
+    /// lease goes on.
+    pub(crate) async fn keeps(&mut self, lease: &Lease) -> bool {
+        let mut call = self.keep.key(BODY);
+        call.arg(&lease.id).arg(TTL.as_millis() as u64);
+        call.arg(CHANNEL).arg(u8::from(self.messages.is_some()));
+        call.invoke_async(&mut self.commands).await.unwrap()
     }
 
     pub(crate) async fn release(&mut self, lease: Lease) {

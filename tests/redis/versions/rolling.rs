@@ -6,11 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tower_lock::LockManager;
 
 use super::old::Old;
-use crate::support::engine::{MS, SECOND, manager, no_subscription_is_left, nothing_is_left};
+use crate::queue::pooled;
+use crate::support::engine::{
+    MS, SECOND, eventually, manager, no_subscription_is_left, nothing_is_left,
+};
 use crate::support::redis_server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -160,5 +163,34 @@ async fn queue_beside_busy_old_processes_is_served() {
     let served = side_by_side(&[Duration::ZERO; 2], &[Duration::ZERO; 2]).await;
     for side in &served {
         assert_served(side, equal_share(&served), 3 * SECOND);
+    }
+}
+
+/// An old process with waiters of its own keeps its lease until another process subscribes. A process that only polls
+/// is served after that, or when the old process has no more waiters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn poller_beside_busy_old_process_is_not_counted() {
+    let server = RedisServer::start();
+    let mut old = Old::connect(&server.url()).await;
+    let lease = old.acquire().await;
+    let waits = |locks: LockManager| {
+        tokio::spawn(async move {
+            let guard = locks.acquire("k").wait_forever().await.unwrap();
+            guard.release().await.unwrap();
+        })
+    };
+    let poller = waits(pooled(&server, None).await);
+    let places = || server.cli(&["ZRANGE", "lock:{lock:k}%queue", "0", "-1"]);
+    eventually("a place that polls", || places().contains('?')).await;
+    for _ in 0..200 {
+        sleep(MS).await;
+        assert!(old.keeps(&lease).await, "it counts subscribers only");
+    }
+    assert!(!poller.is_finished());
+    let listener = waits(manager(server.url(), LEASE).await);
+    eventually("a place that listens", || places().contains('!')).await;
+    assert!(!old.keeps(&lease).await);
+    for waiter in [poller, listener] {
+        timeout(2 * SECOND, waiter).await.unwrap().unwrap();
     }
 }
