@@ -141,6 +141,16 @@ pub(crate) struct Line {
 impl Line {
     /// Forms a line behind the processes that are in the queue. Each waiter acquires the prize `rounds` times.
     pub(crate) async fn form(run: &mut Run, count: usize, rounds: usize) -> Self {
+        Self::form_under(run, count, rounds, false).await
+    }
+
+    /// As [`form`](Self::form). Waiters under a fixed lease confirm each transfer by a command.
+    pub(crate) async fn form_under(
+        run: &mut Run,
+        count: usize,
+        rounds: usize,
+        fixed: bool,
+    ) -> Self {
         let first = run.places().len();
         let mut line = Self {
             processes: Vec::new(),
@@ -157,9 +167,13 @@ impl Line {
                 for _ in 0..rounds {
                     let asked = referee.asks();
                     let acquire = locks.acquire(PRIZE).wait_forever();
+                    let acquire = match fixed {
+                        true => acquire.lease(lease),
+                        false => acquire,
+                    };
                     let guard = acquire.await.expect("it waits for ever");
                     grants.push(Instant::now());
-                    let checked = referee.granted(guard, process, asked, (lease, true));
+                    let checked = referee.granted(guard, process, asked, (lease, !fixed));
                     checked.keep(HOLD).await;
                     drop(checked.release().await);
                 }
@@ -174,16 +188,16 @@ impl Line {
         self.waiters.iter().all(JoinHandle::is_finished)
     }
 
-    /// Expects that all waiters are served within `allowed` since a moment, or `in_order`.
+    /// Expects that all waiters are served within `allowed` since a moment, or `in_order`. Returns when each one was.
     pub(crate) async fn expect_served(
         self,
         run: &mut Run,
         since: Instant,
         allowed: Duration,
         in_order: bool,
-    ) {
+    ) -> Vec<Vec<Instant>> {
         let turns = self.waiters.len() * self.rounds;
-        let mut firsts = Vec::new();
+        let (mut firsts, mut all) = (Vec::new(), Vec::new());
         let mut last = since;
         for (place, waiter) in self.waiters.into_iter().enumerate() {
             let Ok(grants) = timeout(PATIENCE, waiter).await else {
@@ -193,7 +207,8 @@ impl Line {
             };
             let grants = grants.expect("no panic");
             firsts.extend(grants.first().copied());
-            last = grants.into_iter().fold(last, Instant::max);
+            last = grants.iter().copied().fold(last, Instant::max);
+            all.push(grants);
         }
         let (took, net) = taken(&run.referee, since, last);
         run.referee.expect(net <= allowed, "queue", || {
@@ -205,11 +220,12 @@ impl Line {
                 format!("out of order: {:?}", after.collect::<Vec<_>>())
             });
         run.evidence(format!("{turns} turns in {took:.0?}"));
+        all
     }
 }
 
 /// Returns the time between two moments: by the clock, and less the delays of this runtime.
-fn taken(referee: &Referee, since: Instant, until: Instant) -> (Duration, Duration) {
+pub(crate) fn taken(referee: &Referee, since: Instant, until: Instant) -> (Duration, Duration) {
     let took = until - since;
     (
         took,

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Row;
 use crate::child::Child;
-use crate::line::{BODY, CONFIRM, Holder, Line, PRIZE, TURN};
+use crate::line::{BODY, CONFIRM, Holder, Line, PRIZE, TURN, taken};
 use crate::referee::BACKSTOP;
 use crate::run::Run;
 use crate::store::Store;
@@ -196,28 +196,52 @@ async fn subscription_stays_cut(run: &mut Run) {
     eventually("its connection ends", || run.receivers(&first) == "0").await;
     let released = holder.release();
     let process = line.processes[0];
-    line.expect_served(run, released, 3 * (BACKSTOP + 5 * TURN), false)
+    // Only the first round can need the backstop. A turn comes at most 110 ms after that of a listener.
+    let round = 5 * TURN + 200 * MS;
+    let grants = line
+        .expect_served(run, released, BACKSTOP + 3 * round, false)
         .await;
+    for turns in grants.iter().flat_map(|it| it.windows(2)) {
+        let (took, net) = taken(&run.referee, turns[0], turns[1]);
+        run.referee.expect(net <= round, "queue", || {
+            format!("a round of {took:?}, allowed {round:?}")
+        });
+    }
     run.proof(!others.is_served(), "others waited all the time");
     run.gates[process].messages.heal();
     others.expect_served(run, released, 400 * TURN, false).await;
     run.expect_cleared(0).await;
 }
 
-/// The message of a transfer is a grant, but a process that refreshed its place has to confirm, and cannot.
+/// The message of a transfer is a grant. A process that refreshed its place, or has a fixed lease, has to confirm, and
+/// cannot.
 async fn memory_full(run: &mut Run) {
     let holder = Holder::acquire(run, 0).await;
     let line = full_line(run).await;
+    let fixed = Line::form_under(run, 1, 1, true).await;
     let begun = run.begin(None);
     run.ask(&["CONFIG", "SET", "maxmemory", "1"]);
     holder.release();
     sleep(SECOND).await;
     run.evidence(format!("all served: {}", line.is_served()));
+    run.proof(!fixed.is_served(), "one is refused");
+    run.proof(refusals(run) > 0, "grants were refused");
     run.ask(&["CONFIG", "SET", "maxmemory", "0"]);
     let usable = run.end(&begun, 0).usable;
     line.expect_served(run, usable, BACKSTOP + TURNS, false)
         .await;
+    fixed
+        .expect_served(run, usable, BACKSTOP + TURNS, false)
+        .await;
     run.expect_cleared(0).await;
+}
+
+/// Returns the number of commands that the server has refused without memory.
+fn refusals(run: &Run) -> u64 {
+    let errors = run.ask(&["INFO", "errorstats"]);
+    let mut counts = errors.lines();
+    let count = counts.find_map(|line| line.strip_prefix("errorstat_OOM:count="));
+    count.map_or(0, |count| count.trim().parse().expect("a number"))
 }
 
 async fn flushed(run: &mut Run) {
