@@ -104,6 +104,10 @@
 //! A lease that the message of a transfer granted has the TTL of a transfer until its first renewal or extension,
 //! which is due at once. A fixed lease has no upkeep: nothing is sent, and it ends at its deadline.
 //!
+//! Only an acquire loop reads messages. In another phase, the process does not leave a lease that the backend transferred to an
+//! earlier place of this process, which it can restore after a loss of its last writes. Such a transfer expires, and
+//! delays the others by the TTL of a transfer once.
+//!
 //! # Invariants
 //!
 //! - A lane has at most one acquire or release in flight. Renewals and extensions may be in flight
