@@ -7,8 +7,8 @@ use futures_util::poll;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{AcquireFuture, Error, ErrorKind, LockGuard, LockKeys, LockManager};
 
-use crate::stopped_runtime::current_thread;
 use crate::support::engine::{MS, SECOND, manager_on};
+use crate::support::other_runtime::current_thread;
 use crate::support::simulated::{Command, Fault, Simulated};
 
 /// The time for a command without a reply over the simulated wire.

@@ -15,8 +15,8 @@ use tower_lock::backend::{
 use tower_lock::{Backend, ErrorKind, LockKey, LockManager};
 use uuid::Uuid;
 
-use crate::stopped_runtime::current_thread;
 use crate::support::engine::{MS, SECOND};
+use crate::support::other_runtime::current_thread;
 
 const ACQUIRES: usize = 10_000;
 /// The length of the store's outage.

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 use std::panic;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};

@@ -6,7 +6,7 @@ use std::thread;
 use futures_util::poll;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
-use tower_lock::{ErrorKind, LockManager, Memory};
+use tower_lock::{ErrorKind, LockManager};
 
 use super::super::stores::{Store, stores};
 use super::stopped::{Fate, LATE, LEASE, Other, POLL, built, current_thread, queued};
