@@ -76,7 +76,7 @@ impl Engine {
                 home,
                 now,
             };
-            let is_last = grant.holds() == 1 && lane.is_held_under(grant);
+            let is_last = grant.holds() == 1;
             let until = lane.release(key, grant, release, effects);
             let has_ended = is_last && grant.holds() == 0 && !grant.is_marked_lost();
             // Most releases of nested holds, and all hand-offs, return nothing.

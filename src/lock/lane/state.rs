@@ -194,11 +194,6 @@ impl Lane {
         }
     }
 
-    /// Returns `true` if the lease is held under this grant.
-    pub(in crate::lock) fn is_held_under(&self, grant: &Arc<Grant>) -> bool {
-        self.holder().is_some_and(|held| Arc::ptr_eq(held, grant))
-    }
-
     pub(in crate::lock) fn is_returning(&self) -> bool {
         matches!(self.phase, Phase::Returning(_))
     }
