@@ -92,6 +92,15 @@ fn reply_about_other_lease_changes_nothing() {
 }
 
 #[test]
+fn reply_about_other_lease_keeps_return_reclaimable() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    returns(&mut lane.release(&grant), here());
+    let (other, now) = (renewal(2, RENEWED.ttl.get()), lane.now);
+    assert!(lane.renewed(&other, now, Ok(Renewed::NotHeld)).is_empty());
+    assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Granted(_)));
+}
+
+#[test]
 fn reply_about_other_lease_leaves_renewal_in_flight() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     lane.pass(10 * SECOND);

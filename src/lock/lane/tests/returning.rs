@@ -88,7 +88,9 @@ fn endless_return_is_reported_unavailable() {
         let (report, _reported) = oneshot::channel();
         returns(&mut lane.release_hold(&grant, 1, Some(report)), here());
         assert!(!sent || lane.take_return().is_some());
+        assert!(!lane.lane.is_return_over(lane.now));
         lane.now = lane.next_look();
+        assert!(lane.lane.is_return_over(lane.now));
         let (due, effects) = lane.look(here());
         assert!(due.is_none());
         let outcome = effects.reports[0].1.as_ref().map_err(Error::kind);
