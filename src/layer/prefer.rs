@@ -89,6 +89,8 @@ mod tests {
             (&["respond-async, wait=3;strict"], Some(3)),
             (&["respond-async", "wait=3", "wait=4"], Some(3)),
             (&["note=\"a, wait=9; \\\", wait=8\", wait=3"], Some(3)),
+            // A backslash escapes only inside quotes.
+            (&["note=\\, wait=3"], Some(3)),
             (&["wait=0"], Some(0)),
             (&["wait=99999999999999999999"], Some(u32::MAX)),
             (&["wait=-3, wait=4"], None),

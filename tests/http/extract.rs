@@ -1,5 +1,7 @@
 //! The axum extractors: `Locked`, `Held` and `Owner`.
 
+use std::error::Error as _;
+
 use axum::body::Body;
 use axum::extract::{Extension, Form, FromRef, Json, Path, Query};
 use axum::routing::{get, post};
@@ -283,4 +285,17 @@ async fn held_and_owner_can_be_optional() {
     assert_eq!(answer(&app, get_request("/")).await, ok("unlocked"));
     let write = Request::post("/").body(Body::empty()).unwrap();
     assert_eq!(answer(&app, write).await, ok("locked"));
+}
+
+#[tokio::test]
+async fn rejection_source_is_error_inside() {
+    let error = LockManager::in_memory().acquire("").await.unwrap_err();
+    let message = error.to_string();
+    let lock = LockRejection::from(error);
+    assert_eq!(lock.source().unwrap().to_string(), message);
+    let shown = lock.to_string();
+    let lock = LockedRejection::<HeldRejection>::Lock(lock);
+    assert_eq!(lock.source().unwrap().to_string(), shown);
+    let inner = LockedRejection::Inner(std::io::Error::other("cut off"));
+    assert_eq!(inner.source().unwrap().to_string(), "cut off");
 }

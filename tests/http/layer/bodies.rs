@@ -1,10 +1,13 @@
 //! The end of the response, and so of the lock.
 
 use std::convert::Infallible;
+use std::task::Poll;
 
-use http::{Method, Response, StatusCode};
-use http_body::Body;
-use http_body_util::BodyExt;
+use bytes::Bytes;
+use futures_util::stream::poll_fn;
+use http::{Method, Request, Response, StatusCode};
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt, StreamBody};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_lock::{LockLayer, LockManager};
 
@@ -34,6 +37,18 @@ async fn empty_body_is_complete_at_head() {
     assert!(!is_locked(&locks));
     assert!(response.body().is_end_stream());
     assert_eq!(response.body().size_hint().exact(), Some(0));
+}
+
+#[tokio::test]
+async fn body_of_unlocked_request_is_not_read_ahead() {
+    type Read = Poll<Option<Result<Frame<Bytes>, Infallible>>>;
+    let layer = LockLayer::by_path(LockManager::in_memory()).writes_only();
+    let service = layer.layer(service_fn(|_: Request<String>| async {
+        let body = poll_fn(|_| -> Read { panic!("no client reads the body") });
+        Ok::<_, Infallible>(Response::new(StreamBody::new(body)))
+    }));
+    let get = Request::get("/a").body(String::new()).unwrap();
+    assert_eq!(service.oneshot(get).await.unwrap().status(), StatusCode::OK);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_lock::{LockLayer, LockManager};
+use tower_lock::{LockLayer, LockManager, LockScopeLayer};
 
 use super::support::show_held;
 use crate::served::{assert_waits, is_locked, path_key, post};
@@ -77,10 +77,15 @@ async fn ready_service_is_called() {
 
 #[tokio::test]
 async fn unready_inner_service_makes_layer_unready() {
-    let never = tower::limit::ConcurrencyLimit::new(service_fn(show_held), 0);
-    let mut service = LockLayer::by_path(LockManager::in_memory()).layer(never);
-    let ready = poll_fn(|cx| Poll::Ready(Service::<Request<String>>::poll_ready(&mut service, cx)));
-    assert!(ready.await.is_pending());
+    let never = || tower::limit::ConcurrencyLimit::new(service_fn(show_held), 0);
+    let mut locked = LockLayer::by_path(LockManager::in_memory()).layer(never());
+    let mut scope = LockScopeLayer::new().layer(never());
+    poll_fn(|cx| {
+        assert!(Service::<Request<String>>::poll_ready(&mut locked, cx).is_pending());
+        assert!(Service::<Request<String>>::poll_ready(&mut scope, cx).is_pending());
+        Poll::Ready(())
+    })
+    .await;
 }
 
 #[tokio::test]

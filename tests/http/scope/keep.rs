@@ -104,3 +104,10 @@ async fn scope_is_absent_without_layer() {
     assert_eq!(response, StatusCode::INTERNAL_SERVER_ERROR);
     assert_eq!(status(&app, "/wanted").await, StatusCode::OK);
 }
+
+#[tokio::test]
+async fn optional_scope_is_present_under_layer() {
+    let handler = post(async |scope: Option<LockScope>| assert!(scope.is_some()));
+    let app = scoped(&LockManager::in_memory(), Router::new().route("/", handler));
+    assert_eq!(status(&app, "/").await, StatusCode::OK);
+}

@@ -8,7 +8,9 @@ use axum::routing::post;
 use http::StatusCode;
 use http_body_util::BodyExt;
 use tower::ServiceExt;
-use tower_lock::{ErrorKind, LockManager, LockScopeLayer, Locked, OnLost};
+use tower_lock::{
+    ErrorKind, LockManager, LockRejection, LockScopeLayer, Locked, LostReason, OnLost,
+};
 
 use super::support::{LockedId, gate, key, kind, request, scoped, scopes, streaming};
 use crate::served::{assert_waits, is_locked, until};
@@ -57,14 +59,22 @@ async fn loss_in_scope_aborts_body() {
 
 #[tokio::test(start_paused = true)]
 async fn loss_during_one_poll_aborts_handler() {
-    let locks = LockManager::in_memory();
-    let handler = async |State(locks): State<LockManager>, _locked: LockedId| {
-        assert!(locks.force_release(key("7")).await.unwrap());
-        "written under a lost lock"
-    };
-    let app = scoped(&locks, Router::new().route("/{id}", post(handler)));
-    let response = app.oneshot(request("/7")).await.unwrap();
-    assert_eq!(kind(&response), ErrorKind::Lost);
+    // In the poll of the acquire, and in a later one.
+    for polls in 0..2 {
+        let locks = LockManager::in_memory();
+        let handler = async move |State(locks): State<LockManager>, _locked: LockedId| {
+            for _ in 0..polls {
+                tokio::task::yield_now().await;
+            }
+            assert!(locks.force_release(key("7")).await.unwrap());
+            "written under a lost lock"
+        };
+        let app = scoped(&locks, Router::new().route("/{id}", post(handler)));
+        let response = app.oneshot(request("/7")).await.unwrap();
+        assert_eq!(kind(&response), ErrorKind::Lost);
+        let rejection = response.extensions().get::<LockRejection>().unwrap();
+        assert_eq!(rejection.lost_reason(), Some(LostReason::Forced));
+    }
 }
 
 #[tokio::test]
