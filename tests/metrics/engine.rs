@@ -226,6 +226,25 @@ fn unconfirmed_releases_are_shown() {
     });
 }
 
+/// The backend has replied to neither of the two releases.
+#[test]
+fn releases_in_flight_are_shown() {
+    let recorder = Recorder::new();
+    recorder.run(|| {
+        run(async {
+            let backend = Faulty::default();
+            let locks = LockManager::builder(backend.clone()).build().unwrap();
+            let guards = [
+                locks.acquire("a").await.unwrap(),
+                locks.acquire("b").await.unwrap(),
+            ];
+            drop(guards);
+            locks.flush_metrics();
+            assert_eq!(recorder.read().gauge("tower_lock_unreleased"), 2.0);
+        });
+    });
+}
+
 #[test]
 fn late_watchdog_is_shown() {
     let recorder = Recorder::new();

@@ -35,6 +35,43 @@ fn layer_counts_under_its_name() {
     }
 }
 
+#[cfg(feature = "axum")]
+#[test]
+fn scope_counts_under_its_name() {
+    use axum::{Router, body::Body, extract::Path, routing::put};
+    use tower_lock::{LockKeys, LockScopeLayer, LockTarget, Locked};
+
+    #[derive(serde::Deserialize)]
+    struct Order(String);
+
+    impl LockTarget for Order {
+        fn lock_keys(&self) -> LockKeys {
+            self.0.as_str().into()
+        }
+    }
+
+    let seen = reported(async {
+        let locks = LockManager::in_memory();
+        let _guard = locks.acquire("42").await.unwrap();
+        // A later setting changes nothing but itself.
+        let scope = LockScopeLayer::new().no_wait().name("orders");
+        let app = Router::new()
+            .route("/orders/{id}", put(async |_: Locked<Path<Order>>| ()))
+            .layer(scope)
+            .with_state(locks.clone());
+        let request = Request::put("/orders/42").body(Body::empty()).unwrap();
+        drop(app.oneshot(request).await.unwrap());
+    });
+    let acquires = seen.counts("tower_lock_acquires_total");
+    let expected = [
+        ("{outcome=\"busy\",layer=\"orders\"}", 1),
+        ("{outcome=\"granted\"}", 1),
+    ];
+    assert_eq!(acquires, expected);
+    let waits = seen.samples("tower_lock_wait_seconds{outcome=\"rejected\",layer=\"orders\"}");
+    assert_eq!(waits, [0.0]);
+}
+
 #[test]
 fn names_beyond_limit_are_other() {
     let seen = reported(async {
