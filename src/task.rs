@@ -229,14 +229,17 @@ impl Background {
     }
 
     /// Starts a task as [`spawn_near`](Self::spawn_near), but on the thread if the runtime of the caller has no I/O.
-    pub(crate) fn spawn_io_near<F>(self, task: F)
+    /// Returns the runtime of the caller if the task is there.
+    pub(crate) fn spawn_io_near<F>(self, task: F) -> Option<Near>
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        match Self::near().filter(|_| io_works()) {
+        let home = Self::near().filter(|_| io_works());
+        match &home {
             Some(handle) => drop(handle.spawn(task)),
             None => self.spawn(task),
         }
+        home.map(Near)
     }
 
     /// Returns the runtime in which [`spawn_near`](Self::spawn_near) starts a task, or `None` for the
@@ -275,6 +278,18 @@ impl Background {
             *started = start_thread().ok();
         }
         started.clone()
+    }
+}
+
+/// The runtime of a caller that runs a task.
+#[cfg(feature = "redis")]
+pub(crate) struct Near(Handle);
+
+#[cfg(feature = "redis")]
+impl Near {
+    /// Returns `true` if the runtime begins no task within `limit`. One that ended drops its tasks, and blocks none.
+    pub(crate) async fn is_blocked(&self, limit: Duration) -> bool {
+        timeout(limit, self.0.spawn(async {})).await.is_err()
     }
 }
 

@@ -279,9 +279,10 @@ impl Connection {
     }
 
     fn replace(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        if !std::mem::replace(&mut state.connecting, true) {
-            drop(state);
-            Connecting::start(self);
+        let number = state.connect();
+        drop(state);
+        if let Some(number) = number {
+            Connecting::start(self, number);
         }
     }
 
@@ -317,11 +318,6 @@ impl Connection {
         {
             outage.end();
         }
-    }
-
-    /// Returns `true` during an outage that a new link ends.
-    pub(super) fn is_out(&self) -> bool {
-        self.outage.as_ref().is_some_and(Outage::ends_when_reached)
     }
 
     pub(super) fn unreached(&self, cause: &(dyn Error + 'static)) {

@@ -22,8 +22,10 @@ const STEADY: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub(super) struct State {
     link: Option<Arc<Link>>,
-    /// A task opens a link.
-    pub(super) connecting: bool,
+    /// The number of the task that opens a link.
+    pub(super) connecting: Option<u64>,
+    /// The number of tasks so far.
+    tasks: u64,
     /// There was a link before.
     connected: bool,
     failures: u32,
@@ -39,6 +41,25 @@ pub(super) struct State {
 impl State {
     pub(super) fn has_link(&self) -> bool {
         self.link.is_some()
+    }
+
+    /// Returns the number of the task to start, unless one opens a link.
+    pub(super) fn connect(&mut self) -> Option<u64> {
+        match self.connecting {
+            None => Some(self.next_task()),
+            Some(_) => None,
+        }
+    }
+
+    /// Returns the number of the task that replaces this one, unless this one is over.
+    pub(super) fn take_over(&mut self, number: u64) -> Option<u64> {
+        (self.connecting == Some(number)).then(|| self.next_task())
+    }
+
+    fn next_task(&mut self) -> u64 {
+        self.tasks += 1;
+        self.connecting = Some(self.tasks);
+        self.tasks
     }
 
     /// Returns the last failure before its backoff has passed.

@@ -75,7 +75,7 @@ impl Task {
     /// Starts the task. The caller has set `running`.
     pub(super) fn start(shared: &Arc<Shared>) {
         let background = shared.network.background;
-        background.spawn_io_near(Self::new(shared, true).run());
+        let _home = background.spawn_io_near(Self::new(shared, true).run());
     }
 
     pub(super) async fn run(self) {
