@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use deadpool_redis::{PoolError, TimeoutType};
 use redis::{RedisError, ServerError, Value};
 
 use super::cause::{Cause, unavailable};
@@ -100,7 +101,9 @@ impl CommandError {
                 let code = error.code().unwrap_or_default();
                 MOVED_SLOT.contains(&code) || (is_quoting(code) && details().contains("READONLY"))
             }),
-            Self::Unsent(error) => error.kind() == BackendErrorKind::Unavailable,
+            Self::Unsent(error) => {
+                error.kind() == BackendErrorKind::Unavailable && !is_of_this_process(error)
+            }
             Self::Died(_) | Self::Unanswered(_) => true,
             Self::NoScript { .. } | Self::Elsewhere { .. } | Self::Scattered(_) => false,
         }
@@ -157,6 +160,16 @@ pub(crate) fn is_out_of_memory(error: &BackendError) -> bool {
 
 /// The codes of a server that serves no writes to the slot, which another node may do.
 const MOVED_SLOT: [&str; 4] = ["CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"];
+
+/// Returns `true` if no connection was available for a reason that no server has.
+fn is_of_this_process(error: &BackendError) -> bool {
+    let pool = Error::source(error).and_then(|source| source.downcast_ref());
+    matches!(pool, Some(PoolError::Timeout(TimeoutType::Wait)))
+        || matches!(
+            Cause::behind(error),
+            Some(Cause::Crowded | Cause::NoCredentials(_) | Cause::NoRuntime)
+        )
+}
 
 /// Returns the error that the server replied with.
 fn server_error(error: &BackendError) -> Option<&RedisError> {
@@ -252,6 +265,57 @@ mod tests {
         ] {
             let error = refused(code, detail);
             assert!(!concerns_all_keys(&error), "{code} {detail}");
+        }
+    }
+
+    #[test]
+    fn only_other_nodes_are_topological() {
+        use CommandError::{Died, Elsewhere, NoScript, Refused, Scattered, Unanswered, Unsent};
+        let wait = Duration::ZERO;
+        let elsewhere = Elsewhere {
+            address: String::new(),
+            asking: false,
+            resent: false,
+        };
+        let full = PoolError::Timeout(TimeoutType::Wait);
+        let unconnected = PoolError::Timeout(TimeoutType::Create);
+        let denied = BackendError::refused(BackendErrorKind::Misconfigured, Cause::NoTtl);
+        let rejection = |code, detail| Refused(refused(code, detail));
+        for (error, expected) in [
+            (Unsent(unavailable(Cause::NoConnection(wait))), true),
+            (Unsent(unavailable(Cause::HungUp)), true),
+            (Unsent(unavailable(Cause::NotPrimary)), true),
+            (Unsent(unavailable(Cause::Nowhere)), true),
+            (Unsent(unavailable(unconnected)), true),
+            (Unsent(unavailable(full)), false),
+            (Unsent(unavailable(Cause::Crowded)), false),
+            (Unsent(unavailable(Cause::NoRuntime)), false),
+            (
+                Unsent(unavailable(Cause::NoCredentials("no".into()))),
+                false,
+            ),
+            (Unsent(denied), false),
+            (Died(BackendError::unknown(Cause::HungUp)), true),
+            (Unanswered(wait), true),
+            (NoScript { resent: false }, false),
+            (elsewhere, false),
+            (Scattered(refused("TRYAGAIN", "")), false),
+            (rejection("CLUSTERDOWN", "Hash slot not served"), true),
+            (rejection("LOADING", ""), true),
+            (rejection("MASTERDOWN", ""), true),
+            (rejection("READONLY", ""), true),
+            (rejection("ERR", "-READONLY You can't write"), true),
+            (rejection("OOM", ""), false),
+            (rejection("ERR", "-OOM"), false),
+            (rejection("BUSY", ""), false),
+            (rejection("MISCONF", ""), false),
+            (rejection("NOREPLICAS", ""), false),
+            (rejection("NOPERM", ""), false),
+            (Refused(unavailable(Cause::Quarantine(wait))), false),
+        ] {
+            let topological = error.is_topological();
+            let error = BackendError::from(error);
+            assert_eq!(topological, expected, "{error:?}");
         }
     }
 
