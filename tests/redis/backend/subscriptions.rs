@@ -10,7 +10,8 @@ use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{AcquireRequest, Acquired, Backend, Release, Renewed};
 
 use super::client::{MANAGER, TTL, connect, grant, hinted, lease, release, renew, stranger};
-use crate::support::engine::eventually;
+use crate::support::engine::{PATIENCE, eventually, within};
+use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 
 #[tokio::test]
@@ -89,16 +90,17 @@ async fn subscription_survives_server_restart() {
 
 #[tokio::test]
 async fn silent_subscription_connection_is_replaced() {
+    /// The interval of the probe, its timeout and a tolerance for a busy machine.
+    const LIMIT: Duration = Duration::from_millis(3_000 + 500 + 2_500);
     let server = RedisServer::start();
-    let quick = Duration::from_millis(200);
-    let builder = RedisBackend::builder(server.url()).connect_timeout(quick);
+    let proxy = Proxy::start(server.port()).await;
+    let builder = RedisBackend::builder(proxy.url()).connect_timeout(PATIENCE);
     let backend = builder.connect().await.unwrap();
     let mut hints = backend.watch(&LockKey::new("a"), MANAGER);
     assert!(hinted(&mut hints).await);
-    server.stop_process();
-    // The hang exceeds the interval and the timeout of the probe.
-    sleep(Duration::from_secs(4)).await;
-    server.continue_process();
+    let before = proxy.accepted();
+    proxy.freeze();
+    within(LIMIT, "a new connection", || proxy.accepted() > before).await;
     assert!(hinted(&mut hints).await, "subscribed again");
 }
 

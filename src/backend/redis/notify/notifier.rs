@@ -100,7 +100,7 @@ impl Notifier {
                 }
                 Ok(())
             };
-            shared.within(trial).await
+            shared.connected(trial).await
         });
         tried
             .await

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redis::aio::MultiplexedConnection;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::pub_sub::{PubSub, ping};
 use super::topics::Topics;
@@ -61,11 +62,24 @@ impl Shared {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) async fn within<T>(
+    /// Completes within the response timeout, like the commands of locks.
+    pub(super) async fn replied<T>(
         &self,
         reply: impl Future<Output = Result<T, BackendError>>,
     ) -> Result<T, BackendError> {
-        within(self.network.connect_timeout, reply).await
+        let limit = self.network.response_timeout;
+        match timeout(limit, reply).await {
+            Ok(outcome) => outcome,
+            Err(_elapsed) => Err(unavailable(Cause::NoReply(limit))),
+        }
+    }
+
+    /// Completes within the connect timeout.
+    pub(super) async fn connected<T>(
+        &self,
+        connection: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        within(self.network.connect_timeout, connection).await
     }
 
     /// Opens a subscription connection. The caller sets the time limit.
@@ -92,8 +106,7 @@ impl Shared {
             {
                 return unavailable(Cause::NotPrimary);
             }
-            let alive = within(self.network.response_timeout, ping(&connection));
-            if let Err(error) = alive.await {
+            if let Err(error) = self.replied(ping(&connection)).await {
                 return error;
             }
         }

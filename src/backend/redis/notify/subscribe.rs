@@ -97,6 +97,6 @@ impl Shared {
             let rejections = try_join_all(replies).await?;
             Ok(rejections.into_iter().flatten().next())
         });
-        self.within(try_join_all(replies)).await
+        self.replied(try_join_all(replies)).await
     }
 }

@@ -88,7 +88,7 @@ impl Task {
             if self.is_over(Duration::ZERO, Instant::now()) {
                 return;
             }
-            let messages = self.shared.within(self.shared.listen()).await;
+            let messages = self.shared.connected(self.shared.listen()).await;
             let connected = Instant::now();
             let end = match messages {
                 Ok(messages) => {
@@ -214,7 +214,7 @@ impl Task {
             }
             if last_message.elapsed() >= PING {
                 // A half-open connection never reports its end.
-                self.shared.within(ping(&messages.connection)).await?;
+                self.shared.replied(ping(&messages.connection)).await?;
                 last_message = Instant::now();
             }
             let pushed = &mut messages.pushed;
