@@ -256,6 +256,37 @@ async fn slot_without_node_keeps_other_subscriptions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rejected_unsubscribe_keeps_subscriptions() {
+    let server = RedisServer::start();
+    let rules = "ACL SETUSER some reset on >secret ~* &* +@all";
+    server.cli(&rules.split(' ').collect::<Vec<_>>());
+    let backend = connect(server.url_of("some", "secret")).await;
+    let key = LockKey::new("k");
+    let mut hints = backend.watch(&key, Uuid::new_v4());
+    let mut ending = backend.watch(&LockKey::new("ending"), Uuid::new_v4());
+    for hints in [&mut hints, &mut ending] {
+        let confirmed = timeout(10 * SECOND, hints.next()).await;
+        confirmed.expect("the subscription is confirmed");
+    }
+    let before = subscription_ids(&server);
+    assert_eq!(before.len(), 1, "{before:?}");
+
+    server.cli(&["ACL", "SETUSER", "some", "-unsubscribe"]);
+    drop(ending);
+    let rejected = || server.cli(&["INFO", "errorstats"]).contains("NOPERM");
+    eventually("the end of the subscription is rejected", rejected).await;
+    // Long enough for the connection to be replaced.
+    sleep(SECOND).await;
+    assert_eq!(subscription_ids(&server), before);
+    expect_hint(&backend, &key, &mut hints).await;
+
+    server.cli(&["ACL", "SETUSER", "some", "+unsubscribe"]);
+    let ended = || subscribers(&server, "ending") == 0;
+    eventually("the subscription ends", ended).await;
+    assert_eq!(subscription_ids(&server), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forbidden_channel_keeps_other_subscriptions() {
     let server = RedisServer::start();
     let channels = ["k", "self-test"].map(|name| format!("&redisson_lock__channel:{{lock:{name}*"));

@@ -9,6 +9,13 @@ use crate::backend::redis::command::CommandError;
 use crate::backend::redis::connection::Messages;
 use crate::backend::{BackendError, BackendErrorKind};
 
+/// The subscriptions that a server did not end.
+#[derive(Default)]
+pub(super) struct Unended {
+    pub(super) subscriptions: Vec<Subscription>,
+    pub(super) rejection: Option<BackendError>,
+}
+
 impl Shared {
     /// Subscribes to channels. Returns the rejection of one of them, if the server rejected any. A rejected
     /// channel stays unconfirmed and unwanted, and affects no other.
@@ -51,20 +58,27 @@ impl Shared {
         Ok(rejection)
     }
 
+    /// Ends subscriptions. Returns those that the server rejected to end, and one of its rejections.
     pub(super) async fn unsubscribe(
         &self,
         messages: &Messages,
         subscriptions: &[Subscription],
-    ) -> Result<(), BackendError> {
-        let replies = self.commands(messages, subscriptions, false);
-        for rejection in replies.await?.into_iter().flatten() {
-            // A node ends the sharded subscriptions of a slot that it no longer serves.
-            let ended = matches!(rejection, CommandError::Elsewhere { .. });
-            if !ended && !rejection.is_topological() {
-                return Err(rejection.into());
+    ) -> Result<Unended, BackendError> {
+        let replies = self.commands(messages, subscriptions, false).await?;
+        let mut unended = Unended::default();
+        for (subscription, rejection) in subscriptions.iter().zip(replies) {
+            match rejection {
+                None => {}
+                // A node ends the sharded subscriptions of a slot that it no longer serves.
+                Some(CommandError::Elsewhere { .. }) => {}
+                Some(rejection) if rejection.is_topological() => {}
+                Some(rejection) => {
+                    unended.subscriptions.push(subscription.clone());
+                    unended.rejection = Some(rejection.into());
+                }
             }
         }
-        Ok(())
+        Ok(unended)
     }
 
     /// Begins or ends subscriptions concurrently, and returns the rejection of each one, if any.

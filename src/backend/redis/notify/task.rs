@@ -171,6 +171,8 @@ impl Task {
     /// If dropped, the connection must be dropped as well.
     async fn serve(&self, mut messages: Messages) -> Result<End, BackendError> {
         let mut rejections = Rejections::default();
+        // The channels to unsubscribe from again, and the backoff until then.
+        let (mut unended, mut again) = (Vec::new(), Rejections::default());
         let mut last_busy = Instant::now();
         let mut last_message = Instant::now();
         let mut next_sweep = Instant::now();
@@ -179,12 +181,24 @@ impl Task {
                 self.shared.topics().sweep(Instant::now());
                 next_sweep = Instant::now() + SWEEP;
             }
-            let left = self.shared.topics().take_left();
+            let mut left = self.shared.topics().take_left();
+            if again.are_due() {
+                left.append(&mut unended);
+            }
             for ended in left.chunks(MAX_BATCH) {
-                self.shared.unsubscribe(&messages, ended).await?;
+                let rejected = self.shared.unsubscribe(&messages, ended).await?;
                 self.shared.topics().unsubscribed(ended);
                 last_message = Instant::now();
+                if let Some(error) = rejected.rejection {
+                    again.add(&error);
+                    unended.extend(rejected.subscriptions);
+                    // A new connection has none of them.
+                    if unended.len() > MAX_BATCH {
+                        return Err(error);
+                    }
+                }
             }
+            again.are_over();
             // Push messages about the old subscriptions come before the new subscriptions.
             while let Ok(pushed) = messages.pushed.try_recv() {
                 if !self.dispatch(&pushed) {
