@@ -14,7 +14,7 @@ use tower_lock::{LockKey, LockManager};
 use uuid::Uuid;
 
 use crate::support::cluster::Cluster;
-use crate::support::engine::{MS, SECOND, eventually, subscribers};
+use crate::support::engine::{MS, SECOND, eventually, pttl, subscribers};
 use crate::support::process::version;
 use crate::support::redis_server::RedisServer;
 
@@ -94,11 +94,56 @@ async fn forbidden_key_in_batch_fails_alone() {
         assert_ne!(succeeded, is_forbidden(index), "{outcome:?}");
     }
     let releases = leases.map(|(key, lease)| Release::new(key, lease));
-    let released = backend.release(&releases.collect::<Vec<_>>()).await;
-    for (index, outcome) in released.iter().enumerate() {
-        let succeeded = matches!(outcome, Ok(Released::Released));
-        assert_ne!(succeeded, is_forbidden(index), "{outcome:?}");
+    let releases: Vec<_> = releases.collect();
+    let released = backend.release(&releases).await;
+    acquire_all(&backend, manager, &names).await;
+    let left = backend.leave(&releases).await;
+    for outcomes in [released, left] {
+        for (index, outcome) in outcomes.iter().enumerate() {
+            let succeeded = matches!(outcome, Ok(Released::Released));
+            assert_ne!(succeeded, is_forbidden(index), "{outcome:?}");
+        }
     }
+}
+
+#[tokio::test]
+async fn foreign_key_in_batch_of_leave_fails_alone() {
+    let server = RedisServer::start();
+    let backend = connect(server.url()).await;
+    let (manager, names) = (Uuid::new_v4(), ["k1", "text", "endless", "k2"]);
+    let acquired = acquire_all(&backend, manager, &names).await;
+    assert!(acquired.iter().all(is_granted), "{acquired:?}");
+    server.cli(&["SET", "lock:text", "precious"]);
+    server.cli(&["PERSIST", "lock:endless"]);
+    let leases = names.iter().zip(1..);
+    let leases = leases.map(|(name, number)| (LockKey::new(*name), LeaseId::new(manager, number)));
+    let leases: Vec<_> = leases.collect();
+    let renewals = leases.iter().cloned();
+    let renewals = renewals.map(|(key, lease)| Renewal::new(key, lease, TTL));
+    let renewed = backend.renew(&renewals.collect::<Vec<_>>()).await;
+    // A lease without an end has one again.
+    assert!(pttl(&server, "endless") > 0);
+    for (name, outcome) in names.iter().zip(&renewed) {
+        match outcome {
+            Err(error) => assert_eq!((*name, error.kind()), ("text", BackendErrorKind::Conflict)),
+            Ok(renewed) => assert_eq!((*name != "text", *renewed), (true, Renewed::Renewed)),
+        }
+    }
+    server.cli(&["PERSIST", "lock:endless"]);
+    let left = leases.into_iter();
+    let left = left.map(|(key, lease)| Release::new(key, lease));
+    let left = backend.leave(&left.collect::<Vec<_>>()).await;
+    for (name, outcome) in names.iter().zip(&left) {
+        match outcome {
+            Err(error) => assert_eq!((*name, error.kind()), ("text", BackendErrorKind::Conflict)),
+            Ok(left) => assert_eq!((*name != "text", *left), (true, Released::Released)),
+        }
+    }
+    assert_eq!(server.cli(&["GET", "lock:text"]), "precious");
+    assert_eq!(
+        server.cli(&["EXISTS", "lock:k1", "lock:endless", "lock:k2"]),
+        "0"
+    );
 }
 
 #[tokio::test]
@@ -135,21 +180,48 @@ async fn foreign_keys_beside_forbidden_key_fail_alone() {
 
 #[tokio::test]
 async fn held_key_in_batch_is_busy_with_full_memory() {
-    held_key_in_batch_is_busy_with("maxmemory").await;
+    held_key_in_batch_is_busy_after(set_to_one("maxmemory")).await;
 }
 
 #[tokio::test]
 async fn held_key_in_batch_is_busy_without_replicas() {
-    held_key_in_batch_is_busy_with("min-replicas-to-write").await;
+    held_key_in_batch_is_busy_after(set_to_one("min-replicas-to-write")).await;
 }
 
-/// The server rejects writes after the setting is 1.
-async fn held_key_in_batch_is_busy_with(setting: &str) {
+#[tokio::test]
+async fn held_key_in_batch_is_busy_after_failed_save() {
+    held_key_in_batch_is_busy_after(async |server: &RedisServer| {
+        let dir = server.cli(&["CONFIG", "GET", "dir"]);
+        let dir = dir.lines().last().unwrap();
+        // A directory with the name of the file makes saving fail.
+        std::fs::create_dir(format!("{dir}/dump.rdb")).unwrap();
+        std::fs::write(format!("{dir}/dump.rdb/file"), "").unwrap();
+        server.cli(&["CONFIG", "SET", "save", "3600 1000000"]);
+        server.cli(&["BGSAVE"]);
+        let failed = || {
+            let persistence = server.cli(&["INFO", "persistence"]);
+            persistence.contains("rdb_last_bgsave_status:err")
+        };
+        eventually("a failed save", failed).await;
+        let rejection = server.command(&["SET", "other", ""]).unwrap_err();
+        assert_eq!(rejection.code(), Some("MISCONF"));
+    })
+    .await;
+}
+
+fn set_to_one(setting: &str) -> impl AsyncFnOnce(&RedisServer) {
+    async move |server: &RedisServer| {
+        server.cli(&["CONFIG", "SET", setting, "1"]);
+    }
+}
+
+/// The server rejects writes after `limit`.
+async fn held_key_in_batch_is_busy_after(limit: impl AsyncFnOnce(&RedisServer)) {
     let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
     let backend = connect(server.url()).await;
     let held = acquire_all(&backend, Uuid::new_v4(), &["held"]).await;
     assert!(is_granted(&held[0]), "{held:?}");
-    server.cli(&["CONFIG", "SET", setting, "1"]);
+    limit(&server).await;
     let outcomes = acquire_all(&backend, Uuid::new_v4(), &["k1", "held", "k2"]).await;
     let [k1, held, k2] = &outcomes[..] else {
         panic!("{outcomes:?}");
@@ -253,6 +325,48 @@ async fn slot_without_node_keeps_other_subscriptions() {
 
     expect_hint(&backend, &served, &mut hints).await;
     drop(orphaned);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slot_without_node_fails_only_its_key() {
+    let cluster = Cluster::start_with(&["--cluster-require-full-coverage", "no"]);
+    let backend = connect(cluster.url()).await;
+    let manager = Uuid::new_v4();
+    let names = ["served", "orphan", "other"];
+    let slot = cluster.slot("lock:orphan").to_string();
+    let owner = cluster.node_of("lock:orphan");
+    let leases = names.iter().zip(1..);
+    let leases = leases.map(|(name, number)| (LockKey::new(*name), LeaseId::new(manager, number)));
+    let leases: Vec<_> = leases.collect();
+    let acquired = acquire_all(&backend, manager, &names).await;
+    assert!(acquired.iter().all(is_granted), "{acquired:?}");
+    let check = |outcomes: Vec<Option<BackendError>>| {
+        for (name, error) in names.iter().zip(&outcomes) {
+            let unavailable = error.as_ref().map(BackendError::kind);
+            let expected = (*name == "orphan").then_some(BackendErrorKind::Unavailable);
+            assert_eq!(unavailable, expected, "{name}: {error:?}");
+        }
+    };
+    // The other nodes still report the owner of the slot.
+    cluster.cli(owner, &["CLUSTER", "DELSLOTS", &slot]);
+    for no_node_has_it in [false, true] {
+        if no_node_has_it {
+            for node in cluster.nodes() {
+                // A node may have noticed.
+                drop(node.command(&["CLUSTER", "DELSLOTS", &slot]));
+            }
+        }
+        let renewals = leases.iter().cloned();
+        let renewals = renewals.map(|(key, lease)| Renewal::new(key, lease, TTL));
+        let renewed = backend.renew(&renewals.collect::<Vec<_>>()).await;
+        check(renewed.into_iter().map(Result::err).collect());
+        let acquired = acquire_all(&backend, manager, &names).await;
+        check(acquired.into_iter().map(Result::err).collect());
+        let releases = leases.iter().cloned();
+        let releases = releases.map(|(key, lease)| Release::new(key, lease));
+        let released = backend.release(&releases.collect::<Vec<_>>()).await;
+        check(released.into_iter().map(Result::err).collect());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
