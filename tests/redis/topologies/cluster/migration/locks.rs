@@ -1,11 +1,13 @@
 //! Acquires, holds and waits in a slot between two nodes.
 
 use std::future::IntoFuture as _;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
+use tower_lock::backend::redis::RedisBackendBuilder;
 use tower_lock::{ErrorKind, LockGuard, LockManager, RedisBackend};
 
 use super::{FREE, HELD, LEASE, Moving, TAG};
@@ -28,9 +30,28 @@ async fn is_busy(locks: &LockManager, key: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn free_lock_in_moving_slot_is_acquired() {
+    free_lock_is_acquired_with(|builder| builder).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn moving_slot_with_min_replicas_grants() {
+    free_lock_is_acquired_with(|builder| builder.min_replicas(NonZeroUsize::MIN, PATIENCE)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn moving_slot_with_redisson_counters_grants() {
+    free_lock_is_acquired_with(RedisBackendBuilder::redisson_fencing_tokens).await;
+}
+
+async fn free_lock_is_acquired_with(settings: impl Fn(RedisBackendBuilder) -> RedisBackendBuilder) {
     let cluster = Cluster::start();
-    let url = cluster.url();
-    let (here, there) = (manager(&url, LEASE).await, manager(&url, LEASE).await);
+    let connect = async || {
+        let builder = RedisBackend::builder(cluster.url()).response_timeout(PATIENCE);
+        let backend = settings(builder).connect().await.unwrap();
+        let locks = LockManager::builder(backend).watchdog_timeout(LEASE);
+        locks.build().unwrap()
+    };
+    let (here, there) = (connect().await, connect().await);
     let mut last = token(&here, FREE).await;
     let (moving, held) = Moving::begin(&here, cluster).await;
     for counter_has_moved in [false, true] {
@@ -156,7 +177,7 @@ async fn quarantine_in_moving_slot_ends() {
     let counters = |node: usize| cluster.cli(node, &["KEYS", "*%"]).lines().count();
     assert_eq!((0..3).map(counters).sum::<usize>(), 16_384);
     let locks = LockManager::builder(backend).build().unwrap();
-    is_paused(&locks, start, PERIOD).await;
+    is_paused(&locks, FREE, start, PERIOD).await;
 
     // The counter is lost, and nothing else.
     let to = to.unwrap();
@@ -165,15 +186,51 @@ async fn quarantine_in_moving_slot_ends() {
     let counter = names.lines().find(|name| name.ends_with('%')).unwrap();
     cluster.cli(to, &["ASKING"]);
     assert_eq!(cluster.cli(to, &["DEL", counter]), "1");
-    is_paused(&locks, Instant::now(), PERIOD - 100 * MS).await;
+    is_paused(&locks, FREE, Instant::now(), PERIOD - 100 * MS).await;
+}
+
+/// The process is young, and its data are complete.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_restart_with_data_pauses_moving_slot() {
+    const PERIOD: Duration = Duration::from_secs(6);
+    let mut cluster = Cluster::start_with(&["--cluster-node-timeout", "60000"]);
+    let (slot, from) = (cluster.slot(TAG), cluster.node_of(TAG));
+    let to = cluster.primaries().into_iter().find(|it| *it != from);
+    let to = to.unwrap();
+    let builder = RedisBackend::builder(cluster.url()).response_timeout(PATIENCE);
+    let backend = builder.quarantine(PERIOD).connect().await.unwrap();
+    // The uptime of a node is in full seconds.
+    sleep_until(Instant::now() + PERIOD + Duration::from_secs(1)).await;
+    let locks = LockManager::builder(backend).build().unwrap();
+    cluster.begin_migration(slot, from, to);
+    cluster.move_keys(slot, from, to);
+    token(&locks, FREE).await;
+    let staying = (0..).map(|n| format!("k{n}"));
+    let mut staying = staying.filter(|key| cluster.node_of(&format!("lock:{key}")) == to);
+    let staying = staying.next().unwrap();
+    token(&locks, &staying).await;
+
+    cluster.cli(to, &["SAVE"]);
+    cluster.kill(to);
+    let start = Instant::now();
+    cluster.restart(to).await;
+    let names = cluster.cli(to, &["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]);
+    assert_eq!(names, "1", "the counter");
+    join(
+        is_paused(&locks, FREE, start, PERIOD),
+        is_paused(&locks, &staying, start, PERIOD),
+    )
+    .await;
 }
 
 /// Expects the first grant when `period` has passed since `start`, and rejections before. On a busy machine, the
 /// period may have passed already.
-async fn is_paused(locks: &LockManager, start: Instant, period: Duration) {
-    if let Err(error) = locks.acquire(FREE).no_wait().await {
+async fn is_paused(locks: &LockManager, key: &str, start: Instant, period: Duration) {
+    if let Err(error) = locks.acquire(key).no_wait().await {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        drop(locks.acquire(FREE).wait(PATIENCE).await.unwrap());
+        let guard = locks.acquire(key).wait(PATIENCE).await.unwrap();
+        // The next acquire finds a free lock.
+        guard.release().await.unwrap();
     }
     assert!(start.elapsed() >= period);
 }

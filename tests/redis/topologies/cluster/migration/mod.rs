@@ -62,12 +62,12 @@ impl Moving {
     }
 
     fn move_counter(&self) {
-        self.move_names("fencing-token");
+        self.move_names("token");
         assert!(
             !self
                 .names_at(self.from)
                 .iter()
-                .any(|name| name.contains("fencing-token"))
+                .any(|name| name.contains("token"))
         );
     }
 
