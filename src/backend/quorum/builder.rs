@@ -29,6 +29,9 @@ impl QuorumBuilder {
 
     /// Adds a node: a store that shares nothing with the other nodes. A quorum requires an odd number of at
     /// least 3, and the same nodes in every process.
+    ///
+    /// A node is one server, and no Redis Cluster: a slot that moves between two servers of a cluster casts no vote
+    /// until the move ends.
     pub fn node(mut self, node: impl Node) -> Self {
         self.nodes.push(Arc::new(node));
         self
