@@ -103,6 +103,12 @@ const SPAWNS: &[&[&str]] = &[
 /// Compares the clocks of the machine, and a test that pauses tokio's must not look like a suspend.
 const REAL_TIME: [&str; 3] = ["lock", "clock", "suspended"];
 
+/// The modules that name the enum of the topologies: one matches over it, and the other one has it.
+const TOPOLOGIES: [[&str; 3]; 2] = [
+    ["backend", "redis", "topology"],
+    ["backend", "redis", "connection"],
+];
+
 /// A function in those modules that starts nothing.
 const STARTS_NONE: &[&str] = &["tokio", "task", "yield_now"];
 
@@ -181,6 +187,13 @@ fn breaks_borders(module: &[String], path: &[String]) -> Option<&'static str> {
     let starts_with = |start: &[&str]| path.iter().take(start.len()).eq(start);
     if starts_with(&["std", "time", "Instant"]) && *module != REAL_TIME {
         return Some("tests cannot pause it: use tokio::time::Instant");
+    }
+    let is_of_servers = TOPOLOGIES.iter().any(|start| {
+        let start = start.iter().map(ToString::to_string);
+        start.eq(module.iter().take(3).cloned())
+    });
+    if path.iter().any(|part| part == "Targets") && !is_of_servers {
+        return Some("only backend/redis/topology matches over the topologies");
     }
     let spawns = SPAWNS.iter().any(|start| starts_with(start)) && !starts_with(STARTS_NONE);
     if spawns && *module != ["task"] {
@@ -312,6 +325,7 @@ mod walker {
             ("layer/layer", "fn f() { tokio::spawn(async {}); }"),
             ("backend/redis/link", "use tokio::task::JoinSet;"),
             ("connect", "use std::thread;"),
+            ("backend/redis/builder", "fn f(it: Other) { Targets::f() }"),
         ] {
             assert_eq!(broken(at, text).len(), 1, "{at}: {text}");
         }
@@ -350,6 +364,7 @@ mod walker {
             ("connect", "use crate::{LockManager, Memory, RedisBackend};"),
             ("task", "use tokio::runtime::Handle;"),
             ("lock/clock/suspended", "use std::time::Instant;"),
+            ("backend/redis/topology/open", "fn f() { Targets::f() }"),
             ("backend/redis/link", "use tokio::task::yield_now;"),
             (
                 "lock/lane",
