@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::backend::BackendError;
 use crate::lock::attempt::InlineAttempt;
+#[cfg(any(feature = "metrics", feature = "dashboard"))]
 use crate::lock::claim::Claim;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Report, Wakeup};

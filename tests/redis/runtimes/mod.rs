@@ -2,8 +2,8 @@
 
 mod bare;
 mod blocked;
+mod dials;
 #[path = "../../engine/runtimes/on_stores/mod.rs"]
 mod on_stores;
-mod dials;
 mod stopped;
 mod stores;
