@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::claim::{Claim, QueuePosition, Terms};
 use super::clock::{Moment, Span};
-use super::effect::Given;
+use super::given::Given;
 use super::seats::Seat;
 use super::yielded::PLACE;
 use crate::Error;

@@ -9,6 +9,7 @@ use super::attempt::InlineAttempt;
 use super::claim::HoldId;
 use super::clock::{Moment, Span};
 use super::few::Few;
+use super::given::Given;
 use super::grant::Grant;
 use super::lease::LeaseNumber;
 use super::yielded::{PLACE, Yielded};
@@ -17,22 +18,6 @@ use crate::task::RuntimeId;
 
 /// Resolves a waiter.
 pub(super) type Reply = oneshot::Sender<Result<Given, Error>>;
-
-/// A hold for a waiter.
-#[derive(Debug)]
-pub(super) struct Given {
-    pub(super) grant: Arc<Grant>,
-    pub(super) pick_up: PickUp,
-}
-
-/// How a waiter confirms that it has picked up its hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PickUp {
-    /// By the flag of the grant, which no other acquire shares.
-    Flag,
-    /// By a lane event: the grant has other holds, or its home is another runtime until then.
-    Event,
-}
 
 /// Resolves a call of [`LockGuard::release`](crate::LockGuard::release). Lanes store it boxed, because most
 /// releases are not awaited.

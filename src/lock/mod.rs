@@ -8,7 +8,7 @@
 //! | [`forced`] | the forced release of one holder, a part of the public handle |
 //! | [`acquire`], [`entry`], [`pending`], [`take_over`], [`claim`], [`seats`] | an acquire: its options, its first event, its wait |
 //! | [`attempt`], [`command`] | one command that acquires, from its request to the meaning of its reply |
-//! | [`guard`], [`held`], [`grant`], [`lost`], [`ending`] | what an acquire returns: the hold, the state that its views share, its loss and the reason |
+//! | [`guard`], [`held`], [`grant`], [`given`], [`lost`], [`ending`] | what an acquire returns: the hold, the state that its views share, its loss and the reason |
 //! | [`lane`], [`lease`], [`effect`], [`few`] | one key in this process: a state machine without I/O, and the effects of its events |
 //! | [`table`], [`deadlines`], [`engine`], [`dispatch`] | all lanes, the index of their deadlines, and the one place that carries out effects |
 //! | [`contender`], [`yielded`], [`promise`] | the acquire loop of a key that another process holds, its turns, and the transfers that end it |
@@ -166,6 +166,7 @@ mod few;
 mod forced;
 #[cfg(feature = "metrics")]
 mod gauges;
+mod given;
 mod grant;
 mod guard;
 mod held;
