@@ -94,6 +94,42 @@ async fn focus_stays_on_key_across_frames() {
     browser.until_listed(0).await;
 }
 
+/// Keys come and go while a row has the focus.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_beside_focus_are_bounded() {
+    let server = Server::start().await;
+    let _guard = server.locks.acquire("focus").await.unwrap();
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    browser.until_listed(1).await;
+    browser
+        .run("document.querySelector('#keys td button').focus()")
+        .await
+        .unwrap();
+    for round in 0..4 {
+        let mut guards = Vec::new();
+        for key in 0..99 {
+            let key = format!("{round}:{key}");
+            guards.push(server.locks.acquire(key).await.unwrap());
+        }
+        let listed = format!(
+            "[...document.querySelectorAll('#keys td button')].some(it => it.textContent === '{round}:0')"
+        );
+        browser.until(&listed).await;
+    }
+    browser
+        .until("document.querySelectorAll('#keys tr.gone').length > 0")
+        .await;
+    let rows = browser
+        .value("document.querySelectorAll('#keys tbody tr').length")
+        .await;
+    assert!(rows.as_u64().unwrap() <= 200, "{rows}");
+    assert_eq!(
+        browser.value("document.activeElement.textContent").await,
+        json!("focus")
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rejected_look_up_shows_its_reason() {
     let server = Server::start().await;

@@ -219,7 +219,8 @@ function table(id, columns, cells) {
     }
     for (const [key, row] of rows) {
       if (keys.has(key)) continue;
-      if (fixed) row.tr.className = 'gone';
+      // Without a bound, a table that keeps the focus would grow with each key.
+      if (fixed && (rows.size <= 200 || row.tr.matches(':hover, :focus-within'))) row.tr.className = 'gone';
       else { row.tr.remove(); rows.delete(key); }
     }
   };
