@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::label::label;
 
-/// The most parts of servers that are distinguished: each has series of its own.
-const MOST: usize = 96;
+/// The most parts of servers that are distinguished, those of 64 servers: each part has series of its own.
+const MOST: usize = 3 * 64;
 
 /// The most characters of a cause.
 #[cfg(feature = "dashboard")]

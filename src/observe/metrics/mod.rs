@@ -57,7 +57,7 @@
 //! | process | 20 | renewals and releases 3 each, wake-ups 3, forced releases 3, unlocked requests 2, 6 gauges |
 //! | process with a backend that sends commands | 25 | the queue across processes: 2 counters and a histogram |
 //! | command of such a backend, of 9 | 69 | a histogram for each of 3 outcomes |
-//! | part of a server, of at most 96 at a time | 2 | its state, and its incidents |
+//! | part of a server, of at most 192 at a time | 2 | its state, and its incidents |
 
 mod exporter;
 mod families;
