@@ -47,8 +47,9 @@
 //!
 //! # What it costs
 //!
-//! Without an open page, the dashboard reads a few counters per second. With one, it also walks through the lanes once
-//! per second, for all open pages together. All of its data is bounded, to less than 1 MiB.
+//! Without an open page, the dashboard reads a few counters per second, and walks through the lanes every 5 s for the
+//! history. With one, it walks once per second, for all open pages together. All of its data is bounded, to less than
+//! 1 MiB.
 
 mod api;
 mod backend;

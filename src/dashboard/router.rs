@@ -91,7 +91,8 @@ impl Dashboard {
     /// release per second is admitted.
     ///
     /// Only the lock of the owner that the operator has seen is released:
-    /// [`force_release_held_by`](LockManager::force_release_held_by).
+    /// [`force_release_held_by`](LockManager::force_release_held_by). In another process, that is its lease, which it
+    /// hands off among its requests.
     ///
     /// ```
     /// # fn main() {

@@ -399,8 +399,10 @@
 //! ## Release a key from the page
 //!
 //! By default, the dashboard is read-only. `Dashboard::allow_force_release` takes a callback that receives the operator,
-//! the key and a reason, and can reject the release. An event of the target `tower_lock::audit` follows. Only the owner
-//! that the page shows is released. If another one holds the key by then, nothing happens.
+//! the key and a reason, and can reject the release. An event of the target `tower_lock::audit` follows. Only the
+//! owner that the page shows is released. If another one holds the key by then, nothing happens. If another process
+//! holds the key, the owner is the lease of that process, which hands it off among its requests. The release then ends
+//! the hold of whichever of its requests holds the key by then.
 //!
 //! ## Shut down with open pages
 //!

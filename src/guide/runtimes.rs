@@ -6,7 +6,7 @@
 //!
 //! | situation | consequence |
 //! |---|---|
-//! | a runtime idles, blocks or ends | guards and waiters of other runtimes are not affected |
+//! | a runtime idles, blocks or ends | guards of other runtimes are not affected; a waiter for the same key is served at most one response timeout later |
 //! | a runtime blocks for longer than a lease | the guards that it acquired are lost |
 //! | a runtime ends with guards | its guards expire with their leases, and other runtimes finish its releases |
 //! | an acquire outside any runtime, with no `runtime` set | fails with [`Misconfigured`](crate::ErrorKind::Misconfigured) |

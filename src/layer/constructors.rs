@@ -18,9 +18,10 @@ use crate::LockManager;
 impl LockLayer<ByPath> {
     /// Creates a layer with one lock per path. The key is [`LockKey::from_path`](crate::LockKey::from_path).
     ///
-    /// Two requests that reach the same handler with the same decoded path parameters take the same lock. The path
-    /// is therefore decoded once: `a%40b` is `a@b`, and `%2F` is a slash. Slashes at its end are removed. Case is
-    /// kept, and query and host are not part of the key. Inside a nested axum router, the path is the original one.
+    /// Two requests that reach the same handler through one route with the same decoded path parameters take the same
+    /// lock. The path is therefore decoded once: `a%40b` is `a@b`, and `%2F` is a slash. Slashes at its end are removed.
+    /// Case is kept, and query and host are not part of the key. Inside a nested axum router, the path is the original
+    /// one. A handler behind two routes has the locks of two paths.
     ///
     /// A path with a segment `.` or `..`, or with a `%` that two hexadecimal digits do not follow, is rejected with
     /// 400. Clients and proxies resolve dot segments, and routers do not.

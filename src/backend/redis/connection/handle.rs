@@ -153,7 +153,8 @@ impl Connection {
         .await
     }
 
-    /// Sends a command that is no script, as [`send`](Self::send).
+    /// Sends a command that is no script, as [`send`](Self::send). It may be executed twice, so it has to be repeatable: a
+    /// read, or a command whose repeat changes nothing.
     pub(crate) async fn query(self: &Arc<Self>, command: &Cmd) -> Result<Value, BackendError> {
         Ok(self.send(command.into(), false).await?.value)
     }

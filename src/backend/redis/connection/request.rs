@@ -60,6 +60,7 @@ where
     outcome
 }
 
+/// Each command that is no script is repeatable. Each script has a class, `Resend`.
 impl<'a> From<&'a Cmd> for Request<'a> {
     fn from(command: &'a Cmd) -> Self {
         Self {
