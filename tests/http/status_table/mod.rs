@@ -91,7 +91,8 @@ impl Row {
         );
         if let Some(seconds) = seconds {
             let seconds: u64 = seconds.parse().expect("whole seconds");
-            assert!((1..=3).contains(&seconds), "{self:?}: {seconds}");
+            // The holder has held for some seconds, and waiters are ahead.
+            assert!((1..=10).contains(&seconds), "{self:?}: {seconds}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{ErrorKind, LockManager, RedisBackend};
 
 use super::holder::{LONG, SHORT, end_of, renewed_beyond, waiter};
@@ -138,11 +138,15 @@ async fn late_acquires_of_stopped_server_are_released() {
     let locks = LockManager::builder(backend).build().unwrap();
     let granted = server.calls("hset");
     server.stop_process();
+    let start = Instant::now();
     let late =
         join_all((0..20).map(|n| locks.acquire(format!("late:{n}")).no_wait().into_future()));
     for outcome in late.await {
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
     }
+    // One response timeout, and the tolerance for a busy machine.
+    let took = start.elapsed();
+    assert!(took <= 500 * MS, "{took:?}");
     // The backend closes a connection that is silent for ten times the response timeout.
     sleep(2 * SECOND).await;
     server.continue_process();
