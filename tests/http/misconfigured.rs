@@ -1,5 +1,7 @@
 //! Mistakes of the program: 500, one event per layer, a count per request, and never the inner service.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
@@ -27,7 +29,7 @@ async fn send(app: &Router, path: &str) -> (StatusCode, Option<ErrorKind>, Strin
 }
 
 /// Routers that are wrong, and what the event says about each.
-fn wrong_routers() -> [(Router, &'static str, &'static str); 6] {
+fn wrong_routers() -> [(Router, &'static str, &'static str); 7] {
     let locks = LockManager::in_memory;
     let route = |path: &str| Router::new().route(path, get(unlocked).post(unlocked));
     let by_id = || LockLayer::by_path_param(locks(), "id");
@@ -42,6 +44,11 @@ fn wrong_routers() -> [(Router, &'static str, &'static str); 6] {
         ),
         (
             route("/orders/{order}").layer(by_id()),
+            "/orders/7",
+            "the route `/orders/{order}` has no path parameter `id`",
+        ),
+        (
+            route("/orders/{order}").layer(by_id().read_body_first(1_000, Duration::from_secs(1))),
             "/orders/7",
             "the route `/orders/{order}` has no path parameter `id`",
         ),

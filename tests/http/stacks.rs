@@ -34,11 +34,14 @@ use tower_http::normalize_path::NormalizePathLayer;
 use tower_http::on_early_drop::OnEarlyDropLayer;
 use tower_http::propagate_header::PropagateHeaderLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
-use tower_http::sensitive_headers::SetSensitiveHeadersLayer;
+use tower_http::sensitive_headers::{
+    SetSensitiveHeadersLayer, SetSensitiveRequestHeadersLayer, SetSensitiveResponseHeadersLayer,
+};
 use tower_http::set_header::{SetRequestHeaderLayer, SetResponseHeaderLayer};
 use tower_http::set_status::SetStatusLayer;
 use tower_http::timeout::{
-    RequestBodyTimeoutLayer, ResponseBodyDeadlineLayer, ResponseBodyTimeoutLayer, TimeoutLayer,
+    RequestBodyDeadlineLayer, RequestBodyTimeoutLayer, ResponseBodyDeadlineLayer,
+    ResponseBodyTimeoutLayer, TimeoutLayer,
 };
 use tower_http::trace::TraceLayer;
 use tower_http::validate_request::ValidateRequestHeaderLayer;
@@ -202,20 +205,24 @@ async fn documented_stack_on_tonic_locks() {
         .serve_with_incoming(incoming);
     tokio::spawn(server);
     let (mut client, _socket) = over_http2::<Full<Bytes>>(address, WINDOW).await;
-    let mut call = async || {
+    let mut call = async |user: &str| {
         let request = Request::post(format!("http://{address}{PATH}"))
             .header(CONTENT_TYPE, "application/grpc")
-            .header("x-user", "ada")
+            .header("x-user", user)
             .body(Full::default())
             .unwrap();
         let response = client.send_request(request).await.unwrap();
-        assert_eq!(response.status(), StatusCode::OK);
-        response.headers()["grpc-status"].clone()
+        let grpc = response.headers().get("grpc-status").cloned();
+        (response.status(), grpc)
     };
-    assert_eq!(call().await, "0");
+    let ok = |status| (StatusCode::OK, Some(HeaderValue::from_static(status)));
+    assert_eq!(call("ada").await, ok("0"));
     let guard = locks.acquire(path_key(PATH)).await.unwrap();
-    assert_eq!(call().await, "10");
+    assert_eq!(call("ada").await, ok("10"));
+    let (status, _) = call("eve").await;
+    assert!(status.is_client_error(), "{status}");
     drop(guard);
+    assert_eq!(call("ada").await, ok("0"));
 }
 
 /// Every layer of tower-http. First those whose response body has no `Default`, or one of its own: the others
@@ -234,12 +241,16 @@ macro_rules! every_layer {
             .layer(MapRequestBodyLayer::new(Body::new))
             .layer(RequestBodyTimeoutLayer::new(Duration::from_secs(30)))
             .layer(MapRequestBodyLayer::new(Body::new))
+            .layer(RequestBodyDeadlineLayer::new(Duration::from_secs(30)))
+            .layer(MapRequestBodyLayer::new(Body::new))
             .layer(RequestBodyLimitLayer::new(1_000))
             .layer(MapRequestBodyLayer::new(Body::new))
             .layer(NormalizePathLayer::trim_trailing_slash())
             .layer(SetRequestIdLayer::new(REQUEST_ID, MakeRequestUuid))
             .layer(PropagateRequestIdLayer::new(REQUEST_ID))
             .layer(SetSensitiveHeadersLayer::new([AUTHORIZATION]))
+            .layer(SetSensitiveRequestHeadersLayer::new([AUTHORIZATION]))
+            .layer(SetSensitiveResponseHeadersLayer::new([AUTHORIZATION]))
             .layer(CorsLayer::permissive())
             .layer(CsrfLayer::new())
             .layer(SetResponseHeaderLayer::overriding(

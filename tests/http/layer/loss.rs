@@ -35,16 +35,34 @@ async fn loss_during_streaming_body_is_body_error() {
 
 #[tokio::test(start_paused = true)]
 async fn loss_during_streaming_body_is_flagged_by_option() {
+    let layer = LockLayer::by_path(LockManager::in_memory()).max_hold(Duration::from_secs(10));
+    for layer in [
+        layer.clone().on_lost(OnLost::Continue),
+        layer.observe_only(),
+    ] {
+        let (body, frames) = Stream::new();
+        let response = respond(layer, body, StatusCode::OK, Method::POST).await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        frames.data("late");
+        drop(frames);
+        assert_eq!(text(response).await, "late");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn loss_before_head_is_rejected_as_set() {
     let locks = LockManager::in_memory();
-    let (body, frames) = Stream::new();
-    let layer = LockLayer::by_path(locks.clone())
-        .max_hold(Duration::from_secs(10))
-        .on_lost(OnLost::Continue);
-    let response = respond(layer, body, StatusCode::OK, Method::POST).await;
-    tokio::time::sleep(Duration::from_secs(20)).await;
-    frames.data("late");
-    drop(frames);
-    assert_eq!(text(response).await, "late");
+    let (gate, _calls) = Gate::new();
+    let layer = LockLayer::by_path(locks).lease(Duration::from_secs(10));
+    let layer = layer.on_reject(|rejection| {
+        let mut response = Response::new(format!("{:?}", rejection.kind()));
+        *response.status_mut() = StatusCode::IM_A_TEAPOT;
+        response
+    });
+    let service = layer.layer(service_fn(move |request| gate.clone().handle(request)));
+    let response = in_time(service.oneshot(post("/a"))).await.unwrap();
+    assert_eq!(response.status(), StatusCode::IM_A_TEAPOT);
+    assert_eq!(text(response).await, "Lost");
 }
 
 #[tokio::test(start_paused = true)]

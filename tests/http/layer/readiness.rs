@@ -6,10 +6,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_lock::{LockLayer, LockManager, LockScopeLayer};
+use tower_lock::{LockLayer, LockManager, LockScopeLayer, ReadBody};
 
 use super::support::show_held;
 use crate::served::{assert_waits, is_locked, path_key, post};
@@ -29,7 +30,7 @@ impl Clone for OnceReady {
     }
 }
 
-impl Service<Request<String>> for OnceReady {
+impl<B> Service<Request<B>> for OnceReady {
     type Response = Response<String>;
     type Error = Infallible;
     type Future = std::future::Ready<Result<Response<String>, Infallible>>;
@@ -39,7 +40,7 @@ impl Service<Request<String>> for OnceReady {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Request<String>) -> Self::Future {
+    fn call(&mut self, _: Request<B>) -> Self::Future {
         assert!(self.ready, "called a service that was not ready");
         self.ready = false;
         self.calls.fetch_add(1, Ordering::SeqCst);
@@ -50,13 +51,22 @@ impl Service<Request<String>> for OnceReady {
 #[tokio::test]
 async fn ready_service_is_called() {
     let locks = LockManager::in_memory();
+    let layer = LockLayer::by_path(locks.clone()).writes_only();
+    assert_calls_ready(&layer, &locks).await;
+    let layer = layer.read_body_first(1_000, Duration::from_secs(1));
+    assert_calls_ready(&layer, &locks).await;
+}
+
+async fn assert_calls_ready<L>(layer: &L, locks: &LockManager)
+where
+    L: Layer<OnceReady, Service: Service<Request<String>, Error = Infallible>>,
+    <L::Service as Service<Request<String>>>::Response: std::fmt::Debug,
+{
     let calls = Arc::new(AtomicUsize::new(0));
-    let mut service = LockLayer::by_path(locks.clone())
-        .writes_only()
-        .layer(OnceReady {
-            ready: false,
-            calls: Arc::clone(&calls),
-        });
+    let mut service = layer.layer(OnceReady {
+        ready: false,
+        calls: Arc::clone(&calls),
+    });
     let guard = locks.acquire(path_key("/a")).await.unwrap();
     let mut waiting = Box::pin(service.ready().await.unwrap().call(post("/a")));
     assert_waits(&mut waiting).await;
@@ -80,7 +90,16 @@ async fn unready_inner_service_makes_layer_unready() {
     let never = || tower::limit::ConcurrencyLimit::new(service_fn(show_held), 0);
     let mut locked = LockLayer::by_path(LockManager::in_memory()).layer(never());
     let mut scope = LockScopeLayer::new().layer(never());
+    let mut body_first = LockLayer::by_path(LockManager::in_memory())
+        .read_body_first(1_000, Duration::from_secs(1))
+        .layer(tower::limit::ConcurrencyLimit::new(
+            service_fn(async |_: Request<ReadBody<String>>| {
+                Ok::<_, Infallible>(Response::new(String::new()))
+            }),
+            0,
+        ));
     poll_fn(|cx| {
+        assert!(Service::<Request<String>>::poll_ready(&mut body_first, cx).is_pending());
         assert!(Service::<Request<String>>::poll_ready(&mut locked, cx).is_pending());
         assert!(Service::<Request<String>>::poll_ready(&mut scope, cx).is_pending());
         Poll::Ready(())

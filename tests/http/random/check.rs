@@ -55,14 +55,6 @@ impl Sent {
             End::Missing => Body::from_stream(frames.chain(stream::pending::<io::Result<Bytes>>())),
         }
     }
-
-    /// A gRPC client receives 200 and a `grpc-status`.
-    fn is_grpc(&self) -> bool {
-        self.headers
-            .get_all("content-type")
-            .iter()
-            .any(|value| value == "application/grpc")
-    }
 }
 
 /// What became of a request.
@@ -99,11 +91,20 @@ impl Apps {
         self.seen.lock().unwrap().take()
     }
 
-    /// Returns the status, or `None` if the request waits for its body.
+    /// Returns the status, that of gRPC included, or `None` if the request waits for its body.
     async fn status(&self, at: usize, sent: &Sent) -> Option<StatusCode> {
         let response = self.apps[at].clone().oneshot(sent.request());
         let response = timeout(PATIENCE, response).await.ok()?;
-        Some(response.unwrap().status())
+        let response = response.unwrap();
+        Some(match response.headers().get("grpc-status") {
+            None => response.status(),
+            Some(status) => match status.as_bytes() {
+                b"0" => StatusCode::OK,
+                // The client has to change or repeat the call.
+                b"3" | b"4" | b"8" | b"10" | b"12" => StatusCode::BAD_REQUEST,
+                _ => StatusCode::INTERNAL_SERVER_ERROR,
+            },
+        })
     }
 
     /// Sends a request through the layer `ALL[at]`.
@@ -121,7 +122,7 @@ impl Apps {
         let context = || format!("{by:?}, {sent:?}: {status}");
         assert!(!status.is_server_error(), "{}", context());
         let Some(mut sight) = self.last_seen() else {
-            assert!(status.is_client_error() || sent.is_grpc(), "{}", context());
+            assert!(status.is_client_error(), "{}", context());
             return Outcome::Rejected;
         };
         sight.due.sort();
@@ -140,7 +141,7 @@ impl Apps {
                 "runs beside the holder: {}",
                 context()
             );
-            assert!(copy.is_client_error() || sent.is_grpc(), "{}", context());
+            assert!(copy.is_client_error(), "{copy}: {}", context());
         }
         match sight.due.is_empty() {
             true if by.can_pass() => Outcome::Passed,

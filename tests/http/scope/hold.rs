@@ -21,7 +21,7 @@ use crate::served::{assert_waits, is_locked, until};
 
 #[tokio::test]
 async fn closure_in_scope_stays_locked() {
-    for scope in 0..3 {
+    for scope in 0..4 {
         let locks = LockManager::in_memory();
         let (gate, open) = gate();
         let router = Router::new().route(
@@ -44,7 +44,7 @@ async fn closure_in_scope_stays_locked() {
 
 #[tokio::test]
 async fn streaming_body_in_scope_stays_locked() {
-    for scope in 0..3 {
+    for scope in 0..4 {
         let locks = LockManager::in_memory();
         let (gate, open) = gate();
         let handler = async move |_locked: LockedId| gate().opened().await;

@@ -19,7 +19,7 @@ use crate::served::{assert_waits, is_locked, until};
 
 #[tokio::test]
 async fn kept_guard_is_held_until_response_ends() {
-    for scope in 0..3 {
+    for scope in 0..4 {
         let locks = LockManager::in_memory();
         let (gate, open) = gate();
         let handler = async move |State(locks): State<LockManager>, scope: LockScope| {

@@ -17,7 +17,7 @@ use crate::served::{assert_waits, is_locked, until};
 
 #[tokio::test]
 async fn loss_in_scope_aborts_handler() {
-    for scope in 0..3 {
+    for scope in 0..4 {
         let locks = LockManager::in_memory();
         let router = Router::new()
             .route(

@@ -1,5 +1,7 @@
 //! Routes in scopes, and handlers that wait for the test.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Path;
@@ -71,14 +73,20 @@ pub(super) async fn status(app: &Router, path: &str) -> StatusCode {
     app.clone().oneshot(request(path)).await.unwrap().status()
 }
 
-/// Both of them open a scope.
-pub(super) fn scopes(locks: &LockManager, router: Router<LockManager>) -> [Router; 3] {
+/// Each of them opens a scope.
+pub(super) fn scopes(locks: &LockManager, router: Router<LockManager>) -> [Router; 4] {
     let passing = LockLayer::by_path(locks.clone()).writes_only();
     [
         scoped(locks, router.clone()),
         router
             .clone()
             .route_layer(LockLayer::by_path(locks.clone()))
+            .with_state(locks.clone()),
+        router
+            .clone()
+            .route_layer(
+                LockLayer::by_path(locks.clone()).read_body_first(1_000, Duration::from_secs(1)),
+            )
             .with_state(locks.clone()),
         // A request that passes the layer unlocked.
         Router::new()
