@@ -1,4 +1,4 @@
-//! What the lane gives to a waiter whose turn has come.
+//! What the lane gives to a waiter that it grants the key.
 
 use std::sync::Arc;
 
