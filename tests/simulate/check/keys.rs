@@ -9,8 +9,8 @@ use crate::violation::Invariant;
 /// How long a lost notification may delay a waiter, jitter included.
 const BACKSTOP: Time = 1_100 * MS;
 
-/// How long a free key may wait for the next waiter if nothing is lost or late, beyond two round trips.
-const PROMPT: Time = 5 * MS;
+/// How long a free key may wait for the next waiter if nothing is lost or late.
+const PROMPT: Time = 100 * MS;
 
 /// How long a transfer to a runtime that is blocked stays unconfirmed.
 const CONFIRM: Time = 1_500 * MS;
