@@ -58,6 +58,7 @@ impl Reserved {
 }
 
 /// Returns the text if it has nothing to encode, as most names have.
+#[inline(always)]
 pub(super) fn unchanged(bytes: &[u8], reserved: Reserved) -> Option<&str> {
     let is_plain = bytes.iter().all(|&byte| reserved.keeps(byte));
     is_plain.then(|| str::from_utf8(bytes).ok()).flatten()
