@@ -86,7 +86,8 @@ pub(super) enum Work {
     /// Release a lease that was granted before, and that the backend may still hold, until the backend confirms it or it
     /// must have expired.
     ResolveGranted(Outgoing, RuntimeId),
-    /// Release the lease or the place of an attempt that may yet take effect, until the backend confirms it or it must have expired.
+    /// Release the lease or the place of an attempt that may yet take effect, until the backend confirms it or it must
+    /// have expired.
     Resolve {
         lease: LeaseNumber,
         ttl: Span,

@@ -249,7 +249,8 @@ impl Homes {
 
     /// Applies that a command sent at `sent_at` has released a lease, which other tasks may have to release too.
     pub(super) fn released(&self, key: &LockKey, lease: LeaseNumber, sent_at: Moment) {
-        for home in &*self.known() {
+        // Without the mutex: this may wake the caller of a shutdown.
+        for home in self.all() {
             home.unresolved.released_elsewhere(key, lease, sent_at);
         }
     }
