@@ -9,8 +9,9 @@ use super::via::Via;
 /// The span of an acquire that waits, a child of the span of its caller.
 #[derive(Debug)]
 pub(crate) struct WaitSpan {
+    /// `None` if no subscriber records it. Boxed because thousands of acquires can wait at a time.
     #[cfg(feature = "tracing")]
-    span: tracing::Span,
+    span: Option<Box<tracing::Span>>,
 }
 
 impl WaitSpan {
@@ -36,12 +37,15 @@ impl WaitSpan {
                 otel.kind = "internal",
                 otel.status_code = Empty,
             );
-            if !span.is_disabled()
-                && let Some(keys) = keys()
-            {
+            if span.is_disabled() {
+                return Self { span: None };
+            }
+            if let Some(keys) = keys() {
                 span.record("lock.keys", keys);
             }
-            Self { span }
+            Self {
+                span: Some(Box::new(span)),
+            }
         }
         #[cfg(not(feature = "tracing"))]
         {
@@ -54,8 +58,9 @@ impl WaitSpan {
     #[inline]
     pub(crate) fn within<T>(&self, part: impl FnOnce() -> T) -> T {
         #[cfg(feature = "tracing")]
-        return self.span.in_scope(part);
-        #[cfg(not(feature = "tracing"))]
+        if let Some(span) = &self.span {
+            return span.in_scope(part);
+        }
         part()
     }
 
@@ -68,20 +73,20 @@ impl WaitSpan {
         queue_position: Option<NonZeroU32>,
     ) {
         #[cfg(feature = "tracing")]
-        if !self.span.is_disabled() {
-            self.span.record("lock.outcome", outcome.as_str());
-            self.span.record("lock.wait_ms", millis(waited));
+        if let Some(span) = &self.span {
+            span.record("lock.outcome", outcome.as_str());
+            span.record("lock.wait_ms", millis(waited));
             if let Some(position) = queue_position {
-                self.span.record("lock.queue_position", position.get());
+                span.record("lock.queue_position", position.get());
             }
             match via {
                 Some(via) => {
-                    self.span.record("lock.via", via.as_str());
+                    span.record("lock.via", via.as_str());
                 }
                 None if outcome == Outcome::Cancelled => {}
                 None => {
-                    self.span.record("error.type", outcome.as_str());
-                    self.span.record("otel.status_code", "ERROR");
+                    span.record("error.type", outcome.as_str());
+                    span.record("otel.status_code", "ERROR");
                 }
             }
         }

@@ -16,8 +16,8 @@ use uuid::Uuid;
 const LOCKS: usize = 100_000;
 /// Without the guard, which the caller stores.
 const PER_HELD_LOCK: usize = 400;
-/// With the future of the acquire, in which the feature `tracing` stores a span.
-const PER_WAITER: usize = if cfg!(feature = "tracing") { 650 } else { 600 };
+/// With the future of the acquire.
+const PER_WAITER: usize = 600;
 
 /// A store that remembers no lease.
 #[derive(Default)]
