@@ -119,6 +119,12 @@ const DISPATCH: [&str; 2] = ["lock", "dispatch"];
 /// The methods that do so.
 const RESOLVES: &[&str] = &["send", "wake_listeners"];
 
+/// The methods that mark a guard lost, or end a grant that was not picked up.
+const LOSES: &[&str] = &["lose", "end_unused"];
+
+/// The modules that may do so: under the mutex of a lane, so that no other grant of the key has begun.
+const LANES: [[&str; 2]; 2] = [["lock", "lane"], ["lock", "grant"]];
+
 /// The most files in one import cycle.
 const LARGEST_CYCLE: usize = 3;
 
@@ -133,17 +139,22 @@ fn violations(source: &Source, exports: &Exports) -> Vec<String> {
         let module = source.module.join("/");
         Some(format!("src/{module} names `{}`: {rule}", path.join("::")))
     });
-    let methods = source.methods().into_iter();
-    let resolves = methods.filter(|method| {
-        source.module.starts_with(&["lock".to_owned()])
-            && source.module != DISPATCH
-            && RESOLVES.contains(&&**method)
-    });
+    let path: Vec<&str> = source.module.iter().map(String::as_str).collect();
     let module = source.module.join("/");
-    let resolves = resolves.map(|method| {
-        format!("src/{module} calls `{method}`: only lock/dispatch.rs resolves waiters")
+    let methods = source.methods().into_iter();
+    let misplaced = methods.filter_map(|method| {
+        let rule = if !path.starts_with(&["lock"]) {
+            return None;
+        } else if RESOLVES.contains(&&*method) && path != DISPATCH {
+            "only lock/dispatch.rs resolves waiters"
+        } else if LOSES.contains(&&*method) && !LANES.iter().any(|lane| path.starts_with(lane)) {
+            "only a lane marks its guards lost"
+        } else {
+            return None;
+        };
+        Some(format!("src/{module} calls `{method}`: {rule}"))
     });
-    broken.chain(resolves).collect()
+    broken.chain(misplaced).collect()
 }
 
 fn layer_of(module: &[String]) -> Option<&'static Layer> {
@@ -339,6 +350,18 @@ mod walker {
         }
         let own = "fn f() { send(x); self.send } fn send() {} #[cfg(test)] mod t { fn f() { x.send(1) } }";
         assert_eq!(broken("lock/lane/held", own), Vec::<String>::new());
+    }
+
+    #[test]
+    fn guard_lost_outside_lane_is_reported() {
+        for text in [
+            "fn f(grant: &Grant) { grant.lose(reason); }",
+            "fn f() { grant.end_unused(); }",
+        ] {
+            assert_eq!(broken("lock/dispatch", text).len(), 1, "{text}");
+            assert_eq!(broken("lock/lane/held", text), Vec::<String>::new());
+            assert_eq!(broken("lock/grant", text), Vec::<String>::new());
+        }
     }
 
     #[test]
