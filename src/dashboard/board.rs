@@ -32,5 +32,6 @@ pub(super) struct Board {
     pub(super) audit: Option<Box<Audit>>,
     pub(super) forces: Limit,
     pub(super) inspects: Limit,
-    pub(super) lists: Limit,
+    /// Admits requests that read the lanes.
+    pub(super) walks: Limit,
 }

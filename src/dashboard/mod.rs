@@ -48,7 +48,8 @@
 //! # What it costs
 //!
 //! Without an open page, the dashboard reads a few counters per second, and walks through the lanes every 5 s for the
-//! history. With one, it walks once per second, for all open pages together. All of its data is bounded, to less than
+//! history. With one, it walks once per second, for all open pages together. A list of keys in another order, or a
+//! summary, also needs a walk: at most 10 of them per second are admitted. All of its data is bounded, to less than
 //! 1 MiB.
 
 mod api;

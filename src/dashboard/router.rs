@@ -148,7 +148,7 @@ impl Dashboard {
             host: host_name(),
             started: SystemTime::now(),
             inspects: Limit::per_second(5),
-            lists: Limit::per_second(10),
+            walks: Limit::per_second(10),
         });
         board.publisher.ensure_running();
         Router::new()

@@ -20,7 +20,7 @@ pub(in crate::dashboard) async fn holders(
     State(board): State<Arc<Board>>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
-    if let Err(retry_after) = board.lists.admit() {
+    if let Err(retry_after) = board.walks.admit() {
         return too_many(retry_after);
     }
     let Some(limit) = limit(query.get("limit")) else {

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use http::Extensions;
 use serde_json::json;
 
+use super::response::too_many;
 use crate::dashboard::board::Board;
 use crate::dashboard::frame::millis;
 use crate::dashboard::operator::Operator;
@@ -16,6 +17,9 @@ pub(in crate::dashboard) async fn summary(
     State(board): State<Arc<Board>>,
     extensions: Extensions,
 ) -> Response {
+    if let Err(retry_after) = board.walks.admit() {
+        return too_many(retry_after);
+    }
     let settings = board.locks.settings();
     let walk = board.locks.walk(Order::Waiters, 0, 0).await;
     let counts = walk.counts;

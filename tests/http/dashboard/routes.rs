@@ -27,11 +27,22 @@ async fn summary_names_process_and_settings() {
     let locks = builder.max_waiters(7).build().unwrap();
     let app = open(&locks);
     let guard = locks.acquire("order:42").await.unwrap();
-    let (status, summary) = ask(&app, get("/api/v1/summary")).await;
-    assert_eq!(status, StatusCode::OK);
+    let response = send(&app, get("/api/v1/summary")).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let instance = response.headers()["x-tower-lock-instance"].clone();
+    let (_, summary) = ask(&app, get("/api/v1/summary")).await;
+    assert_eq!(summary["instance"], instance.to_str().unwrap());
     assert_eq!(summary["pid"], std::process::id());
-    assert_eq!(summary["options"]["wait_ms"], 2000);
-    assert_eq!(summary["options"]["max_waiters"], 7);
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(summary["host"], host.trim());
+    assert_eq!(summary["version"], env!("CARGO_PKG_VERSION"));
+    let options = json!({
+        "wait_ms": 2000,
+        "watchdog_timeout_ms": 30_000,
+        "max_waiters_per_key": 1024,
+        "max_waiters": 7,
+    });
+    assert_eq!(summary["options"], options);
     assert_eq!(summary["totals"]["held"], 1);
     assert_eq!(summary["operator"], Value::Null);
     assert_eq!(summary["capabilities"]["force_release"], false);
@@ -263,7 +274,8 @@ async fn requests_above_rate_are_rejected() {
     for _ in 0..10 {
         assert_eq!(send(&app, list()).await.status(), StatusCode::OK);
     }
-    for request in [inspect(), list()] {
+    // A summary also reads all lanes.
+    for request in [inspect(), list(), get("/api/v1/summary")] {
         let response = send(&app, request).await;
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(response.headers()["retry-after"], "1");
