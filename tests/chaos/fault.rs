@@ -33,6 +33,8 @@ enum Kind {
     MemoryFull,
     /// The user loses a permission that only releases need.
     ReleasesDenied,
+    /// The user loses the permission to subscribe, and its subscriptions end.
+    SubscriptionsDenied,
 }
 
 type Change = fn(&mut RedisServer);
@@ -42,6 +44,7 @@ const LOST: &str = "TowerLockLost";
 const REJECTED: &str = "TowerLockReleasesRejected";
 const STUCK: &str = "TowerLockReleasesStuck";
 const RENEWALS: &str = "TowerLockRenewalsFailing";
+const UNHEARD: &str = "TowerLockNotificationsDown";
 
 /// A lease that ends in the outage, and one that outlasts it.
 const SHORT: Duration = Duration::from_secs(4);
@@ -101,6 +104,14 @@ pub(crate) const FAULTS: &[Fault] = &[
         alerts: &[REJECTED, STUCK],
         kind: Kind::ReleasesDenied,
     },
+    // The server still grants, renews and releases. Waiters poll.
+    Fault {
+        name: "subscriptions_denied",
+        lease: LONG,
+        loses: false,
+        alerts: &[UNHEARD],
+        kind: Kind::SubscriptionsDenied,
+    },
 ];
 
 impl Fault {
@@ -127,6 +138,13 @@ impl Fault {
             Kind::ReleasesDenied => (
                 |it| drop(it.cli(&["ACL", "SETUSER", "default", "-hdel"])),
                 |it| drop(it.cli(&["ACL", "SETUSER", "default", "+hdel"])),
+            ),
+            Kind::SubscriptionsDenied => (
+                |it| {
+                    it.cli(&["ACL", "SETUSER", "default", "-subscribe"]);
+                    it.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+                },
+                |it| drop(it.cli(&["ACL", "SETUSER", "default", "+subscribe"])),
             ),
         };
         for (change, then) in [(before, OUTAGE), (after, SECOND)] {
