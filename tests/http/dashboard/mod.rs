@@ -1,5 +1,6 @@
 //! The dashboard over HTTP: protection, data and the stream. `browser` has the tests of the page.
 
+mod figures;
 mod force;
 mod protection;
 mod routes;

@@ -3,46 +3,16 @@
 use std::future::IntoFuture as _;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
 use futures_util::poll;
 use http::StatusCode;
-use http_body_util::BodyExt as _;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 use tower_lock::{LockKey, LockManager};
 
-use super::support::{ask, get, open, send};
+use super::support::{Stream, get, open, send};
 use crate::support::simulated::Simulated;
 
 const SECOND: Duration = Duration::from_secs(1);
-
-struct Stream(Body);
-
-impl Stream {
-    async fn open(app: &Router) -> Self {
-        let response = send(app, get("/api/v1/stream")).await;
-        assert_eq!(response.status(), StatusCode::OK);
-        assert_eq!(response.headers()["content-type"], "text/event-stream");
-        let mut stream = Self(response.into_body());
-        assert_eq!(stream.text().await.unwrap(), "retry: 500\n\n");
-        stream
-    }
-
-    async fn text(&mut self) -> Option<String> {
-        let frame = self.0.frame().await?.unwrap();
-        Some(String::from_utf8(frame.into_data().unwrap().into()).unwrap())
-    }
-
-    /// Returns the next frame, or `None` at the end.
-    async fn next(&mut self) -> Option<Value> {
-        let text = self.text().await?;
-        let data = text.strip_prefix("event: frame\ndata: ").unwrap();
-        let data = data.strip_suffix("\n\n").unwrap();
-        assert!(!data.contains('\n'), "{data}");
-        Some(serde_json::from_str(data).unwrap())
-    }
-}
 
 #[tokio::test(start_paused = true)]
 async fn frame_shows_holders_and_waiters() {
@@ -207,61 +177,4 @@ async fn hostile_key_stays_inside_its_event() {
     seen.sort_unstable();
     expected.sort_unstable();
     assert_eq!(seen, expected);
-}
-
-/// The figures come from the counts of the manager.
-#[tokio::test(start_paused = true)]
-async fn frame_shows_rates_and_hot_keys() {
-    let locks = LockManager::in_memory();
-    let app = open(&locks);
-    let mut stream = Stream::open(&app).await;
-    drop(stream.next().await);
-    let holder = locks.acquire("busy").await.unwrap();
-    let mut waiters = [
-        locks.acquire("busy").into_future(),
-        locks.acquire("busy").into_future(),
-    ];
-    for waiter in &mut waiters {
-        assert!(poll!(waiter).is_pending());
-    }
-    assert!(locks.acquire("busy").no_wait().await.is_err());
-    tokio::time::advance(Duration::from_millis(300)).await;
-    drop(holder);
-    for waiter in waiters {
-        drop(waiter.await.unwrap());
-    }
-    let guard = locks.acquire("lost").await.unwrap();
-    assert!(locks.force_release("lost").await.unwrap());
-    let frame = stream.next().await.unwrap();
-    assert_eq!(frame["rates"]["grants"], 4.0);
-    // The lease has been held for too long to be handed off, until the backend has kept it.
-    assert_eq!(frame["rates"]["handoffs"], 1.0);
-    assert_eq!(frame["rates"]["rejected"], 1.0);
-    assert_eq!(frame["lost"]["forced"], 1);
-    assert_eq!(frame["rejected"]["busy"], 1);
-    assert_eq!(frame["hot"][0]["key"], "busy");
-    assert_eq!(
-        (&frame["hot"][0]["waits"], &frame["hot"][0]["waited_ms"]),
-        (&json!(2), &json!(600))
-    );
-    let p99 = frame["wait"]["p99"].as_f64().unwrap();
-    assert!((250.0..350.0).contains(&p99), "{p99}");
-    drop(guard);
-}
-
-/// The history also grows while no page is open.
-#[tokio::test(start_paused = true)]
-async fn history_begins_without_stream() {
-    let locks = LockManager::in_memory();
-    let app = open(&locks);
-    let guard = locks.acquire("order:42").await.unwrap();
-    tokio::time::sleep(125 * SECOND).await;
-    let (_, seconds) = ask(&app, get("/api/v1/history")).await;
-    let count = seconds["at"].as_array().unwrap().len();
-    assert!((120..=126).contains(&count), "{count}");
-    assert_eq!(seconds["held"][count - 1], 1);
-    let (_, minutes) = ask(&app, get("/api/v1/history?range=24h")).await;
-    assert_eq!(minutes["at"].as_array().unwrap().len(), 2);
-    assert_eq!(minutes["held"], json!([1, 1]));
-    drop(guard);
 }

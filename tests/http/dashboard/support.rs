@@ -61,3 +61,31 @@ pub(crate) async fn ask(app: &Router, request: Request<Body>) -> (StatusCode, Va
     let json = serde_json::from_slice(&body);
     (status, json.unwrap_or(Value::String(text)))
 }
+
+/// An open stream of frames.
+pub(crate) struct Stream(Body);
+
+impl Stream {
+    pub(crate) async fn open(app: &Router) -> Self {
+        let response = send(app, get("/api/v1/stream")).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        let mut stream = Self(response.into_body());
+        assert_eq!(stream.text().await.unwrap(), "retry: 500\n\n");
+        stream
+    }
+
+    async fn text(&mut self) -> Option<String> {
+        let frame = self.0.frame().await?.unwrap();
+        Some(String::from_utf8(frame.into_data().unwrap().into()).unwrap())
+    }
+
+    /// Returns the next frame, or `None` at the end.
+    pub(crate) async fn next(&mut self) -> Option<Value> {
+        let text = self.text().await?;
+        let data = text.strip_prefix("event: frame\ndata: ").unwrap();
+        let data = data.strip_suffix("\n\n").unwrap();
+        assert!(!data.contains('\n'), "{data}");
+        Some(serde_json::from_str(data).unwrap())
+    }
+}
