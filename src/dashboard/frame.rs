@@ -13,6 +13,8 @@ use crate::lock::{HeldBy, HotKey, LaneView, Walk};
 pub(super) struct Frame<'a> {
     pub(super) instance: &'a str,
     pub(super) at: u64,
+    /// The time of the point in the history with the same rates and percentiles.
+    pub(super) counted_at: u64,
     pub(super) walk: &'a Walk,
     pub(super) reading: &'a Reading,
     pub(super) figures: &'a Figures,
@@ -35,6 +37,7 @@ impl Frame<'_> {
         let frame = json!({
             "instance": self.instance,
             "at": self.at,
+            "counted_at": self.counted_at,
             "held": walk.counts.held,
             "waiting": walk.counts.waiting,
             "unreleased": walk.counts.unreleased,

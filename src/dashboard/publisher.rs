@@ -138,11 +138,11 @@ impl Shared {
         Some(open)
     }
 
-    /// Publishes a frame if a stream is open.
-    async fn publish(&self, locks: &LockManager, recorder: &mut Recorder) {
+    /// Publishes a frame if a stream is open: for each second, and for streams that have opened since.
+    async fn publish(&self, locks: &LockManager, recorder: &mut Recorder, is_tick: bool) {
         let latest = self.latest.borrow().clone();
         let is_recent = matches!(latest, Latest::Frame(_, at) if at.elapsed() < RECENT);
-        if is_recent || self.open_streams().is_empty() {
+        if (is_recent && !is_tick) || self.open_streams().is_empty() {
             return;
         }
         let turn = recorder.turn();
@@ -151,6 +151,7 @@ impl Shared {
         let frame = Frame {
             instance: &self.instance,
             at: millis(SystemTime::now()),
+            counted_at: recorder.at(),
             walk: &walk,
             reading: recorder.reading(),
             figures: recorder.figures(),
@@ -195,7 +196,7 @@ impl Running {
                 let mut history = shared.history();
                 points.for_each(|(range, point)| history.push(range, point));
             }
-            shared.publish(&manager, &mut recorder).await;
+            shared.publish(&manager, &mut recorder, is_tick).await;
             drop((shared, manager));
             is_tick = tokio::select! {
                 () = closed => false,

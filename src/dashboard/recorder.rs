@@ -111,6 +111,11 @@ impl Recorder {
         self.most = (held.max(walk.counts.held), waiting.max(walk.counts.waiting));
     }
 
+    /// Returns the time of the last tick, which is that of its point.
+    pub(super) fn at(&self) -> u64 {
+        millis(self.last)
+    }
+
     pub(super) fn reading(&self) -> &Reading {
         &self.reading
     }

@@ -169,8 +169,9 @@ function draw() {
 function remember(f) {
   if (range !== '15m' || !past.at) return;
   const r = f.rates || {}, w = f.wait || {}, h = f.hold || {};
-  const now = { at: f.at, held: f.held, waiting: f.waiting, grants: r.grants, handoffs: r.handoffs, rejected: r.rejected, lost: r.lost, wait_p50: w.p50, wait_p99: w.p99, hold_p50: h.p50, hold_p99: h.p99 };
-  if (past.at.length && f.at - past.at[past.at.length - 1] < 500) return;
+  // A page that opens receives the figures of the last second, which the history has already.
+  if (f.counted_at <= past.at[past.at.length - 1]) return;
+  const now = { at: f.counted_at, held: f.held, waiting: f.waiting, grants: r.grants, handoffs: r.handoffs, rejected: r.rejected, lost: r.lost, wait_p50: w.p50, wait_p99: w.p99, hold_p50: h.p50, hold_p99: h.p99 };
   for (const name of Object.keys(now)) {
     const column = past[name] || (past[name] = []);
     column.push(now[name] ?? null);

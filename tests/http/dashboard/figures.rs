@@ -17,11 +17,12 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn expect_in_history(app: &Router, frame: &Value) {
     let (_, history) = ask(app, get("/api/v1/history")).await;
     let mut columns = history.as_object().unwrap().clone();
-    for name in ["at", "held", "waiting"] {
+    for name in ["held", "waiting"] {
         assert!(columns.remove(name).is_some());
     }
     let (rates, wait, hold) = (&frame["rates"], &frame["wait"], &frame["hold"]);
     let expected = [
+        ("at", &frame["counted_at"]),
         ("grants", &rates["grants"]),
         ("handoffs", &rates["handoffs"]),
         ("rejected", &rates["rejected"]),

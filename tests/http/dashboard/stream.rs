@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tower_lock::{LockKey, LockManager};
 
-use super::support::{Stream, get, open, send};
+use super::support::{Stream, ask, get, open, send};
 use crate::support::simulated::Simulated;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -33,6 +33,25 @@ async fn frame_shows_holders_and_waiters() {
     let next = stream.next().await.unwrap();
     assert_eq!(next["held"], 0);
     assert_eq!(started.elapsed(), SECOND, "one frame per second");
+}
+
+/// A frame of a page that has just opened does not replace that of the second.
+#[tokio::test(start_paused = true)]
+async fn stream_opened_late_shows_its_second() {
+    let locks = LockManager::in_memory();
+    let app = open(&locks);
+    let started = Instant::now();
+    tokio::time::sleep(SECOND * 7 / 10).await;
+    let mut stream = Stream::open(&app).await;
+    let first = stream.next().await.unwrap();
+    drop(locks.acquire("order:42").await.unwrap());
+    let next = stream.next().await.unwrap();
+    assert_eq!(started.elapsed(), SECOND);
+    assert_eq!(next["rates"]["grants"], 1.0);
+    // The page recognizes its points by their time.
+    let (_, history) = ask(&app, get("/api/v1/history")).await;
+    assert_eq!(history["at"], json!([next["counted_at"]]));
+    assert!(first["counted_at"].as_u64() < next["counted_at"].as_u64());
 }
 
 /// The page lists no key whose release is in flight, so its rest of unlisted keys contains none.
