@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tower_lock::dashboard::Dashboard;
 
-use crate::driver::Browser;
+use crate::driver::{Browser, UNAVAILABLE};
 use crate::server::Server;
 use crate::support::engine::{PATIENCE, manager};
 use crate::support::redis_server::RedisServer;
@@ -54,4 +54,5 @@ async fn keys_show_unavailable_backend() {
     look_up(&browser, "other", &[others_lock, unavailable]).await;
     waiter.abort();
     drop((own, other));
+    browser.finish(&[UNAVAILABLE]).await;
 }

@@ -20,8 +20,19 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
 const CHROMIUM: &str = "/usr/lib/chromium/chromium";
 
+/// Messages of the console that some tests permit: rejected requests, and a process that does not reply.
+pub(crate) const CONFLICT: &str =
+    "/force-release - Failed to load resource: the server responded with a status of 409";
+pub(crate) const TOO_MANY: &str =
+    "/inspect - Failed to load resource: the server responded with a status of 429";
+pub(crate) const UNAVAILABLE: &str =
+    "/inspect - Failed to load resource: the server responded with a status of 503";
+pub(crate) const SILENT: &str = "Failed to load resource: net::ERR_";
+
 pub(crate) struct Browser {
     client: Client,
+    /// Whether the console was checked at the end.
+    is_finished: bool,
     driver: Child,
     /// The profile, which also identifies the processes of the browser.
     profile: TempDir,
@@ -96,6 +107,7 @@ impl Browser {
             .expect("a browser");
         Self {
             client,
+            is_finished: false,
             driver,
             profile,
         }
@@ -185,6 +197,14 @@ impl Browser {
         entries.iter().map(text).collect()
     }
 
+    /// Expects that the console has no messages except those that contain a permitted text. Each test ends with it.
+    pub(crate) async fn finish(mut self, permitted: &[&str]) {
+        self.is_finished = true;
+        let mut log = self.console().await;
+        log.retain(|line| !permitted.iter().any(|text| line.contains(text)));
+        assert_eq!(log, Vec::<String>::new());
+    }
+
     pub(crate) async fn devtools(&self, command: &str, parameters: Value) -> Value {
         let body = json!({ "cmd": command, "params": parameters });
         self.extension("goog/cdp/execute", body).await
@@ -238,6 +258,8 @@ impl Drop for Browser {
                 );
             }
         }
+        let is_checked = self.is_finished || std::thread::panicking();
+        assert!(is_checked, "the test does not end with `finish`");
     }
 }
 

@@ -7,10 +7,10 @@ use fantoccini::key::Key;
 use futures_util::poll;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
-use tower_lock::LockManager;
 use tower_lock::dashboard::Dashboard;
+use tower_lock::LockManager;
 
-use crate::driver::Browser;
+use crate::driver::{Browser, CONFLICT, TOO_MANY};
 use crate::server::Server;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -29,7 +29,7 @@ async fn page_follows_locks() {
     assert_eq!(browser.text("#keys bdi").await, "order:42");
     drop((guard, waiter));
     browser.until_listed(0).await;
-    assert_eq!(browser.console().await, Vec::<String>::new());
+    browser.finish(&[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -58,6 +58,7 @@ async fn key_is_looked_up_by_keyboard_alone() {
     // The list of keys comes after the search.
     browser.enter_first_key().await;
     drop(guard);
+    browser.finish(&[]).await;
 }
 
 /// A row with the focus stays in its place, so that Enter opens the key that the operator sees.
@@ -92,6 +93,7 @@ async fn focus_stays_on_key_across_frames() {
     browser.run("document.activeElement.blur()").await.unwrap();
     drop(waiter);
     browser.until_listed(0).await;
+    browser.finish(&[]).await;
 }
 
 /// Keys come and go while a row has the focus.
@@ -128,6 +130,7 @@ async fn rows_beside_focus_are_bounded() {
         browser.value("document.activeElement.textContent").await,
         json!("focus")
     );
+    browser.finish(&[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -143,6 +146,7 @@ async fn rejected_look_up_shows_its_reason() {
         setInterval(() => document.getElementById('find').requestSubmit(), 20);";
     browser.run(script).await.unwrap();
     browser.until("window.seen === true").await;
+    browser.finish(&[TOO_MANY]).await;
 }
 
 /// An operator releases a key with the keyboard alone, and only that of the owner on the page.
@@ -200,6 +204,7 @@ async fn key_is_released_by_keyboard_alone() {
         .until("document.getElementById('f-result').textContent === 'Released.'")
         .await;
     assert!(!second.is_held());
+    browser.finish(&[CONFLICT]).await;
 }
 
 /// A peer is a link, and an address of another scheme is none.
@@ -226,7 +231,7 @@ async fn peers_are_links_to_web_pages_only() {
             format!("{origin}/c/ops/locks")
         ])
     );
-    assert_eq!(browser.console().await, Vec::<String>::new());
+    browser.finish(&[]).await;
 }
 
 /// A key that is too long to type has check digits.
@@ -276,6 +281,7 @@ async fn long_key_is_confirmed_by_check_digits() {
         .until("document.getElementById('f-result').textContent === 'Released.'")
         .await;
     assert!(!guard.is_held());
+    browser.finish(&[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -310,4 +316,5 @@ async fn keys_are_sorted_as_selected() {
             .await;
     }
     drop((old, short, wanted));
+    browser.finish(&[]).await;
 }

@@ -54,6 +54,7 @@ async fn deliberate_violation_is_seen() {
             "{script}: {error}"
         );
     }
+    browser.finish(&["violates", "Trusted"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,6 +79,7 @@ async fn page_is_not_framed() {
         |line: &String| line.contains("frame-ancestors") || line.contains("X-Frame-Options");
     assert!(log.iter().any(refused), "{log:?}");
     serving.abort();
+    browser.finish(&["frame", "/favicon.ico"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,6 +89,7 @@ async fn closed_dashboard_explains_protection() {
     browser.open(&server.url()).await;
     let text = browser.text("body").await;
     assert!(text.contains("The lock dashboard is closed"), "{text}");
+    browser.finish(&["status of 403"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,4 +103,5 @@ async fn read_only_page_offers_no_release() {
     let hidden = "document.getElementById('force').checkVisibility()";
     assert_eq!(browser.value(hidden).await, json!(false));
     drop(guard);
+    browser.finish(&[]).await;
 }

@@ -11,7 +11,7 @@ use tower::ServiceExt as _;
 use tower_lock::LockManager;
 use tower_lock::dashboard::Dashboard;
 
-use crate::driver::Browser;
+use crate::driver::{Browser, SILENT};
 use crate::server::Server;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -21,6 +21,7 @@ async fn service_with_open_page_stops_within_one_second() {
     browser.open_live(&server.url()).await;
     let took = server.stop().await;
     assert!(took < Duration::from_secs(1), "{took:?}");
+    browser.finish(&[SILENT]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -48,6 +49,7 @@ async fn page_reports_silence_and_reconnects() {
         .until("document.getElementById('n-instance') !== null")
         .await;
     server.stop().await;
+    browser.finish(&[SILENT]).await;
 }
 
 /// The stream stays with one process, and two processes answer the other requests in turn.
@@ -88,6 +90,7 @@ async fn unpinned_page_asks_for_few_summaries() {
     let summaries = summaries.load(Ordering::SeqCst);
     // One when it opens, and one every two seconds until the process of the stream replies.
     assert!(summaries <= 6, "{summaries} requests");
+    browser.finish(&[]).await;
 }
 
 /// A page in the background costs nothing.
@@ -105,8 +108,8 @@ async fn hidden_page_closes_its_stream() {
         .until("source?.readyState === EventSource.OPEN")
         .await;
     browser.until_listed(1).await;
-    assert_eq!(browser.console().await, Vec::<String>::new());
     drop(guard);
+    browser.finish(&[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -133,6 +136,6 @@ async fn page_shows_first_of_many_keys() {
             json!(live)
         ))
         .await;
-    assert_eq!(browser.console().await, Vec::<String>::new());
     drop(guards);
+    browser.finish(&[]).await;
 }
