@@ -4,14 +4,18 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use fantoccini::key::Key;
 use serde_json::{Value, json};
 use tower_lock::LockGuard;
+use tower_lock::dashboard::Dashboard;
 
-use crate::driver::Browser;
+use crate::driver::{Browser, SILENT};
 use crate::server::Server;
+use crate::support::engine::{PATIENCE, manager};
 use crate::support::example;
+use crate::support::redis_server::RedisServer;
 
-/// Returns the text of visible elements whose contrast with their background is below 4.5.
+/// Returns the text of visible elements whose contrast with their background is below 4.5. Opacity counts.
 const FAINT: &str = "(() => {
     const parse = color => {
         const c = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
@@ -31,12 +35,41 @@ const FAINT: &str = "(() => {
     for (const element of document.querySelectorAll('body *')) {
         const own = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
         if (!own || !element.checkVisibility() || element.tagName === 'SCRIPT') continue;
-        const [a, b] = [parse(getComputedStyle(element).color), background(element)].map(luminance).sort((x, y) => y - x);
+        const behind = background(element), color = parse(getComputedStyle(element).color);
+        let share = color[3] / 255;
+        for (let it = element; it; it = it.parentElement) share *= getComputedStyle(it).opacity;
+        const mixed = behind.map((v, at) => v + (color[at] - v) * share);
+        const [a, b] = [mixed, behind].map(luminance).sort((x, y) => y - x);
         const contrast = (a + .05) / (b + .05);
         if (contrast < 4.5) faint.push(`${element.textContent.slice(0, 40)}: ${contrast.toFixed(2)}`);
     }
     return faint;
 })()";
+
+/// Returns the elements that do not fit on a small screen.
+const WIDE: &str = "[...document.querySelectorAll('body *')]
+    .filter(it => it.checkVisibility() && it.getBoundingClientRect().right > 361 && !it.closest('legend, svg'))
+    .map(it => it.tagName + it.id)";
+
+async fn expect_contrast(browser: &Browser, state: &str) {
+    for scheme in ["light", "dark"] {
+        browser.prefers("color-scheme", scheme).await;
+        assert_eq!(browser.value(FAINT).await, json!([]), "{state}, {scheme}");
+        browser.screenshot(&format!("{state}-{scheme}.png")).await;
+    }
+}
+
+async fn expect_narrow(browser: &Browser, state: &str) {
+    browser.resize(360, 740).await;
+    assert_eq!(browser.value(WIDE).await, json!([]), "{state}");
+    assert_eq!(
+        browser.value("document.documentElement.scrollWidth").await,
+        json!(360),
+        "{state}"
+    );
+    browser.screenshot(&format!("{state}-small.png")).await;
+    browser.resize(1280, 900).await;
+}
 
 async fn with_keys(server: &Server) -> Vec<LockGuard> {
     let mut guards = Vec::new();
@@ -55,11 +88,10 @@ async fn text_has_contrast_in_light_and_dark() {
     let browser = Browser::start().await;
     browser.open_live(&server.url()).await;
     browser.until_listed(4).await;
+    expect_contrast(&browser, "fresh").await;
     let mut backgrounds = Vec::new();
     for scheme in ["light", "dark"] {
         browser.prefers("color-scheme", scheme).await;
-        assert_eq!(browser.value(FAINT).await, json!([]), "{scheme}");
-        browser.screenshot(&format!("{scheme}.png")).await;
         backgrounds.push(
             browser
                 .value("getComputedStyle(document.documentElement).backgroundColor")
@@ -93,21 +125,70 @@ async fn small_screen_needs_no_horizontal_scroll() {
     let server = Server::start().await;
     let guards = with_keys(&server).await;
     let browser = Browser::start().await;
-    browser.resize(360, 740).await;
     browser.open_live(&server.url()).await;
     browser.until_listed(4).await;
-    let wide = "[...document.querySelectorAll('body *')].filter(it => it.checkVisibility() && it.getBoundingClientRect().right > 361 && !it.closest('legend, svg')).map(it => it.tagName + it.id)";
-    assert_eq!(browser.value(wide).await, json!([]));
-    assert_eq!(
-        browser.value("document.documentElement.scrollWidth").await,
-        json!(360)
-    );
-    browser.screenshot("small.png").await;
+    expect_narrow(&browser, "fresh").await;
     browser.click_first_key().await;
-    assert_eq!(browser.value(wide).await, json!([]));
-    browser.screenshot("small-dialog.png").await;
+    expect_narrow(&browser, "dialog").await;
     drop(guards);
     browser.finish(&[]).await;
+}
+
+/// Losses, a notice, the form of a forced release, keys that left, an outage, and a process that does not reply.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn page_is_readable_in_every_state() {
+    let mut redis = RedisServer::start();
+    let locks = manager(redis.url(), PATIENCE).await;
+    let board = |board: Dashboard| board.unprotected().allow_force_release(|_| Ok(()));
+    let server = Server::with(locks.clone(), board, 0).await;
+    let guards = with_keys(&server).await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    browser.until_listed(4).await;
+    assert!(locks.force_release("order:1").await.unwrap());
+    browser
+        .until("document.getElementById('losses').textContent !== ''")
+        .await;
+    browser.run("instance('another process')").await.unwrap();
+    browser
+        .until("document.querySelector('#notices li') !== null")
+        .await;
+
+    browser.enter_first_key().await;
+    browser.tab_to("#f-confirm").await;
+    browser.keys("another key").await;
+    browser.tab_to("#f-reason").await;
+    browser.keys("the handler hangs").await;
+    browser.press(Key::Enter).await;
+    browser
+        .until("document.getElementById('f-result').textContent !== ''")
+        .await;
+    expect_contrast(&browser, "release").await;
+    expect_narrow(&browser, "release").await;
+
+    // The focus returns to the row, so that those of keys that left stay.
+    browser.press(Key::Escape).await;
+    drop(guards);
+    browser
+        .until("document.querySelectorAll('tr.gone').length > 0")
+        .await;
+    redis.kill();
+    locks.inspect("order:1").await.unwrap_err();
+    browser
+        .until("document.querySelector('#servers .bad') !== null")
+        .await;
+    expect_contrast(&browser, "outage").await;
+    expect_narrow(&browser, "outage").await;
+
+    server.stop().await;
+    browser
+        .until("document.body.classList.contains('stale')")
+        .await;
+    expect_contrast(&browser, "silence").await;
+    expect_narrow(&browser, "silence").await;
+    let border = "getComputedStyle(document.querySelector('figure')).borderTopStyle";
+    assert_eq!(browser.value(border).await, json!("dashed"));
+    browser.finish(&[SILENT]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
