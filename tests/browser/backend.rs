@@ -3,6 +3,7 @@
 use std::future::IntoFuture as _;
 use std::time::Duration;
 
+use serde_json::json;
 use tower_lock::dashboard::Dashboard;
 
 use crate::driver::{Browser, UNAVAILABLE};
@@ -55,4 +56,101 @@ async fn keys_show_unavailable_backend() {
     waiter.abort();
     drop((own, other));
     browser.finish(&[UNAVAILABLE]).await;
+}
+
+/// Returns an expression that is true if the plot has a line in each of its series.
+fn has_lines(title: &str) -> String {
+    format!(
+        "[...[...document.querySelectorAll('figure')].find(it => it.querySelector('b').textContent === '{title}')
+            .querySelectorAll('path')].every(it => it.getAttribute('d').includes('L'))"
+    )
+}
+
+/// The reply for a day, which a process has only after some time: 90 points, the first of them 89.5 minutes old.
+const DAY: &str = "
+    const real = window.fetch, column = figure => Array.from({ length: 90 }, (_, n) => figure(n));
+    const day = { at: column(n => frame.at - (89.5 - n) * 60e3), held: column(n => n) };
+    const reply = async (url, options) => url.endsWith('range=24h') ? Response.json(day) : real(url, options);
+    window.fetch = reply;";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn losses_and_plots_follow_locks() {
+    let server = Server::start().await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    assert_eq!(browser.text("#losses").await, "");
+    let guard = server.locks.acquire("order:42").await.unwrap();
+    assert!(server.locks.force_release("order:42").await.unwrap());
+    let losses = "document.getElementById('losses').textContent";
+    browser
+        .until(&format!(
+            "/^1 lock was lost at .*: forced 1\\.$/.test({losses})"
+        ))
+        .await;
+    drop(guard);
+    // Waits and holds have a point in each second with an event.
+    browser
+        .until("[...document.querySelectorAll('path')].every(it => it.getAttribute('d') !== '')")
+        .await;
+    for title in [
+        "Grants",
+        "Waiting acquires",
+        "Held keys",
+        "Rejected and lost",
+    ] {
+        browser.until(&has_lines(title)).await;
+    }
+
+    let ranges = "[...document.querySelectorAll('.axis span:first-child:not(:last-child)')].map(it => it.textContent)";
+    let all =
+        |text: &str| format!("{ranges}.length === 6 && {ranges}.every(it => it === '{text}')");
+    browser.until(&all("1 min ago")).await;
+    browser.run(DAY).await.unwrap();
+    let select =
+        |range: &str| format!("document.querySelector('#range input[value=\"{range}\"]').click()");
+    browser.run(&select("24h")).await.unwrap();
+    browser.until(&all("90 min ago")).await;
+    let held = "document.querySelectorAll('figure')[4]";
+    let points = format!("{held}.querySelector('path').getAttribute('d').split('L').length");
+    assert_eq!(browser.value(&points).await, json!(90));
+    let label = browser
+        .value(&format!(
+            "{held}.querySelector('svg').getAttribute('aria-label')"
+        ))
+        .await;
+    assert_eq!(label, json!("Held keys: now 89; axis from 0 to 100"));
+    browser.run(&select("15m")).await.unwrap();
+    browser.until(&all("1 min ago")).await;
+    browser.until(&has_lines("Held keys")).await;
+    browser.finish(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outage_is_shown_with_cause_and_end() {
+    let mut redis = RedisServer::start();
+    let address = redis.address();
+    let locks = manager(redis.url(), LEASE).await;
+    let server = Server::with(locks.clone(), Dashboard::unprotected, 0).await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    // Other tests of this program have servers, too.
+    let has = |list: &str, expected: &str| {
+        format!(
+            "[...document.querySelectorAll('#{list} li')].some(it => /{expected}/.test(it.textContent))"
+        )
+    };
+    let up = has("servers", &format!("^up {address} · commands since "));
+    browser.until(&up).await;
+    redis.kill();
+    locks.inspect("order:42").await.unwrap_err();
+    let down = has(
+        "servers",
+        &format!("^DOWN {address} · commands since .* · 1 incident · .+"),
+    );
+    let began = has("incidents", &format!("{address} commands is down: .+"));
+    browser.until(&format!("{down} && {began}")).await;
+    redis.launch_again();
+    let ended = has("incidents", &format!("{address} commands is up again$"));
+    browser.until(&format!("{up} && {ended}")).await;
+    browser.finish(&[]).await;
 }

@@ -87,7 +87,7 @@ function backend() {
   $('backend').hidden = servers.length + incidents.length === 0;
   const line = it => {
     const li = make('li');
-    li.append(make('span', it.up ? 'up' : 'DOWN', it.up ? 'up' : 'bad'), ` ${it.server} · ${it.part}` + (it.since ? ` since ${time(it.since)}` : '') + (it.incidents ? ` · ${number(it.incidents)} incidents` : '') + (it.cause ? ` · ${shown(it.cause)}` : ''));
+    li.append(make('span', it.up ? 'up' : 'DOWN', it.up ? 'up' : 'bad'), ` ${it.server} · ${it.part}` + (it.since ? ` since ${time(it.since)}` : '') + (it.incidents ? ` · ${number(it.incidents)} incident${it.incidents === 1 ? '' : 's'}` : '') + (it.cause ? ` · ${shown(it.cause)}` : ''));
     return li;
   };
   $('servers').replaceChildren(...servers.map(line));
