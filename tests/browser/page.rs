@@ -8,7 +8,7 @@ use futures_util::poll;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tower_lock::dashboard::Dashboard;
-use tower_lock::LockManager;
+use tower_lock::{LockManager, Memory};
 
 use crate::driver::{Browser, CONFLICT, TOO_MANY};
 use crate::server::Server;
@@ -205,6 +205,36 @@ async fn key_is_released_by_keyboard_alone() {
         .await;
     assert!(!second.is_held());
     browser.finish(&[CONFLICT]).await;
+}
+
+/// The owner of a lock in another process is a lease, which may belong to another request by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn release_in_other_process_has_warning() {
+    let store = Memory::new();
+    let manager = || LockManager::builder(store.clone()).build().unwrap();
+    let (here, there) = (manager(), manager());
+    let guards = [
+        here.acquire("here").await.unwrap(),
+        there.acquire("there").await.unwrap(),
+    ];
+    let board = |board: Dashboard| board.unprotected().allow_force_release(|_| Ok(()));
+    let server = Server::with(here, board, 0).await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    for (key, is_elsewhere) in [("here", false), ("there", true)] {
+        let look_up = format!(
+            "document.getElementById('key').value = '{key}';
+             document.getElementById('find').requestSubmit();"
+        );
+        browser.run(&look_up).await.unwrap();
+        browser.until_details_open().await;
+        let shown = |id: &str| format!("document.getElementById('{id}').checkVisibility()");
+        browser.until(&shown("force")).await;
+        assert_eq!(browser.value(&shown("f-other")).await, json!(is_elsewhere));
+        browser.press(Key::Escape).await;
+    }
+    drop(guards);
+    browser.finish(&[]).await;
 }
 
 /// A peer is a link, and an address of another scheme is none.
