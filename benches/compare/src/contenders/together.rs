@@ -114,10 +114,12 @@ impl Shared {
             };
             let answers = self.call(&acquires, &releases).await;
             let answers = answers.unwrap_or_else(|error| fail(&error.to_string()));
+            // The counter alone: all are granted. Otherwise it is the first element of a list.
+            let all = matches!(answers[..], [Value::Int(_)]);
             for (at, (held, reply)) in acquires.into_iter().enumerate() {
-                // The first element is the counter.
                 let granted = match answers.get(at + 1) {
                     Some(&GRANTED) => Ok(held),
+                    None if all => Ok(held),
                     _ => Err(format!("the key is taken: {answers:?}").into()),
                 };
                 // The waiter was dropped, so the lock is released here.
