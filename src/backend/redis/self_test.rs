@@ -8,7 +8,7 @@ use redis::Value;
 use uuid::Uuid;
 
 use super::command::{Cause, KeyRoute, entry, prepare, text};
-use super::connection::Connection;
+use super::connection::{Connection, Resend};
 use super::inner::Inner;
 use super::topology::{Node, Route, connect_error};
 use crate::backend::{
@@ -53,7 +53,10 @@ async fn test_node(inner: &Inner, node: &Arc<Node>) -> Result<Vec<String>, Conne
 
     let connection = &node.connections[0];
     // Unlike `INFO`, `HELLO` reports the role without a permission.
-    let hello = connection.query(&redis::cmd("HELLO")).await.ok();
+    let hello = connection
+        .query(&redis::cmd("HELLO"), Resend::Repeatable)
+        .await
+        .ok();
     if let Some(cause) = mistaken(hello.as_ref(), inner.topology.is_cluster()) {
         let error = BackendError::refused(BackendErrorKind::Misconfigured, cause);
         return Err(failed(error));
@@ -84,7 +87,9 @@ async fn test_node(inner: &Inner, node: &Arc<Node>) -> Result<Vec<String>, Conne
         if inner.calls.names.of_redisson {
             // Redisson's counter has no TTL. An error of the trial is more useful than one of this.
             let mut forget = redis::cmd("DEL");
-            let forgotten = connection.query(forget.arg(at.fence())).await;
+            let forgotten = connection
+                .query(forget.arg(at.fence()), Resend::Repeatable)
+                .await;
             return outcome.and(forgotten.map(|_| left));
         }
         outcome.map(|()| left)
@@ -170,9 +175,11 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     // Scripts ignore a message that is denied, and send `EVAL` only to a server without the script. Both
     // permissions need a command of their own.
     let connection = at.route.connection();
-    connection.query(&calls.undo_alone(&[&release])).await?;
+    connection
+        .query(&calls.undo_alone(&[&release]), Resend::Compared)
+        .await?;
     for message in calls.messages(at) {
-        connection.query(&message).await?;
+        connection.query(&message, Resend::Repeatable).await?;
     }
     calls.release_holder(at, &lease.to_string()).await?;
     let mut left = Vec::new();
@@ -214,12 +221,12 @@ fn replica(hello: Option<&Value>) -> Option<String> {
 async fn eviction(connection: &Arc<Connection>) -> Option<String> {
     let mut config = redis::cmd("CONFIG");
     config.arg("GET").arg("maxmemory-policy");
-    let policy = match connection.query(&config).await {
+    let policy = match connection.query(&config, Resend::Repeatable).await {
         Ok(reply) => entry(&reply, "maxmemory-policy")?,
         Err(_denied) => {
             let mut info = redis::cmd("INFO");
             info.arg("memory");
-            let reply = connection.query(&info).await.ok()?;
+            let reply = connection.query(&info, Resend::Repeatable).await.ok()?;
             let text = text(&reply)?;
             let lines = text.lines();
             let mut policies = lines.filter_map(|line| line.strip_prefix("maxmemory_policy:"));

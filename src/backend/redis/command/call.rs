@@ -9,7 +9,7 @@ use super::error::{CommandError, concerns_all_keys};
 use super::names::{Lease, Name, Names, millis};
 use super::reply::{Outcomes, acquired, each, grants, held, list};
 use super::script::Scripts;
-use super::send::{self, call};
+use super::send::{self, call_with};
 use crate::LockKey;
 use crate::backend::redis::connection::{Outage, Reply, Request, Undo};
 use crate::backend::redis::topology::Route;
@@ -196,9 +196,9 @@ impl Calls {
         };
         let request = Request {
             undo: Some(undo),
-            ..(&command).into()
+            ..vote.request(&command, 1)
         };
-        let outcome = call(vote, at.route, request).await;
+        let outcome = call_with(vote, at.route, request).await;
         if at.route.slot().is_none()
             && let Err(CommandError::Scattered(_)) = outcome
         {
@@ -248,10 +248,9 @@ impl Calls {
         };
         let request = Request {
             undo: Some(undo),
-            called: Some(script.called(acquires.len())),
-            ..(&command).into()
+            ..script.request(&command, acquires.len())
         };
-        let outcome = call(script, route, request).await;
+        let outcome = call_with(script, route, request).await;
         if let Err(error @ CommandError::Refused(cause)) = &outcome
             && !error.may_spare_keys()
             && let Some(acquire) = acquires.first()
@@ -276,11 +275,8 @@ impl Calls {
         for renewal in renewals {
             command.arg(Lease(renewal.lease)).arg(millis(renewal.ttl));
         }
-        let request = Request {
-            called: Some(script.called(renewals.len())),
-            ..(&command).into()
-        };
-        let reply = call(script, route, request).await?;
+        let request = script.request(&command, renewals.len());
+        let reply = call_with(script, route, request).await?;
         let outcome = |reply| held(reply, Renewed::Renewed, Renewed::NotHeld);
         Ok(each(list(reply.value, renewals.len())?, outcome))
     }

@@ -56,9 +56,10 @@ impl Calls {
             self.names.quarantine(route.slot()),
         );
         let period = millis(quarantine.period);
-        let mut command = quarantine.prepare.evalsha(2, 1, 128);
+        let prepare = &quarantine.prepare;
+        let mut command = prepare.evalsha(2, 1, 128);
         command.arg(fence).arg(pause).arg(period);
-        match call(&quarantine.prepare, route, (&command).into()).await {
+        match call(prepare, route, &command).await {
             Err(CommandError::Scattered(_)) => {
                 let (_, left) = self.counter(route, fence, pause, Some(period)).await?;
                 Ok(left)

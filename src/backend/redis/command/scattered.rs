@@ -30,7 +30,7 @@ use super::queue::Passed;
 use super::reply::{acquired, remaining, spread};
 use super::send::{self, call};
 use crate::LockKey;
-use crate::backend::redis::connection::Undo;
+use crate::backend::redis::connection::{Request, Resend::Repeatable, Undo};
 use crate::backend::redis::topology::Route;
 use crate::backend::{Acquired, BackendError, BackendErrorKind, LeaseId, Release, Released};
 
@@ -48,7 +48,7 @@ impl Calls {
         for key in &keys {
             command.arg(self.names.body(key));
         }
-        match call(script, route, (&command).into()).await {
+        match call(script, route, &command).await {
             Err(CommandError::Scattered(_)) => {
                 route.mark_sharded();
                 Ok(())
@@ -104,7 +104,7 @@ impl Calls {
         let mut command = redis::cmd("ZREM");
         command.arg(at.queue()).arg(Lease(lease));
         command.arg(format!("!{lease}")).arg(format!("?{lease}"));
-        match at.route.send((&command).into()).await {
+        match at.route.send(Request::new(&command, Repeatable)).await {
             // The queue of another type is no queue.
             Err(CommandError::Refused(error)) if error.kind() == BackendErrorKind::Conflict => {
                 Ok(())
@@ -159,7 +159,7 @@ impl Calls {
         if let Some(counter) = guarded? {
             let mut left = redis::cmd("PTTL");
             left.arg(quarantine);
-            return match route.send((&left).into()).await?.value {
+            return match route.send(Request::new(&left, Repeatable)).await?.value {
                 // A self-test continues in a quarantine.
                 Value::Int(_) if period == 0 => Ok((counter, Duration::ZERO)),
                 Value::Int(left) => Ok((counter, remaining(left))),
@@ -169,7 +169,7 @@ impl Calls {
         // In the order of quarantine.lua, which the period 0 ends here as well.
         let mut begin = redis::cmd("SET");
         begin.arg(quarantine).arg(1).arg("PX").arg(period);
-        route.send((&begin).into()).await?;
+        route.send(Request::new(&begin, Repeatable)).await?;
         let counter = self.next_counter(route, fence, None).await?;
         let counter = counter.ok_or_else(|| unexpected(&Value::Nil))?;
         Ok((counter, Duration::from_millis(period)))
@@ -186,7 +186,7 @@ impl Calls {
         let script = &self.scripts.counter;
         let mut command = script.evalsha(1, 1, 128);
         command.arg(fence).arg(period);
-        match call(script, route, (&command).into()).await?.value {
+        match call(script, route, &command).await?.value {
             Value::Int(counter @ 1..) => Ok(Some(counter.unsigned_abs())),
             Value::Nil if period.is_some() => Ok(None),
             reply => Err(unexpected(&reply)),

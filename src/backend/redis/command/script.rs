@@ -5,26 +5,17 @@ use std::time::Duration;
 use redis::{Arg, Cmd};
 
 use super::names::{Name, Names};
-use crate::backend::redis::connection::Called;
+use crate::backend::redis::connection::{Called, Request, Resend};
 use crate::backend::redis::notify::Publish;
 
 /// The most keys of one call: Redis executes nothing else during a script.
 pub(crate) const MAX_BATCH: usize = 100;
 
-/// What a repeat of a call does, after the first one took effect and its reply was lost.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Resend {
-    /// The repeat does the same for the same lease, and its outcome is the outcome of the call.
-    Repeatable,
-    /// The call ends a lease, and only the one that it names. A repeat that does not find it is done.
-    Compared,
-}
-
 pub(crate) struct Script {
     name: &'static str,
     source: String,
     sha: String,
-    pub(super) resend: Resend,
+    resend: Resend,
 }
 
 impl Script {
@@ -39,10 +30,13 @@ impl Script {
         }
     }
 
-    /// Returns what the span of a call with this number of locks needs.
-    pub(super) fn called(&self, locks: usize) -> Called {
+    /// Returns the request of a call with this number of locks, which leaves nothing behind.
+    pub(super) fn request<'a>(&self, command: &'a Cmd, locks: usize) -> Request<'a> {
         let script = self.name;
-        Called { script, locks }
+        Request {
+            called: Some(Called { script, locks }),
+            ..Request::new(command, self.resend)
+        }
     }
 
     /// Returns the head of a call with `keys` keys and `args` arguments of `size` bytes in total.

@@ -5,9 +5,22 @@ use std::pin::pin;
 use redis::Cmd;
 
 use super::error::CommandError;
-use super::script::{Resend, Script};
-use crate::backend::redis::connection::{Reply, Request, Undo, after};
+use super::script::Script;
+use crate::backend::redis::connection::{Reply, Request, Resend, Undo, after};
 use crate::backend::redis::topology::Route;
+
+/// Calls a script for one lock.
+///
+/// # Cancel safety
+///
+/// As [`Route::send`].
+pub(super) fn call(
+    script: &Script,
+    route: &Route,
+    command: &Cmd,
+) -> impl Future<Output = Result<Reply, CommandError>> {
+    call_with(script, route, script.request(command, 1))
+}
 
 /// Calls a script. If the server does not have it, the call is repeated with the source, which also loads
 /// the script at the server that executes the call.
@@ -17,15 +30,11 @@ use crate::backend::redis::topology::Route;
 /// # Cancel safety
 ///
 /// As [`Route::send`].
-pub(super) async fn call(
+pub(super) async fn call_with(
     script: &Script,
     route: &Route,
     request: Request<'_>,
 ) -> Result<Reply, CommandError> {
-    let request = Request {
-        called: request.called.or(Some(script.called(1))),
-        ..request
-    };
     let outcome = match route.send(request).await {
         Err(CommandError::NoScript { resent }) => {
             let command = &script.eval(request.command);
@@ -33,7 +42,7 @@ pub(super) async fn call(
         }
         outcome => outcome,
     };
-    let compares = script.resend == Resend::Compared;
+    let compares = request.resend == Resend::Compared;
     outcome.map(|reply| Reply {
         resent: reply.resent && compares,
         ..reply
@@ -51,13 +60,14 @@ pub(super) async fn acquire(
     command: &Cmd,
     undo: Undo<'_>,
 ) -> Result<Reply, CommandError> {
-    let called = script.called(1);
+    let request = script.request(command, 1);
     // Pinned where it is made: `await` would move it.
-    let acquired = pin!(route.acquire(called, command, undo));
+    let acquired = pin!(route.acquire(request, undo));
     match acquired.await {
         Err(CommandError::NoScript { resent }) => {
             let command = &script.eval(command);
-            after(route.acquire(called, command, undo).await, resent)
+            let request = Request { command, ..request };
+            after(route.acquire(request, undo).await, resent)
         }
         outcome => outcome,
     }

@@ -32,7 +32,7 @@ use super::dial::Connector;
 use super::link::Link;
 use super::network::Network;
 use super::outage::Outage;
-use super::request::{Reply, Request, undo};
+use super::request::{Reply, Request, Resend, undo};
 use super::state::State;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError, check, is_demoted, unavailable};
@@ -114,8 +114,8 @@ impl Connection {
     /// Sends one command and waits for its reply, within twice the response timeout and once the
     /// connect timeout.
     ///
-    /// If the link ends, it is replaced and the command is sent again. Each script has a class that
-    /// allows this. A rejection of the second attempt leaves the result unknown.
+    /// If the link ends, it is replaced and the command is sent again, as the class of each request allows. A
+    /// rejection of the second attempt leaves the result unknown.
     ///
     /// If no reply arrives in time, the undo of the request follows on the same link, or else a probe.
     ///
@@ -148,19 +148,24 @@ impl Connection {
         asking: bool,
     ) -> Result<(), CommandError> {
         undo(commands, |command| async move {
-            self.send(command.into(), asking).await.map(drop)
+            let request = Request::new(command, Resend::Compared);
+            self.send(request, asking).await.map(drop)
         })
         .await
     }
 
-    /// Sends a command that is no script, as [`send`](Self::send). It may be executed twice, so it has to be repeatable: a
-    /// read, or a command whose repeat changes nothing.
-    pub(crate) async fn query(self: &Arc<Self>, command: &Cmd) -> Result<Value, BackendError> {
-        Ok(self.send(command.into(), false).await?.value)
+    /// Sends a command as [`send`](Self::send), and returns the value of its reply.
+    pub(crate) async fn query(
+        self: &Arc<Self>,
+        command: &Cmd,
+        resend: Resend,
+    ) -> Result<Value, BackendError> {
+        let request = Request::new(command, resend);
+        Ok(self.send(request, false).await?.value)
     }
 
-    /// Sends two commands over one link, in this order, and returns their replies, errors included. Both
-    /// are sent again if the link ends. They leave nothing behind.
+    /// Sends two reads over one link, in this order, and returns their replies, errors included. Both are sent
+    /// again if the link ends.
     pub(crate) async fn query_both(
         self: &Arc<Self>,
         first: &Cmd,

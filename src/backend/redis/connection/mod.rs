@@ -41,7 +41,7 @@ pub(crate) use handle::Connection;
 pub(crate) use link::Link;
 pub(crate) use network::{Network, within};
 pub(crate) use outage::Outage;
-pub(crate) use request::{Called, Reply, Request, Undo, after};
+pub(crate) use request::{Called, Reply, Request, Resend, Undo, after};
 #[cfg(feature = "redis-tls")]
 pub(crate) use server::Certificates;
 pub use server::Credentials;

@@ -6,10 +6,23 @@ use redis::{Cmd, Value};
 
 use crate::backend::redis::command::CommandError;
 
+/// What a repeat of a command does, after the first one took effect and its reply was lost.
+///
+/// A command is sent again if its connection ends, so each request has a class. A command whose repeat would do more
+/// belongs to none: it cannot be sent until a script compares it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resend {
+    /// The repeat does the same as the command, and its outcome is the outcome of the command.
+    Repeatable,
+    /// The command ends a lease, and only the one that it names. A repeat that does not find it is done.
+    Compared,
+}
+
 /// A command, and what follows it if the reply does not arrive.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) command: &'a Cmd,
+    pub(crate) resend: Resend,
     /// `None` for a command that leaves nothing behind.
     pub(crate) undo: Option<Undo<'a>>,
     /// `None` for a command that calls no script.
@@ -60,11 +73,12 @@ where
     outcome
 }
 
-/// Each command that is no script is repeatable. Each script has a class, `Resend`.
-impl<'a> From<&'a Cmd> for Request<'a> {
-    fn from(command: &'a Cmd) -> Self {
+impl<'a> Request<'a> {
+    /// Creates the request of a command that leaves nothing behind.
+    pub(crate) fn new(command: &'a Cmd, resend: Resend) -> Self {
         Self {
             command,
+            resend,
             undo: None,
             called: None,
         }

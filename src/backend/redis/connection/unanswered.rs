@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::backoff::backoff;
 use super::handle::Connection;
 use super::link::Link;
-use super::request::Undo;
+use super::request::{Resend, Undo};
 use crate::task::timeout;
 
 /// The time for the reply to a probe or an undo, in response timeouts. After it the link is closed, even if
@@ -54,7 +54,7 @@ impl Connection {
                 match asking.0.upgrade() {
                     // Any reply makes it answered.
                     Some(connection) if connection.is_silent() => {
-                        let _rejected = connection.send((&call).into(), false).await;
+                        let _rejected = connection.query(&call, Resend::Repeatable).await;
                     }
                     _ => break,
                 }

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::node::Node;
 use crate::backend::redis::command::CommandError;
-use crate::backend::redis::connection::Outage;
+use crate::backend::redis::connection::{Outage, Request, Resend};
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::jitter::jittered;
 use crate::observe::Part;
@@ -96,7 +96,10 @@ impl Repeating {
     async fn publish(&self, node: &Node) -> Result<(), BackendError> {
         let connection = &node.connections[self.index];
         for message in &self.messages {
-            match connection.send(message.into(), false).await {
+            match connection
+                .send(Request::new(message, Resend::Repeatable), false)
+                .await
+            {
                 // Another node has the channel.
                 Ok(_) | Err(CommandError::Elsewhere { .. }) => {}
                 Err(error) => return Err(error.into()),

@@ -11,7 +11,7 @@ use super::node::Node;
 use super::publishing;
 use crate::LockKey;
 use crate::backend::redis::command::{Cause, CommandError};
-use crate::backend::redis::connection::{Called, Connection, Outage, Reply, Request, Undo, after};
+use crate::backend::redis::connection::{Connection, Outage, Reply, Request, Undo, after};
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// The most redirections that one command follows.
@@ -136,14 +136,12 @@ impl Route {
     /// [`Replicas::acquire`]: super::replicas::Replicas::acquire
     pub(crate) async fn acquire(
         &self,
-        called: Called,
-        command: &Cmd,
+        request: Request<'_>,
         undo: Undo<'_>,
     ) -> Result<Reply, CommandError> {
         let request = Request {
-            command,
             undo: Some(undo),
-            called: Some(called),
+            ..request
         };
         let acquire = |node: Arc<Node>, index: usize, asking| async move {
             let connection = &node.connections[index];

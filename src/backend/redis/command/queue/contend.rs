@@ -140,7 +140,7 @@ impl Calls {
         let script = &self.scripts.queue_trial;
         let mut command = script.evalsha(1, 0, 256);
         command.arg(at.queue());
-        match call(script, at.route, (&command).into()).await {
+        match call(script, at.route, &command).await {
             Ok(_) => false,
             Err(error) => BackendError::from(error).kind() == BackendErrorKind::Misconfigured,
         }

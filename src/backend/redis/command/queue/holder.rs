@@ -14,9 +14,9 @@ impl Calls {
             command.arg(at.body()).arg(queue);
             command
         };
-        let reply = match call(script, at.route, (&with_queue(self.queue_of(at))).into()).await {
+        let reply = match call(script, at.route, &with_queue(self.queue_of(at))).await {
             Err(error) if error.excludes_queue() => {
-                call(script, at.route, (&with_queue(None)).into()).await?
+                call(script, at.route, &with_queue(None)).await?
             }
             reply => reply?,
         };
@@ -55,9 +55,9 @@ impl Calls {
             command.arg(self.blind(at.route));
             command
         };
-        let reply = match call(script, at.route, (&with_queue(self.queue_of(at))).into()).await {
+        let reply = match call(script, at.route, &with_queue(self.queue_of(at))).await {
             Err(error) if error.excludes_queue() => {
-                call(script, at.route, (&with_queue(None)).into()).await?
+                call(script, at.route, &with_queue(None)).await?
             }
             reply => reply?,
         };

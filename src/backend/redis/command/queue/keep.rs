@@ -49,7 +49,7 @@ impl Calls {
         };
         command.arg(kind(request.listens));
         command.arg(self.blind(at.route).unwrap_or(0));
-        let reply = match call(script, at.route, (&command).into()).await {
+        let reply = match call(script, at.route, &command).await {
             Err(error) if error.excludes_queue() => {
                 return Box::pin(self.release_scattered(at, request.lease, release)).await;
             }

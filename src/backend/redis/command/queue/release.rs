@@ -7,8 +7,8 @@ use crate::backend::redis::command::error::CommandError;
 use crate::backend::redis::command::names::{Lease, Name};
 use crate::backend::redis::command::reply::{Outcomes, releases, unpublished};
 use crate::backend::redis::command::script::Script;
-use crate::backend::redis::command::send::call;
-use crate::backend::redis::connection::{Reply, Request};
+use crate::backend::redis::command::send::{call, call_with};
+use crate::backend::redis::connection::Reply;
 use crate::backend::redis::topology::Route;
 use crate::backend::{LeaseId, Release, Released};
 
@@ -39,7 +39,7 @@ impl Calls {
         let outcomes = match (self.end_all(script, route, leases).await, leases) {
             (Err(error), [_]) if error.excludes_queue() => {
                 let command = self.ending_alone(leases);
-                let reply = call(script, route, (&command).into()).await?;
+                let reply = call(script, route, &command).await?;
                 if error.is_denied() {
                     self.log_denied_queue();
                 }
@@ -58,11 +58,8 @@ impl Calls {
         leases: &[&Release],
     ) -> Outcomes<Released> {
         let command = self.ending(script, route, leases);
-        let request = Request {
-            called: Some(script.called(leases.len())),
-            ..(&command).into()
-        };
-        let reply = call(script, route, request).await?;
+        let request = script.request(&command, leases.len());
+        let reply = call_with(script, route, request).await?;
         self.ended(reply, route, leases)
     }
 

@@ -12,7 +12,7 @@ use super::map::Map;
 use crate::LockKey;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Names, entry};
-use crate::backend::redis::connection::{Connection, Origin, Target};
+use crate::backend::redis::connection::{Connection, Origin, Resend, Target};
 use crate::backend::redis::notify::{Endpoint, Notifier, PubSub, Watcher};
 use crate::backend::redis::topology::{Node, NodeSettings};
 
@@ -37,7 +37,12 @@ impl ClusterSettings {
     pub(crate) async fn have_sharded_messages(&self) -> Result<bool, BackendError> {
         let asked = self.seeds.iter().map(|seed| {
             let connection = self.quiet(seed);
-            async move { connection.query(&redis::cmd("HELLO")).await }.boxed()
+            async move {
+                connection
+                    .query(&redis::cmd("HELLO"), Resend::Repeatable)
+                    .await
+            }
+            .boxed()
         });
         let (hello, _others) = select_ok(asked).await?;
         let version = entry(&hello, "version").unwrap_or_default();

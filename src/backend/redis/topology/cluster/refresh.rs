@@ -20,7 +20,7 @@ use super::map::{Map, Range, parse};
 use super::nodes::Cluster;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, unavailable, unexpected};
-use crate::backend::redis::connection::Connection;
+use crate::backend::redis::connection::{Connection, Resend};
 use crate::jitter::jittered;
 use crate::task::Timer;
 
@@ -168,7 +168,7 @@ impl Cluster {
 async fn ask(connection: &Arc<Connection>) -> Result<Vec<Range>, BackendError> {
     let mut question = redis::cmd("CLUSTER");
     question.arg("SLOTS");
-    let reply = connection.query(&question).await?;
+    let reply = connection.query(&question, Resend::Repeatable).await?;
     let address = connection.address().rsplit_once(':');
     let own_host = address.map_or("", |(host, _)| host.trim_matches(['[', ']']));
     parse(&reply, own_host).ok_or_else(|| unexpected(&reply))
