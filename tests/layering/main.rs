@@ -103,14 +103,17 @@ const SPAWNS: &[&[&str]] = &[
 /// Compares the clocks of the machine, and a test that pauses tokio's must not look like a suspend.
 const REAL_TIME: [&str; 3] = ["lock", "clock", "suspended"];
 
-/// The modules that name the enum of the topologies: one matches over it, and the other one has it.
-const TOPOLOGIES: [[&str; 3]; 2] = [
-    ["backend", "redis", "topology"],
-    ["backend", "redis", "connection"],
-];
-
 /// A function in those modules that starts nothing.
 const STARTS_NONE: &[&str] = &["tokio", "task", "yield_now"];
+
+/// The enum of the topologies.
+const TOPOLOGIES: &str = "Targets";
+
+/// The files that name it, besides re-exports: one has it, and the other one matches over it.
+const NAME_TOPOLOGIES: [&str; 2] = [
+    "backend/redis/connection/server/url",
+    "backend/redis/topology/open",
+];
 
 /// The only file of the engine that resolves waiters and releases, and wakes loss futures: the mutex of a lane is free
 /// there.
@@ -131,11 +134,12 @@ const LARGEST_CYCLE: usize = 3;
 fn violations(source: &Source, exports: &Exports) -> Vec<String> {
     let names = source.names(exports);
     let broken = names.iter().filter_map(|named| {
-        let rule = match named {
-            Named::Here(path) => breaks_layers(&source.module, path),
-            Named::Elsewhere(path) => breaks_borders(&source.module, path),
-        }?;
         let (Named::Here(path) | Named::Elsewhere(path)) = named;
+        let rule = match named {
+            Named::Here(_) => breaks_layers(&source.module, path),
+            Named::Elsewhere(_) => breaks_borders(&source.module, path),
+        };
+        let rule = rule.or_else(|| breaks_topologies(source, path))?;
         let module = source.module.join("/");
         Some(format!("src/{module} names `{}`: {rule}", path.join("::")))
     });
@@ -195,18 +199,18 @@ fn breaks_borders(module: &[String], path: &[String]) -> Option<&'static str> {
     if starts_with(&["std", "time", "Instant"]) && *module != REAL_TIME {
         return Some("tests cannot pause it: use tokio::time::Instant");
     }
-    let is_of_servers = TOPOLOGIES.iter().any(|start| {
-        let start = start.iter().map(ToString::to_string);
-        start.eq(module.iter().take(3).cloned())
-    });
-    if path.iter().any(|part| part == "Targets") && !is_of_servers {
-        return Some("only backend/redis/topology matches over the topologies");
-    }
     let spawns = SPAWNS.iter().any(|start| starts_with(start)) && !starts_with(STARTS_NONE);
     if spawns && *module != ["task"] {
         return Some("only task.rs spawns");
     }
     None
+}
+
+fn breaks_topologies(source: &Source, path: &[String]) -> Option<&'static str> {
+    let names = path.iter().any(|part| part == TOPOLOGIES);
+    let may_name =
+        || NAME_TOPOLOGIES.contains(&&*source.module.join("/")) || source.only_re_exports();
+    (names && !may_name()).then_some("only topology/open.rs matches over the topologies")
 }
 
 #[test]
@@ -331,10 +335,31 @@ mod walker {
             ("layer/layer", "fn f() { tokio::spawn(async {}); }"),
             ("backend/redis/link", "use tokio::task::JoinSet;"),
             ("connect", "use std::thread;"),
-            ("backend/redis/builder", "fn f(it: Other) { Targets::f() }"),
         ] {
             assert_eq!(broken(at, text).len(), 1, "{at}: {text}");
         }
+    }
+
+    #[test]
+    fn topologies_outside_their_files_are_reported() {
+        let texts = [
+            "fn f(it: Other) { match it { Targets::Server(_) => {} } }",
+            "use crate::backend::redis::connection::Targets;",
+            "use super::super::connection::{Target, Targets as Other};",
+        ];
+        for text in texts {
+            for at in ["backend/redis/builder", "backend/redis/topology/route"] {
+                assert_eq!(broken(at, text).len(), 1, "{at}: {text}");
+            }
+            for at in NAME_TOPOLOGIES {
+                assert_eq!(broken(at, text), Vec::<String>::new(), "{at}: {text}");
+            }
+        }
+        let re_exports = "mod server; pub(crate) use server::{Target, Targets};";
+        assert_eq!(
+            broken("backend/redis/connection", re_exports),
+            Vec::<String>::new()
+        );
     }
 
     #[test]
@@ -382,7 +407,6 @@ mod walker {
             ("connect", "use crate::{LockManager, Memory, RedisBackend};"),
             ("task", "use tokio::runtime::Handle;"),
             ("lock/clock/suspended", "use std::time::Instant;"),
-            ("backend/redis/topology/open", "fn f() { Targets::f() }"),
             ("backend/redis/link", "use tokio::task::yield_now;"),
             (
                 "lock/lane",
