@@ -10,7 +10,7 @@ FEATURES := axum redis redis-tls tracing metrics dashboard conformance test-util
 export SERVER
 
 # Words in the names of the tests that `make test-long` runs instead of `make test`.
-LONG := load:: topologies:: managers_over_failing documented_user_passes tls_passes pool_with
+LONG := load:: library:: topologies:: managers_over_failing documented_user_passes tls_passes pool_with
 
 # The number of runs of each fault in `make faults`, and words that select faults by name.
 RUNS ?= 20

@@ -6,6 +6,7 @@ mod commands;
 mod connections;
 mod engine;
 mod faults;
+mod library;
 mod observe;
 mod permissions;
 #[cfg(target_os = "linux")]
