@@ -81,8 +81,9 @@ use crate::backend::{ContendRequest, Contended, Hints};
 /// - *Own lease only.* A lease ends by its own release or leave, by its expiry, or by force.
 /// - *Repeats.* A repeated `contend` keeps its place and is counted once. A repeated `leave` or `release`
 ///   changes nothing.
-/// - *Dead waiters.* A waiter that ended after the key was transferred to it delays the others by at most 1.5 s, once.
-///   All waiters that hang delay them by at most 4.5 s together.
+/// - *Dead waiters.* A transferred lease that is not confirmed expires within 1.5 s, and a waiter that does not
+///   refresh its place leaves the queue within 3 s. So a waiter that ended after the key was transferred to it
+///   delays the others by at most 1.5 s, once. All waiters that hang delay them by at most 4.5 s together.
 /// - *No queue, no change.* While the queue is empty, every command behaves as without it.
 /// - *Other clients.* Clients that wait outside the queue have one turn after each turn of the queue's
 ///   waiters.

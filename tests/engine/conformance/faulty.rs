@@ -25,6 +25,8 @@ enum Fault {
     Timer,
     /// A transferred key can be acquired under any lease.
     TransferOpen,
+    /// A transferred lease lasts three times as long as another waiter may have to wait for it.
+    TransferLasts,
     /// A waiter that polls is passed over while another one listens.
     PollersLast,
     /// An expired key is granted to the lease that contends first.
@@ -95,7 +97,16 @@ impl Backend for Faulty {
         }
         let listens = request.listens || self.has(PollersLast);
         let request = ContendRequest::new(key.clone(), *lease, *ttl, listens);
-        self.memory.contend(&request).await
+        match self.memory.contend(&request).await? {
+            Contended::Waiting {
+                ttl,
+                queued: Some(queued),
+                ..
+            } if self.has(TransferLasts) && ttl.as_secs() < 2 => {
+                Ok(Contended::waiting(ttl * 3, queued))
+            }
+            contended => Ok(contended),
+        }
     }
 
     async fn leave(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
@@ -212,6 +223,13 @@ async fn timer_of_immediate_store_is_detected() {
 async fn transfer_open_to_all_is_detected() {
     let store = Faulty::new(TransferOpen);
     conformance::transferred_key_is_reserved_for_its_waiter(&store, &store.clone()).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "the transferred lease lasts for 4.5s")]
+async fn long_transfer_is_detected() {
+    let store = Faulty::new(TransferLasts);
+    conformance::unconfirmed_transfer_expires(&store, &store.clone()).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 use uuid::Uuid;
 
-use super::waiter::{ALIVE, Waiter, freed, passed_on, queue};
+use super::waiter::{CONFIRM, Waiter, freed, passed_on, queue};
 use crate::backend::conformance::support::{LONG, MARGIN, busy, definite, hinted, inspected, only};
 use crate::backend::{
     Backend, Contended, Hint, Hints, LeaseId, Release, Released, Renewal, Renewed, TransferTerms,
@@ -149,7 +149,7 @@ pub async fn leave_after_transfer_passes_key_on<B: Backend>(one: &B, other: &B) 
     freed(next.release().await);
 }
 
-/// Checks that a transferred lease expires unless it is confirmed, and that the next waiter is served.
+/// Checks that a transferred lease expires within 1.5 s unless it is confirmed, and that the next waiter is served.
 ///
 /// # Panics
 ///
@@ -159,8 +159,9 @@ pub async fn unconfirmed_transfer_expires<B: Backend>(one: &B, other: &B) {
         return;
     };
     passed_on(holder.release().await);
-    let deadline = Instant::now() + ALIVE + MARGIN;
-    while let Contended::Waiting { .. } = second.contend().await {
+    let deadline = Instant::now() + CONFIRM + MARGIN;
+    while let Contended::Waiting { ttl, .. } = second.contend().await {
+        assert!(ttl <= CONFIRM, "the transferred lease lasts for {ttl:?}");
         assert!(Instant::now() < deadline, "the transferred lease goes on");
         sleep(Duration::from_millis(50)).await;
     }

@@ -14,6 +14,10 @@ use crate::backend::{Backend, ContendRequest, Contended, Hints, LeaseId, Release
 /// The time within which a waiter must refresh its place.
 pub(super) const ALIVE: Duration = Duration::from_secs(3);
 
+/// The longest TTL of a transferred lease until it is confirmed. A waiter that ended after the transfer delays the
+/// others by this time.
+pub(super) const CONFIRM: Duration = Duration::from_millis(1500);
+
 /// A waiter.
 pub(super) struct Waiter<'a, B> {
     backend: &'a B,
