@@ -51,7 +51,7 @@
 //! | contending | the key is transferred to this process, perhaps earlier, or the loop wakes | | attempt under the lease of the place | loop |
 //! | contending | the key is transferred to an earlier lease of this process | | leave that lease | |
 //! | contending | the loop's attempt can never succeed | idle | reject the queue, leave the place | |
-//! | contending | the last waiter leaves | idle, once the loop has woken | the loop ends, leave the place | loop |
+//! | contending | the last waiter leaves | idle, once the loop has woken; yielding, as before the waiter | the loop ends, leave the place | loop |
 //! | contending | the loop is dropped with its runtime | contending, or idle | a loop in another runtime; reject waiters of the ended one; leave the place | loop |
 //! | contending | the loop does not run, a waiter in another runtime | contending | a loop there; release what the old one acquires, leave the place | loop |
 //! | contending, held | released by force, before or after the grant | | renew at once, which shows the order | watchdog |
@@ -82,7 +82,7 @@
 //! | returning | released by force | contending, or idle | if it is kept, release it | loop |
 //! | returning | released, not held, or failed | contending, or idle | retry a failed release without the lane | loop |
 //! | returning | transferred, or left to other clients | contending, or yielding | enter the backend's queue for the waiters | loop |
-//! | yielding | acquire | contending | queue; the loop enters the backend's queue | loop |
+//! | yielding | acquire | contending | queue behind others; the loop enters the backend's queue | loop |
 //! | yielding | acquire with `no_wait` | contending, inline | send the attempt | |
 //! | yielding | 20 ms have passed, or shutdown | idle | | watchdog |
 //!

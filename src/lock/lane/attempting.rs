@@ -82,11 +82,14 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) -> Option<Claim> {
-        self.driven_by(wakeup)?;
+        let yields_until = self.driven_by(wakeup)?.yields_until;
         let first = self.first(now, effects).copied();
         if first.is_none() {
             self.leave_place(effects);
-            self.phase = Phase::Idle;
+            self.phase = match yields_until {
+                Some(until) if now < until => Phase::Yielding { until },
+                _ => Phase::Idle,
+            };
         }
         first
     }

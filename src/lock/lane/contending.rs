@@ -52,6 +52,11 @@ impl Lane {
             Yielded::ToUnknown => false,
             Yielded::ToNobody => matches!(seen, Seen::Busy(_)),
         };
+        let yields_until = match (&self.phase, yielded) {
+            (Phase::Yielding { until }, _) => Some(*until),
+            (_, Yielded::ToQueue { .. }) => Some(now + YIELDING),
+            _ => None,
+        };
         self.phase = Phase::Contending(Contending {
             contender: Contender::Loop {
                 wakeup: Arc::clone(&wakeup),
@@ -59,6 +64,7 @@ impl Lane {
             },
             seen,
             others_wait,
+            yields_until,
             place: yielded.place(),
             suspect: false,
             due: now + TAKE_OVER,
@@ -98,8 +104,11 @@ impl Lane {
 
     /// Rejects all waiters.
     pub(in crate::lock) fn dismiss(&mut self, error: &Error, effects: &mut Effects) {
-        match &self.phase {
-            Phase::Contending(contending) => contending.wake(),
+        match &mut self.phase {
+            Phase::Contending(contending) => {
+                contending.yields_until = None;
+                contending.wake();
+            }
             Phase::Yielding { .. } => self.phase = Phase::Idle,
             Phase::Idle | Phase::Held(_) | Phase::Returning(_) => {}
         }

@@ -43,6 +43,7 @@ impl Lane {
             }),
             seen: Seen::Nothing,
             others_wait: false,
+            yields_until: None,
             place: None,
             suspect: false,
             due: now + TAKE_OVER,

@@ -37,8 +37,9 @@ impl Lane {
         match &mut self.phase {
             Phase::Idle => self.contend(seen, Yielded::ToNobody, home, now, effects),
             Phase::Yielding { .. } => {
+                // Without an attempt until its deadline, the waiter is behind others.
                 let yielded = Yielded::ToQueue { place: None };
-                self.contend(seen, yielded, home, now, effects);
+                self.contend(Seen::Busy(now), yielded, home, now, effects);
             }
             // The first waiter sets a deadline for the inline acquire, which may not be polled any more.
             Phase::Contending(Contending {

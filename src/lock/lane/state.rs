@@ -61,6 +61,8 @@ pub(super) struct Contending {
     pub(super) seen: Seen,
     /// Whether another process holds the key, or waited when it was released here.
     pub(super) others_wait: bool,
+    /// Until when others have the next turn, even if no waiter is left before.
+    pub(super) yields_until: Option<Moment>,
     /// The lease under which this process waits in the queue of the backend.
     pub(super) place: Option<LeaseNumber>,
     /// Whether the lease that the attempt in flight acquires may already be lost.

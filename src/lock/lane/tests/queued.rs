@@ -183,6 +183,47 @@ fn acquire_after_transfer_enters_queue() {
     assert!(matches!(work(&mut effects), Work::Contend { yielded, .. } if yielded == BEHIND));
 }
 
+/// Returns a lane whose waiter came after a transfer, and has made no attempt.
+fn waiting_after_transfer() -> (TestLane, Wakeup) {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
+    lane.pass(15 * MS);
+    let (waiter, _answer) = waiter(claim(2, RENEWED));
+    let ((), mut effects) = lane.event(|lane, now, effects| {
+        lane.enqueue(waiter, Seen::Nothing, now, effects);
+    });
+    let wakeup = contends(&mut effects, here());
+    (lane, wakeup)
+}
+
+#[test]
+fn waiter_after_transfer_is_behind_others() {
+    let (mut lane, _wakeup) = waiting_after_transfer();
+    let error = lane.lane.why_not(lane.now);
+    assert_eq!(error.kind(), ErrorKind::Busy);
+}
+
+#[test]
+fn waiter_without_attempt_leaves_turn_to_others() {
+    for (passes, yields) in [(4 * MS, true), (5 * MS, false)] {
+        let (mut lane, wakeup) = waiting_after_transfer();
+        lane.pass(passes);
+        assert!(lane.lane.leave(2).is_some());
+        assert_eq!(contend_as(&mut lane, &wakeup, 4), None);
+        assert_eq!(lane.lane.is_yielding(), yields);
+        assert_eq!(lane.lane.is_idle(), !yields);
+    }
+}
+
+#[test]
+fn shutdown_ends_pause_of_waiter_after_transfer() {
+    let (mut lane, wakeup) = waiting_after_transfer();
+    let error = Error::new(ErrorKind::ShuttingDown);
+    let ((), _rejected) = lane.event(|lane, _, effects| lane.dismiss(&error, effects));
+    assert_eq!(contend_as(&mut lane, &wakeup, 4), None);
+    assert!(lane.lane.is_idle() && !lane.lane.is_yielding());
+}
+
 #[test]
 fn single_attempt_after_transfer_is_sent() {
     let (mut lane, grant) = TestLane::held(RENEWED);
