@@ -1,10 +1,11 @@
 //! Draws the plan of a seed.
 
+mod events;
+
 use fastrand::Rng;
 
 use crate::plan::{
-    Acquire, Actor, Command, Event, Fate, Manager, Messages, Ms, Owner, Plan, Release, Step,
-    Trouble, Wait, What,
+    Acquire, Actor, Event, Fate, Manager, Messages, Ms, Owner, Plan, Release, Step, Wait,
 };
 
 /// Which classes of behavior and of faults are drawn.
@@ -33,10 +34,12 @@ pub const CLASSES: &[&str] = &[
     "late",
     "hung",
     "stopped",
+    "twice",
     "hints",
     "recovery",
     "messages",
     "transfers",
+    "outsiders",
     // Callers.
     "single",
     "several",
@@ -134,6 +137,7 @@ impl Draw<'_> {
             messages: Messages::PROMPT,
             managers,
             actors,
+            outsiders: Vec::new(),
             events: Vec::new(),
         };
         let events = self.pick(&[0, 1, 2, 3, 5, 8]);
@@ -154,6 +158,11 @@ impl Draw<'_> {
         if self.comes("transfers", 60) {
             let longest = TRANSFER_TTL.min(watchdog.max(SHORTEST_TRANSFER));
             plan.transfer_ttl = self.span(SHORTEST_TRANSFER, longest);
+        }
+        if self.comes("outsiders", 25) {
+            let outsiders = self.random.usize(1..3);
+            let outsiders = (0..outsiders).map(|_| self.outsider(keys, length, busiest));
+            plan.outsiders = outsiders.collect();
         }
         plan
     }
@@ -319,90 +328,5 @@ impl Draw<'_> {
             11..13 => Release::AwaitedForPolls(self.random.u32(1..4)),
             _ => Release::Awaited,
         }
-    }
-
-    /// `None` if its class is off.
-    fn event(&mut self, plan: &Plan, kind: u8) -> Option<What> {
-        let manager = self.random.usize(..plan.managers.len());
-        let runtime = self.random.usize(..plan.managers[manager].runtimes);
-        let watchdog = plan.managers[manager].watchdog;
-        let pause = self.span(5, 4 * watchdog.max(500));
-        let (class, what) = match kind {
-            0..4 => (
-                "idle",
-                What::Idle {
-                    manager,
-                    runtime,
-                    pause,
-                },
-            ),
-            4 => ("stop", What::Stop { manager, runtime }),
-            5 => {
-                let outside = self.random.bool();
-                let end = What::End {
-                    manager,
-                    runtime,
-                    outside,
-                };
-                ("end", end)
-            }
-            6 => ("kill", What::Kill { manager }),
-            7 | 8 => ("suspend", What::Suspend(pause)),
-            9 => ("forward", What::StepForward(pause)),
-            10 => ("back", What::StepBack(pause.min(2_000))),
-            11 => ("restart", What::EmptyRestart),
-            12 => ("recovery", What::Recovery { manager }),
-            13 => ("hints", What::NoHints { pause }),
-            _ => return self.trouble(plan, pause),
-        };
-        self.weights.has(class).then_some(what)
-    }
-
-    fn trouble(&mut self, plan: &Plan, pause: Ms) -> Option<What> {
-        let (class, kind) = match self.random.u8(..8) {
-            0 => ("lost", Trouble::RequestLost),
-            1 | 2 => ("lost", Trouble::ReplyLost),
-            3 => ("late", Trouble::ReplyLate(self.span(10, 2_000))),
-            4 => ("refused", Trouble::Refused),
-            5 => ("hung", Trouble::Hung),
-            _ => ("stopped", Trouble::Stopped),
-        };
-        if kind == Trouble::Stopped {
-            let what = What::Trouble {
-                manager: None,
-                key: None,
-                command: None,
-                // Mostly longer than a lease, so that commands take effect after it.
-                pause: self.span(1_000, 12_000),
-                share: 100,
-                kind,
-            };
-            return self.weights.has(class).then_some(what);
-        }
-        let one = self.random.bool();
-        let manager = self.random.usize(..plan.managers.len());
-        let few = self.random.u8(..3) == 0;
-        let key = self.random.usize(..plan.keys);
-        let commands = [
-            None,
-            None,
-            None,
-            Some(Command::Acquire),
-            Some(Command::Renew),
-            Some(Command::Release),
-            Some(Command::Pass),
-            Some(Command::Extend),
-            Some(Command::Contend),
-            Some(Command::Leave),
-        ];
-        let what = What::Trouble {
-            manager: one.then_some(manager),
-            key: few.then_some(key),
-            command: self.pick(&commands),
-            pause,
-            share: self.pick(&[20, 50, 100]),
-            kind,
-        };
-        self.weights.has(class).then_some(what)
     }
 }

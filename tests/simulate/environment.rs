@@ -1,6 +1,7 @@
 //! What the parts of one simulation share: time, the store and its wires, what has been seen.
 
 mod messages;
+mod outsiders;
 mod wires;
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -17,6 +18,7 @@ use crate::store::Store;
 use crate::time::{MS, Time, duration, time};
 use crate::violation::{Invariant, Violation};
 
+use outsiders::Client;
 use wires::Wires;
 pub use wires::{Failure, Weather};
 
@@ -33,6 +35,7 @@ pub struct Environment {
     running: (AtomicUsize, AtomicUsize),
     pub store: Mutex<Store>,
     wires: Mutex<Wires>,
+    outsiders: Mutex<Vec<Client>>,
     pub seen: Mutex<Seen>,
     violation: Mutex<Option<Violation>>,
     trace: Option<Mutex<Vec<String>>>,
@@ -51,6 +54,7 @@ impl Environment {
                 MS * i64::try_from(plan.transfer_ttl).unwrap(),
             )),
             wires: Mutex::default(),
+            outsiders: Mutex::new(plan.outsiders.iter().map(Client::new).collect()),
             seen: Mutex::new(Seen::new(&plan)),
             violation: Mutex::default(),
             trace: traced.then(Mutex::default),

@@ -20,6 +20,7 @@ pub struct Plan {
     pub messages: Messages,
     pub managers: Vec<Manager>,
     pub actors: Vec<Actor>,
+    pub outsiders: Vec<Outsider>,
     pub events: Vec<Event>,
 }
 
@@ -125,6 +126,17 @@ pub enum Release {
     AwaitedForPolls(u32),
 }
 
+/// A client of the store that is not in its queue.
+#[derive(Debug, Clone)]
+pub struct Outsider {
+    pub key: usize,
+    pub start: Ms,
+    /// How often it acquires the key.
+    pub holds: u32,
+    pub hold: Ms,
+    pub pause: Ms,
+}
+
 #[derive(Debug, Clone)]
 pub struct Event {
     pub at: Ms,
@@ -189,6 +201,15 @@ pub enum Trouble {
     /// connections are replaced after the response timeout, and no new one is established, so later commands fail
     /// and are not sent.
     Stopped,
+    /// Executed twice, as when a connection ends and the backend sends a command again. Commands for which the contract
+    /// documents no repeat are executed once.
+    Twice {
+        /// From the first execution to the second one.
+        after: Ms,
+        /// Whether the process receives the reply to the first execution. Otherwise, and for commands after which the
+        /// second execution can differ, it receives the second reply.
+        first: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -202,4 +223,17 @@ pub enum Command {
     Force,
     Contend,
     Leave,
+}
+
+impl Command {
+    /// Whether the backend may send it again after its reply was lost.
+    pub fn may_repeat(self) -> bool {
+        !matches!(self, Self::Inspect | Self::Force)
+    }
+
+    /// Whether a repeat after a reply leaves that reply valid. A repeated `acquire` can succeed after a refusal, and a
+    /// repeated `release_or_keep` can release what the first one kept.
+    pub fn may_repeat_after_reply(self) -> bool {
+        self.may_repeat() && !matches!(self, Self::Acquire | Self::Pass)
+    }
 }

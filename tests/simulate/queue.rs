@@ -1,4 +1,4 @@
-//! The waiting leases of one key of the simulated store, in order.
+//! The queue of one key of the simulated store: the waiting leases in order, and the place of the clients outside.
 
 use tower_lock::backend::LeaseId;
 
@@ -16,6 +16,9 @@ const STEP: Time = 3 * MS;
 /// The longest time between two of its attempts.
 const POLL: Time = 100 * MS;
 
+/// The time in which clients outside the queue can acquire a free key.
+pub const TURN: Time = 10 * MS;
+
 fn pace(ahead: usize) -> Time {
     POLL.min(STEP * (Time::try_from(ahead).unwrap() + 1))
 }
@@ -30,8 +33,27 @@ pub struct Place {
     until: Time,
 }
 
+/// What is next in the queue.
+#[derive(Debug, Clone, Copy)]
+pub enum Next {
+    Place(Place),
+    /// The turn of the clients outside has begun.
+    Outside,
+}
+
 #[derive(Debug, Default)]
-pub struct Queue(Vec<Place>);
+pub struct Queue {
+    members: Vec<Next>,
+    /// The end of the turn of the clients outside, by the clock of the store.
+    turn_until: Option<Time>,
+}
+
+impl Place {
+    /// Returns `true` if a waiter with so many places ahead listens, or attempts about as soon as from an attempt now.
+    fn is_awake(&self, ahead: usize, clock: Time) -> bool {
+        self.listens || self.until - ALIVE <= clock + pace(ahead)
+    }
+}
 
 impl Queue {
     /// Enters the queue at its end, or refreshes a place. `clock` is the time of the store. Returns the time until
@@ -43,52 +65,93 @@ impl Queue {
         listens: bool,
         clock: Time,
     ) -> Option<Time> {
-        let known = self.0.iter().position(|place| place.lease == lease);
-        let poll_after = (!listens).then(|| pace(known.unwrap_or(self.0.len())));
+        let is_own = |it: &Next| matches!(it, Next::Place(place) if place.lease == lease);
+        let known = self.members.iter().position(is_own);
+        let poll_after = (!listens).then(|| pace(known.unwrap_or(self.members.len())));
         let until = clock + ALIVE + poll_after.unwrap_or(0);
-        if let Some(place) = self.0.iter_mut().find(|place| place.lease == lease) {
-            (place.listens, place.until) = (listens, until);
-        } else {
-            self.0.push(Place {
+        match known.map(|at| &mut self.members[at]) {
+            Some(Next::Place(place)) => (place.listens, place.until) = (listens, until),
+            _ => self.members.push(Next::Place(Place {
                 lease,
                 manager,
                 listens,
                 entered: clock,
                 until,
-            });
+            })),
         }
         poll_after
     }
 
-    pub fn leave(&mut self, lease: LeaseId) {
-        self.0.retain(|place| place.lease != lease);
+    /// Gives the clients outside the last place, unless they have one.
+    pub fn enter_outside(&mut self) {
+        if !(self.members.iter()).any(|member| matches!(member, Next::Outside)) {
+            self.members.push(Next::Outside);
+        }
     }
 
-    /// Returns the first place that is alive and can be reached. An unreachable one keeps its place, and so does a
-    /// sleeping one unless all others sleep.
-    pub fn first(&mut self, clock: Time, reaches: impl Fn(&Place) -> bool) -> Option<Place> {
-        self.0.retain(|place| place.until > clock);
-        let sleeps = |(ahead, place): (usize, &Place)| {
-            !place.listens && place.until - ALIVE > clock + pace(ahead)
-        };
-        let mut reached = self
-            .0
-            .iter()
-            .enumerate()
-            .filter(|(_, place)| reaches(place));
-        let asleep = reached.clone().next();
-        let first = reached.find(|it| !sleeps(*it)).or(asleep);
-        first.map(|(_, place)| *place)
+    pub fn leave(&mut self, lease: LeaseId) {
+        (self.members).retain(|it| !matches!(it, Next::Place(place) if place.lease == lease));
+    }
+
+    /// Returns the first place that is alive and can be reached, or begins the turn of the clients outside if they are
+    /// next and listen. An unreachable place stays, and so does a sleeping one unless all others sleep.
+    pub fn next(
+        &mut self,
+        clock: Time,
+        outside_listens: bool,
+        reaches: impl Fn(&Place) -> bool,
+    ) -> Option<Next> {
+        (self.members).retain(|it| !matches!(it, Next::Place(place) if place.until <= clock));
+        let mut asleep = None;
+        for (ahead, member) in self.members.clone().into_iter().enumerate() {
+            match member {
+                Next::Place(place) if !reaches(&place) => {}
+                Next::Place(place) if place.is_awake(ahead, clock) => return Some(member),
+                Next::Place(_) => asleep = asleep.or(Some(member)),
+                Next::Outside => {
+                    self.members.retain(|it| matches!(it, Next::Place(_)));
+                    if outside_listens {
+                        self.begin_turn(clock);
+                        return Some(member);
+                    }
+                }
+            }
+        }
+        asleep
+    }
+
+    /// Begins the turn of the clients outside.
+    pub fn begin_turn(&mut self, clock: Time) {
+        self.turn_until = Some(clock + TURN);
+    }
+
+    /// Returns what is left of the turn of the clients outside. A turn that seems longer than it was is from before a
+    /// step back of the clock.
+    pub fn turn(&self, clock: Time) -> Option<Time> {
+        let left = self.turn_until? - clock;
+        (1..=TURN).contains(&left).then_some(left)
+    }
+
+    pub fn end_turn(&mut self) {
+        self.turn_until = None;
     }
 
     /// The clock of the store steps. When a place was entered does not change.
     pub fn step(&mut self, step: Time) {
-        for place in &mut self.0 {
-            place.entered += step;
+        for member in &mut self.members {
+            if let Next::Place(place) = member {
+                place.entered += step;
+            }
         }
     }
 
-    pub fn live(&self, clock: Time) -> impl Iterator<Item = &Place> {
-        self.0.iter().filter(move |place| place.until > clock)
+    /// The live places, each with `true` if a release would not pass it over as asleep.
+    pub fn live(&self, clock: Time) -> impl Iterator<Item = (&Place, bool)> {
+        let members = self.members.iter().enumerate();
+        let places = members.filter_map(move |(ahead, member)| match member {
+            Next::Place(place) => Some((place, place.is_awake(ahead, clock))),
+            Next::Outside => None,
+        });
+        places.filter(move |(place, _)| place.until > clock)
     }
 }

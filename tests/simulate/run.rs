@@ -116,6 +116,7 @@ impl Simulation {
             let runtime = environment.runtime(plan.manager, plan.runtime);
             runtime.start(Box::pin(task), Origin::Simulation);
         }
+        environment.start_outsiders();
         let mut events = plan.events.clone();
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
         Self {

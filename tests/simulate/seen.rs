@@ -2,6 +2,7 @@
 
 mod events;
 mod groups;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,6 +12,7 @@ use tower_lock::{Held, Owner};
 use crate::plan::Plan;
 use crate::time::{MS, SECOND, Time};
 pub use groups::Group;
+pub use turns::{HandOffs, Waits};
 
 /// At least as long as every lease that a plan asks for.
 pub const LONGEST_LEASE: Time = 5 * SECOND + 100 * MS;
@@ -45,6 +47,13 @@ pub struct Seen {
     /// What may bring about an attempt.
     pub causes: BTreeMap<(usize, usize), VecDeque<Time>>,
     pub polled: BTreeMap<(usize, usize), Polled>,
+    /// By key: those that a release could serve, with the processes that have had a turn since.
+    pub passed_over: BTreeMap<usize, BTreeMap<Waits, BTreeSet<Option<usize>>>>,
+    pub hand_offs: BTreeMap<LeaseId, HandOffs>,
+    /// By manager and key: when acquires ended without a guard. They may have had a token.
+    pub gone: BTreeMap<(usize, usize), Vec<Time>>,
+    /// By manager and key: when its release was transferred, or left to clients outside, and no attempt since.
+    pub yielded: BTreeMap<(usize, usize), Time>,
 }
 
 /// The places from which a waiter without messages attempts.
@@ -137,6 +146,10 @@ impl Seen {
             attempts: BTreeMap::new(),
             causes: BTreeMap::new(),
             polled: BTreeMap::new(),
+            passed_over: BTreeMap::new(),
+            hand_offs: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            yielded: BTreeMap::new(),
         }
     }
 

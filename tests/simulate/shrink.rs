@@ -47,6 +47,11 @@ fn candidate(plan: &Plan, mut n: usize) -> Option<Plan> {
         return Some(plan);
     }
     n -= plan.actors.len();
+    if n < plan.outsiders.len() {
+        plan.outsiders.remove(n);
+        return Some(plan);
+    }
+    n -= plan.outsiders.len();
     if n < plan.events.len() {
         plan.events.remove(n);
         return Some(plan);

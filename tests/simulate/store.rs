@@ -2,9 +2,10 @@
 
 mod hints;
 mod leases;
+mod outside;
 mod queueing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tower_lock::backend::{HintSender, LeaseId, ReleasedOrKept};
 
@@ -36,6 +37,8 @@ pub enum Outcome {
     Released {
         watchers: u32,
     },
+    /// Released, and the clients outside the queue have a turn.
+    LeftToOthers,
     /// Without a counter if the store has no room to count.
     Kept {
         counter: Option<u64>,
@@ -83,6 +86,10 @@ pub struct Record {
     pub broken: bool,
     /// The runtime that is to return it; `None` if that cannot be known.
     pub home: Option<usize>,
+    /// When the store last granted or kept it, or the message of its transfer arrived.
+    pub decided: Time,
+    /// Whether its process knows that it is in the queue.
+    pub waited: bool,
     /// The runtime of the last acquire of several keys that ended, and may release this one.
     pub dropped_in: Option<usize>,
 }
@@ -96,6 +103,25 @@ pub struct Transfer {
     pub counter: Option<u64>,
 }
 
+/// The beginning of a turn.
+#[derive(Debug, Clone, Copy)]
+pub struct Begun {
+    pub key: usize,
+    /// The process, or `None` for the clients outside the queue.
+    pub manager: Option<usize>,
+    pub how: How,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// The key was free, and an `acquire` takes no notice of the queue.
+    Outside,
+    /// The key was free, and the first of the queue contended.
+    Contended,
+    /// A release served the queue.
+    Transferred,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Live {
     lease: LeaseId,
@@ -106,8 +132,13 @@ struct Live {
 pub struct Store {
     live: BTreeMap<usize, Live>,
     queues: BTreeMap<usize, Queue>,
-    /// The messages that have to be sent.
+    /// The messages of transfers that have to be sent.
     transfers: Vec<Transfer>,
+    /// The keys whose release has to be published.
+    published: Vec<usize>,
+    begun: Vec<Begun>,
+    /// By key: the clients outside the queue that listen.
+    outside: BTreeMap<usize, BTreeSet<usize>>,
     /// How long a transferred lease lasts until it is confirmed.
     transfer_ttl: Time,
     /// When the last `contend` of each lease was sent that entered the queue.
@@ -157,10 +188,15 @@ impl Store {
 
     /// The lease whose grants have this fencing token.
     pub fn lease_of(&self, key: usize, token: i64) -> Option<LeaseId> {
-        let counter = token.unsigned_abs() / 256;
-        let (_, (last, lease)) = self.counters.range(..=(key, counter)).next_back()?;
-        let ((of, _), _) = self.counters.range(..=(key, counter)).next_back()?;
-        (*of == key && counter <= *last).then_some(*lease)
+        self.token(key, token).map(|(lease, _)| lease)
+    }
+
+    /// The lease of a fencing token, and how many of its tokens come before.
+    pub fn token(&self, key: usize, token: i64) -> Option<(LeaseId, u64)> {
+        let token = token.unsigned_abs();
+        let counter = token / 256;
+        let ((of, first), (last, lease)) = self.counters.range(..=(key, counter)).next_back()?;
+        (*of == key && counter <= *last).then_some((*lease, token - first * 256))
     }
 
     /// The lease that holds the key, and for how long.
@@ -203,6 +239,8 @@ impl Store {
             found_absent: false,
             broken: false,
             home: None,
+            decided: Time::MIN,
+            waited: false,
             dropped_in: None,
         });
         record.longest = record.longest.max(now + item.ttl);
@@ -231,7 +269,10 @@ impl Store {
             record.failed = Some(now);
         }
         match outcome {
-            Some(Outcome::Released { .. } | Outcome::Transferred) => record.ended = true,
+            Some(Outcome::Released { .. } | Outcome::Transferred | Outcome::LeftToOthers) => {
+                record.ended = true;
+            }
+            Some(Outcome::Waiting { .. }) => record.waited = true,
             Some(Outcome::NotHeld) if !matches!(command, Command::Renew | Command::Extend) => {
                 record.ended = true;
             }
@@ -239,6 +280,35 @@ impl Store {
             Some(Outcome::Renewed | Outcome::Kept { .. }) | None => record.ended = false,
             _ => {}
         }
+    }
+
+    /// A release that was sent twice and finds no lease is done: the first one may have ended it.
+    pub fn absence_is_release(&mut self, lease: LeaseId) {
+        if let Some(record) = self.records.get_mut(&lease) {
+            record.found_absent = false;
+        }
+    }
+
+    /// The hand-offs of a lease count from here.
+    pub fn decided(&mut self, lease: LeaseId, now: Time) {
+        if let Some(record) = self.records.get_mut(&lease) {
+            record.decided = now;
+        }
+    }
+
+    fn grant(&mut self, item: &Item, lease: LeaseId, how: How, sent: Time, now: Time) -> Outcome {
+        let key = item.key;
+        let begins = !self.is_held_by(key, lease, now);
+        let expires = self.clock(now) + item.ttl;
+        self.live.insert(key, Live { lease, expires });
+        self.promise(lease, item.ttl, sent, now);
+        self.decided(lease, now);
+        if begins {
+            let manager = self.records.get(&lease).map(|record| record.manager);
+            self.begun.push(Begun { key, manager, how });
+        }
+        let counter = self.next_counters(key, lease, 1, now);
+        Outcome::Granted { counter }
     }
 
     /// Carries out a command that was sent at `sent` for one key.
@@ -259,11 +329,7 @@ impl Store {
             {
                 return Outcome::Busy { ttl };
             }
-            let expires = self.clock(now) + item.ttl;
-            self.live.insert(item.key, Live { lease, expires });
-            self.promise(lease, item.ttl, sent, now);
-            let counter = self.next_counters(item.key, lease, 1, now);
-            return Outcome::Granted { counter };
+            return self.grant(item, lease, How::Outside, sent, now);
         }
         if command == Command::Contend {
             return self.contend(item, lease, sent, now);
@@ -289,6 +355,7 @@ impl Store {
             Command::Extend if watchers > 0 => Outcome::Wanted { watchers },
             Command::Extend | Command::Pass if watchers == 0 => {
                 self.lengthen(item, lease, sent, now);
+                self.decided(lease, now);
                 let counter = has_room(now)
                     .then(|| self.next_counters(item.key, lease, ReleasedOrKept::COUNTERS, now));
                 Outcome::Kept { counter }

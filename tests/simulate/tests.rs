@@ -1,6 +1,7 @@
 //! Tests of the simulation itself.
 
 mod classes;
+mod outsiders;
 
 use crate::draw::{TRANSFER_TTL, Weights, draw};
 use crate::plan::{
@@ -52,6 +53,7 @@ pub fn plan() -> Plan {
         messages: Messages::PROMPT,
         managers: vec![manager.clone(), manager],
         actors: Vec::new(),
+        outsiders: Vec::new(),
         events: Vec::new(),
     }
 }

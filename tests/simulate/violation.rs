@@ -24,8 +24,11 @@ pub enum Invariant {
     ReleasedTwice,
     /// I10: nothing is left behind.
     LeftBehind,
-    /// I11: first come, first served, and a process that waits keeps its place.
+    /// I11, Q2, Q8: first come, first served, in a process and between processes, and a process that waits keeps its
+    /// place.
     Order,
+    /// Q2: a turn of a process ends while others wait.
+    Turn,
     /// I10, I13: what no guard holds is released, and a place that no acquire needs is left.
     CleanUp,
     /// I15: bounds, and no storms of attempts.

@@ -44,7 +44,7 @@ fn item(key: &LockKey, lease: Option<LeaseId>, ttl: Duration) -> Item {
 
 impl Wire {
     async fn call(&self, command: Command, items: Vec<Item>) -> Vec<Result<Outcome, BackendError>> {
-        let leases: Vec<_> = items.iter().map(|item| item.lease).collect();
+        let sent = items.clone();
         let count = items.len();
         let deadline = Instant::now() + duration(RESPONSE_TIMEOUT);
         let reply = self.environment.send(self.manager, command, items);
@@ -57,10 +57,14 @@ impl Wire {
             }
             Err(_) => vec![Err(Failure::Unknown); count],
         };
-        for (lease, outcome) in leases.into_iter().zip(&reply) {
+        for (item, outcome) in sent.iter().zip(&reply) {
             let mut store = self.environment.store.lock().unwrap();
             let now = self.environment.now();
-            store.answered(command, lease, outcome.ok(), now);
+            store.answered(command, item.lease, outcome.ok(), now);
+            drop(store);
+            if let Ok(outcome) = outcome {
+                (self.environment).replied(self.manager, command, item, *outcome);
+            }
         }
         let error = |failure| match failure {
             Failure::Refused => BackendError::refused(BackendErrorKind::Unavailable, "refused"),
@@ -91,6 +95,7 @@ impl Wire {
         let released = |outcome| match outcome {
             Outcome::Released { .. } => Released::Released,
             Outcome::Transferred => Released::Transferred,
+            Outcome::LeftToOthers => Released::LeftToOthers,
             Outcome::NotHeld => Released::NotHeld,
             other => unexpected(other),
         };
@@ -195,6 +200,7 @@ impl Backend for Wire {
                 ReleasedOrKept::passed(Released::Released, watchers, queued)
             }
             Outcome::Transferred => ReleasedOrKept::passed(Released::Transferred, 0, queued),
+            Outcome::LeftToOthers => ReleasedOrKept::passed(Released::LeftToOthers, 0, queued),
             Outcome::NotHeld => ReleasedOrKept::NotHeld,
             other => unexpected(other),
         })
@@ -243,7 +249,9 @@ impl Backend for Wire {
     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
         let item = item(key, None, Duration::ZERO);
         Ok(match self.one(Command::Force, item).await? {
-            Outcome::Released { .. } | Outcome::Transferred => ForceReleased::Released,
+            Outcome::Released { .. } | Outcome::Transferred | Outcome::LeftToOthers => {
+                ForceReleased::Released
+            }
             Outcome::NotHeld => ForceReleased::NotHeld,
             other => unexpected(other),
         })

@@ -62,6 +62,7 @@ impl Environment {
             Command::Leave => self.check_place(seen, manager, item.key, &|it| it == lease, now),
             Command::Acquire | Command::Contend => {
                 self.check_place(seen, manager, item.key, &|it| it != lease, now);
+                self.check_yielded(seen, manager, command, item.key, now);
                 let recent = |times: &mut std::collections::VecDeque<Time>, span| {
                     while times.front().is_some_and(|at| *at < now - span) {
                         times.pop_front();

@@ -9,7 +9,7 @@ use crate::violation::Invariant;
 /// How long a lost notification may delay a waiter, jitter included.
 const BACKSTOP: Time = 1_100 * MS;
 
-/// How long a free key may wait for the next waiter if nothing is lost or late.
+/// How long a free key may wait for the next waiter, and a lease for its release, if nothing is lost or late.
 const PROMPT: Time = 100 * MS;
 
 /// How long a transfer to a runtime that is blocked stays unconfirmed.
@@ -73,7 +73,10 @@ impl Environment {
             };
             let running = running.max(dropped_in);
             let since = since.max(running).max(seen.troubled[record.manager]);
-            if now > since + unowned_limit {
+            let prompt = self.prompt_since(seen, record.manager, key);
+            let prompt = prompt.map(|all| since.max(all) + PROMPT + 2 * self.round_trip());
+            let latest = since + unowned_limit;
+            if now > prompt.map_or(latest, |prompt| prompt.min(latest)) {
                 let (lease, manager) = (number(lease), record.manager);
                 self.violate(Invariant::CleanUp, || {
                     format!("lease {lease} of m{manager} holds k{key}, and no guard does")
@@ -119,6 +122,15 @@ impl Environment {
             && waiter.deadline.is_none_or(|at| now <= at + suspended)
     }
 
+    /// Since when `manager` acts promptly at this key: all of its runtimes run, and nothing is lost or late.
+    fn prompt_since(&self, seen: &Seen, manager: usize, key: usize) -> Option<Time> {
+        let healthy = self.plan.events.is_empty()
+            && self.plan.messages == Messages::PROMPT
+            && !seen.forced.contains_key(&key)
+            && self.shortest_lease() >= 6 * self.round_trip();
+        self.all_running_since(seen, manager).filter(|_| healthy)
+    }
+
     fn check_progress(
         &self,
         seen: &Seen,
@@ -137,13 +149,9 @@ impl Environment {
             return;
         };
         let since = free_since.max(running).max(attentive);
-        let healthy = self.plan.events.is_empty()
-            && self.plan.messages == Messages::PROMPT
-            && !seen.forced.contains_key(&key)
-            && self.shortest_lease() >= 6 * self.round_trip();
         // A blocked runtime may have to return the lease of the key, and has half a second for that.
-        let prompt = (self.all_running_since(seen, manager).filter(|_| healthy))
-            .map(|all| since.max(all) + PROMPT + 2 * self.round_trip());
+        let prompt = self.prompt_since(seen, manager, key);
+        let prompt = prompt.map(|all| since.max(all) + PROMPT + 2 * self.round_trip());
         let latest = prompt.map_or(since + limit, |prompt| prompt.min(since + limit));
         if now > latest.max(seen.troubled[manager] + limit) {
             let (id, since) = (waiter.id, since / MS);

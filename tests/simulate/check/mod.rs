@@ -5,6 +5,7 @@ mod guards;
 mod keys;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod waiters;
 
 use crate::environment::{Environment, Managers};

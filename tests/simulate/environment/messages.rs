@@ -8,6 +8,31 @@ use crate::store::Transfer;
 use crate::time::{MS, Time};
 
 impl Environment {
+    /// Sends what a command of the store has published, and checks the turns that it began.
+    pub(super) fn store_changed(&self) {
+        let mut store = self.store.lock().unwrap();
+        let (published, transfers) = (store.take_published(), store.take_transfers());
+        let begun = store.take_begun();
+        drop(store);
+        for key in published {
+            let mut store = self.store.lock().unwrap();
+            let (watchers, outside) = (store.senders(key), store.outside(key));
+            drop(store);
+            for (manager, sender) in watchers {
+                self.hint(key, manager, sender);
+            }
+            for client in outside {
+                self.notify_outsider(client);
+            }
+        }
+        for transfer in transfers {
+            self.transferred(transfer);
+        }
+        for begun in begun {
+            self.check_turn(begun, self.now());
+        }
+    }
+
     /// Sends a hint to one subscription, unless messages are lost.
     pub(super) fn hint(&self, key: usize, manager: usize, sender: HintSender) {
         let mut wires = self.wires.lock().unwrap();
@@ -55,7 +80,7 @@ impl Environment {
         }
     }
 
-    fn message_delay(&self, random: &mut fastrand::Rng) -> Time {
+    pub(super) fn message_delay(&self, random: &mut fastrand::Rng) -> Time {
         let (shortest, longest) = self.plan.delay;
         MS * i64::try_from(random.u64(shortest..=longest)).unwrap()
     }
@@ -74,7 +99,13 @@ impl Environment {
             manager,
             counter,
         } = transfer;
-        let watchers = self.store.lock().unwrap().senders(key);
+        let mut store = self.store.lock().unwrap();
+        let watchers = store.senders(key);
+        let is_granted = store.records.get(&lease).is_some_and(|it| it.granted);
+        if counter.is_some() && !is_granted {
+            store.decided(lease, self.now());
+        }
+        drop(store);
         for (_, sender) in watchers.iter().filter(|(of, _)| *of == manager) {
             self.trace(|| {
                 let lease = number(lease);
@@ -91,7 +122,7 @@ impl Environment {
 
 impl Wires {
     /// Whether messages that are sent now arrive.
-    fn delivers(&self, awake: Time) -> bool {
+    pub(super) fn delivers(&self, awake: Time) -> bool {
         awake >= self.no_hints_until || self.healthy
     }
 }

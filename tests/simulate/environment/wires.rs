@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tokio::sync::oneshot;
 use tower_lock::backend::HintSender;
 
+use super::outsiders::Act;
 use super::{Environment, number};
 use crate::plan::{Command, Trouble};
 use crate::store::{Item, Outcome, Transfer};
@@ -44,6 +45,7 @@ pub enum Failure {
     Unknown,
 }
 
+#[derive(Debug)]
 pub(super) struct Call {
     number: u64,
     manager: usize,
@@ -52,6 +54,8 @@ pub(super) struct Call {
     /// Refused by the store, one by one.
     refused: Vec<bool>,
     sent: Time,
+    /// Whether it was executed before, and that reply was lost.
+    resent: bool,
     reply: Option<oneshot::Sender<Reply>>,
     reply_after: Time,
 }
@@ -71,6 +75,8 @@ pub(super) enum WireEvent {
     Hint(usize, usize, HintSender),
     Transfer(Transfer),
     Watch(usize, usize, HintSender),
+    /// Of a client outside the queue.
+    Outsider(usize, Act),
 }
 
 impl Environment {
@@ -84,6 +90,7 @@ impl Environment {
 
     /// From here on nothing is lost, refused or late. What hangs takes effect now.
     pub fn heal(&self) {
+        self.end_outsiders();
         let awake = self.awake();
         let mut wires = self.wires.lock().unwrap();
         wires.healthy = true;
@@ -126,6 +133,7 @@ impl Environment {
         let mut arrives = true;
         let mut answered = true;
         let mut connects = true;
+        let mut again = None;
         for (trouble, until, key) in &troubles {
             match trouble {
                 Trouble::RequestLost => arrives = false,
@@ -133,6 +141,10 @@ impl Environment {
                 Trouble::ReplyLate(late) => reply_after += MS * i64::try_from(*late).unwrap(),
                 Trouble::Hung => effect_at = effect_at.max(*until),
                 Trouble::Stopped => connects = false,
+                Trouble::Twice { after, first } if command.may_repeat() => {
+                    again = Some((MS * i64::try_from(*after).unwrap(), *first));
+                }
+                Trouble::Twice { .. } => {}
                 Trouble::Refused => {
                     for (item, refused) in items.iter().zip(&mut refused) {
                         *refused |= key.is_none_or(|key| key == item.key);
@@ -148,32 +160,45 @@ impl Environment {
             effect_at = awake + there;
             refused.fill(true);
         }
+        let again = again.filter(|_| connects);
+        // Later commands of this process do not overtake the second execution.
+        let last_effect_at = effect_at + again.map_or(0, |(after, _)| after);
         if arrives && connects {
             for item in &items {
-                wires.last_effect.insert((manager, item.key), effect_at);
+                wires
+                    .last_effect
+                    .insert((manager, item.key), last_effect_at);
             }
         }
-        if !troubles.is_empty() || effect_at + reply_after >= awake + RESPONSE_TIMEOUT {
+        if !troubles.is_empty() || last_effect_at + reply_after >= awake + RESPONSE_TIMEOUT {
             let mut seen = self.seen.lock().unwrap();
-            let late = effect_at - awake + now;
+            let late = last_effect_at - awake + now;
             seen.trouble(manager, late.max(now + RESPONSE_TIMEOUT));
         }
         self.trace(|| {
             let items = self.describe(&items);
             format!("m{manager} sends #{number} {command:?} {items} {troubles:?}")
         });
-        let call = Call {
+        let mut sender = answered.then_some(sender);
+        let call = |resent, reply| Call {
             number,
             manager,
             command,
-            items,
-            refused,
+            items: items.clone(),
+            refused: refused.clone(),
             sent: now,
-            reply: answered.then_some(sender),
+            resent,
+            reply,
             reply_after,
         };
         if arrives {
-            wires.schedule(effect_at, WireEvent::Effect(call));
+            let of_first = again.is_none_or(|(_, first)| first && command.may_repeat_after_reply());
+            let reply = sender.take_if(|_| of_first);
+            wires.schedule(effect_at, WireEvent::Effect(call(false, reply)));
+            if again.is_some() {
+                let resent = call(!of_first, sender.take());
+                wires.schedule(last_effect_at, WireEvent::Effect(resent));
+            }
         }
         receiver
     }
@@ -215,6 +240,7 @@ impl Environment {
             }
             WireEvent::Hint(key, manager, sender) => self.hint_arrives(key, manager, &sender),
             WireEvent::Transfer(transfer) => self.transfer_arrives(transfer),
+            WireEvent::Outsider(client, act) => self.outsider_acts(client, act),
             WireEvent::Watch(key, manager, sender) => {
                 (self.store.lock().unwrap()).watch(key, manager, sender.clone());
                 self.hint(key, manager, sender);
@@ -231,7 +257,23 @@ impl Environment {
                 reply.push(Err(Failure::Refused));
                 continue;
             }
-            let outcome = (self.store.lock().unwrap()).execute(call.command, item, call.sent, now);
+            if call.command == Command::Leave {
+                self.leave_turn(call.manager, item);
+            }
+            let mut outcome =
+                (self.store.lock().unwrap()).execute(call.command, item, call.sent, now);
+            if call.resent
+                && outcome == Outcome::NotHeld
+                && let Some(lease) = item.lease
+                && matches!(
+                    call.command,
+                    Command::Release | Command::Leave | Command::Pass
+                )
+            {
+                // Without a lease, a release that was sent before is done.
+                outcome = Outcome::Released { watchers: 0 };
+                self.store.lock().unwrap().absence_is_release(lease);
+            }
             reply.push(Ok(outcome));
             if let Outcome::Waiting {
                 poll_after: Some(after),
@@ -246,17 +288,7 @@ impl Environment {
                 let mut seen = self.seen.lock().unwrap();
                 seen.trouble(call.manager, now + RESPONSE_TIMEOUT);
             }
-            let freed = matches!(outcome, Outcome::Released { .. });
-            if freed {
-                let watchers = self.store.lock().unwrap().senders(item.key);
-                for (manager, sender) in watchers {
-                    self.hint(item.key, manager, sender);
-                }
-            }
-            let transfers = self.store.lock().unwrap().take_transfers();
-            for transfer in transfers {
-                self.transferred(transfer);
-            }
+            self.store_changed();
         }
         self.trace(|| {
             let (number, reply) = (call.number, describe_reply(&reply));

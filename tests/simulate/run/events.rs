@@ -42,7 +42,10 @@ impl Simulation {
             }
             What::StepForward(step) => environment.store.lock().unwrap().step(ms(step), now),
             What::StepBack(step) => environment.store.lock().unwrap().step(-ms(step), now),
-            What::EmptyRestart => environment.store.lock().unwrap().restart(now),
+            What::EmptyRestart => {
+                environment.store.lock().unwrap().restart(now);
+                environment.seen.lock().unwrap().passed_over.clear();
+            }
             What::Recovery { manager } => environment.store.lock().unwrap().recovered(manager),
             What::NoHints { pause } => environment.drop_hints_until(awake + ms(pause)),
             What::Trouble {

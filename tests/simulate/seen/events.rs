@@ -70,6 +70,10 @@ impl Environment {
         let waiter = seen.waiters.remove(at);
         for key in &waiter.keys {
             seen.hinted(waiter.manager, *key, now);
+            seen.gone
+                .entry((waiter.manager, *key))
+                .or_default()
+                .push(now);
         }
         seen.ends_for_owner(&waiter, now);
         self.may_release(&waiter);
@@ -108,6 +112,10 @@ impl Environment {
             )
         });
         self.check_order(&seen, waiter, now);
+        for key in &waiter.keys {
+            // It did not end without a guard.
+            seen.gone.get_mut(&(waiter.manager, *key)).map(Vec::pop);
+        }
         let is_held = held.is_held();
         let mut leases = Vec::new();
         // An acquire of several keys that still waits for one of them may hold this key already.
@@ -161,6 +169,16 @@ impl Environment {
             }
         }
         self.check_grant(&seen, waiter, &held, &leases, reentrant);
+        for (key, token) in keys.iter().zip(&tokens) {
+            let token = self.store.lock().unwrap().token(*key, *token);
+            match token {
+                Some(token) if keys.len() == 1 && !reentrant && waiter.owner.is_none() => {
+                    self.check_hand_off(&mut seen, waiter, token, now);
+                }
+                Some((lease, before)) => seen.handed_off(lease, before),
+                None => {}
+            }
+        }
         let ms = |time: Option<u64>| time.map(|time| MS * i64::try_from(time).unwrap());
         let guard = Guard {
             id,

@@ -25,6 +25,19 @@ impl Store {
         u32::try_from(watchers.len()).unwrap_or(u32::MAX)
     }
 
+    /// Whether a process has a subscription to a key.
+    pub fn hears(&self, key: usize, manager: usize) -> bool {
+        let watchers = self.watchers.get(&key).into_iter().flatten();
+        (watchers.filter(|(_, sender)| !sender.is_closed())).any(|(of, _)| *of == manager)
+    }
+
+    /// The processes that watch a key.
+    pub(super) fn listening(&mut self, key: usize) -> Vec<usize> {
+        self.watching(key);
+        let watchers = self.watchers.get(&key).into_iter().flatten();
+        watchers.map(|(manager, _)| *manager).collect()
+    }
+
     pub fn senders(&mut self, key: usize) -> Vec<(usize, HintSender)> {
         self.watchers.get(&key).cloned().unwrap_or_default()
     }

@@ -1,13 +1,12 @@
-//! The queue of a key: its places, and transfers to the first of them.
+//! The queue of a key: its places, transfers to the first of them, and the turns of the clients outside.
 //!
-//! The simulated store serves its places in order, and all its clients are in the queue. So `check_order` compares the
-//! waiters of one process, which the engine serves. `tests/redis/queue` checks the scripts themselves: the order of
-//! processes (`random`, `rules`, `pollers`) and the turns of clients outside the queue (`rules`, `single`, `random`).
+//! `tests/redis/queue` checks the scripts themselves: the order of processes (`random`, `rules`, `pollers`) and the
+//! turns of clients outside the queue (`rules`, `single`, `random`).
 
 use tower_lock::backend::LeaseId;
 
-use super::{Item, Live, Outcome, Store, Transfer, has_room};
-use crate::queue::{POLLED, Place};
+use super::{Begun, How, Item, Live, Outcome, Store, Transfer, has_room};
+use crate::queue::{Next, POLLED, Place, TURN};
 use crate::time::{MS, Time};
 
 /// Whether the queue of the store has no room, not even to refresh a place.
@@ -15,25 +14,46 @@ fn is_full(now: Time) -> bool {
     now / MS % 64 == 7
 }
 
+/// The result of a look at the queue of a free key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Served {
+    Nothing,
+    /// The caller is next.
+    Own,
+    Transferred,
+    /// The turn of the clients outside has begun.
+    LeftToOthers,
+}
+
 impl Store {
-    /// The processes that wait: those in the queue, or without one those that watch.
+    /// Others than the holder that wait: in the queue, or without one those that watch, and the clients outside.
     pub(super) fn waiting(&mut self, key: usize, now: Time) -> u32 {
+        let outside = self.outside(key).len();
         if self.has_queue {
             let queued = self.queued(key, now).len();
-            return u32::try_from(queued).unwrap_or(u32::MAX);
+            return u32::try_from(queued + outside).unwrap_or(u32::MAX);
         }
-        self.watching(key)
+        self.watching(key) + u32::try_from(outside).unwrap_or(u32::MAX)
     }
 
     /// The live places in the queue. They entered it at times of the simulation.
     pub fn queued(&self, key: usize, now: Time) -> Vec<Place> {
+        let places = self.places(key, now).into_iter();
+        places.map(|(place, _)| place).collect()
+    }
+
+    /// The live places, each with `true` if a release does not pass it over.
+    pub fn places(&self, key: usize, now: Time) -> Vec<(Place, bool)> {
         let clock = self.clock(now);
         let queue = self.queues.get(&key);
         let live = queue.into_iter().flat_map(|queue| queue.live(clock));
-        live.map(|place| {
+        live.map(|(place, is_awake)| {
             let mut place = *place;
             place.entered -= self.steps;
-            place
+            (
+                place,
+                is_awake && (!place.listens || self.hears(key, place.manager)),
+            )
         })
         .collect()
     }
@@ -65,26 +85,39 @@ impl Store {
         let key = item.key;
         let holder = self.holder(key, now);
         let mut is_first = holder.is_some_and(|(holder, _)| holder == lease);
-        let mut poll_after = None;
+        let (mut poll_after, mut turn) = (None, None);
         if let Some((_, ttl)) = holder.filter(|_| !is_first && is_full(now)) {
             return Outcome::Busy { ttl };
         }
         if !is_first {
             poll_after = self.enter(item, lease, now);
-            if holder.is_none() {
-                is_first = self.transfer(key, Some(lease), now);
+            let clock = self.clock(now);
+            let queue = self.queues.entry(key).or_default();
+            if holder.is_some() {
+                // The turn was used.
+                queue.end_turn();
+            } else {
+                turn = queue.turn(clock);
+            }
+            if holder.is_none() && turn.is_none() {
+                match self.transfer(key, Some(lease), now) {
+                    Served::Own => is_first = true,
+                    Served::LeftToOthers => {
+                        self.published.push(key);
+                        turn = Some(TURN);
+                    }
+                    Served::Transferred | Served::Nothing => {}
+                }
             }
         }
         if is_first {
             self.queues.entry(key).or_default().leave(lease);
-            let expires = self.clock(now) + item.ttl;
-            self.live.insert(key, Live { lease, expires });
-            self.promise(lease, item.ttl, sent, now);
-            let counter = self.next_counters(key, lease, 1, now);
-            return Outcome::Granted { counter };
+            return self.grant(item, lease, How::Contended, sent, now);
         }
-        let ttl = self.holder(key, now).map_or(0, |(_, ttl)| ttl);
-        let queued = self.waiting(key, now);
+        let ttl = turn
+            .or(self.holder(key, now).map(|(_, ttl)| ttl))
+            .unwrap_or(0);
+        let queued = u32::try_from(self.queued(key, now).len()).unwrap_or(u32::MAX);
         self.contended.insert(lease, sent);
         let last = self.counter.max(self.clock_counter(now) - 1);
         Outcome::Waiting {
@@ -98,31 +131,56 @@ impl Store {
     /// Ends the lease of a key and serves the first waiter.
     pub(super) fn free(&mut self, key: usize, now: Time) -> Outcome {
         self.live.remove(&key);
-        self.transfer(key, None, now);
-        match self.live.contains_key(&key) {
-            true => Outcome::Transferred,
-            false => Outcome::Released { watchers: 0 },
+        let served = self.transfer(key, None, now);
+        if served == Served::Transferred {
+            return Outcome::Transferred;
+        }
+        self.published.push(key);
+        if served == Served::Nothing && self.has_queue && !self.outside(key).is_empty() {
+            let clock = self.clock(now);
+            self.queues.entry(key).or_default().begin_turn(clock);
+            self.turn_begins(key);
+            return Outcome::LeftToOthers;
+        }
+        match served {
+            Served::LeftToOthers => Outcome::LeftToOthers,
+            _ => Outcome::Released { watchers: 0 },
         }
     }
 
-    /// Transfers a free key to the first waiter that can be reached. Returns `true` if that is `own`, which
-    /// the caller serves.
-    fn transfer(&mut self, key: usize, own: Option<LeaseId>, now: Time) -> bool {
-        let clock = self.clock(now);
-        self.watching(key);
-        let watchers = self.watchers.get(&key);
-        let Some(queue) = self.queues.get_mut(&key) else {
-            return false;
-        };
-        let first = queue.first(clock, |place| {
-            let mut watchers = watchers.into_iter().flatten();
-            own == Some(place.lease)
-                || !place.listens
-                || watchers.any(|(manager, _)| *manager == place.manager)
+    fn turn_begins(&mut self, key: usize) {
+        self.begun.push(Begun {
+            key,
+            manager: None,
+            how: How::Transferred,
         });
-        let Some(first) = first else { return false };
+    }
+
+    /// Transfers a free key to the first waiter that can be reached, unless the clients outside are next. The caller
+    /// serves `own`.
+    fn transfer(&mut self, key: usize, own: Option<LeaseId>, now: Time) -> Served {
+        let clock = self.clock(now);
+        let outside_listens = !self.outside(key).is_empty();
+        let watchers = self.listening(key);
+        let Some(queue) = self.queues.get_mut(&key) else {
+            return Served::Nothing;
+        };
+        let next = queue.next(clock, outside_listens, |place| {
+            own == Some(place.lease) || !place.listens || watchers.contains(&place.manager)
+        });
+        let first = match next {
+            None => return Served::Nothing,
+            Some(Next::Outside) => {
+                self.turn_begins(key);
+                return Served::LeftToOthers;
+            }
+            Some(Next::Place(first)) => first,
+        };
         if own == Some(first.lease) {
-            return true;
+            return Served::Own;
+        }
+        if outside_listens {
+            queue.enter_outside();
         }
         queue.leave(first.lease);
         let lease = first.lease;
@@ -132,6 +190,11 @@ impl Store {
         };
         let expires = clock + ttl;
         self.live.insert(key, Live { lease, expires });
+        self.begun.push(Begun {
+            key,
+            manager: Some(first.manager),
+            how: How::Transferred,
+        });
         if let Some(record) = self.records.get_mut(&lease) {
             record.longest = record.longest.max(now + ttl);
         }
@@ -149,11 +212,21 @@ impl Store {
             manager: first.manager,
             counter,
         });
-        false
+        Served::Transferred
     }
 
     /// Returns the messages of the last transfers.
     pub fn take_transfers(&mut self) -> Vec<Transfer> {
         std::mem::take(&mut self.transfers)
+    }
+
+    /// Returns the keys whose last releases have to be published.
+    pub fn take_published(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.published)
+    }
+
+    /// Returns the turns that have begun.
+    pub fn take_begun(&mut self) -> Vec<Begun> {
+        std::mem::take(&mut self.begun)
     }
 }

@@ -23,6 +23,7 @@ fn of_event(what: &What) -> &'static str {
             Trouble::Refused => "refused",
             Trouble::Hung => "hung",
             Trouble::Stopped => "stopped",
+            Trouble::Twice { .. } => "twice",
         },
     }
 }
@@ -78,6 +79,7 @@ fn of_plan(plan: &Plan) -> Vec<&'static str> {
         found.extend(few.then_some("bounds"));
         found.extend((manager.runtimes > 1).then_some("runtimes"));
     }
+    found.extend((!plan.outsiders.is_empty()).then_some("outsiders"));
     found.extend((plan.messages != Messages::PROMPT).then_some("messages"));
     found.extend((plan.transfer_ttl != TRANSFER_TTL).then_some("transfers"));
     found.sort_unstable();

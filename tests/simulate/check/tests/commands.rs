@@ -1,16 +1,33 @@
 //! What is sent to the store.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use tower_lock::Backend;
-use tower_lock::backend::Release;
+use tower_lock::backend::{ContendRequest, Contended, Release, Released};
 
-use super::{assert_finds, item, lease};
+use super::{History, assert_finds, item, lease};
 use crate::environment::Weather;
-use crate::plan::{Command, Trouble};
+use crate::plan::{Command, Plan, Trouble};
+use crate::tests::plan;
 use crate::time::MS;
 use crate::violation::Invariant;
-use crate::wire::{Wire, key};
+use crate::wire::key;
+
+impl History {
+    /// The commands of the next millisecond meet this trouble.
+    fn trouble(&self, kind: Trouble) {
+        let awake = self.environment.awake();
+        self.environment.add_weather(Weather {
+            from: awake,
+            until: awake + MS,
+            manager: None,
+            key: None,
+            command: None,
+            share: 100,
+            kind,
+        });
+    }
+}
 
 #[tokio::test(start_paused = true)]
 async fn checker_finds_renewal_after_release() {
@@ -42,24 +59,12 @@ async fn checker_finds_renewal_after_loss() {
 #[tokio::test(start_paused = true)]
 async fn checker_finds_second_release() {
     assert_finds(Invariant::ReleasedTwice, async |history, fault| {
-        let wire = Wire {
-            environment: Arc::clone(&history.environment),
-            manager: 0,
-        };
+        let wire = history.wire(0);
         let id = history.renewed_guard(0).await;
         let leases = [Release::new(key(0), history.lease())];
         history.environment.released(id, true, "is released");
         if !fault {
-            let awake = history.environment.awake();
-            history.environment.add_weather(Weather {
-                from: awake,
-                until: awake + MS,
-                manager: None,
-                key: None,
-                command: None,
-                share: 100,
-                kind: Trouble::ReplyLost,
-            });
+            history.trouble(Trouble::ReplyLost);
         }
         history.drive(wire.release(&leases)).await;
         history.drive(wire.release(&leases)).await;
@@ -77,4 +82,37 @@ async fn checker_finds_storm_of_attempts() {
         }
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_executed_twice_is_done() {
+    for first in [true, false] {
+        let history = History::new(plan());
+        history.renewed_guard(0).await;
+        let leases = [Release::new(key(0), history.lease())];
+        history.trouble(Trouble::Twice { after: 5, first });
+        let start = history.environment.awake();
+        let released = history.drive(history.wire(0).release(&leases)).await;
+        assert_eq!(*released[0].as_ref().unwrap(), Released::Released);
+        let took = history.environment.awake() - start;
+        assert_eq!(took > 5 * MS, !first, "{took} µs");
+    }
+}
+
+/// The second execution confirms the transfer.
+#[tokio::test(start_paused = true)]
+async fn contend_executed_twice_is_granted() {
+    let plan = Plan {
+        queue: true,
+        ..plan()
+    };
+    let history = History::new(plan);
+    (history.send(1, Command::Acquire, item(lease(2, 1), 20))).await;
+    let request = ContendRequest::new(key(0), lease(1, 1), Duration::from_secs(3), false);
+    for (first, is_granted) in [(true, false), (false, true)] {
+        history.trouble(Trouble::Twice { after: 50, first });
+        let contended = history.drive(history.wire(0).contend(&request)).await;
+        let contended = contended.unwrap();
+        assert_eq!(matches!(contended, Contended::Granted { .. }), is_granted);
+    }
 }

@@ -5,6 +5,7 @@ mod commands;
 mod guards;
 mod keys;
 mod releases;
+mod turns;
 mod waiters;
 
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -133,6 +134,14 @@ impl History {
     /// Acquires the key until it is released.
     async fn renewed_guard(&self, manager: usize) -> u64 {
         self.guard(manager, None, &acquire()).await
+    }
+
+    /// The connection of a process.
+    fn wire(&self, manager: usize) -> Wire {
+        Wire {
+            environment: Arc::clone(&self.environment),
+            manager,
+        }
     }
 
     /// Drops the guards. The history does not show it.

@@ -1,0 +1,158 @@
+//! Q2 and Q8: the order of the processes at the store, and the length of their turns.
+
+use tower_lock::backend::LeaseId;
+
+use crate::environment::{Environment, number};
+use crate::plan::Command;
+use crate::seen::{Seen, Waiter, Waits};
+use crate::store::{Begun, How, Item};
+use crate::time::{MS, Time};
+use crate::violation::Invariant;
+
+/// A process hands a lease off for so long before the store decides again.
+const TURN: Time = 50 * MS;
+
+/// How long after a transfer the next acquire of a process enters the queue.
+const YIELDING: Time = 20 * MS;
+
+impl Environment {
+    /// Q2, Q8: called when a turn begins, by a grant to a process or for the clients outside the queue.
+    ///
+    /// While a place in the queue waits, each other process has at most one turn from its begin to its end: its own
+    /// place may have been earlier, and the next one is later. So no turn of a process may begin while a place waits
+    /// that has been in the queue for all of its last turn. The clients outside are one such place while one of them
+    /// listens, and have turns as a process has.
+    ///
+    /// - A place that a release passes over, because no message reaches its process or the process sleeps between two
+    ///   attempts, counts from the next turn at whose begin a release would serve it.
+    /// - A turn that its process leaves without a guard is none: it was transferred to an earlier place of the process.
+    /// - A key that became free outside of the queue, such as by its expiry, can be acquired by any first attempt. Such
+    ///   a turn does not count. Clients outside can do the same, so that the next turn of the queue does not count
+    ///   against them.
+    pub fn check_turn(&self, begun: Begun, now: Time) {
+        let Begun { key, manager, how } = begun;
+        let store = self.store.lock().unwrap();
+        let places = store.places(key, now).into_iter();
+        let served =
+            places.filter(|(place, is_served)| *is_served && Some(place.manager) != manager);
+        let mut waiting: Vec<Waits> = served.map(|(it, _)| Waits::Place(it.lease)).collect();
+        let outside_waits = manager.is_some() && !store.outside(key).is_empty();
+        waiting.extend(outside_waits.then_some(Waits::Outside));
+        drop(store);
+        let mut seen = self.seen.lock().unwrap();
+        let passed_over = seen.passed_over.entry(key).or_default();
+        passed_over.retain(|waits, _| waiting.contains(waits));
+        let counts = |waits: &Waits| match how {
+            How::Outside => false,
+            How::Contended => *waits != Waits::Outside,
+            How::Transferred => true,
+        };
+        for waits in waiting.into_iter().filter(counts) {
+            let is_first = passed_over.entry(waits).or_default().insert(manager);
+            if !is_first {
+                self.violate(Invariant::Order, || {
+                    let others = manager.map(|it| format!("m{it}"));
+                    let others = others.unwrap_or("the clients outside".to_owned());
+                    let waits = match waits {
+                        Waits::Place(lease) => format!("lease {}", number(lease)),
+                        Waits::Outside => "a client outside".to_owned(),
+                    };
+                    format!("{waits} waits for k{key} for a turn of {others}, and the next turn is theirs")
+                });
+            }
+        }
+    }
+
+    /// A process leaves a lease or a place.
+    pub fn leave_turn(&self, manager: usize, item: &Item) {
+        let store = self.store.lock().unwrap();
+        let holder = store.holder(item.key, self.now()).map(|(holder, _)| holder);
+        let is_granted = |lease| store.records.get(&lease).is_some_and(|it| it.granted);
+        let is_left = holder == item.lease && !holder.is_some_and(is_granted);
+        drop(store);
+        if is_left {
+            let mut seen = self.seen.lock().unwrap();
+            let passed_over = seen.passed_over.entry(item.key).or_default();
+            for turns in passed_over.values_mut() {
+                turns.remove(&Some(manager));
+            }
+        }
+    }
+
+    /// After a release that was transferred or left to clients outside, the next attempt is a `contend`, unless it
+    /// is a single one: an `acquire` could take the turn of others.
+    pub(super) fn check_yielded(
+        &self,
+        seen: &mut Seen,
+        manager: usize,
+        command: Command,
+        key: usize,
+        now: Time,
+    ) {
+        let yielded = seen.yielded.remove(&(manager, key));
+        let is_single = (seen.waiters.iter())
+            .any(|it| it.manager == manager && it.keys.contains(&key) && it.single_try);
+        if command == Command::Acquire
+            && yielded.is_some_and(|at| now < at + YIELDING)
+            && !is_single
+        {
+            self.violate(Invariant::Order, || {
+                format!(
+                    "m{manager} acquires k{key} outside the queue, and it is the turn of others"
+                )
+            });
+        }
+    }
+
+    /// Q2: a hand-off belongs to the turn of its process. The turn serves the waiters at its begin, and later ones for
+    /// 2 ms. It ends 50 ms after the store has granted or kept the lease.
+    ///
+    /// - A process knows that others wait if it was in the queue, or from the reply to an extension.
+    /// - A waiter that ends without a guard may have had a token. One whose owner has other acquires may enter the hold
+    ///   of one of them, which is not polled.
+    /// - The time of a hand-off is known if its waiter is polled at once, and the begin of a turn if its process runs
+    ///   and receives its replies. A process reads the message of a transfer after the reply to an attempt in flight.
+    pub fn check_hand_off(
+        &self,
+        seen: &mut Seen,
+        waiter: &Waiter,
+        (lease, before): (LeaseId, u64),
+        now: Time,
+    ) {
+        let (manager, key) = (waiter.manager, waiter.keys[0]);
+        let (decided, waited) = {
+            let record = &self.store.lock().unwrap().records[&lease];
+            (record.decided, record.waited)
+        };
+        if !seen.hand_offs.contains_key(&lease) && before == 0 && waited {
+            // By the message of a transfer.
+            let waiting = 1 + seen.waiting(manager, key);
+            seen.turn_begins(lease, waiting, now);
+        }
+        seen.handed_off(lease, before);
+        let turn = seen.hand_offs[&lease].turn;
+        let running = self.all_running_since(seen, manager);
+        let is_calm = running.is_some_and(|since| since <= decided)
+            && seen.troubled[manager] <= decided
+            && waiter.attentive == Some(waiter.started);
+        if before == 0 || !is_calm {
+            return;
+        }
+        if now > decided + TURN + self.round_trip() {
+            let decided = decided / MS;
+            self.violate(Invariant::Turn, || {
+                format!("k{key} is handed off in m{manager}, whose turn began at {decided} ms")
+            });
+        }
+        let gone = seen.gone.get(&(manager, key)).into_iter().flatten();
+        let gone = gone.filter(|at| **at >= decided).count() as u64;
+        if let Some(turn) = turn.filter(|turn| now >= turn.until)
+            && before >= turn.tokens + gone
+        {
+            self.violate(Invariant::Turn, || {
+                let tokens = turn.tokens + gone;
+                format!("m{manager} hands k{key} off {before} times, and others wait for {tokens}")
+            });
+        }
+    }
+}
