@@ -23,6 +23,7 @@ use super::prefer;
 use super::rejection::LockRejection;
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
+use super::timing::SERVER_TIMING;
 use super::unlocked::{self, Passed};
 use crate::AcquireFuture;
 
@@ -217,9 +218,11 @@ where
                         lost = hold.as_mut().lost_after(cx);
                     }
                     if lost {
-                        let reason = hold.lost_reason();
+                        let locks = hold.take();
+                        let rejection = locks.rejection(request_info);
+                        // The handler goes before its locks.
                         this.state.set(State::Done);
-                        let rejection = LockRejection::lost(reason, request_info);
+                        drop(locks);
                         return Poll::Ready(Ok(this.options.reject(rejection)));
                     }
                     return Poll::Pending;
@@ -242,17 +245,24 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
+    let timing = locks.timing().filter(|_| options.server_timing);
     if let Some(rejection) = LockRejection::of_handler(&response, request_info) {
-        let answer = match locks.are_lost(options.on_lost()) {
-            true => options.reject(LockRejection::lost(locks.lost_reason(), request_info)),
-            false => with_headers_of(&response, options.reject(rejection)),
+        let answer = if locks.are_lost(options.on_lost()) {
+            options.reject(locks.rejection(request_info))
+        } else {
+            let mut answer = with_headers_of(&response, options.reject(rejection));
+            // The handler had the lock of the layer.
+            if let Some(timing) = timing {
+                timing.add_to(&mut answer, request_info);
+            }
+            answer
         };
         // The body goes before its locks.
         drop(response);
         return answer;
     }
     prefer::confirm(response.headers_mut(), request_info.applied_wait);
-    if let Some(timing) = locks.timing().filter(|_| options.server_timing) {
+    if let Some(timing) = timing {
         timing.add_to(&mut response, request_info);
     }
     if locks.are_unused() {
@@ -269,8 +279,7 @@ where
     // By the clock: the handler, or the look, may have taken longer in one go than the lease.
     if locks.are_lost(options.on_lost()) {
         drop(body);
-        let rejection = LockRejection::lost(locks.lost_reason(), request_info);
-        return options.reject(rejection);
+        return options.reject(locks.rejection(request_info));
     }
     if !ends_at_head {
         body.keep(locks, options.on_lost());
@@ -278,12 +287,14 @@ where
     Response::from_parts(head, body)
 }
 
-/// Adds the headers that the handler or a layer added to its rejection, such as cookies.
+/// Adds the headers that the handler or a layer added to its rejection, such as cookies. Each layer adds a value of
+/// its own to `Server-Timing`.
 fn with_headers_of<B, C>(added: &Response<B>, mut response: Response<C>) -> Response<C> {
     let headers = response.headers_mut();
     let own: Vec<_> = headers.keys().cloned().collect();
     for (name, value) in added.headers() {
-        if !own.contains(name) && *name != RETRY_AFTER && !is_of_body(name) {
+        let is_new = *name == SERVER_TIMING || !own.contains(name);
+        if is_new && *name != RETRY_AFTER && !is_of_body(name) {
             headers.append(name, value.clone());
         }
     }

@@ -6,10 +6,12 @@ use std::task::Context;
 
 use pin_project_lite::pin_project;
 
+use super::form::RequestInfo;
 use super::options::{OnLost, Options};
+use super::rejection::LockRejection;
 use super::scope::Watch;
 use super::timing::LockTiming;
-use crate::{LockGuard, Lost, LostReason};
+use crate::{LockGuard, Lost};
 
 /// The locks of one request: those of its scope, and the layer's own.
 ///
@@ -32,10 +34,11 @@ impl Locks {
         Some(LockTiming::granted(guard))
     }
 
-    /// Returns why a lock was lost.
-    pub(super) fn lost_reason(&self) -> Option<LostReason> {
+    /// Returns the rejection of the request, which has lost a lock.
+    pub(super) fn rejection(&self, request_info: RequestInfo) -> LockRejection {
         let own = self.guard.as_ref().and_then(|guard| guard.lost_reason());
-        own.or_else(|| self.watch.lost_reason())
+        let reason = own.or_else(|| self.watch.lost_reason());
+        LockRejection::lost(reason, self.timing(), request_info)
     }
 
     /// Returns `true` if a lock is lost by the clock: a poll may take longer than a lease.
@@ -111,10 +114,6 @@ impl Hold {
     pub(super) fn is_lost(&self) -> bool {
         let locks = self.locks.as_ref();
         locks.is_some_and(|locks| locks.are_lost(self.on_lost))
-    }
-
-    pub(super) fn lost_reason(&self) -> Option<LostReason> {
-        self.locks.as_ref()?.lost_reason()
     }
 
     pub(super) fn take(self: Pin<&mut Self>) -> Locks {

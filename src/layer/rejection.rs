@@ -10,6 +10,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::form::{Form, RequestInfo};
 use super::problem::{PROBLEMS, Problem};
+use super::timing::LockTiming;
 use crate::jitter::shortened;
 use crate::{Error, ErrorKind, LostReason};
 
@@ -28,6 +29,7 @@ pub struct LockRejection {
     /// A layer or scope has applied its settings.
     is_rendered: bool,
     lost_reason: Option<LostReason>,
+    lost_timing: Option<LockTiming>,
 }
 
 /// The `Retry-After` if the engine has no estimate.
@@ -51,6 +53,7 @@ impl LockRejection {
             request_info,
             is_rendered: false,
             lost_reason: None,
+            lost_timing: None,
         }
     }
 
@@ -64,12 +67,21 @@ impl LockRejection {
         self.queue_position
     }
 
-    /// The rejection of a request that lost its lock.
-    pub(super) fn lost(reason: Option<LostReason>, request_info: RequestInfo) -> Self {
+    /// The rejection of a request that lost a lock. `timing` is that of the acquire by the layer.
+    pub(super) fn lost(
+        reason: Option<LostReason>,
+        timing: Option<LockTiming>,
+        request_info: RequestInfo,
+    ) -> Self {
         Self {
             lost_reason: reason,
+            lost_timing: timing,
             ..Self::new(Error::new(ErrorKind::Lost), request_info, None)
         }
+    }
+
+    pub(super) fn lost_timing(&self) -> Option<LockTiming> {
+        self.lost_timing
     }
 
     pub(super) fn into_rendered(mut self) -> Self {

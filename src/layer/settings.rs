@@ -65,10 +65,11 @@ impl<K> LockLayer<K> {
     /// default.
     ///
     /// A browser shows `lock;dur=12.3;desc=handoff` in its network view. The description is how the lock was granted
-    /// ([`Via`](crate::Via)), or why not, for instance `busy`. The duration is in milliseconds, and 0 if the request did
-    /// not wait. Each nested layer adds a value, the inner layer first. gRPC responses have no such header. **Clients can
-    /// measure by it how busy a resource is.** Each response also has a [`LockTiming`](crate::LockTiming) in its
-    /// extensions, for instance for `TraceLayer::on_response` of tower-http.
+    /// ([`Via`](crate::Via)), or why not, for instance `busy`. It is `lost` if the lock was lost before the head of the
+    /// response. The duration is in milliseconds, and 0 if the request did not wait. Each nested layer adds a value,
+    /// the inner layer first. gRPC responses have no such header. **Clients can measure by it how busy a resource
+    /// is.** Each response also has a [`LockTiming`](crate::LockTiming) in its extensions, for instance for
+    /// `TraceLayer::on_response` of tower-http.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

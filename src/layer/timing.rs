@@ -10,7 +10,7 @@ use super::rejection::LockRejection;
 use crate::Held;
 use crate::observe::{Outcome, Via};
 
-const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+pub(super) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// How a request got its lock: an extension of the response, with
 /// [`LockLayer::server_timing`](crate::LockLayer::server_timing). Of nested layers, the extension is that of the inner
@@ -20,7 +20,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 pub struct LockTiming {
     /// How long the request waited for its lock.
     pub waited: Duration,
-    /// How the lock was granted, or `None` if it was not.
+    /// How the lock was granted, also if it was lost later, or `None` if it was not.
     pub via: Option<Via>,
     /// The position of the request in the queue of this process when it joined it, or `None` if it did not queue. The
     /// next request has the position 1. Of several keys, the largest one.
@@ -44,11 +44,11 @@ impl LockTiming {
 
     /// Adds the timing to the response of a request that was rejected.
     pub(super) fn add_rejected<B>(rejection: &LockRejection, response: &mut Response<B>) {
-        let timing = Self {
+        let timing = rejection.lost_timing().unwrap_or_else(|| Self {
             waited: rejection.waited().unwrap_or_default(),
             via: None,
             queue_position: rejection.queue_position().map(NonZeroU32::get),
-        };
+        });
         let description = Outcome::of(Err(rejection.error())).as_str();
         timing.add(description, response, rejection.request_info());
     }

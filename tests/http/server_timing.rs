@@ -25,11 +25,6 @@ async fn handler(_request: Request<String>) -> Result<Response<String>, Infallib
     Ok(Response::new(String::new()))
 }
 
-async fn slow_handler(request: Request<String>) -> Result<Response<String>, Infallible> {
-    tokio::time::sleep(1000 * MS).await;
-    handler(request).await
-}
-
 async fn respond(layer: LockLayer<ByPath>, request: Request<String>) -> Locked {
     let service = layer.layer(service_fn(handler));
     service.oneshot(request).await.unwrap()
@@ -205,20 +200,66 @@ async fn grpc_response_has_only_extension() {
     assert!(timing.is_some());
 }
 
+/// Returns the response to a request that waits for 20 ms.
+async fn after_wait<S>(locks: &LockManager, service: S) -> Locked
+where
+    S: Service<Request<String>, Response = Locked, Error = Infallible> + Send + 'static,
+    S::Future: Send,
+{
+    let guard = locks.acquire(key()).await.unwrap();
+    let waiting = tokio::spawn(service.oneshot(request()));
+    tokio::time::sleep(20 * MS).await;
+    drop(guard);
+    waiting.await.unwrap().unwrap()
+}
+
 #[tokio::test(start_paused = true)]
-async fn rejection_of_lost_lock_has_its_reason() {
+async fn rejection_of_lost_lock_has_wait_and_reason() {
     let locks = LockManager::in_memory();
-    let layer = layer(&locks).server_timing().max_hold(100 * MS);
-    let mut service = layer.layer(service_fn(slow_handler));
-    let response = service
-        .ready()
-        .await
-        .unwrap()
-        .call(request())
-        .await
-        .unwrap();
-    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
-    let rejection = response.extensions().get::<LockRejection>().unwrap();
-    assert_eq!(rejection.lost_reason(), Some(LostReason::MaxHold));
-    assert_eq!(timing(&response).0, Some("lock;dur=0;desc=lost"));
+    // The loss comes during the handler, and before a response of the same moment.
+    for handler_takes in [1000 * MS, 100 * MS] {
+        let layer = layer(&locks).server_timing().max_hold(100 * MS);
+        let service = layer.layer(service_fn(move |request| async move {
+            tokio::time::sleep(handler_takes).await;
+            handler(request).await
+        }));
+        let response = after_wait(&locks, service).await;
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let rejection = response.extensions().get::<LockRejection>().unwrap();
+        assert_eq!(rejection.lost_reason(), Some(LostReason::MaxHold));
+        let (values, timing) = nested_timings(&response);
+        assert_eq!(values, ["20 lost"]);
+        assert!((20 * MS..22 * MS).contains(&timing.waited), "{timing:?}");
+        assert_eq!(timing.via, Some(Via::HandOff));
+        assert_eq!(timing.queue_position, Some(1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_of_handler_keeps_values_of_others() {
+    let locks = LockManager::in_memory();
+    let _other = locks.acquire("other").await.unwrap();
+    let handler_locks = locks.clone();
+    let service = layer(&locks)
+        .server_timing()
+        .layer(service_fn(move |_: Request<String>| {
+            let locks = handler_locks.clone();
+            async move {
+                let error = locks.acquire("other").no_wait().await.unwrap_err();
+                let mut response = LockRejection::from(error).to_response();
+                let value = "db;dur=5;desc=read".parse().unwrap();
+                response.headers_mut().insert("server-timing", value);
+                Ok::<_, Infallible>(response)
+            }
+        }));
+    let response = after_wait(&locks, service).await;
+    assert_eq!(response.status(), StatusCode::CONFLICT);
+    let values = response.headers().get_all("server-timing").iter();
+    let values: Vec<_> = values.map(|value| value.to_str().unwrap()).collect();
+    let [busy, read, waited] = values[..] else {
+        panic!("{values:?}");
+    };
+    assert_eq!([busy, read], ["lock;dur=0;desc=busy", "db;dur=5;desc=read"]);
+    let is_ours = waited.starts_with("lock;dur=2") && waited.ends_with(";desc=handoff");
+    assert!(is_ours, "{waited}");
 }
