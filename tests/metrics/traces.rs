@@ -112,6 +112,8 @@ fn only_waiting_acquire_has_span() {
         let locks = LockManager::in_memory();
         let guard = locks.acquire("k").await.unwrap();
         locks.acquire("k").no_wait().await.unwrap_err();
+        drop(locks.acquire(["a", "b"]).await.unwrap());
+        locks.acquire(["a", "k"]).no_wait().await.unwrap_err();
         drop(guard);
     });
     assert!(!log.contains("lock.acquire"), "{log}");
@@ -172,6 +174,23 @@ fn keys_are_in_traces_only_as_set() {
     let plain = waits(Some(TraceKeys::with(|key| key.as_str().into())));
     assert!(plain.contains("lock.keys=\"canary\""), "{plain}");
     assert!(plain.contains("lock.keys=\"a,canary\""), "{plain}");
+}
+
+#[test]
+fn keys_are_not_written_for_disabled_span() {
+    let waits = || {
+        run(async {
+            let keys = TraceKeys::with(|_| panic!("no subscriber records the span"));
+            let builder = LockManager::builder(Memory::new()).trace_keys(keys);
+            let locks = builder.build().unwrap();
+            let _guard = locks.acquire("k").await.unwrap();
+            locks.acquire("k").wait(MS).await.unwrap_err();
+        });
+    };
+    ask_each_subscriber();
+    waits();
+    let subscriber = tracing_subscriber::fmt().with_max_level(LevelFilter::INFO);
+    tracing::subscriber::with_default(subscriber.finish(), waits);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::lock::claim::{Claim, Deadline, QueuePosition, Terms};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
 use crate::lock::entry::{Step, enter};
-use crate::lock::guard::LockGuard;
+use crate::lock::guard::{Hold, LockGuard};
 use crate::lock::options::{valid_lease, valid_wait};
 use crate::lock::pending::PendingAcquire;
 use crate::observe::{Name, Outcome, RequestSpan, WaitSpan};
@@ -98,11 +98,16 @@ impl Acquire {
                 }
             }
         } else {
-            let span = self.wait_span(self.keys.as_slice());
-            let (engine, keys) = (Arc::clone(&self.engine), self.keys.take());
+            let mut several = Several::new(Arc::clone(&self.engine), self.keys.take(), claim);
+            let pending = match several.enter_rest(now) {
+                Ok(Some(pending)) => pending,
+                Ok(None) => return Started::Done(several.into_guard(now)),
+                Err(error) => return Started::Done(Err(error)),
+            };
+            let span = self.wait_span(several.keys.as_slice());
             let all = async move {
                 let mut position = None;
-                let outcome = acquire_all(engine, keys, claim, now, &mut position).await;
+                let outcome = several.wait(pending, &mut position).await;
                 (outcome, position)
             };
             Started::Slow(
@@ -271,36 +276,69 @@ impl fmt::Debug for AcquireFuture {
     }
 }
 
-async fn acquire_all(
+/// An acquire of several keys, in their order.
+struct Several {
     engine: Arc<Engine>,
     keys: LockKeys,
     claim: Claim,
-    mut now: Moment,
-    position: &mut QueuePosition,
-) -> Result<LockGuard, Error> {
-    // The longest hold counts from the grant of the last key.
-    let mut one = claim;
-    one.terms.max_hold = Span::FOREVER;
-    // Dropped on error or cancellation, which releases the keys acquired so far.
-    let mut holds = Vec::with_capacity(keys.as_slice().len());
-    for key in keys.as_slice() {
-        // A ticket orders by arrival, and the acquire arrives at each key at another time.
-        one.ticket = engine.next_number();
-        holds.push(match enter(&engine, key, &one, now) {
-            Step::Done(outcome) => outcome?,
-            Step::Slow(stage) => {
-                let engine = Arc::clone(&engine);
-                let mut pending = PendingAcquire::new(engine, key.clone(), one, stage, now);
-                let (outcome, ended_at) = Pin::new(&mut pending).await;
-                *position = pending.queue_position().max(*position);
-                now = ended_at;
-                outcome?
+    /// Dropped on error or cancellation, which releases the keys acquired so far.
+    holds: Vec<Hold>,
+}
+
+impl Several {
+    fn new(engine: Arc<Engine>, keys: LockKeys, claim: Claim) -> Self {
+        let holds = Vec::with_capacity(keys.as_slice().len());
+        Self {
+            engine,
+            keys,
+            claim,
+            holds,
+        }
+    }
+
+    /// Acquires the further keys without waiting. Returns the acquire of the first key that has to wait, or `None` if
+    /// all keys are held.
+    fn enter_rest(&mut self, now: Moment) -> Result<Option<PendingAcquire>, Error> {
+        let mut one = self.claim;
+        // The longest hold counts from the grant of the last key.
+        one.terms.max_hold = Span::FOREVER;
+        for key in &self.keys.as_slice()[self.holds.len()..] {
+            // A ticket orders by arrival, and the acquire arrives at each key at another time.
+            one.ticket = self.engine.next_number();
+            match enter(&self.engine, key, &one, now) {
+                Step::Done(outcome) => self.holds.push(outcome?),
+                Step::Slow(stage) => {
+                    let engine = Arc::clone(&self.engine);
+                    let pending = PendingAcquire::new(engine, key.clone(), one, stage, now);
+                    return Ok(Some(pending));
+                }
             }
-        });
+        }
+        Ok(None)
     }
-    // A fixed lease may have expired during the wait for another key.
-    if !holds.iter().all(|hold| hold.is_held(now)) {
-        return Err(Error::new(ErrorKind::Lost));
+
+    async fn wait(
+        mut self,
+        mut pending: PendingAcquire,
+        position: &mut QueuePosition,
+    ) -> Result<LockGuard, Error> {
+        loop {
+            let (outcome, now) = Pin::new(&mut pending).await;
+            *position = pending.queue_position().max(*position);
+            self.holds.push(outcome?);
+            match self.enter_rest(now)? {
+                Some(next) => pending = next,
+                None => return self.into_guard(now),
+            }
+        }
     }
-    LockGuard::many(&engine, holds, &claim, now).ok_or_else(|| Error::new(ErrorKind::Lost))
+
+    fn into_guard(self, now: Moment) -> Result<LockGuard, Error> {
+        // A fixed lease may have expired during the wait for another key.
+        if !self.holds.iter().all(|hold| hold.is_held(now)) {
+            return Err(Error::new(ErrorKind::Lost));
+        }
+        LockGuard::many(&self.engine, self.holds, &self.claim, now)
+            .ok_or_else(|| Error::new(ErrorKind::Lost))
+    }
 }
