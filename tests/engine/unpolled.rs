@@ -1,10 +1,10 @@
 //! An acquire that is no longer polled delays other callers at most until its own deadline.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use futures_util::poll;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, interval, sleep, timeout};
 use tower_lock::{Acquire, AcquireFuture, ErrorKind, LockManager, Memory};
 
 use crate::support::engine::{MS, SECOND, manager_on};
@@ -182,7 +182,7 @@ async fn many_unpolled_waiters_end_at_their_deadline() {
     }
 }
 
-/// A `select!` in a loop whose other branch needs the key itself.
+/// A `select!` whose other branch needs the key itself.
 #[tokio::test(start_paused = true)]
 async fn select_branch_does_not_block_other_branch() {
     let locks = manager_on(&Simulated::new(MS));
@@ -198,4 +198,51 @@ async fn select_branch_does_not_block_other_branch() {
         }
     }
     drop(acquire.await.unwrap_err());
+}
+
+/// A `select!` in a loop polls one future in all turns.
+#[tokio::test(start_paused = true)]
+async fn select_loop_keeps_position_in_queue() {
+    for locks in [LockManager::in_memory(), manager_on(&Simulated::new(MS))] {
+        let mut held = Some(locks.acquire("k").await.unwrap());
+        let mut acquire = pin!(locks.acquire("k").wait(30 * SECOND).into_future());
+        let mut ticks = interval(10 * MS);
+        let (mut turn, mut later) = (0, None);
+        let guard = loop {
+            tokio::select! {
+                biased;
+                acquired = &mut acquire => break acquired.unwrap(),
+                _ = ticks.tick() => turn += 1,
+            }
+            match turn {
+                1 => later = Some(tokio::spawn(locks.acquire("k").into_future())),
+                10 => held = None,
+                _ => assert!(turn < 10, "the later waiter is granted first"),
+            }
+        };
+        let later = later.unwrap();
+        assert!(held.is_none() && guard.is_held() && !later.is_finished());
+        guard.release().await.unwrap();
+        assert!(later.await.unwrap().unwrap().is_held());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn select_loop_keeps_deadline() {
+    for locks in [LockManager::in_memory(), manager_on(&Simulated::new(MS))] {
+        let _held = locks.acquire("k").await.unwrap();
+        let mut acquire = pin!(locks.acquire("k").wait(SECOND).into_future());
+        let mut ticks = interval(10 * MS);
+        let (start, mut turns) = (Instant::now(), 0);
+        let error = loop {
+            tokio::select! {
+                biased;
+                acquired = &mut acquire => break acquired.unwrap_err(),
+                _ = ticks.tick() => turns += 1,
+            }
+            assert!(start.elapsed() <= SECOND, "turn {turns}");
+        };
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(start.elapsed() >= SECOND && turns >= 100, "{turns}");
+    }
 }

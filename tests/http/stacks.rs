@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::routing::post;
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, ORIGIN};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, ORIGIN, REFERER, VARY};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -37,7 +37,8 @@ use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetReques
 use tower_http::sensitive_headers::{
     SetSensitiveHeadersLayer, SetSensitiveRequestHeadersLayer, SetSensitiveResponseHeadersLayer,
 };
-use tower_http::set_header::{SetRequestHeaderLayer, SetResponseHeaderLayer};
+use tower_http::set_header::request::{SetMultipleRequestHeadersLayer, SetRequestHeaderLayer};
+use tower_http::set_header::response::{SetMultipleResponseHeadersLayer, SetResponseHeaderLayer};
 use tower_http::set_status::SetStatusLayer;
 use tower_http::timeout::{
     RequestBodyDeadlineLayer, RequestBodyTimeoutLayer, ResponseBodyDeadlineLayer,
@@ -261,6 +262,14 @@ macro_rules! every_layer {
                 ACCEPT,
                 HeaderValue::from_static("*/*"),
             ))
+            .layer(SetMultipleResponseHeadersLayer::appending(vec![
+                (VARY, HeaderValue::from_static("accept")).into(),
+                (VARY, HeaderValue::from_static("origin")).into(),
+            ]))
+            .layer(SetMultipleRequestHeadersLayer::if_not_present(vec![
+                (ACCEPT, HeaderValue::from_static("*/*")).into(),
+                (REFERER, HeaderValue::from_static("/")).into(),
+            ]))
             .layer(PropagateHeaderLayer::new(ORIGIN))
             .layer(AddAuthorizationLayer::bearer("token"))
             .layer(AsyncRequireAuthorizationLayer::new(authorize))

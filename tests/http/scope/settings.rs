@@ -99,3 +99,28 @@ async fn rejection_of_locked_goes_through_on_reject() {
     assert_eq!(kind(&response), ErrorKind::Busy);
     assert_eq!(text(response).await, "later");
 }
+
+#[tokio::test(start_paused = true)]
+async fn loss_in_scope_goes_through_on_reject() {
+    let locks = LockManager::in_memory();
+    let handler = async |_locked: LockedId| pending::<()>().await;
+    let limit = LockScopeLayer::new().max_hold(Duration::from_secs(60));
+    let scope = limit.on_reject(|rejection| {
+        let mut response = rejection.to_response();
+        response.body_mut().insert_str(0, "written in part: ");
+        response
+    });
+    let app: Router = Router::new()
+        .route("/{id}", post(handler))
+        .layer(scope)
+        .with_state(locks);
+    let mut request = http::Request::post("/7").body(axum::body::Body::empty());
+    let headers = request.as_mut().unwrap().headers_mut();
+    headers.insert("accept", "text/plain".parse().unwrap());
+    let response = in_time(app.oneshot(request.unwrap())).await.unwrap();
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(kind(&response), ErrorKind::Lost);
+    let text = text(response).await;
+    assert!(text.starts_with("written in part: "), "{text}");
+    assert!(!text.contains('{'), "not JSON: {text}");
+}
