@@ -146,19 +146,28 @@ fn gauges_show_present_holders_and_waiters() {
                 .unwrap();
             let guards = (
                 locks.acquire("a").await.unwrap(),
-                locks.acquire("b").await.unwrap(),
+                locks.acquire("b").name("orders").await.unwrap(),
             );
-            let elsewhere = other.acquire("c").await.unwrap();
+            let elsewhere = (
+                other.acquire("c").await.unwrap(),
+                other.acquire("d").name("orders").await.unwrap(),
+            );
             tokio::time::sleep(2 * SECOND).await;
-            let mut waiting = Box::pin(locks.acquire("a").into_future());
+            let mut waiting = Box::pin(locks.acquire("a").name("jobs").into_future());
             assert!(poll!(&mut waiting).is_pending());
             tokio::time::sleep(SECOND).await;
             locks.flush_metrics();
             other.flush_metrics();
             let seen = recorder.read();
-            // The sum over both managers, and the maximum.
-            assert_eq!(seen.gauge("tower_lock_held"), 3.0);
-            assert_eq!(seen.gauge("tower_lock_waiting"), 1.0);
+            // The sum over both managers, by name, and the maximum.
+            for (layer, held, waiting) in [
+                ("", 2.0, 0.0),
+                ("{layer=\"orders\"}", 2.0, 0.0),
+                ("{layer=\"jobs\"}", 0.0, 1.0),
+            ] {
+                assert_eq!(seen.gauge(&format!("tower_lock_held{layer}")), held);
+                assert_eq!(seen.gauge(&format!("tower_lock_waiting{layer}")), waiting);
+            }
             assert_eq!(seen.gauge("tower_lock_waiting_limit"), 65_546.0);
             assert_eq!(seen.gauge("tower_lock_waiting_ratio"), 1.0 / 65_536.0);
             assert_eq!(seen.gauge("tower_lock_oldest_hold_seconds"), 3.0);
@@ -279,6 +288,11 @@ fn forced_releases_are_counted_by_outcome() {
         locks.force_release("k").await.unwrap();
         locks.force_release("free").await.unwrap();
         drop(guard);
+        let guard = locks.acquire("k").await.unwrap();
+        let owner = guard.owner().to_string();
+        assert!(!locks.force_release_held_by("free", &owner).await.unwrap());
+        assert!(locks.force_release_held_by("k", &owner).await.unwrap());
+        assert!(!guard.is_held());
         let backend = Faulty::default();
         backend.releases_fail_by(Fault::Refused);
         let locks = LockManager::builder(backend).build().unwrap();
@@ -287,8 +301,8 @@ fn forced_releases_are_counted_by_outcome() {
     let counts = seen.counts("tower_lock_force_releases_total");
     let expected = [
         ("{outcome=\"failed\"}", 1),
-        ("{outcome=\"not_held\"}", 1),
-        ("{outcome=\"released\"}", 1),
+        ("{outcome=\"not_held\"}", 2),
+        ("{outcome=\"released\"}", 2),
     ];
     assert_eq!(counts, expected);
 }

@@ -2,10 +2,11 @@
 
 use std::thread;
 
+use tokio::time::Instant;
 use tower_lock::LockManager;
 
 use crate::support::recorder::Recorder;
-use crate::{MS, run};
+use crate::{MS, SECOND, run};
 
 const GRANTED: &str = "tower_lock_acquires_total{outcome=\"granted\"}";
 const WAIT: &str = "tower_lock_wait_seconds{outcome=\"granted\"}";
@@ -51,7 +52,7 @@ fn shutdown_reports_last_counts() {
         run(async {
             let locks = LockManager::in_memory();
             drop(locks.acquire("k").await.unwrap());
-            locks.shutdown(crate::SECOND).await;
+            locks.shutdown(SECOND).await;
             assert_eq!(recorder.read().count(GRANTED), 1);
         });
     });
@@ -62,6 +63,7 @@ fn shutdown_reports_last_counts() {
 fn thread_reports_without_call() {
     use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
+    const NAME: &str = "of the thread";
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     recorder.install().unwrap();
@@ -69,29 +71,34 @@ fn thread_reports_without_call() {
     let worker = thread::spawn(move || {
         run(async {
             let locks = LockManager::in_memory();
-            drop(locks.acquire("k").name("of the thread").await.unwrap());
-            // The runtime does nothing until the report.
+            let _guard = locks.acquire("k").name(NAME).await.unwrap();
+            // The runtime does nothing until the reports.
             done.1.recv().unwrap();
         });
     });
-    let is_reported = || {
-        snapshotter
-            .snapshot()
-            .into_vec()
-            .into_iter()
-            .any(|(key, _, _, value)| {
-                let mut labels = key.key().labels();
-                key.key().name() == "tower_lock_acquires_total"
-                    && labels.any(|it| it.value() == "of the thread")
-                    && matches!(value, DebugValue::Counter(1))
-            })
-    };
-    // At most 20 s.
-    let found = (0..1000).any(|_| {
+    let start = Instant::now();
+    let (mut counted, mut held) = (None, None);
+    while (counted.is_none() || held.is_none()) && start.elapsed() < 20 * SECOND {
         thread::sleep(20 * MS);
-        is_reported()
-    });
-    assert!(found, "not reported");
+        let series = snapshotter.snapshot().into_vec();
+        for (key, _, _, value) in series {
+            if !key.key().labels().any(|label| label.value() == NAME) {
+                continue;
+            }
+            match (key.key().name(), value) {
+                ("tower_lock_acquires_total", DebugValue::Counter(1)) => {
+                    counted = counted.or(Some(start.elapsed()));
+                }
+                ("tower_lock_held", DebugValue::Gauge(keys)) if keys.into_inner() == 1.0 => {
+                    held = held.or(Some(start.elapsed()));
+                }
+                _ => {}
+            }
+        }
+    }
     done.0.send(()).unwrap();
     worker.join().unwrap();
+    // Counts are reported every second and gauges every 5 s. A busy machine may delay the threads by 2 s.
+    assert!(counted.is_some_and(|it| it <= 3 * SECOND), "{counted:?}");
+    assert!(held.is_some_and(|it| it <= 7 * SECOND), "{held:?}");
 }

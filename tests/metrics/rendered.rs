@@ -8,6 +8,7 @@ use metrics_util::MetricKindMask;
 use tower_lock::LockManager;
 use tower_lock::metrics::BUCKETS;
 
+use crate::backend::Faulty;
 use crate::{MS, run};
 
 #[test]
@@ -18,11 +19,14 @@ fn rendered_buckets_are_exact() {
     let rendering = recorder.handle();
     metrics::with_local_recorder(&recorder, || {
         run(async {
-            let locks = LockManager::in_memory();
+            // It sends commands, so their metrics are rendered as well.
+            let locks = LockManager::builder(Faulty::default()).build().unwrap();
             for millis in [8, 9, 65, 66] {
                 let guard = locks.acquire("k").name("orders").await.unwrap();
+                let other = locks.acquire("other").name(format!("{millis} ms"));
+                let other = other.await.unwrap();
                 tokio::time::sleep(millis * MS).await;
-                drop(guard);
+                drop((guard, other));
             }
             locks.flush_metrics();
         });
@@ -40,11 +44,27 @@ fn rendered_buckets_are_exact() {
             format!("tower_lock_hold_seconds_bucket{{layer=\"orders\",le=\"{bound}\"}} {count}\n");
         assert!(text.contains(&line), "{line}{text}");
     }
-    assert!(
-        text.contains("# TYPE tower_lock_wait_seconds histogram\n"),
-        "{text}"
-    );
-    assert!(text.contains("# HELP tower_lock_held "), "{text}");
+    // Sums over several samples are closer.
+    for (layer, expected) in [
+        ("8 ms", 8.0),
+        ("9 ms", 9.0),
+        ("65 ms", 65.0),
+        ("66 ms", 66.0),
+    ] {
+        let series = format!("tower_lock_hold_seconds_sum{{layer=\"{layer}\"}} ");
+        let sum = text.lines().find_map(|line| line.strip_prefix(&series));
+        let millis = 1000.0 * sum.unwrap().parse::<f64>().unwrap();
+        assert!((millis / expected - 1.0).abs() <= 0.06, "{layer}: {millis}");
+    }
+    for metric in ["wait", "hold", "backend_command", "transfer"] {
+        let line = format!("# TYPE tower_lock_{metric}_seconds histogram\n");
+        assert!(text.contains(&line), "{line}{text}");
+    }
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    for metric in types.map(|line| line.split(' ').next().unwrap()) {
+        let help = format!("# HELP {metric} ");
+        assert!(text.contains(&help), "{help}{text}");
+    }
     assert!(
         text.contains("tower_lock_lost_total{reason=\"expired\",layer=\"orders\"} 0\n"),
         "{text}"

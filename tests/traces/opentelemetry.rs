@@ -1,9 +1,14 @@
 //! What an exporter of OpenTelemetry receives.
 
+use std::convert::Infallible;
+
 use futures_util::poll;
+use http::{Request, Response};
 use opentelemetry::trace::{Status, TracerProvider as _};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
-use tower_lock::{LockManager, Memory, TraceKeys};
+use tower::{ServiceBuilder, ServiceExt as _};
+use tower_http::trace::TraceLayer;
+use tower_lock::{LockLayer, LockManager, Memory, OnLost, TraceKeys};
 use tracing::{Instrument as _, info_span};
 use tracing_subscriber::layer::SubscriberExt as _;
 
@@ -74,6 +79,34 @@ fn loss_is_event_of_its_request() {
         .clone()
         .find(|it| it.key.as_str() == "lock.lost_reason");
     assert_eq!(reason.unwrap().value.as_str(), "max_hold");
+}
+
+/// The layer detects the loss of a request that ends with it, and the watchdog that of a request that continues.
+#[test]
+fn loss_under_layer_is_event_of_its_request() {
+    for (on_lost, status) in [(OnLost::Abort, 500), (OnLost::Continue, 200)] {
+        let spans = exported(async {
+            let lock = LockLayer::by_path(LockManager::in_memory());
+            let service = ServiceBuilder::new()
+                .layer(TraceLayer::new_for_http())
+                .layer(lock.name("orders").max_hold(SECOND).on_lost(on_lost))
+                .service_fn(async |_: Request<String>| {
+                    tokio::time::sleep(2 * SECOND).await;
+                    Ok::<_, Infallible>(Response::new(String::new()))
+                });
+            let request = Request::put("/orders/42").body(String::new()).unwrap();
+            let response = service.oneshot(request).await.unwrap();
+            assert_eq!(response.status(), status);
+        });
+        let events = named(&spans, "request").events.iter();
+        let lost: Vec<_> = events.filter(|it| it.name == "lock lost").collect();
+        let [lost] = lost[..] else {
+            panic!("{on_lost:?}: {spans:#?}");
+        };
+        let mut attributes = lost.attributes.iter();
+        let layer = attributes.find(|it| it.key.as_str() == "lock.layer");
+        assert_eq!(layer.unwrap().value.as_str(), "orders");
+    }
 }
 
 #[test]

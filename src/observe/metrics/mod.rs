@@ -58,6 +58,9 @@
 //! | process with a backend that sends commands | 25 | the queue across processes: 2 counters and a histogram |
 //! | command of such a backend, of 9 | 69 | a histogram for each of 3 outcomes |
 //! | part of a server, of at most 192 at a time | 2 | its state, and its incidents |
+//!
+//! Each kind of error is an outcome of its own, because [`guide::incidents`](crate::guide::incidents) distinguishes
+//! them.
 
 mod exporter;
 mod families;
