@@ -1,5 +1,6 @@
 //! One run: a server, two managers with load, a fault, and the exporter.
 
+use std::path::Path;
 use std::time::Duration;
 
 use axum::Router;
@@ -26,7 +27,8 @@ const CALM: Duration = Duration::from_secs(3);
 /// The load after it.
 const AFTERMATH: Duration = Duration::from_secs(3);
 
-pub(crate) fn run(fault: &Fault, port: u16) -> Recording {
+/// Runs the fault, and writes the last scrape into a file as the exporter renders it.
+pub(crate) fn run(fault: &Fault, port: u16, scrape: &Path) -> Recording {
     let matcher = Matcher::Prefix("tower_lock_".into());
     let builder = PrometheusBuilder::new().set_buckets_for_metric(matcher, &BUCKETS);
     let recorder = builder.unwrap().build_recorder();
@@ -34,11 +36,10 @@ pub(crate) fn run(fault: &Fault, port: u16) -> Recording {
     metrics::set_global_recorder(recorder).unwrap();
     // With one thread, no grant can come between the last poll of an acquire and its drop.
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(with(fault, port, rendering))
+    let runtime = runtime.enable_all().build().unwrap();
+    let recording = runtime.block_on(with(fault, port, rendering.clone()));
+    std::fs::write(scrape, rendering.render()).unwrap();
+    recording
 }
 
 /// Serves the metrics as a process in production does.

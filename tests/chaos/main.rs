@@ -45,7 +45,8 @@ fn main() {
     if let Ok(name) = std::env::var(FAULT) {
         let fault = FAULTS.iter().find(|fault| fault.name == name).unwrap();
         let port = std::env::var(PORT).unwrap().parse().unwrap();
-        return child::run(fault, port).write(&folder.join(fault.name));
+        let scrape = folder.join(format!("{name}.prom"));
+        return child::run(fault, port, &scrape).write(&folder.join(fault.name));
     }
     let prometheus = Prometheus::start(&folder);
     let next = Mutex::new(FAULTS.iter());
@@ -71,4 +72,5 @@ fn main() {
         .collect();
     alerts::expect(&folder, &recordings);
     prometheus.expect_data_for_each_panel();
+    prometheus::lint(&folder.join("nothing.prom"));
 }

@@ -28,6 +28,14 @@ fn now() -> u64 {
     now.expect("the clock is right").as_secs()
 }
 
+/// Checks the names and the descriptions of all metrics in a scrape, those of the server included.
+pub(crate) fn lint(scrape: &Path) {
+    let scrape = std::fs::File::open(scrape).unwrap();
+    let mut promtool = program("PROMTOOL");
+    let status = promtool.args(["check", "metrics"]).stdin(scrape).status();
+    assert!(status.unwrap().success(), "promtool rejects a metric");
+}
+
 /// It ends when dropped.
 pub(crate) struct Prometheus {
     process: Child,
