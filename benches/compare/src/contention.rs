@@ -12,7 +12,7 @@ pub(crate) struct Contention {
     pub(crate) grants: Series,
     pub(crate) waits: Waits,
     /// The longest wait divided by the median wait.
-    spread: Series,
+    pub(crate) spread: Series,
     /// The longest wait in milliseconds.
     pub(crate) longest: Series,
 }

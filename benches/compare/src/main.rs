@@ -23,6 +23,7 @@ mod scripts;
 mod serving;
 mod standstill;
 mod table;
+mod target;
 mod team;
 mod waits;
 mod work;

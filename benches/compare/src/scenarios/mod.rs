@@ -5,6 +5,7 @@ mod hot;
 mod http;
 mod one_core;
 mod processes;
+mod release;
 mod scale;
 mod uncontended;
 mod zipf;
@@ -17,6 +18,7 @@ use crate::bench::Bench;
 pub(crate) enum Scenario {
     Uncontended,
     OneCore,
+    Release,
     Hot,
     Processes,
     Herd,
@@ -26,9 +28,10 @@ pub(crate) enum Scenario {
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Uncontended,
         Self::OneCore,
+        Self::Release,
         Self::Hot,
         Self::Processes,
         Self::Herd,
@@ -45,6 +48,7 @@ impl Scenario {
         match self {
             Self::Uncontended => uncontended::run(bench),
             Self::OneCore => one_core::run(bench),
+            Self::Release => release::run(bench),
             Self::Hot => hot::run(bench),
             Self::Processes => processes::run(bench),
             Self::Herd => herd::run(bench),

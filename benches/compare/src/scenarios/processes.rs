@@ -8,12 +8,15 @@ use crate::contention::Contention;
 use crate::job::{Job, Keys};
 use crate::standstill::Standstills;
 use crate::table::Series;
+use crate::target::{self, Target};
 use crate::team::{Report, Team};
 
 const PROCESSES: usize = 4;
 /// The number of waiters per process.
 const WAITERS: usize = 16;
 const WINDOW: Duration = Duration::from_secs(2);
+/// The longest wait of tower-lock, divided by the median.
+const MOST: f64 = 10.0;
 const SCENARIO: &str = "one hot key, 4 processes of 16 waiters: grants";
 const CONTENDERS: [Contender; 3] = [Contender::Ours, Contender::Rslock, Contender::Redisson];
 
@@ -45,7 +48,7 @@ pub(crate) fn run(bench: &mut Bench) {
             team,
             &figures.contention.grants,
             &all[0].contention.grants,
-            || figures.note(),
+            || figures.note(team.contender),
         );
     }
     standstills.tell(&mut bench.table, SCENARIO);
@@ -76,11 +79,39 @@ impl Figures {
         self.commands.add(commands as f64 / report.pairs() as f64);
     }
 
-    fn note(&self) -> String {
+    fn note(&self, contender: Contender) -> String {
+        let longest = self.contention.spread.median();
+        let targets = match contender {
+            Contender::Ours => vec![Target::at_most("longest wait / median", longest, MOST, 0)],
+            _ => Vec::new(),
+        };
         let (share, commands) = (self.smallest_share.text(0, "%"), self.commands.text(3, ""));
         let longest = self.contention.longest_wait();
-        format!(
+        let note = format!(
             "smallest share of a process {share}; {commands} commands for each grant; {longest}"
-        )
+        );
+        target::note(&targets, note)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn longest_wait_is_compared_with_median() {
+        let is_missed = |spread, contender| {
+            let mut figures = Figures::new();
+            let contention = &mut figures.contention;
+            contention.spread.add(spread);
+            contention.longest.add(1.0);
+            figures.smallest_share.add(25.0);
+            figures.commands.add(1.0);
+            let note = figures.note(contender);
+            note.starts_with("**missed: longest wait / median ≤ 10**; smallest share")
+        };
+        assert!(!is_missed(10.0, Contender::Ours));
+        assert!(is_missed(10.1, Contender::Ours));
+        assert!(!is_missed(10.1, Contender::Rslock));
     }
 }

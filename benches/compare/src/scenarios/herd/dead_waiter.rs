@@ -11,6 +11,7 @@ use crate::child::Speaker;
 use crate::contenders::Contender;
 use crate::job::{Done, Job, Keys};
 use crate::table::{Series, ratio};
+use crate::target::{self, Target};
 
 const SCENARIO: &str = "herd, the first waiter is killed: from the release to the next grant";
 const CONTENDERS: [Contender; 2] = [Contender::Ours, Contender::RedissonFair];
@@ -18,6 +19,8 @@ const CONTENDERS: [Contender; 2] = [Contender::Ours, Contender::RedissonFair];
 const APART: Duration = Duration::from_millis(500);
 /// Shorter than the hold and each wait, so that a worker does one pair; long enough for a JVM to begin.
 const ONE_PAIR: Duration = APART;
+/// The longest delay of tower-lock, in milliseconds.
+const MOST: f64 = 1_500.0;
 
 /// The figures of one contender.
 struct Measured {
@@ -42,13 +45,14 @@ pub(super) fn run(bench: &mut Bench) {
     let [ours, ..] = &all;
     for measured in &all {
         let (name, delay) = (measured.contender.name(), &measured.delay);
-        let failure = measured.failure.clone().unwrap_or_default();
         let figure = match delay.is_empty() {
             true => String::new(),
             false => delay.text(1, "ms"),
         };
         let ratio = ratio(delay, &ours.delay, "tower-lock");
-        bench.table.row(SCENARIO, name, figure, ratio, failure);
+        bench
+            .table
+            .row(SCENARIO, name, figure, ratio, measured.note());
     }
 }
 
@@ -61,6 +65,19 @@ impl Measured {
             Ok(delay) => self.delay.add(delay.as_secs_f64() * 1e3),
             Err(reason) => self.failure = Some(reason),
         }
+    }
+
+    fn note(&self) -> String {
+        let failure = self.failure.clone().unwrap_or_default();
+        if self.contender != Contender::Ours {
+            return failure;
+        }
+        let longest = match self.failure {
+            Some(_) => f64::INFINITY,
+            None => self.delay.range().1,
+        };
+        let target = Target::at_most("longest delay in ms", longest, MOST, 0);
+        target::note(&[target], failure)
     }
 }
 
@@ -106,4 +123,37 @@ fn start(bench: &mut Bench, contender: Contender) -> Result<Speaker, String> {
 fn say(worker: &mut Speaker, job: &Job) -> Result<(), String> {
     let said = worker.say(&job.to_string());
     said.map_err(|error| format!("takes no job: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(contender: Contender, delays: &[f64], failure: Option<&str>) -> Measured {
+        let mut delay = Series::default();
+        delays.iter().for_each(|it| delay.add(*it));
+        Measured {
+            contender,
+            delay,
+            failure: failure.map(ToOwned::to_owned),
+        }
+    }
+
+    #[test]
+    fn longest_delay_meets_or_misses_target() {
+        let note = |delays: &[_]| measured(Contender::Ours, delays, None).note();
+        assert_eq!(note(&[0.5, 0.6, 1_500.0]), "");
+        let missed = "**missed: longest delay in ms ≤ 1500**";
+        assert_eq!(note(&[0.5, 0.6, 1_501.0]), missed);
+    }
+
+    #[test]
+    fn missing_grant_misses_target() {
+        let failure = Some("no grant within 30 s");
+        let note = measured(Contender::Ours, &[0.5], failure).note();
+        let missed = "**missed: longest delay in ms ≤ 1500**; no grant within 30 s";
+        assert_eq!(note, missed);
+        let others = measured(Contender::RedissonFair, &[], failure);
+        assert_eq!(others.note(), "no grant within 30 s");
+    }
 }

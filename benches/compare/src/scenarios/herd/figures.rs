@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::cell::Cell;
-use super::targets;
 use crate::bench::Bench;
 use crate::contenders::Contender;
 use crate::contention::Contention;
 use crate::job::Keys;
 use crate::table::Series;
+use crate::target::{self, Target};
 use crate::team::Team;
 
 pub(super) struct Figures {
@@ -57,15 +57,9 @@ impl Figures {
         self.p99.add(waits.at(0.99) * 1e3);
     }
 
-    /// Returns the text beside the rate. `alone` has the figures of one process with the same hold.
-    pub(super) fn note(&self, cell: Cell, contender: Contender, alone: &Self) -> String {
+    /// Returns the text beside the rate, which begins with the targets that are missed.
+    pub(super) fn note(&self, contender: Contender, targets: &[Target]) -> String {
         let mut notes = Vec::new();
-        if contender == Contender::Ours {
-            let missed = targets::missed(cell, self, alone);
-            if !missed.is_empty() {
-                notes.push(format!("**missed: {}**", missed.join(", ")));
-            }
-        }
         let share = self.share.text(2, "");
         notes.push(format!("smallest share {share} of an equal one"));
         let longest = self.contention.longest.text(1, "ms");
@@ -78,6 +72,6 @@ impl Figures {
             "{} scripts for each grant",
             self.scripts.text(2, "")
         ));
-        notes.join("; ")
+        target::note(targets, notes.join("; "))
     }
 }

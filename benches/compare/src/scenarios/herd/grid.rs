@@ -2,6 +2,7 @@
 
 use super::cell::{Cell, MOST_PROCESSES};
 use super::figures::Figures;
+use super::targets;
 use crate::bench::{Bench, turns};
 use crate::contenders::Contender;
 use crate::job::Keys;
@@ -52,17 +53,27 @@ pub(super) fn run(bench: &mut Bench) {
     }
 }
 
-fn tell(bench: &mut Bench, cell: Cell, crews: &mut [Crew], all: &[Figures], alone: &[Figures]) {
+/// The figures of each contender.
+type Row = [Figures; CONTENDERS.len()];
+
+fn tell(bench: &mut Bench, cell: Cell, crews: &mut [Crew], all: &Row, alone: &Row) {
     let scenario = cell.name();
-    for ((crew, figures), alone) in crews.iter_mut().zip(all).zip(alone) {
+    let [ours, .., fair] = all.each_ref().map(|it| &it.contention.grants);
+    for (crew, figures) in crews.iter_mut().zip(all) {
         let contender = crew.processes.contender;
         let Some(team) = crew.team(cell) else {
             let reason = "each client has tens of threads, too many for this machine";
             bench.table.left_out(&scenario, contender.name(), reason);
             continue;
         };
-        let (grants, ours) = (&figures.contention.grants, &all[0].contention.grants);
-        let note = || figures.note(cell, contender, alone);
+        let grants = &figures.contention.grants;
+        let note = || {
+            let targets = match contender {
+                Contender::Ours => targets::of(cell, figures, &alone[0].contention.grants, fair),
+                _ => Vec::new(),
+            };
+            figures.note(contender, &targets)
+        };
         bench.table.rate(&scenario, team, grants, ours, note);
     }
 }
