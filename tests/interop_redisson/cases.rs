@@ -10,12 +10,16 @@ use crate::sides::{LEASE, Sides, channel, manager};
 use crate::support::engine::{MS, SECOND};
 use crate::table::Latencies;
 
-const BOTH: &str = "both";
+pub(crate) const BOTH: &str = "both";
 pub(crate) const JAVA_RUST: &str = "Java → Rust";
 const RUST_JAVA: &str = "Rust → Java";
 pub(crate) const NO_LEASE: i64 = -1;
-/// The limit for a waiter that is notified. A poll or an expiry would take longer.
-const WOKEN_WITHIN: Duration = Duration::from_millis(20);
+/// The limits for the median and the 99th percentile of waiters that are notified. A waiter of this crate polls after
+/// 0.9 s, and Java waits for the end of the lease. On a busy machine, some processes run late.
+const WOKEN_WITHIN: [(f64, Duration); 2] = [
+    (0.5, Duration::from_millis(20)),
+    (0.99, Duration::from_millis(500)),
+];
 
 /// Reads a counter, and later writes its successor. The count is exact only if no other worker runs
 /// concurrently.
@@ -134,8 +138,9 @@ pub(crate) async fn wake_ups(sides: &mut Sides) {
         java.call("b", "unlock", name, &[]).await;
     }
     for (direction, latencies) in [(JAVA_RUST, rust_woken), (RUST_JAVA, java_woken)] {
-        let p99 = latencies.at(0.99);
-        assert!(p99 <= WOKEN_WITHIN, "{direction}: {latencies}");
+        for (part, limit) in WOKEN_WITHIN {
+            assert!(latencies.at(part) <= limit, "{direction}: {latencies}");
+        }
         sides.row("a waiter is woken", direction, latencies.to_string());
     }
 }
