@@ -4,6 +4,7 @@
 //! crate on one server, behind Sentinel and in a Cluster. A table of the results follows at the end.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
+mod busy;
 mod cases;
 mod child;
 mod java;
@@ -58,6 +59,10 @@ async fn on_one_server(version: &'static str) -> Vec<Row> {
     cases::exclusion(&mut sides, 4, 2, 100).await;
     cases::wake_ups(&mut sides).await;
     turns::among_busy_managers(&mut sides, 4).await;
+    turns::of_several_threads(&mut sides, 2).await;
+    for managers in [1, 4] {
+        turns::beside_relocking_thread(&mut sides, managers).await;
+    }
     cases::watchdogs(&mut sides).await;
     cases::crashes(&mut sides).await;
     cases::views(&mut sides).await;

@@ -21,6 +21,10 @@ impl Latencies {
         self.0.push(latency);
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// Returns the quantile `of` of the durations.
     pub(crate) fn at(&self, of: f64) -> Duration {
         let mut all = self.0.clone();

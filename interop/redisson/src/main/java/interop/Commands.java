@@ -2,6 +2,7 @@ package interop;
 
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
+import java.util.StringJoiner;
 import java.util.concurrent.TimeUnit;
 
 import org.redisson.api.RBucket;
@@ -47,6 +48,8 @@ final class Commands {
             case "count":
                 count(lock, URLDecoder.decode(words[4], StandardCharsets.UTF_8), number(words[5]));
                 return "";
+            case "repeat":
+                return repeat(lock, number(words[4]), number(words[5]), number(words[6]));
             default:
                 throw new IllegalArgumentException(words[2]);
         }
@@ -75,5 +78,31 @@ final class Commands {
                 lock.unlock();
             }
         }
+    }
+
+    /**
+     * Locks, holds and unlocks, and then pauses, until the window ends. Returns the times at which each wait began and
+     * ended, in microseconds of a clock that all processes share.
+     */
+    private static String repeat(RLock lock, long window, long hold, long pause) throws InterruptedException {
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(window);
+        StringJoiner waits = new StringJoiner(" ");
+        for (long asked = System.nanoTime(); asked < end; asked = System.nanoTime()) {
+            lock.lock();
+            try {
+                waits.add(micros(asked)).add(micros(System.nanoTime()));
+                Thread.sleep(hold);
+            } finally {
+                lock.unlock();
+            }
+            if (pause > 0) {
+                Thread.sleep(pause);
+            }
+        }
+        return waits.toString();
+    }
+
+    private static String micros(long nanos) {
+        return String.valueOf(TimeUnit.NANOSECONDS.toMicros(nanos));
     }
 }
