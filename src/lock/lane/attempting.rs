@@ -82,14 +82,11 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) -> Option<Claim> {
-        let yields_until = self.driven_by(wakeup)?.yields_until;
+        self.driven_by(wakeup)?;
         let first = self.first(now, effects).copied();
         if first.is_none() {
             self.leave_place(effects);
-            self.phase = match yields_until {
-                Some(until) if now < until => Phase::Yielding { until },
-                _ => Phase::Idle,
-            };
+            self.stop_contending(now);
         }
         first
     }

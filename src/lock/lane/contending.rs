@@ -54,6 +54,7 @@ impl Lane {
         };
         let yields_until = match (&self.phase, yielded) {
             (Phase::Yielding { until }, _) => Some(*until),
+            (Phase::Contending(contending), Yielded::ToNobody) => contending.yields_until,
             (_, Yielded::ToQueue { .. }) => Some(now + YIELDING),
             _ => None,
         };
@@ -145,7 +146,7 @@ impl Lane {
             if let Some(place) = place {
                 effects.leave(place, ended);
             }
-            self.phase = Phase::Idle;
+            self.stop_contending(now);
             return;
         }
         self.set_home(None);

@@ -36,6 +36,10 @@ impl Lane {
         now: Moment,
     ) {
         self.move_to(claim.home);
+        let yields_until = match self.phase {
+            Phase::Yielding { until } => Some(until),
+            _ => None,
+        };
         self.phase = Phase::Contending(Contending {
             contender: Contender::Inline(InlineAcquire {
                 attempt: Arc::clone(attempt),
@@ -43,7 +47,7 @@ impl Lane {
             }),
             seen: Seen::Nothing,
             others_wait: false,
-            yields_until: None,
+            yields_until,
             place: None,
             suspect: false,
             due: now + TAKE_OVER,
@@ -99,7 +103,7 @@ impl Lane {
     ) -> Option<Wakeup> {
         if in_flight.is_none() {
             if self.queue.is_empty() {
-                self.phase = Phase::Idle;
+                self.stop_contending(now);
             } else {
                 self.contend(seen, Yielded::ToNobody, home, now, effects);
             }

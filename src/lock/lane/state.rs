@@ -61,7 +61,7 @@ pub(super) struct Contending {
     pub(super) seen: Seen,
     /// Whether another process holds the key, or waited when it was released here.
     pub(super) others_wait: bool,
-    /// Until when others have the next turn, even if no waiter is left before.
+    /// Until when others have the next turn. If the last waiter leaves before that, the lane yields.
     pub(super) yields_until: Option<Moment>,
     /// The lease under which this process waits in the queue of the backend.
     pub(super) place: Option<LeaseNumber>,
@@ -156,6 +156,18 @@ impl Lane {
 
     pub(in crate::lock) fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Idle) && self.queue.is_empty()
+    }
+
+    /// Ends the contest for the key. If others have the next turn, the lane yields until its end.
+    pub(super) fn stop_contending(&mut self, now: Moment) {
+        let yields_until = match &self.phase {
+            Phase::Contending(contending) => contending.yields_until,
+            _ => None,
+        };
+        self.phase = match yields_until {
+            Some(until) if now < until => Phase::Yielding { until },
+            _ => Phase::Idle,
+        };
     }
 
     /// Returns `true` if the lane only remembers that others have the next turn.

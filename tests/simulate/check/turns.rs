@@ -89,7 +89,11 @@ impl Environment {
         key: usize,
         now: Time,
     ) {
-        let yielded = seen.yielded.remove(&(manager, key));
+        let yielded = match command {
+            // A single attempt takes no turn if it is rejected.
+            Command::Acquire => seen.yielded.get(&(manager, key)).copied(),
+            _ => seen.yielded.remove(&(manager, key)),
+        };
         let is_single = (seen.waiters.iter())
             .any(|it| it.manager == manager && it.keys.contains(&key) && it.single_try);
         if command == Command::Acquire

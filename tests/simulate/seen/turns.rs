@@ -66,6 +66,9 @@ impl Environment {
         let (key, now) = (item.key, self.now());
         let waited = self.store.lock().unwrap().records[&lease].waited;
         let mut seen = self.seen.lock().unwrap();
+        if let Outcome::Granted { .. } = outcome {
+            seen.yielded.remove(&(manager, key));
+        }
         match outcome {
             Outcome::Granted { .. } if command == Command::Contend && waited => {
                 let waiting = seen.waiting(manager, key);

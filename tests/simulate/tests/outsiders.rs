@@ -43,7 +43,7 @@ fn client_outside_has_turns_between_processes() {
     assert!(count("takes effect: Ok(LeftToOthers)") >= 5);
 }
 
-/// The engine receives this outcome in many of the default seeds.
+/// The engine receives this outcome in some of the default seeds.
 #[test]
 fn few_seeds_leave_keys_to_clients_outside() {
     let weights = Weights::without(&[]).unwrap();

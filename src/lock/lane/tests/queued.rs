@@ -232,6 +232,24 @@ fn single_attempt_after_transfer_is_sent() {
 }
 
 #[test]
+fn rejected_single_attempt_leaves_turn_to_others() {
+    for (passes, yields) in [(19 * MS, true), (20 * MS, false)] {
+        let (mut lane, grant) = TestLane::held(RENEWED);
+        assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
+        let single = once(2, &lane);
+        let attempt = Arc::<InlineAttempt>::default();
+        lane.lane.contend_inline(&attempt, &single, lane.now);
+        lane.pass(passes);
+        let (begun, effects) = lane.event(|lane, now, effects| {
+            lane.inline_leaves(None, Seen::Busy(now), here(), now, now, effects)
+        });
+        assert!(begun.is_none() && effects.is_empty());
+        assert_eq!(lane.lane.is_yielding(), yields);
+        assert_eq!(lane.lane.is_idle(), !yields);
+    }
+}
+
+#[test]
 fn lane_is_idle_soon_after_transfer() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
