@@ -13,7 +13,7 @@ use crate::lock::{HeldBy, HotKey, LaneView, Walk};
 pub(super) struct Frame<'a> {
     pub(super) instance: &'a str,
     pub(super) at: u64,
-    /// The time of the point in the history with the same rates and percentiles.
+    /// The time of the tick that counted the rates and percentiles. The point of that tick in the history has the same.
     pub(super) counted_at: u64,
     pub(super) walk: &'a Walk,
     pub(super) reading: &'a Reading,

@@ -111,7 +111,7 @@ impl Recorder {
         self.most = (held.max(walk.counts.held), waiting.max(walk.counts.waiting));
     }
 
-    /// Returns the time of the last tick, which is that of its point.
+    /// Returns the time of the last tick, which its point in the history has too.
     pub(super) fn at(&self) -> u64 {
         millis(self.last)
     }

@@ -293,7 +293,7 @@ function detail(it) {
   const long = [...shown(it.key)].length > 40;
   looked.typed = long ? it.confirm : shown(it.key);
   set($('f-what'), long ? `Type ${it.confirm}, the check digits of this key` : 'Type the key as it is shown');
-  $('f-other').hidden = !!here;
+  $('f-other').hidden = !!here || it.held_by === 'releasing';
   $('force').hidden = !(it.held && summary && summary.capabilities.force_release);
 }
 async function force(event) {
