@@ -129,14 +129,14 @@ lint:
 api:
 	.ci/public-api
 
-# The dashboard reads the counts of the engine also without the feature `metrics`. An acquire and a request allocate as
-# often without features as with all of them.
+# The dashboard reads the counts of the engine also without the feature `metrics`. The last program checks that an acquire
+# and a request allocate as often without features as `make test` checks with all of them.
 features:
 	@set -e; for feature in $(FEATURES) ''; do \
 		echo "feature: $${feature:-none}"; \
 		$(CARGO) clippy --quiet --lib --no-default-features --features "$$feature" -- -D warnings; \
 	done
-	$(CARGO) test --no-default-features --features dashboard,redis,tracing --test http -- dashboard
+	$(CARGO) test --no-default-features --features dashboard,redis,tracing --test http --test cost -- dashboard
 	$(CARGO) test --no-default-features --test cost -- acquire layer
 	@tree=$$($(CARGO) tree --no-default-features --edges normal --prefix none) || exit 1; \
 	if echo "$$tree" | grep -E '^(axum|redis|deadpool)'; then \

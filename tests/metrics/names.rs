@@ -164,7 +164,7 @@ fn series(seen: &Seen) -> [usize; 3] {
     counts
 }
 
-/// The documentation of `tower_lock::metrics` has these numbers, and the reason of the 18 outcomes among the 121.
+/// The documentation of `tower_lock::metrics` has these numbers.
 #[test]
 fn series_are_as_many_as_documented() {
     let of = |locks: fn() -> LockManager| {

@@ -44,7 +44,7 @@ fn rendered_buckets_are_exact() {
             format!("tower_lock_hold_seconds_bucket{{layer=\"orders\",le=\"{bound}\"}} {count}\n");
         assert!(text.contains(&line), "{line}{text}");
     }
-    // Sums over several samples are closer.
+    // Each sum has one sample. With several, the errors of the buckets partly cancel out.
     for (layer, expected) in [
         ("8 ms", 8.0),
         ("9 ms", 9.0),

@@ -12,9 +12,10 @@ use crate::backend::redis::command::CommandError;
 /// belongs to none: it cannot be sent until a script compares it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resend {
-    /// The repeat does the same as the command, and its outcome is the outcome of the command.
+    /// A repeat is as good as the command alone: it does the same, or takes a later number or place. Its outcome is the
+    /// outcome of the command.
     Repeatable,
-    /// The command ends a lease, and only the one that it names. A repeat that does not find it is done.
+    /// The command ends the lease that it names, and no other, or keeps it. A repeat that does not find it is done.
     Compared,
 }
 
