@@ -74,6 +74,7 @@ async fn measure(warm_up: Duration) -> Table {
         page.add(open.browser);
         eprintln!("round {round} of {ROUNDS}");
     }
+    browser.finish(&[]).await;
     let mut table = Table::new();
     let share = |series: &Series| format!("{} % of a core", series.plain());
     let mut row = |what: &str, series: &Series, limit: &str| {

@@ -10,15 +10,15 @@
 //!
 //! | figure | tower-lock | rslock | distributed-lock | Redisson | scripts alone, no token |
 //! |---|---|---|---|---|---|
-//! | acquire, 1 in flight, p50 | 88–101 µs | 76 µs | 51 µs | 92 µs | 80 µs |
-//! | lock and unlock per second, 16 in flight | 61,000 | 62,000 | 44,000 | 9,000 | 36,000 |
-//! | the same, 64 in flight | 139,000 | 88,000 | 51,000 | 11,000 | 68,000 |
-//! | the same, 256 in flight | 183,000 | 105,000 | 52,000 | 10,000 | 97,000 |
-//! | one hot key, 64 waiters in one process, grants per second | 673,000 | 6,000 | 6,000 | 3,000 | 6,000 |
-//! | longest wait there | 3 ms | 696 ms | 576 ms | 431 ms | 529 ms |
-//! | one hot key, 4 processes of 16 waiters, grants per second | 89,000 | 10,000 | not measured | 528 | not measured |
-//! | longest wait there | 13 ms | 881 ms | not measured | 1,412 ms | not measured |
-//! | requests per second through axum, 64 connections, as a share of those without a lock | 50 % on Redis (48–54 % from run to run), 87 % in memory | 44 % | not measured | not measured | 41 %, with a token |
+//! | acquire, 1 in flight, p50 | 89–127 µs | 80 µs | 75 µs | 104 µs | 86 µs |
+//! | lock and unlock per second, 16 in flight | 66,000 | 70,000 | 43,000 | 9,000 | 33,000 |
+//! | the same, 64 in flight | 138,000 | 85,000 | 46,000 | 11,000 | 72,000 |
+//! | the same, 256 in flight | 186,000 | 95,000 | 52,000 | 11,000 | 96,000 |
+//! | one hot key, 64 waiters in one process, grants per second | 706,000 | 7,000 | 6,000 | 3,000 | 6,000 |
+//! | longest wait there | 5 ms | 790 ms | 597 ms | 518 ms | 458 ms |
+//! | one hot key, 4 processes of 16 waiters, grants per second | 400,000 | 12,000 | not measured | 616 | not measured |
+//! | longest wait there | 9 ms | 764 ms | not measured | 1,242 ms | not measured |
+//! | requests per second through axum, 64 connections, as a share of those without a lock | 68 % on Redis (48–68 % from run to run), 95 % in memory | 61 % | not measured | not measured | 55 %, with a token |
 //!
 //! ![Plot: lock and unlock per second over the number in flight, one line per lock; figures in the table above][plot]
 //!
@@ -31,9 +31,9 @@
 //!
 //! - Compare ratios. Absolute figures drift by a fifth between runs on such a machine. Measure on your own machine
 //!   before you decide.
-//! - The acquire of tower-lock takes 88 µs if the release is awaited, and 101 µs while the last release is in flight.
-//!   Without wake-ups between cores (client and server on one core) it takes 23 µs, rslock 19 µs and distributed-lock
-//!   24 µs.
+//! - The acquire of tower-lock takes 89 µs if the release is awaited, and 127 µs while the last release is in flight.
+//!   Without wake-ups between cores (client and server on one core) it takes 32 µs, rslock 22 µs and distributed-lock
+//!   30 µs.
 //! - With 64 or more in flight, acquires and releases of tower-lock share script calls.
 //! - On a hot key in one process, tower-lock hands the lock off without a command. The others ask Redis for each
 //!   grant.
@@ -58,11 +58,11 @@
 //! # When another lock is better
 //!
 //! - *One process, a fixed set of resources.* A `tokio::sync::Mutex` is enough and much faster: over two million
-//!   hand-offs per second, where tower-lock makes about 670,000.
+//!   hand-offs per second, where tower-lock makes about 710,000.
 //! - *The data is in PostgreSQL.* `SELECT … FOR UPDATE`, or an advisory lock in the same transaction, ends with the
 //!   write. Use a lock service only for work that one transaction does not cover.
 //! - *One lock at a time, and only Redis.* `SET NX PX`, as in rslock and distributed-lock, needs less of the server
-//!   than a script with a fencing token. Their acquires take 76 and 51 µs, where tower-lock takes 88 to 101 µs. With
+//!   than a script with a fencing token. Their acquires take 80 and 75 µs, where tower-lock takes 89 to 127 µs. With
 //!   16 in flight, rslock makes as many pairs per second. With more in flight, tower-lock makes more.
 //! - *Read-write locks and semaphores.* distributed-lock and Redisson have them.
 //!
