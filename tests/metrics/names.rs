@@ -68,7 +68,7 @@ fn scope_counts_under_its_name() {
     let expected = [
         ("{outcome=\"busy\",layer=\"orders\"}", 1),
         ("{outcome=\"busy\",layer=\"paths\"}", 1),
-        // Of the layer by path itself.
+        // The request through the layer by path counts under its own name.
         ("{outcome=\"granted\",layer=\"paths\"}", 1),
         ("{outcome=\"granted\"}", 1),
     ];

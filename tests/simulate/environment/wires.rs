@@ -75,7 +75,7 @@ pub(super) enum WireEvent {
     Hint(usize, usize, HintSender),
     Transfer(Transfer),
     Watch(usize, usize, HintSender),
-    /// Of a client outside the queue.
+    /// A client outside the queue sent the command.
     Outsider(usize, Act),
 }
 
