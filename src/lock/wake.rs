@@ -1,10 +1,14 @@
 //! The alarm of a background task: when it wakes, and whether it runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::clock::{AtomicMoment, Moment};
+
+/// The longest sleep of the task: the longest delay until a resume is detected.
+pub(super) const TICK: Duration = Duration::from_millis(50);
 
 /// The next wake-up of the watchdog of one runtime.
 #[derive(Debug)]
@@ -46,9 +50,13 @@ impl Alarm {
         self.running.store(false, Ordering::SeqCst);
     }
 
-    /// Makes the task wake at `at` or earlier, and notifies it if that is a change.
+    /// Makes the task wake at `at` or earlier. Notifies it if that is a change, and before the end of any sleep.
     pub(super) fn set(&self, at: Moment) {
-        if self.wakes_at.load() > at && self.wakes_at.no_later_than(at) {
+        if self.wakes_at.load() > at
+            && self.wakes_at.no_later_than(at)
+            // After the change: a sleep that began before it is over by then.
+            && at < Moment::now() + TICK
+        {
             self.earlier.notify_one();
         }
     }
@@ -66,5 +74,24 @@ impl Alarm {
 
     pub(super) fn next(&self, at: Moment) {
         self.wakes_at.no_later_than(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn time_behind_next_tick_is_not_notified() {
+        let alarm = Alarm::default();
+        let (now, notified) = (Moment::now(), || alarm.earlier.notified().now_or_never());
+        alarm.set(now + TICK);
+        assert_eq!((alarm.time(), notified()), (Some(now + TICK), None));
+        alarm.set(now + TICK / 2);
+        assert_eq!((alarm.time(), notified()), (Some(now + TICK / 2), Some(())));
+        alarm.set(now);
+        assert_eq!((alarm.time(), notified()), (Some(now), Some(())));
     }
 }

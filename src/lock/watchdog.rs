@@ -9,7 +9,6 @@
 //! 50 ms while a lane exists.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::time::sleep_until;
@@ -20,6 +19,7 @@ use super::home::{Current, Home};
 use super::lane::{Look, Replied};
 use super::table::{DueRenewal, Round};
 use super::turns::Turns;
+use super::wake::TICK;
 use crate::Error;
 use crate::backend::{BackendError, BackendErrorKind, Renewal, Renewed};
 use crate::observe::Reply;
@@ -27,9 +27,6 @@ use crate::task::RuntimeId;
 
 /// The most leases of one command.
 const BATCH: usize = 100;
-
-/// The longest delay until a resume is detected.
-const TICK: Duration = Duration::from_millis(50);
 
 /// Makes the watchdog of this runtime check its lanes at `at` or earlier.
 pub(super) fn set(engine: &Arc<Engine>, home: RuntimeId, at: Moment) {
