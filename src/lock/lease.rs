@@ -217,8 +217,8 @@ impl Lease {
     /// Returns `true` if a renewal is due, or may join a round that is sent now.
     pub(super) fn renews_early(&self, now: Moment) -> bool {
         let early = match self.upkeep {
-            Upkeep::Due(_) => self.ttl() / RENEW_EARLY,
-            Upkeep::RetryDue(_) | Upkeep::InFlight { .. } => Span::ZERO,
+            Upkeep::Due(_) if !self.is_short => self.ttl() / RENEW_EARLY,
+            Upkeep::Due(_) | Upkeep::RetryDue(_) | Upkeep::InFlight { .. } => Span::ZERO,
         };
         self.next_renewal().is_some_and(|due| due <= now + early)
     }

@@ -102,7 +102,7 @@
 //! | retry due | the backoff has passed | in flight | send a renewal | watchdog |
 //!
 //! A lease that the message of a transfer granted has the TTL of a transfer until its first renewal or extension,
-//! which is due at once. A fixed lease has no upkeep: nothing is sent, and it ends at its deadline.
+//! which is due within 60 ms. A fixed lease has no upkeep: nothing is sent, and it ends at its deadline.
 //!
 //! Only an acquire loop reads messages. In another phase, the process does not leave a lease that the backend transferred to an
 //! earlier place of this process, which it can restore after a loss of its last writes. Such a transfer expires, and

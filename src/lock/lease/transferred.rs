@@ -11,6 +11,10 @@ use crate::lock::clock::{Moment, Span};
 /// the transfer is confirmed instead, for the full TTL.
 const LEAST_LEFT: Span = Span::new(Duration::from_millis(500));
 
+/// The time from the grant of such a lease to its renewal. Shorter holds need none, and their release waits for no
+/// reply. It is longer than any sleep of the watchdog, which the grant thus need not wake before the waiter runs.
+const RENEW_AFTER: Duration = Duration::from_millis(60);
+
 /// A transfer that came after a `contend` of the acquire loop was sent.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::lock) struct Transfer {
@@ -45,8 +49,8 @@ impl Lease {
             valid_until,
             // The transfer came between the two moments.
             expires_at: expires_at(now, ttl),
-            // At once: until then, a short pause of the server would lose the lease.
-            upkeep: Upkeep::Due(now),
+            // Soon: until then, a short pause of the server would lose the lease.
+            upkeep: Upkeep::Due(valid_until.before(LEAST_LEFT.get()).min(now + RENEW_AFTER)),
             is_short: true,
             ..Self::new(lease, counter, tokens_per_counter, terms, now)
         })
@@ -66,6 +70,7 @@ mod tests {
     use super::*;
     use crate::backend::Renewed;
     use crate::lock::tests::{FIXED, MS, RENEWED, SECOND, SHORT, TOKENS, number};
+    use crate::lock::wake::TICK;
 
     const TTL: Duration = Duration::from_millis(1500);
 
@@ -88,9 +93,10 @@ mod tests {
         let mut lease = lease.expect("enough left");
         assert_eq!(lease.valid_until(), since + (TTL - 17 * MS));
         assert_eq!(lease.expires_at(), now + (TTL + 17 * MS));
-        assert_eq!(lease.next_renewal(), Some(now));
+        assert_eq!(lease.next_renewal(), Some(now + RENEW_AFTER));
+        assert!(RENEW_AFTER > TICK && !lease.renews_early(now));
         assert!(lease.fits(RENEWED) && lease.may_pass_to(RENEWED, now));
-        let sent_at = now;
+        let sent_at = now + RENEW_AFTER;
         let ttl = RENEWED.ttl.get();
         assert_eq!(lease.start_renewal(sent_at), Some(ttl));
         lease.renewal_answered(ttl, sent_at, &Ok(Renewed::Renewed), sent_at);
@@ -102,7 +108,7 @@ mod tests {
     fn transferred_lease_near_expiry_is_confirmed() {
         let latest = TTL - 17 * MS - LEAST_LEFT.get();
         let (lease, _, now) = transferred(RENEWED, latest);
-        // The renewal is overdue.
+        // Its renewal has only the least time.
         assert!(lease.expect("enough left").renews_early(now));
         assert!(transferred(RENEWED, latest + MS).0.is_none());
         assert!(transferred(RENEWED, 2 * SECOND).0.is_none());

@@ -324,7 +324,7 @@ fn transfer_grants_lease_of_place() {
     assert_eq!(grant.valid_until(), lane.now + 1483 * MS);
     assert!(!lane.lane.has_place());
     assert_eq!(lane.lane.lease_number(), Some(number(3)));
-    assert_eq!(lane.next_look(), lane.now);
+    assert_eq!(lane.next_look(), lane.now + 60 * MS);
 }
 
 #[test]
