@@ -249,7 +249,7 @@ pub(crate) fn without_timeout(mut connection: MultiplexedConnection) -> Multiple
     connection
 }
 
-/// A connection for subscriptions, and its push messages. Its end is one of them.
+/// A connection for subscriptions, and the push messages that its receiver left. Its end is one of them.
 pub(crate) struct Messages {
     pub(crate) connection: MultiplexedConnection,
     /// The address of the server that it leads to.
@@ -259,26 +259,39 @@ pub(crate) struct Messages {
 
 /// Opens a connection for subscriptions. The caller sets the time limit.
 ///
+/// The task that drives the connection calls `receive` with each push message, which must not block. The messages for
+/// which it returns `false` are left to the caller.
+///
 /// # Cancel safety
 ///
 /// If dropped, a connection that was being opened is closed.
-pub(crate) async fn listen(server: &dyn Locate) -> Result<Messages, BackendError> {
-    let open = |target: Target| async move {
-        let target = target.with_login().await?;
-        let address = target.address.clone();
-        let (info, config) = target.for_messages().settings();
-        let client = Client::open(info).map_err(not_connected)?;
-        let (sender, pushed) = unbounded_channel();
-        let config = config.set_push_sender(sender);
-        let connection = client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-            .map_err(not_connected)?;
-        Ok(Messages {
-            connection: confirmed(server, connection).await?,
-            address,
-            pushed,
-        })
+pub(crate) async fn listen(
+    server: &dyn Locate,
+    receive: impl Fn(&PushInfo) -> bool + Clone + Send + Sync + 'static,
+) -> Result<Messages, BackendError> {
+    let open = |target: Target| {
+        let receive = receive.clone();
+        async move {
+            let target = target.with_login().await?;
+            let address = target.address.clone();
+            let (info, config) = target.for_messages().settings();
+            let client = Client::open(info).map_err(not_connected)?;
+            let (sender, pushed) = unbounded_channel();
+            let config = config.set_push_sender(move |message: PushInfo| {
+                let is_left = !receive(&message);
+                // A caller that is gone needs no messages.
+                is_left.then(|| sender.send(message)).transpose().map(drop)
+            });
+            let connection = client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+                .map_err(not_connected)?;
+            Ok(Messages {
+                connection: confirmed(server, connection).await?,
+                address,
+                pushed,
+            })
+        }
     };
     open_at(server, open).await
 }

@@ -1,8 +1,11 @@
 //! What the handle and the task of a subscription connection share.
 
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redis::aio::MultiplexedConnection;
+use redis::{PushInfo, PushKind, Value};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -30,6 +33,8 @@ pub(super) struct Shared {
     /// The kinds of messages. Each channel is subscribed to once per kind.
     pub(super) kinds: &'static [PubSub],
     topics: Mutex<Topics>,
+    /// A message arrived since the task last asked.
+    pub(super) heard: AtomicBool,
     /// Notified when a channel is to be subscribed or unsubscribed, or the notifier was dropped.
     pub(super) changed: Notify,
     pub(super) outage: Outage,
@@ -53,6 +58,7 @@ impl Shared {
             endpoint,
             kinds,
             topics: Mutex::default(),
+            heard: AtomicBool::new(false),
             changed: Notify::new(),
             outage,
         }
@@ -83,11 +89,24 @@ impl Shared {
     }
 
     /// Opens a subscription connection. The caller sets the time limit.
-    pub(super) async fn listen(&self) -> Result<Messages, BackendError> {
+    pub(super) async fn listen(self: &Arc<Self>) -> Result<Messages, BackendError> {
+        let shared = Arc::clone(self);
         match &self.endpoint {
-            Some(endpoint) => listen(&*endpoint.server).await,
+            Some(endpoint) => listen(&*endpoint.server, move |pushed| shared.receive(pushed)).await,
             None => Err(unavailable(Cause::Nowhere)),
         }
+    }
+
+    /// Dispatches a message of a channel, in the task that drives the connection: a change of tasks would delay its
+    /// waiter. Returns `false` for any other push message, whose order among the replies matters.
+    pub(super) fn receive(&self, pushed: &PushInfo) -> bool {
+        let is_message = matches!(pushed.kind, PushKind::Message | PushKind::SMessage);
+        if is_message {
+            self.topics()
+                .dispatch(&text_of(pushed, 0), bytes_of(pushed, 1));
+            self.heard.store(true, Ordering::Relaxed);
+        }
+        is_message
     }
 
     /// Completes when the connection is dead, or leads to a server that was replaced.
@@ -119,5 +138,61 @@ impl Shared {
         {
             on_moved();
         }
+    }
+}
+
+fn bytes_of(pushed: &PushInfo, index: usize) -> &[u8] {
+    match pushed.data.get(index) {
+        Some(Value::BulkString(bytes)) => bytes,
+        _ => &[],
+    }
+}
+
+/// Returns a part of a push message as text.
+pub(super) fn text_of(pushed: &PushInfo, index: usize) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes_of(pushed, index))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt as _;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::backend::Hint;
+    use crate::backend::redis::notify::{Recovery, Watcher};
+    use crate::task::Background;
+
+    fn pushed(kind: PushKind, channel: &str, text: &str) -> PushInfo {
+        let part = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let data = vec![part(channel), part(text)];
+        PushInfo { kind, data }
+    }
+
+    #[test]
+    fn message_is_dispatched_by_its_receiver() {
+        let network = Network {
+            connect_timeout: Duration::ZERO,
+            response_timeout: Duration::ZERO,
+            background: Background,
+            recovery: Recovery::default(),
+        };
+        let shared = Shared::new(Arc::new(network), None, &[PubSub::Plain]);
+        let (sender, mut hints) = Hints::channel();
+        let manager = Some(Uuid::nil());
+        let watchers = vec![Watcher { manager, sender }];
+        shared.topics().watch("k".to_owned(), watchers);
+        for kind in [PushKind::Message, PushKind::SMessage] {
+            assert!(shared.receive(&pushed(kind, "k", "0")));
+            assert_eq!(hints.next().now_or_never(), Some(Hint::Released));
+            assert!(shared.heard.swap(false, Ordering::Relaxed));
+        }
+        for kind in [PushKind::SUnsubscribe, PushKind::Disconnection] {
+            assert!(!shared.receive(&pushed(kind, "k", "0")));
+        }
+        assert_eq!(hints.next().now_or_never(), None);
+        assert!(!shared.heard.load(Ordering::Relaxed));
     }
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::{PushInfo, PushKind, Value};
+use redis::{PushInfo, PushKind};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep_until};
 
 use super::pub_sub::ping;
 use super::rejections::{Rejections, STEADY, pause_after};
-use super::shared::Shared;
+use super::shared::{Shared, text_of};
 use super::topics::MAX_BATCH;
 use crate::backend::redis::command::{Cause, unavailable};
 use crate::backend::redis::connection::Messages;
@@ -201,7 +201,7 @@ impl Task {
             again.are_over();
             // Push messages about the old subscriptions come before the new subscriptions.
             while let Ok(pushed) = messages.pushed.try_recv() {
-                if !self.dispatch(&pushed) {
+                if !self.apply(&pushed) {
                     return Ok(End::Broken);
                 }
             }
@@ -226,6 +226,9 @@ impl Task {
             if self.is_over(IDLE, last_busy) {
                 return Ok(End::Finished);
             }
+            if self.shared.heard.swap(false, Ordering::Relaxed) {
+                last_message = Instant::now();
+            }
             if last_message.elapsed() >= PING {
                 // A half-open connection never reports its end.
                 self.shared.replied(ping(&messages.connection)).await?;
@@ -238,7 +241,7 @@ impl Task {
         }
     }
 
-    /// Dispatches messages until the next sweep or the next change of the topics. Returns `false` when the
+    /// Applies push messages until the next sweep or the next change of the topics. Returns `false` when the
     /// connection ends.
     async fn listen(
         &self,
@@ -253,7 +256,7 @@ impl Task {
             tokio::select! {
                 message = pushed.recv() => {
                     *last_message = Instant::now();
-                    if !message.is_some_and(|message| self.dispatch(&message)) {
+                    if !message.is_some_and(|message| self.apply(&message)) {
                         return false;
                     }
                 }
@@ -263,20 +266,12 @@ impl Task {
         }
     }
 
-    /// Dispatches a push message. Returns `false` when the connection ends.
-    fn dispatch(&self, pushed: &PushInfo) -> bool {
-        let bytes = |index| match pushed.data.get(index) {
-            Some(Value::BulkString(bytes)) => &bytes[..],
-            _ => &[],
-        };
-        let channel = String::from_utf8_lossy(bytes(0));
+    /// Applies a push message that is no message of a channel. Returns `false` when the connection ends.
+    fn apply(&self, pushed: &PushInfo) -> bool {
         match pushed.kind {
-            PushKind::Message | PushKind::SMessage => {
-                self.shared.topics().dispatch(&channel, bytes(1));
-            }
             // The slot of the channel has moved. The reply to an own command looks the same, but then
             // the topic is gone or unconfirmed.
-            PushKind::SUnsubscribe if self.shared.topics().dropped(&channel) => {
+            PushKind::SUnsubscribe if self.shared.topics().dropped(&text_of(pushed, 0)) => {
                 self.shared.report_moved();
             }
             PushKind::Disconnection => return false,
