@@ -19,7 +19,9 @@ use super::home::Home;
 use super::lane::{self, Kept, Lane, Order, ReleaseOrKeep};
 use super::lease::LeaseNumber;
 use super::yielded::{PLACE, Yielded};
-use crate::backend::{BackendError, Immediate, KeepRequest, Release, Released, ReleasedOrKept};
+use crate::backend::{
+    BackendError, BoxFuture, Immediate, KeepRequest, Release, Released, ReleasedOrKept,
+};
 use crate::observe::Reply;
 use crate::task::RuntimeId;
 use crate::{Error, LockKey};
@@ -194,39 +196,50 @@ async fn run(mut running: Running) {
             return;
         }
         let mut releases = Vec::with_capacity(round.len());
+        let mut keeps = Vec::<BoxFuture<()>>::new();
         let now = Moment::now();
         let due = engine.stuck_at(now);
         for key in round {
             match engine.event(&key, |lane, _| lane.take_return(home.id, now, due)) {
                 Some(Order::Release(outgoing)) => releases.push((key, outgoing)),
                 Some(Order::ReleaseOrKeep(order)) => {
-                    start_release_or_keep(&engine, key, order, home.id);
+                    let engine = Arc::clone(&engine);
+                    keeps.push(Box::pin(release_or_keep(engine, home.id, key, order)));
                 }
                 // The lease was taken back, or the reply to a renewal is still to come.
                 None => {}
             }
         }
-        send(&engine, &home, releases).await;
+        send(&engine, &home, releases, keeps).await;
     }
 }
 
 /// Sends one round, each key group separately.
 ///
 /// Waits for the last batch while keys collect for the next round, up to [`PATIENCE`], so a batch that
-/// hangs delays no other.
-async fn send(engine: &Arc<Engine>, home: &Arc<Home>, leases: Vec<(LockKey, Outgoing)>) {
-    let batches = engine.in_batches(leases, BATCH, |(key, _)| key);
-    let mut batches: Vec<_> = batches
-        .into_iter()
-        .map(|batch| release(Arc::clone(engine), home.id, batch))
-        .collect();
-    let Some(last) = batches.pop() else { return };
-    for batch in batches {
-        home.runtime.spawn(batch);
+/// hangs delays no other. No key waits for a command of `keeps`, which are not batched.
+async fn send(
+    engine: &Arc<Engine>,
+    home: &Arc<Home>,
+    leases: Vec<(LockKey, Outgoing)>,
+    keeps: Vec<BoxFuture<()>>,
+) {
+    let patience = match leases.is_empty() {
+        true => Duration::ZERO,
+        false => PATIENCE,
+    };
+    let mut commands = keeps;
+    for batch in engine.in_batches(leases, BATCH, |(key, _)| key) {
+        commands.push(Box::pin(release(Arc::clone(engine), home.id, batch)));
     }
-    // Mostly the only batch: a separate task would double its cost.
-    let mut last = Box::pin(last);
-    let patience_ends = Moment::now() + PATIENCE;
+    let Some(mut last) = commands.pop() else {
+        return;
+    };
+    for command in commands {
+        home.runtime.spawn(command);
+    }
+    // Mostly the only one: a separate task would double its cost.
+    let patience_ends = Moment::now() + patience;
     // No timer until another key is queued. It would mostly be the first timer to fire, and setting it
     // would wake the thread that waits for I/O, the largest cost of a release.
     tokio::select! {

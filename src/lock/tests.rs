@@ -269,6 +269,9 @@ impl Backend for Slow {
     }
 
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
+        if !self.release_takes.is_zero() {
+            sleep(self.release_takes).await;
+        }
         if self.keeps {
             return Ok(ReleasedOrKept::kept(None));
         }

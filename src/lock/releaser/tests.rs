@@ -281,6 +281,48 @@ async fn lease_kept_under_own_counter_is_handed_off() {
     assert_eq!(attempts.load(Ordering::SeqCst), 1);
 }
 
+/// Releases a key whose hand-offs have ended to its waiter, which is not polled any more.
+async fn released_to_waiter(locks: &LockManager) {
+    let guard = locks.acquire("k").await.expect("free");
+    let mut next = Box::pin(locks.acquire("k").into_future());
+    assert!(timeout(SECOND, &mut next).await.is_err());
+    drop(guard);
+    tokio::spawn(async move {
+        sleep(10 * SECOND).await;
+        drop(next);
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_to_waiter_takes_no_further_task() {
+    let backend = Slow {
+        keeps: true,
+        ..Slow::default()
+    };
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    released_to_waiter(&locks).await;
+    let of_manager = locks.clone();
+    // It runs after the task that the release has started, and before any that this one starts.
+    let next = tokio::spawn(async move { of_manager.snapshot().waiting });
+    assert_eq!(next.await.expect("no panic"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_release_to_waiter_delays_no_other() {
+    let backend = Slow {
+        release_takes: SECOND,
+        ..Slow::default()
+    };
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    let other = locks.acquire("other").await.expect("free");
+    released_to_waiter(&locks).await;
+    sleep(MS).await;
+    let began = Moment::now();
+    other.release().await.expect("held");
+    let took = Moment::now().since(began);
+    assert!(took <= SECOND + 2 * MS, "{took:?}");
+}
+
 /// The group ended the hand-offs of its leases.
 #[tokio::test(start_paused = true)]
 async fn lease_kept_without_tokens_is_released() {
