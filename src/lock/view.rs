@@ -105,9 +105,12 @@ pub(crate) struct WeakManager {
 /// An entry of the bounded heap: the greater rank comes first.
 #[derive(Debug)]
 struct Ranked {
-    rank: (u128, u128),
+    rank: Rank,
     view: LaneView,
 }
+
+/// Of two equal numbers, the earlier moment is the greater rank.
+type Rank = (usize, Reverse<Moment>, usize);
 
 impl PartialEq for Ranked {
     fn eq(&self, other: &Self) -> bool {
@@ -179,9 +182,8 @@ impl LockManager {
                     if lane.is_return_over(first.now) {
                         expired.push(key.clone());
                     }
-                    let hold = hold(lane, first.now);
-                    counts.add(lane, hold.as_ref(), first.now);
-                    first.add(key, lane, hold);
+                    counts.add(lane, first.now);
+                    first.add(key, lane);
                 });
                 place = match read {
                     Part::Read(next) => next,
@@ -302,7 +304,7 @@ impl Pauses {
 }
 
 impl Counts {
-    fn add(&mut self, lane: &Lane, hold: Option<&HoldView>, now: Moment) {
+    fn add(&mut self, lane: &Lane, now: Moment) {
         self.lanes += usize::from(!lane.is_yielding());
         self.waiting += lane.waiters();
         self.queued += usize::from(lane.has_place());
@@ -311,9 +313,9 @@ impl Counts {
         // Mostly the first waiter waits longest, and a queue can be long.
         let waited = lane.claims().next().map(|claim| now.since(claim.since));
         self.oldest_wait = self.oldest_wait.max(waited);
-        if let Some(hold) = hold {
+        if let Some(grant) = lane.holder() {
             self.held += 1;
-            self.oldest_hold = self.oldest_hold.max(Some(hold.since));
+            self.oldest_hold = self.oldest_hold.max(Some(now.since(grant.granted_at())));
         }
     }
 
@@ -344,22 +346,16 @@ struct First {
 }
 
 impl First {
-    fn add(&mut self, key: &LockKey, lane: &Lane, hold: Option<HoldView>) {
-        let waiters = lane.waiters();
-        let Some(rank) = self.order.rank(hold.as_ref(), waiters) else {
+    fn add(&mut self, key: &LockKey, lane: &Lane) {
+        let Some(rank) = self.order.rank(lane, self.now) else {
             return;
         };
-        // Keys are cloned only when they enter.
+        // A key is read only when it enters.
         let last = self.heap.peek();
         if self.heap.len() >= self.limit && last.is_none_or(|Reverse(last)| last.rank >= rank) {
             return;
         }
-        let view = LaneView {
-            key: key.clone(),
-            hold,
-            held_by: lane.held_by(),
-            waiters,
-        };
+        let view = view(key, lane, self.now);
         self.heap.push(Reverse(Ranked { rank, view }));
         if self.heap.len() > self.limit {
             drop(self.heap.pop());
@@ -378,14 +374,16 @@ impl First {
 
 impl Order {
     /// Returns the place of a key among the others, or `None` if it does not belong to them.
-    fn rank(self, hold: Option<&HoldView>, waiters: usize) -> Option<(u128, u128)> {
-        let age = hold.map(|hold| hold.since.as_nanos());
-        let by_waiters = waiters as u128;
+    fn rank(self, lane: &Lane, now: Moment) -> Option<Rank> {
+        let (holder, waiters) = (lane.holder(), lane.waiters());
         match self {
-            Self::Waiters if hold.is_none() && waiters == 0 => None,
-            Self::Waiters => Some((by_waiters, age.unwrap_or(0))),
-            Self::Age => Some((age?, by_waiters)),
-            Self::Remaining => Some((u128::MAX - hold?.left.as_nanos(), by_waiters)),
+            Self::Waiters if !is_shown(lane) => None,
+            Self::Waiters => {
+                let since = holder.map_or(now, |grant| grant.granted_at());
+                Some((waiters, Reverse(since), 0))
+            }
+            Self::Age => Some((0, Reverse(holder?.granted_at()), waiters)),
+            Self::Remaining => Some((0, Reverse(holder?.valid_until()), waiters)),
         }
     }
 }
