@@ -1,5 +1,9 @@
 //! Reads of all lanes, one part of a shard at a time.
 
+use std::hint::black_box;
+
+use smallvec::SmallVec;
+
 use super::{Lanes, SHARDS, lock};
 use crate::LockKey;
 use crate::lock::lane::Lane;
@@ -71,7 +75,12 @@ impl Lanes {
         }
         let end = buckets.min(place.bucket + PART);
         let slots = (place.bucket..end).filter_map(|bucket| shard.lanes.get_bucket(bucket));
-        slots.for_each(|slot| look(&slot.key, &slot.lane));
+        let slots: SmallVec<[_; PART]> = slots.collect();
+        // The lanes are scattered in memory. In this short loop, the processor fetches many of them at a time.
+        let holders = slots.iter().filter_map(|slot| slot.lane.holder());
+        black_box(holders.map(|grant| grant.granted_at()).min());
+        let lanes = slots.iter();
+        lanes.for_each(|slot| look(&slot.key, &slot.lane));
         Part::Read((end < buckets).then_some(Place {
             bucket: end,
             moves: shard.moves,
