@@ -162,9 +162,12 @@ impl AcquireBatch {
         }
     }
 
-    async fn acquire_alone(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
+    fn acquire_alone<'a>(
+        &'a self,
+        request: &'a AcquireRequest,
+    ) -> impl Future<Output = Result<Acquired, BackendError>> + 'a {
         let at = self.calls.at(&self.route, &request.key);
-        self.calls.acquire(at, request.lease, request.ttl).await
+        self.calls.acquire(at, request.lease, request.ttl)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Typed calls of the scripts, sent along routes.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::error::{CommandError, concerns_all_keys};
 use super::names::{Lease, Name, Names, millis};
 use super::reply::{Outcomes, acquired, each, grants, held, list};
 use super::script::Scripts;
-use super::send::{self, call_with};
+use super::send::call_with;
 use crate::LockKey;
 use crate::backend::redis::connection::{Outage, Reply, Request, Undo};
 use crate::backend::redis::topology::Route;
@@ -101,16 +102,16 @@ impl Calls {
         KeyRoute { route, key, names }
     }
 
-    pub(crate) async fn acquire(
-        &self,
-        at: KeyRoute<'_>,
+    pub(crate) fn acquire<'a>(
+        &'a self,
+        at: KeyRoute<'a>,
         lease: LeaseId,
         ttl: Duration,
-    ) -> Result<Acquired, BackendError> {
+    ) -> Pin<Box<impl Future<Output = Result<Acquired, BackendError>> + 'a>> {
         let quarantine = self.scripts.quarantine.as_ref();
         let period = quarantine.map(|quarantine| millis(quarantine.period));
         // Boxed, so that an acquire in a shared call does not contain the kilobytes of a single one.
-        Box::pin(self.acquire_outside(period, at, lease, ttl)).await
+        Box::pin(self.acquire_outside(period, at, lease, ttl))
     }
 
     /// Acquires the key of a self-test, also in a quarantine.
@@ -145,7 +146,8 @@ impl Calls {
             commands: &release,
             limit: ttl,
         };
-        let outcome = send::acquire(script, at.route, &command, undo).await;
+        let request = script.acquire(&command, undo);
+        let outcome = call_with(script, at.route, &request).await;
         if let Err(CommandError::Scattered(_)) = outcome {
             if at.route.slot().is_none() {
                 at.route.mark_sharded();
@@ -198,7 +200,7 @@ impl Calls {
             undo: Some(undo),
             ..vote.request(&command, 1)
         };
-        let outcome = call_with(vote, at.route, request).await;
+        let outcome = call_with(vote, at.route, &request).await;
         if at.route.slot().is_none()
             && let Err(CommandError::Scattered(_)) = outcome
         {
@@ -250,7 +252,7 @@ impl Calls {
             undo: Some(undo),
             ..script.request(&command, acquires.len())
         };
-        let outcome = call_with(script, route, request).await;
+        let outcome = call_with(script, route, &request).await;
         if let Err(error @ CommandError::Refused(cause)) = &outcome
             && !error.may_spare_keys()
             && let Some(acquire) = acquires.first()
@@ -276,7 +278,7 @@ impl Calls {
             command.arg(Lease(renewal.lease)).arg(millis(renewal.ttl));
         }
         let request = script.request(&command, renewals.len());
-        let reply = call_with(script, route, request).await?;
+        let reply = call_with(script, route, &request).await?;
         let outcome = |reply| held(reply, Renewed::Renewed, Renewed::NotHeld);
         Ok(each(list(reply.value, renewals.len())?, outcome))
     }

@@ -28,7 +28,7 @@ use super::error::{Cause, CommandError, unavailable, unexpected};
 use super::names::{Lease, Name, millis};
 use super::queue::Passed;
 use super::reply::{acquired, remaining, spread};
-use super::send::{self, call};
+use super::send::{call, call_with};
 use crate::LockKey;
 use crate::backend::redis::connection::{Request, Resend::Repeatable, Undo};
 use crate::backend::redis::topology::Route;
@@ -104,7 +104,7 @@ impl Calls {
         let mut command = redis::cmd("ZREM");
         command.arg(at.queue()).arg(Lease(lease));
         command.arg(format!("!{lease}")).arg(format!("?{lease}"));
-        match at.route.send(Request::new(&command, Repeatable)).await {
+        match at.route.send(&Request::new(&command, Repeatable)).await {
             // The queue of another type is no queue.
             Err(CommandError::Refused(error)) if error.kind() == BackendErrorKind::Conflict => {
                 Ok(())
@@ -132,7 +132,8 @@ impl Calls {
             commands: &release,
             limit: ttl,
         };
-        let reply = send::acquire(script, at.route, &command, undo).await?;
+        let request = script.acquire(&command, undo);
+        let reply = call_with(script, at.route, &request).await?;
         Ok(reply.value)
     }
 
@@ -159,7 +160,7 @@ impl Calls {
         if let Some(counter) = guarded? {
             let mut left = redis::cmd("PTTL");
             left.arg(quarantine);
-            return match route.send(Request::new(&left, Repeatable)).await?.value {
+            return match route.send(&Request::new(&left, Repeatable)).await?.value {
                 // A self-test continues in a quarantine.
                 Value::Int(_) if period == 0 => Ok((counter, Duration::ZERO)),
                 Value::Int(left) => Ok((counter, remaining(left))),
@@ -169,7 +170,7 @@ impl Calls {
         // In the order of quarantine.lua, which the period 0 ends here as well.
         let mut begin = redis::cmd("SET");
         begin.arg(quarantine).arg(1).arg("PX").arg(period);
-        route.send(Request::new(&begin, Repeatable)).await?;
+        route.send(&Request::new(&begin, Repeatable)).await?;
         let counter = self.next_counter(route, fence, None).await?;
         let counter = counter.ok_or_else(|| unexpected(&Value::Nil))?;
         Ok((counter, Duration::from_millis(period)))

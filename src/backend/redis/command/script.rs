@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{Arg, Cmd};
 
 use super::names::{Name, Names};
-use crate::backend::redis::connection::{Called, Request, Resend};
+use crate::backend::redis::connection::{Called, Request, Resend, Undo};
 use crate::backend::redis::notify::Publish;
 
 /// The most keys of one call: Redis executes nothing else during a script.
@@ -36,6 +36,15 @@ impl Script {
         Request {
             called: Some(Called { script, locks }),
             ..Request::new(command, self.resend)
+        }
+    }
+
+    /// Returns the request of a call that acquires one lock. Replicas may have to acknowledge the grant.
+    pub(super) fn acquire<'a>(&self, command: &'a Cmd, undo: Undo<'a>) -> Request<'a> {
+        Request {
+            undo: Some(undo),
+            grants: true,
+            ..self.request(command, 1)
         }
     }
 

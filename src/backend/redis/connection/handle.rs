@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::try_join;
-use redis::{Cmd, Value};
+use redis::{Cmd, RedisError, Value};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -126,19 +126,39 @@ impl Connection {
     /// If dropped, a command that was written still takes effect, and is not undone.
     pub(crate) async fn send(
         self: &Arc<Self>,
-        request: Request<'_>,
+        request: &Request<'_>,
         asking: bool,
     ) -> Result<Reply, CommandError> {
-        let (outcome, resent) = match self.attempt(request, asking).await {
-            Err(CommandError::Died(_)) => (self.attempt(request, asking).await, true),
-            outcome => (outcome, false),
-        };
-        let outcome = outcome.map(|value| Reply {
-            value,
-            resent,
-            asked: asking,
-        });
-        outcome.map_err(|error| error.after(resent))
+        let mut resent = false;
+        loop {
+            let link = match self.sound_link() {
+                Some(link) => link,
+                None => match self.await_link().await {
+                    Ok(link) => link,
+                    Err(error) => return Err(CommandError::Unsent(error).after(resent)),
+                },
+            };
+            let span = CallSpan::begin(request, &link.address);
+            // Pinned where it is made: each wrapper would move it.
+            let reply = pin!(link.send(request.command, asking));
+            let reply = timeout(self.network().response_timeout, reply).await;
+            span.end(reply.as_ref().ok());
+            let outcome = match reply {
+                Ok(reply) => self.replied(&link, reply),
+                Err(_elapsed) => Err(self.unanswered(&link, request, asking)),
+            };
+            match outcome {
+                Err(CommandError::Died(_)) if !resent => resent = true,
+                Ok(value) => {
+                    return Ok(Reply {
+                        value,
+                        resent,
+                        asked: asking,
+                    });
+                }
+                Err(error) => return Err(error.after(resent)),
+            }
+        }
     }
 
     /// Sends the commands of an undo, each as [`send`](Self::send).
@@ -149,7 +169,7 @@ impl Connection {
     ) -> Result<(), CommandError> {
         undo(commands, |command| async move {
             let request = Request::new(command, Resend::Compared);
-            self.send(request, asking).await.map(drop)
+            self.send(&request, asking).await.map(drop)
         })
         .await
     }
@@ -161,7 +181,7 @@ impl Connection {
         resend: Resend,
     ) -> Result<Value, BackendError> {
         let request = Request::new(command, resend);
-        Ok(self.send(request, false).await?.value)
+        Ok(self.send(&request, false).await?.value)
     }
 
     /// Sends two reads over one link, in this order, and returns their replies, errors included. Both are sent
@@ -196,51 +216,49 @@ impl Connection {
         }
     }
 
-    async fn attempt(
-        self: &Arc<Self>,
-        request: Request<'_>,
-        asking: bool,
+    /// Applies the end of a command on its link.
+    fn replied(
+        &self,
+        link: &Arc<Link>,
+        reply: Result<Value, RedisError>,
     ) -> Result<Value, CommandError> {
-        let link = match self.sound_link() {
-            Some(link) => link,
-            None => self.await_link().await.map_err(CommandError::Unsent)?,
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(error) => {
+                self.discard(link);
+                return Err(CommandError::Died(BackendError::unknown(error)));
+            }
         };
-        let waited = self.network().response_timeout;
-        let span = CallSpan::begin(&request, &link.address);
-        // Pinned where it is made: each wrapper would move it.
-        let reply = pin!(link.send(request.command, asking));
-        let reply = timeout(waited, reply).await;
-        span.end(reply.as_ref().ok());
-        match reply {
-            Ok(Ok(reply)) => {
-                self.answered(&link);
-                if self.connector.has_left(&link) {
-                    // A former primary may still take itself for one. Its grants and renewals are void.
-                    self.discard(&link);
-                    return Err(CommandError::Died(BackendError::unknown(Cause::NotPrimary)));
-                }
-                if is_demoted(&reply) {
-                    self.demoted(&link);
-                }
-                check(reply)
-            }
-            Ok(Err(error)) => {
-                self.discard(&link);
-                Err(CommandError::Died(BackendError::unknown(error)))
-            }
-            Err(_elapsed) => {
-                link.mark_suspect();
-                // The task ends an outage, so the outage begins first.
-                self.unreached(&Cause::NoReply(waited));
-                self.silent.store(true, Ordering::SeqCst);
-                self.ask_until_answered();
-                match request.undo {
-                    Some(undo) => self.undo(undo, &link, asking),
-                    None => self.probe(&link),
-                }
-                Err(CommandError::Unanswered(waited))
-            }
+        self.answered(link);
+        if self.connector.has_left(link) {
+            // A former primary may still take itself for one. Its grants and renewals are void.
+            self.discard(link);
+            return Err(CommandError::Died(BackendError::unknown(Cause::NotPrimary)));
         }
+        if is_demoted(&reply) {
+            self.demoted(link);
+        }
+        check(reply)
+    }
+
+    /// Applies that no reply arrived in time.
+    fn unanswered(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        request: &Request<'_>,
+        asking: bool,
+    ) -> CommandError {
+        let waited = self.network().response_timeout;
+        link.mark_suspect();
+        // The task ends an outage, so the outage begins first.
+        self.unreached(&Cause::NoReply(waited));
+        self.silent.store(true, Ordering::SeqCst);
+        self.ask_until_answered();
+        match request.undo {
+            Some(undo) => self.undo(undo, link, asking),
+            None => self.probe(link),
+        }
+        CommandError::Unanswered(waited)
     }
 
     pub(super) fn sound_link(&self) -> Option<Arc<Link>> {

@@ -52,7 +52,9 @@ impl Link {
         }
         let mut both = redis::pipe();
         both.cmd("ASKING").add_command(command.clone());
-        let mut replies = connection.send_packed_commands(&both, 1, 1).await?;
+        // Boxed, so that the usual command does not contain it.
+        let replies = Box::pin(connection.send_packed_commands(&both, 1, 1)).await;
+        let mut replies = replies?;
         Ok(replies.pop().unwrap_or(Value::Nil))
     }
 

@@ -26,6 +26,8 @@ pub(crate) struct Request<'a> {
     pub(crate) resend: Resend,
     /// `None` for a command that leaves nothing behind.
     pub(crate) undo: Option<Undo<'a>>,
+    /// Replicas may have to acknowledge what the command grants.
+    pub(crate) grants: bool,
     /// `None` for a command that calls no script.
     pub(crate) called: Option<Called>,
 }
@@ -81,6 +83,7 @@ impl<'a> Request<'a> {
             command,
             resend,
             undo: None,
+            grants: false,
             called: None,
         }
     }

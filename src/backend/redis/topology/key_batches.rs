@@ -65,12 +65,17 @@ async fn send<'a, T, O, F>(
 where
     F: Future<Output = Outcomes<O>>,
 {
-    match call(route.clone(), batch.clone()).await {
-        Err(error) if batch.len() > 1 && error.may_spare_keys() => {
+    let items = batch.len();
+    let again = match items {
+        1 => Vec::new(),
+        _ => batch.clone(),
+    };
+    match call(route.clone(), batch).await {
+        Err(error) if items > 1 && error.may_spare_keys() => {
             let alone = |item| async move { spread(call(route.clone(), vec![item]).await, 1) };
-            let outcomes = join_all(batch.into_iter().map(alone)).await;
+            let outcomes = join_all(again.into_iter().map(alone)).await;
             outcomes.into_iter().flatten().collect()
         }
-        outcomes => spread(outcomes, batch.len()),
+        outcomes => spread(outcomes, items),
     }
 }

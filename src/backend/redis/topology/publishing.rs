@@ -97,7 +97,7 @@ impl Repeating {
         let connection = &node.connections[self.index];
         for message in &self.messages {
             match connection
-                .send(Request::new(message, Resend::Repeatable), false)
+                .send(&Request::new(message, Resend::Repeatable), false)
                 .await
             {
                 // Another node has the channel.

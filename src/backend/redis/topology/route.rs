@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use futures_util::FutureExt as _;
 use redis::Cmd;
 
 use super::cluster::Cluster;
@@ -11,7 +10,7 @@ use super::node::Node;
 use super::publishing;
 use crate::LockKey;
 use crate::backend::redis::command::{Cause, CommandError};
-use crate::backend::redis::connection::{Connection, Outage, Reply, Request, Undo, after};
+use crate::backend::redis::connection::{Connection, Outage, Reply, Request, after};
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// The most redirections that one command follows.
@@ -122,81 +121,49 @@ impl Route {
         }
     }
 
-    /// Sends a command as [`Connection::send`], to each node that it is redirected to.
-    pub(crate) async fn send(&self, request: Request<'_>) -> Result<Reply, CommandError> {
-        let send = |node: Arc<Node>, index: usize, asking| async move {
-            node.connections[index].send(request, asking).await
-        };
-        self.follow(send).await
-    }
-
-    /// Sends an acquire as [`send`](Self::send), or as [`Replicas::acquire`] if replicas must acknowledge
-    /// the grant.
+    /// Sends a command as [`Connection::send`], or as [`Replicas::acquire`] if replicas must acknowledge what it
+    /// grants, and in a cluster to each node that it is redirected to.
     ///
     /// [`Replicas::acquire`]: super::replicas::Replicas::acquire
-    pub(crate) async fn acquire(
-        &self,
-        request: Request<'_>,
-        undo: Undo<'_>,
-    ) -> Result<Reply, CommandError> {
-        let request = Request {
-            undo: Some(undo),
-            ..request
-        };
-        let acquire = |node: Arc<Node>, index: usize, asking| async move {
+    pub(crate) async fn send(&self, request: &Request<'_>) -> Result<Reply, CommandError> {
+        let (mut node, mut index) = (Arc::clone(&self.node), self.index);
+        let (mut asking, mut resent) = (false, false);
+        for _ in 0..REDIRECTIONS {
             let connection = &node.connections[index];
-            match &node.replicas {
-                // Boxed, so that acquires without replicas do not contain it.
-                Some(replicas) => {
+            let replicas = node.replicas.as_ref().filter(|_| request.grants);
+            let mut outcome = match replicas.zip(request.undo) {
+                // Boxed, so that other commands do not contain it.
+                Some((replicas, undo)) => {
                     let acquire = replicas.acquire(connection, request, undo, asking);
-                    let value = acquire.boxed().await?;
-                    Ok(Reply {
+                    Box::pin(acquire).await.map(|value| Reply {
                         value,
                         resent: false,
                         asked: asking,
                     })
                 }
                 None => connection.send(request, asking).await,
-            }
-        };
-        self.follow(acquire).await
-    }
-
-    /// Calls `send` for the node of the route, and in a cluster for each node that the command is
-    /// redirected to. The flag says whether an `ASKING` must precede the command.
-    async fn follow<F>(
-        &self,
-        send: impl Fn(Arc<Node>, usize, bool) -> F,
-    ) -> Result<Reply, CommandError>
-    where
-        F: Future<Output = Result<Reply, CommandError>>,
-    {
-        let Some(roaming) = &self.roaming else {
-            return match send(Arc::clone(&self.node), self.index, false).await {
-                // The URL names a cluster node as a single server.
-                Err(CommandError::Elsewhere { resent, .. }) => {
-                    let kind = BackendErrorKind::Misconfigured;
-                    let error = BackendError::refused(kind, Cause::Elsewhere);
-                    Err(CommandError::Refused(error).after(resent))
-                }
-                outcome => outcome,
             };
-        };
-        let (mut node, mut index) = (Arc::clone(&self.node), self.index);
-        let (mut asking, mut resent) = (false, false);
-        for _ in 0..REDIRECTIONS {
-            let outcome = send(Arc::clone(&node), index, asking).await;
-            let outcome = after(outcome, resent);
+            if resent {
+                outcome = after(outcome, resent);
+            }
             let Err(CommandError::Elsewhere {
                 address,
                 asking: ask,
                 resent: again,
             }) = &outcome
             else {
-                if outcome.as_ref().is_err_and(CommandError::is_topological) {
+                if let Some(roaming) = &self.roaming
+                    && outcome.as_ref().is_err_and(CommandError::is_topological)
+                {
                     roaming.cluster.mark_suspect();
                 }
                 return outcome;
+            };
+            let Some(roaming) = &self.roaming else {
+                // The URL names a cluster node as a single server.
+                let kind = BackendErrorKind::Misconfigured;
+                let error = BackendError::refused(kind, Cause::Elsewhere);
+                return Err(CommandError::Refused(error).after(*again));
             };
             asking = *ask;
             resent = *again;
@@ -206,7 +173,9 @@ impl Route {
             index = next.index_of(&roaming.key);
             node = next;
         }
-        roaming.cluster.mark_suspect();
+        if let Some(roaming) = &self.roaming {
+            roaming.cluster.mark_suspect();
+        }
         Err(CommandError::unavailable(Cause::Elsewhere).after(resent))
     }
 }

@@ -7,7 +7,7 @@ use crate::backend::redis::command::call::{Calls, KeyRoute, OVERHEAD, note};
 use crate::backend::redis::command::error::{CommandError, is_out_of_memory};
 use crate::backend::redis::command::names::{Lease, millis};
 use crate::backend::redis::command::reply::{contended, is_contend_unpublished, rejected_place};
-use crate::backend::redis::command::send::{self, call};
+use crate::backend::redis::command::send::{call, call_with};
 use crate::backend::redis::connection::Undo;
 use crate::backend::{Acquired, BackendError, BackendErrorKind, ContendRequest, Contended};
 
@@ -64,8 +64,8 @@ impl Calls {
             commands: &leave,
             limit: ttl,
         };
-        let outcome = send::acquire(script, at.route, &command, undo).await;
-        match outcome {
+        let call = script.acquire(&command, undo);
+        match call_with(script, at.route, &call).await {
             Err(CommandError::Scattered(_)) if at.route.slot().is_none() => {
                 at.route.mark_sharded();
                 let route = &at.route.in_slot(self.names.slot(at.key));

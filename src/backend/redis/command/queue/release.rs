@@ -39,7 +39,8 @@ impl Calls {
         let outcomes = match (self.end_all(script, route, leases).await, leases) {
             (Err(error), [_]) if error.excludes_queue() => {
                 let command = self.ending_alone(leases);
-                let reply = call(script, route, &command).await?;
+                // Boxed, so that the usual release does not contain it.
+                let reply = Box::pin(call(script, route, &command)).await?;
                 if error.is_denied() {
                     self.log_denied_queue();
                 }
@@ -59,7 +60,7 @@ impl Calls {
     ) -> Outcomes<Released> {
         let command = self.ending(script, route, leases);
         let request = script.request(&command, leases.len());
-        let reply = call_with(script, route, request).await?;
+        let reply = call_with(script, route, &request).await?;
         self.ended(reply, route, leases)
     }
 

@@ -82,7 +82,7 @@ impl Replicas {
     pub(crate) async fn acquire(
         &self,
         connection: &Arc<Connection>,
-        request: Request<'_>,
+        request: &Request<'_>,
         undo: Undo<'_>,
         asking: bool,
     ) -> Result<Value, CommandError> {
@@ -97,7 +97,7 @@ impl Replicas {
         wait.arg(least).arg(millis(wait_limit));
 
         let sent_at = Instant::now();
-        let span = CallSpan::begin(&request, &link.address);
+        let span = CallSpan::begin(request, &link.address);
         let acquired = pin!(link.send(request.command, asking));
         let waited = pin!(link.send(&wait, false));
         let replies = async {
