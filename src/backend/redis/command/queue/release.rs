@@ -2,7 +2,7 @@
 
 use redis::Cmd;
 
-use crate::backend::redis::command::call::{Calls, KeyRoute, begin};
+use crate::backend::redis::command::call::{Calls, KeyRoute, OVERHEAD, begin};
 use crate::backend::redis::command::error::CommandError;
 use crate::backend::redis::command::names::{Lease, Name};
 use crate::backend::redis::command::reply::{Outcomes, releases, unpublished};
@@ -104,14 +104,23 @@ impl Calls {
         with_queues: Option<Option<Name<'_>>>,
     ) -> Cmd {
         let names = &self.names;
+        let per_lease = 1 + usize::from(with_queues.is_some());
+        let fence = with_queues.flatten();
+        let keys = per_lease * leases.len() + usize::from(fence.is_some());
         let bodies = leases.iter().map(|it| names.body(&it.key));
-        let queued = leases.iter().filter(|_| with_queues.is_some());
-        let keys = bodies.chain(queued.map(|it| names.queue(&it.key)));
-        let keys = keys.chain(with_queues.flatten());
-        let channels = leases.iter().map(|it| names.channel(&it.key).len());
-        let longest = channels.max();
-        let extra = Lease::MAX_LEN + longest.unwrap_or(0);
-        let mut command = script.batch(keys, extra / 2);
+        let len: usize = bodies.clone().map(Name::len).sum();
+        // The body is a part of the other names.
+        let size = 3 * len + leases.len() * (Lease::MAX_LEN + 4 * OVERHEAD);
+        let mut command = script.evalsha(keys, 2 * leases.len() + 1, size);
+        for body in bodies {
+            command.arg(body);
+        }
+        if with_queues.is_some() {
+            for release in leases {
+                command.arg(names.queue(&release.key));
+            }
+        }
+        command.arg(fence);
         for release in leases {
             command
                 .arg(Lease(release.lease))
