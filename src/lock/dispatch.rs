@@ -193,9 +193,14 @@ impl Engine {
     }
 }
 
-/// Carries out the effects of one kind. Most lists are empty, and an iterator costs more than the test.
-fn each<T>(effects: &mut Few<T>, carry_out: impl FnMut(T)) {
-    if !effects.is_empty() {
-        std::mem::take(effects).into_iter().for_each(carry_out);
+/// Carries out the effects of one kind. Most lists have at most one, for which an iterator would cost more.
+fn each<T>(effects: &mut Few<T>, mut carry_out: impl FnMut(T)) {
+    if effects.is_empty() {
+        return;
+    }
+    match std::mem::take(effects) {
+        Few::Empty => {}
+        Few::One(effect) => carry_out(effect),
+        Few::Several(effects) => effects.into_iter().for_each(carry_out),
     }
 }

@@ -19,14 +19,15 @@ impl<T> Few<T> {
     }
 
     pub(super) fn push(&mut self, item: T) {
-        *self = match mem::take(self) {
-            Self::Empty => Self::One(item),
-            Self::One(first) => Self::Several(vec![first, item]),
-            Self::Several(mut items) => {
-                items.push(item);
-                Self::Several(items)
+        match self {
+            // The usual case moves no list.
+            Self::Empty => *self = Self::One(item),
+            Self::Several(items) => items.push(item),
+            Self::One(_) => {
+                let first = mem::take(self).into_iter();
+                *self = Self::Several(first.chain([item]).collect());
             }
-        };
+        }
     }
 
     pub(super) fn retain(&mut self, keep: impl Fn(&T) -> bool) {

@@ -229,7 +229,12 @@ async fn send(
         false => PATIENCE,
     };
     let mut commands = keeps;
-    for batch in engine.in_batches(leases, BATCH, |(key, _)| key) {
+    let batches = match leases.len() {
+        // Mostly, and the batch keeps its list.
+        1 => vec![leases],
+        _ => engine.in_batches(leases, BATCH, |(key, _)| key),
+    };
+    for batch in batches {
         commands.push(Box::pin(release(Arc::clone(engine), home.id, batch)));
     }
     let Some(mut last) = commands.pop() else {
