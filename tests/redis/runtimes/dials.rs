@@ -14,7 +14,7 @@ use crate::support::other_runtime::current_thread;
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 
-/// Of the bytes in each direction, so a handshake takes at least twice as long.
+/// The delay of the bytes in each direction. A handshake takes at least twice as long.
 const DELAY: Duration = Duration::from_millis(300);
 /// Its watchdog renews after 10 s.
 const LEASE: Duration = Duration::from_secs(30);

@@ -22,7 +22,7 @@ pub(crate) async fn manager(url: impl Into<String>, lease: Duration) -> LockMana
     manager_from(RedisBackend::builder(url), lease).await
 }
 
-/// The same with settings of the backend.
+/// A [`manager`] whose backend has these settings.
 pub(crate) async fn manager_from(builder: RedisBackendBuilder, lease: Duration) -> LockManager {
     let backend = builder.connect().await;
     LockManager::builder(backend.expect("the server is there"))
