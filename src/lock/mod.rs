@@ -43,7 +43,7 @@
 //! | contending, inline | the attempt is rejected | contending | queue in front, start a loop | loop |
 //! | contending, inline | dropped with the attempt in flight | contending | a loop finishes the attempt | loop |
 //! | contending, inline | not polled for 10 ms while others wait, or past its deadline | contending | queue in front, a loop finishes the attempt | loop |
-//! | contending, inline | ends after its attempt | contending, or idle | start a loop for the queue | loop |
+//! | contending, inline | ends after its attempt | contending, or idle; yielding, as before the acquire | start a loop for the queue | loop |
 //! | contending | the loop's attempt is granted | held by the first in the queue | resolve it | watchdog |
 //! | contending | the same, but the queue is empty or its terms differ | surrendered | release | releaser |
 //! | contending | the loop's attempt is rejected | | keep the place in the backend's queue; reject `no_wait`s that came before it | loop |
@@ -52,7 +52,7 @@
 //! | contending | the key is transferred to an earlier lease of this process | | leave that lease | |
 //! | contending | the loop's attempt can never succeed | idle | reject the queue, leave the place | |
 //! | contending | the last waiter leaves | idle, once the loop has woken; yielding, as before the waiter | the loop ends, leave the place | loop |
-//! | contending | the loop is dropped with its runtime | contending, or idle | a loop in another runtime; reject waiters of the ended one; leave the place | loop |
+//! | contending | the loop is dropped with its runtime | contending, or idle; yielding, as before the waiter | a loop in another runtime; reject waiters of the ended one; leave the place | loop |
 //! | contending | the loop does not run, a waiter in another runtime | contending | a loop there; release what the old one acquires, leave the place | loop |
 //! | contending, held | released by force, before or after the grant | | renew at once, which shows the order | watchdog |
 //! | held | the hold of one owner is released by force | surrendered | mark the guard lost; release, and report | releaser |

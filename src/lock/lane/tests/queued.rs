@@ -216,6 +216,17 @@ fn waiter_without_attempt_leaves_turn_to_others() {
 }
 
 #[test]
+fn ended_runtime_leaves_turn_to_others() {
+    for (passes, yields) in [(4 * MS, true), (5 * MS, false)] {
+        let (mut lane, wakeup) = waiting_after_transfer();
+        lane.pass(passes);
+        assert!(abandon(&mut lane, &wakeup).is_empty());
+        assert_eq!(lane.lane.is_yielding(), yields);
+        assert_eq!(lane.lane.is_idle(), !yields);
+    }
+}
+
+#[test]
 fn shutdown_ends_pause_of_waiter_after_transfer() {
     let (mut lane, wakeup) = waiting_after_transfer();
     let error = Error::new(ErrorKind::ShuttingDown);
