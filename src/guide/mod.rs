@@ -65,7 +65,6 @@ pub mod keys;
 #[cfg(feature = "redis")]
 pub mod one_server;
 pub mod operations;
-#[cfg(feature = "redis")]
 pub mod order;
 pub mod porting;
 pub mod problems;

@@ -35,8 +35,8 @@
 //! | backend | order between processes |
 //! |---|---|
 //! | [`Memory`](crate::Memory) | the same, between the managers that share it |
-//! | one server, [Sentinel](super::sentinel) | as above |
-//! | [Cluster](super::cluster) with sharded messages | as above |
+//! | one server, [Sentinel][sentinel] | as above |
+//! | [Cluster][cluster] with sharded messages | as above |
 //! | Cluster with plain messages | as above, and every 500 ms the clients outside the queue have a turn |
 //! | one endpoint for several servers | as above, but a process that does not confirm a transfer within 0.3 s loses its place |
 //! | [`Quorum`](crate::Quorum) | none: its nodes cannot agree on one queue |
@@ -66,9 +66,7 @@
 //!
 //! - The waiter has a fixed [`lease`](crate::Acquire::lease), or a lease below 1.5 s.
 //! - Less than 0.5 s of the lease is left, or the message is late.
-//! - The backend has [`min_replicas`](crate::backend::redis::RedisBackendBuilder::min_replicas), a
-//!   [`quarantine`](crate::backend::redis::RedisBackendBuilder::quarantine), or
-//!   [`redisson_fencing_tokens`](crate::backend::redis::RedisBackendBuilder::redisson_fencing_tokens).
+//! - The backend has [`min_replicas`], a [`quarantine`], or [`redisson_fencing_tokens`].
 //! - It is a cluster with plain messages, or one endpoint for several servers.
 //! - The process has no subscription.
 //!
@@ -76,9 +74,9 @@
 //!
 //! # Processes without a subscription
 //!
-//! A pool without [`notify`](crate::backend::redis::RedisBackendBuilder::notify), or a broken connection, leaves a
-//! process without notifications. A primary does not count a subscription at its replica. In each case the process
-//! has the same place as any other, polls, and confirms a transfer within 0.3 s.
+//! A pool without [`notify`], or a broken connection, leaves a process without notifications. A primary does not
+//! count a subscription at its replica. In each case the process has the same place as any other, polls, and confirms
+//! a transfer within 0.3 s.
 //!
 //! - It first polls after 3 ms for each place up to and including its own. Without progress it polls after a tenth of the time since its
 //!   last progress. The interval is at most 100 ms (110 ms with jitter).
@@ -95,15 +93,44 @@
 //! - After a lease expires, the key is free until the first process attempts. Any other process can acquire it in
 //!   that time.
 //! - A process of an older version of this crate, or a client such as Redisson, waits outside the queue. While such
-//!   a client is subscribed, it has one turn of at most 10 ms in each round of the queue. The page
-//!   [`redisson`](super::redisson#what-is-different) describes the consequences.
+//!   a client is subscribed, it has one turn of at most 10 ms in each round of the queue. The page [`redisson`]
+//!   describes the consequences.
 //! - A process of a version without the queue keeps a lease for its own waiters until another process subscribes. A
 //!   process that only polls then waits as long as those waiters follow each other. During a rolling deployment, set
-//!   [`notify`](crate::backend::redis::RedisBackendBuilder::notify) for a pool.
+//!   [`notify`] for a pool.
 //! - While a slot is moving to another node, its keys have no queue.
 //! - With full memory, a process cannot enter the queue, and polls about once a second. Places in the queue remain.
-//! - Without the [permissions](crate::RedisBackend#permissions) for sorted sets there is no queue. The backend
-//!   warns when it connects. A key whose queue alone is denied has no queue, and the backend warns at the first one.
-//!   The same applies to a permission that is withdrawn later.
+//! - Without the [permissions] for sorted sets there is no queue. The backend warns when it connects. A
+//!   key whose queue alone is denied has no queue, and the backend warns at the first one. The same applies to a
+//!   permission that is withdrawn later.
 //! - A single attempt can acquire the key in the turn of the clients outside the queue.
 //! - A release looks at the first 32 places. If none of these processes is reachable, the key is free.
+//!
+
+// The pages and settings of Redis exist with its feature only.
+#![cfg_attr(
+    feature = "redis",
+    doc = "
+[cluster]: super::cluster
+[`min_replicas`]: crate::backend::redis::RedisBackendBuilder::min_replicas
+[`notify`]: crate::backend::redis::RedisBackendBuilder::notify
+[`quarantine`]: crate::backend::redis::RedisBackendBuilder::quarantine
+[`redisson_fencing_tokens`]: crate::backend::redis::RedisBackendBuilder::redisson_fencing_tokens
+[permissions]: crate::RedisBackend#permissions
+[`redisson`]: super::redisson#what-is-different
+[sentinel]: super::sentinel
+"
+)]
+#![cfg_attr(
+    not(feature = "redis"),
+    doc = "
+[cluster]: https://docs.rs/tower-lock/latest/tower_lock/guide/cluster/
+[`min_replicas`]: https://docs.rs/tower-lock/latest/tower_lock/backend/redis/struct.RedisBackendBuilder.html#method.min_replicas
+[`notify`]: https://docs.rs/tower-lock/latest/tower_lock/backend/redis/struct.RedisBackendBuilder.html#method.notify
+[`quarantine`]: https://docs.rs/tower-lock/latest/tower_lock/backend/redis/struct.RedisBackendBuilder.html#method.quarantine
+[`redisson_fencing_tokens`]: https://docs.rs/tower-lock/latest/tower_lock/backend/redis/struct.RedisBackendBuilder.html#method.redisson_fencing_tokens
+[permissions]: https://docs.rs/tower-lock/latest/tower_lock/struct.RedisBackend.html#permissions
+[`redisson`]: https://docs.rs/tower-lock/latest/tower_lock/guide/redisson/#what-is-different
+[sentinel]: https://docs.rs/tower-lock/latest/tower_lock/guide/sentinel/
+"
+)]

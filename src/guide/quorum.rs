@@ -29,6 +29,11 @@
 //! There is no failover: no node replaces another. The documentation of [`Quorum`](crate::Quorum) describes the
 //! guarantees, the settings, and why the tokens increase whichever minority is lost.
 //!
+//! # What it does not guarantee
+//!
+//! - *Order between processes.* The nodes cannot agree on one queue, so any waiting process may be next. Within a
+//!   process, waiters acquire a key in the [order](super::order#where) of their arrival.
+//!
 //! # What the loss of nodes can do
 //!
 //! - *A minority is unavailable or hangs:* no effect. The other nodes reply.
