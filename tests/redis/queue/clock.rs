@@ -1,14 +1,10 @@
 //! A server whose clock steps back, or a promoted replica with a slower clock.
 
-use super::model::{Counted, Reply};
+use super::model::{Counted, Reply, lease};
 use super::scripts::{CHANNEL, Call};
 use super::server::FrozenServer;
 
 const TTL: i64 = 30_000;
-
-fn lease(number: u8) -> String {
-    format!("00000000-0000-4000-8000-{number:012}:1")
-}
 
 #[test]
 fn clock_step_back_ends_turn_of_others() {

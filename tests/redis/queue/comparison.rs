@@ -6,7 +6,9 @@ use fastrand::Rng;
 use redis::{Connection, Value};
 
 use super::expected::expected;
-use super::model::{ALIVE, Body, Counted, Model, Place, Queue, Reply, STEP, manager_of};
+use super::model::{
+    ALIVE, Body, Counted, Model, Place, Queue, Reply, STEP, lease, manager_name, manager_of,
+};
 use super::scripts::{A, B, BODY, CHANNEL, Call, FENCE, Flavor, QUEUE};
 use super::server::FrozenServer;
 use super::stored::assert_stored;
@@ -52,10 +54,6 @@ fn await_uptime(admin: &mut Connection) {
     }
 }
 
-fn manager(number: u64) -> String {
-    format!("00000000-0000-4000-8000-{number:012}")
-}
-
 impl Comparison {
     pub(crate) fn new(seed: u64, counted: Counted, flavor: Flavor) -> Self {
         let mut server = FrozenServer::start();
@@ -70,7 +68,7 @@ impl Comparison {
                 .exec(&mut admin)
                 .unwrap();
         }
-        let leases = (0..MANAGERS).map(|it| format!("{}:1", manager(it)));
+        let leases = (0..MANAGERS).map(lease);
         let kinds = i64::from(flavor == Flavor::Both) + 1;
         let model = Model::new(server.now(), counted, kinds);
         Self {
@@ -347,7 +345,7 @@ impl Comparison {
     }
 
     fn toggle_listener(&mut self) {
-        let manager = manager(self.random.u64(..MANAGERS));
+        let manager = manager_name(self.random.u64(..MANAGERS));
         if self.listeners.remove(&manager).is_none() {
             let ours = [format!("{CHANNEL}%w"), format!("{CHANNEL}%{manager}")];
             let channels = [&ours[..], &[CHANNEL.to_owned()]].concat();

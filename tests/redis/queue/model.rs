@@ -96,6 +96,15 @@ pub(crate) struct Model {
     passed_over: i64,
 }
 
+pub(crate) fn manager_name(number: u64) -> String {
+    format!("00000000-0000-4000-8000-{number:012}")
+}
+
+/// Returns the first lease of a manager.
+pub(crate) fn lease(number: u64) -> String {
+    format!("{}:1", manager_name(number))
+}
+
 pub(crate) fn manager_of(lease: &str) -> &str {
     lease.split(':').next().unwrap()
 }

@@ -8,7 +8,7 @@ use redis::Connection;
 use tokio::time::{Instant, sleep};
 use tower_lock::{LockManager, RedisBackend};
 
-use super::model::{Counted, Reply, manager_of};
+use super::model::{Counted, Reply, lease, manager_name};
 use super::scripts::{BODY, CHANNEL, Call};
 use super::server::FrozenServer;
 use crate::support::engine::{MS, SECOND, manager};
@@ -23,20 +23,16 @@ struct Line {
     listeners: Vec<Connection>,
 }
 
-fn lease(number: u8) -> String {
-    format!("00000000-0000-4000-8000-{number:012}:1")
-}
-
 impl Line {
     /// `listening` managers are subscribed.
-    fn new(listening: u8) -> Self {
+    fn new(listening: u64) -> Self {
         let server = FrozenServer::start();
         let listeners = (1..=listening).map(|number| {
             let mut connection = server.connect();
             let ours = [
                 "".to_owned(),
                 "%w".to_owned(),
-                format!("%{}", manager_of(&lease(number))),
+                format!("%{}", manager_name(number)),
             ];
             let mut subscribe = redis::cmd("SUBSCRIBE");
             subscribe.arg(ours.map(|it| format!("{CHANNEL}{it}")).as_slice());
@@ -59,7 +55,7 @@ impl Line {
         call.run(&mut self.connection, Counted::All).0
     }
 
-    fn contend(&mut self, number: u8, listens: bool) -> Reply {
+    fn contend(&mut self, number: u64, listens: bool) -> Reply {
         let (lease, ttl) = (lease(number), TTL);
         self.run(&Call::Contend {
             lease,
@@ -69,20 +65,20 @@ impl Line {
     }
 
     /// Returns when a waiter that polls attempts again.
-    fn poll(&mut self, number: u8) -> i64 {
+    fn poll(&mut self, number: u64) -> i64 {
         match self.contend(number, false) {
             Reply::Waiting(_, _, poll_after, _) => poll_after,
             other => panic!("{other:?}"),
         }
     }
 
-    fn listen(&mut self, number: u8) {
+    fn listen(&mut self, number: u64) {
         let reply = self.contend(number, true);
         assert!(matches!(reply, Reply::Waiting(_, _, 0, _)), "{reply:?}");
     }
 
     /// Releases the lock of one lease, which the other then holds.
-    fn pass(&mut self, from: u8, to: u8) {
+    fn pass(&mut self, from: u64, to: u64) {
         assert_eq!(self.run(&Call::Release(lease(from))), Reply::Number(2));
         let confirmed = self.contend(to, to < POLLER);
         assert!(matches!(confirmed, Reply::Again(_)), "{to}: {confirmed:?}");
@@ -90,7 +86,7 @@ impl Line {
 }
 
 /// It and those above poll.
-const POLLER: u8 = 8;
+const POLLER: u64 = 8;
 
 /// The holder 1, the listener 2, the poller, and the listener 3.
 fn line() -> Line {
@@ -158,10 +154,7 @@ fn release_passes_over_31_unreachable_waiters() {
         let (_, channel, _): (String, String, String) = redis::from_redis_value(message).unwrap();
         let granted = line.contend(reachable, true);
         if freed == 2 {
-            assert_eq!(
-                channel,
-                format!("{CHANNEL}%{}", manager_of(&lease(reachable)))
-            );
+            assert_eq!(channel, format!("{CHANNEL}%{}", manager_name(reachable)));
             assert_eq!(granted, Reply::Again(Some(0)));
         } else {
             assert_eq!(channel, CHANNEL, "a release that all can hear");

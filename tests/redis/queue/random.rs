@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use tower_lock::backend::redis::RedisBackend;
+use tower_lock::backend::redis::{Publish, RedisBackend};
 
 use super::comparison::Comparison;
 use super::model::Counted;
@@ -19,6 +19,11 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
+/// Sharded messages are new in 7.0.
+fn has_sharded_messages() -> bool {
+    version() >= 7
+}
+
 /// `QUEUE_STEPS`: their number, 2,000 unless set. `QUEUE_SEED`: one seed instead of a random one.
 #[test]
 fn random_steps_follow_reference() {
@@ -26,17 +31,21 @@ fn random_steps_follow_reference() {
     let seed = number("QUEUE_SEED").unwrap_or_else(|| fastrand::u64(..));
     let (mut granted, mut transferred) = (0, 0);
     // The tenths of the steps.
+    let (plain, sharded) = if has_sharded_messages() {
+        (4, 1)
+    } else {
+        (6, 0)
+    };
     let kinds = [
-        (Counted::All, Flavor::Plain, 4),
+        (Counted::All, Flavor::Plain, plain),
         (Counted::Ours, Flavor::Plain, 1),
         (Counted::Nothing, Flavor::Plain, 1),
         (Counted::All, Flavor::Guarded, 2),
-        (Counted::All, Flavor::Sharded, 1),
-        (Counted::All, Flavor::Both, 1),
+        (Counted::All, Flavor::Sharded, sharded),
+        (Counted::All, Flavor::Both, sharded),
     ];
-    // Sharded messages are new in 7.0.
-    let is_known = |flavor| version() >= 7 || !matches!(flavor, Flavor::Sharded | Flavor::Both);
-    for (counted, flavor, tenths) in kinds.into_iter().filter(|(_, it, _)| is_known(*it)) {
+    assert_eq!(kinds.iter().map(|it| it.2).sum::<u64>(), 10);
+    for (counted, flavor, tenths) in kinds.into_iter().filter(|it| it.2 > 0) {
         let mut comparison = Comparison::new(seed, counted, flavor);
         for step in 0..steps * tenths / 10 {
             let taken = catch_unwind(AssertUnwindSafe(|| comparison.step()));
@@ -55,12 +64,16 @@ fn random_steps_follow_reference() {
 /// Else the reference would be of other scripts.
 #[tokio::test]
 async fn backend_loads_scripts_of_reference() {
-    for flavor in [Flavor::Plain, Flavor::Guarded] {
+    let sharded = [Flavor::Sharded, Flavor::Both];
+    let sharded = sharded.into_iter().filter(|_| has_sharded_messages());
+    for flavor in [Flavor::Plain, Flavor::Guarded].into_iter().chain(sharded) {
         let server = RedisServer::start();
         let backend = RedisBackend::builder(server.url());
         let backend = match flavor {
+            Flavor::Plain => backend,
             Flavor::Guarded => backend.quarantine(SECOND),
-            _ => backend,
+            Flavor::Sharded => backend.publish(Publish::Sharded),
+            Flavor::Both => backend.publish(Publish::Both),
         };
         let _backend = backend.connect().await.unwrap();
         for script in SCRIPTS {

@@ -2,21 +2,13 @@
 
 use redis::Connection;
 
-use super::model::{Counted, Reply};
+use super::model::{Counted, Reply, lease, manager_name};
 use super::scripts::{BODY, CHANNEL, Call};
 use super::server::FrozenServer;
 
 const TTL: i64 = 30_000;
 
-fn manager(number: u8) -> String {
-    format!("00000000-0000-4000-8000-{number:012}")
-}
-
-fn lease(number: u8) -> String {
-    format!("{}:1", manager(number))
-}
-
-fn acquire(number: u8) -> Call {
+fn acquire(number: u64) -> Call {
     Call::Acquire {
         lease: lease(number),
         ttl: TTL,
@@ -39,7 +31,7 @@ fn single_attempt_uses_one_turn_of_others() {
     let server = FrozenServer::start();
     let _outside = server.subscribe(&[CHANNEL.to_owned()]);
     let _processes = [1, 2].map(|number| {
-        let own = format!("{CHANNEL}%{}", manager(number));
+        let own = format!("{CHANNEL}%{}", manager_name(number));
         server.subscribe(&[format!("{CHANNEL}%w"), own, CHANNEL.to_owned()])
     });
     let mut outside = server.connect();
