@@ -10,6 +10,50 @@ use super::{AcquireRequest, Acquired, BackendError, Release, Released};
 ///
 /// The engine calls these methods while it holds a mutex that covers the key. They must be short, and must
 /// not call a method of the manager: that would deadlock.
+///
+/// # Example
+///
+/// The immediate commands of a store that counts the attempts at another one. Its
+/// [`Backend::immediate`](super::Backend::immediate) returns `Some(self)`.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use tokio::time::Instant;
+/// use tower_lock::backend::{
+///     AcquireRequest, Acquired, BackendError, Immediate, Memory, Release, Released,
+/// };
+///
+/// struct Counting {
+///     store: Memory,
+///     attempts: AtomicU64,
+/// }
+///
+/// impl Immediate for Counting {
+///     fn try_acquire(
+///         &self,
+///         request: &AcquireRequest,
+///         now: Instant,
+///     ) -> Result<Acquired, BackendError> {
+///         self.attempts.fetch_add(1, Ordering::Relaxed);
+///         Immediate::try_acquire(&self.store, request, now)
+///     }
+///
+///     fn release(&self, lease: &Release, now: Instant) -> Result<Released, BackendError> {
+///         Immediate::release(&self.store, lease, now)
+///     }
+/// }
+/// # use std::time::Duration;
+/// # use tower_lock::LockKey;
+/// # use tower_lock::backend::LeaseId;
+/// # let counting = Counting { store: Memory::new(), attempts: AtomicU64::new(0) };
+/// # let (key, lease) = (LockKey::new("order:42"), LeaseId::new(uuid::Uuid::new_v4(), 1));
+/// # let request = AcquireRequest::new(key.clone(), lease, Duration::from_secs(30));
+/// # let (now, release) = (Instant::now(), Release::new(key, lease));
+/// # assert!(matches!(counting.try_acquire(&request, now), Ok(Acquired::Granted { .. })));
+/// # assert!(matches!(counting.release(&release, now), Ok(Released::Released)));
+/// # assert_eq!(counting.attempts.into_inner(), 1);
+/// ```
 pub trait Immediate {
     /// Acquires a key like [`Backend::try_acquire`](super::Backend::try_acquire).
     ///

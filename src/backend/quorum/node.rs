@@ -13,6 +13,34 @@ use crate::backend::{AcquireRequest, Acquired, Backend, BackendError, BoxFuture,
 /// grants may share only one node, and that node must have the counter of the first grant. The nodes
 /// therefore agree on a counter, which is separate from the counter of
 /// [`try_acquire`](Backend::try_acquire).
+///
+/// # Example
+///
+/// [`Memory`](crate::Memory) is a node. A node of your own computes its counter by [`Fence::after`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_lock::backend::BackendError> {
+/// use std::time::Duration;
+///
+/// use tower_lock::LockKey;
+/// use tower_lock::backend::{AcquireRequest, Acquired, Fence, LeaseId, Memory, Node};
+/// use uuid::Uuid;
+///
+/// let node = Memory::new();
+/// let lease = LeaseId::new(Uuid::new_v4(), 1);
+/// let request = AcquireRequest::new(LockKey::new("order:42"), lease, Duration::from_secs(30));
+///
+/// // The store is empty, so the node has no counter until it adopts one.
+/// let granted = node.vote(&request, Fence::Propose(7)).await?;
+/// assert!(matches!(granted, Acquired::Granted { counter: 0, .. }));
+/// let granted = node.vote(&request, Fence::Confirm(7)).await?;
+/// assert!(matches!(granted, Acquired::Granted { counter: 7, .. }));
+/// let granted = node.vote(&request, Fence::Propose(3)).await?;
+/// assert!(matches!(granted, Acquired::Granted { counter: 8, .. }));
+/// # Ok(())
+/// # }
+/// ```
 pub trait Node: Backend {
     /// Acquires a key as [`try_acquire`](Backend::try_acquire) does, with the same guarantees, under a
     /// counter that `fence` raises.
