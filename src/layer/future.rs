@@ -35,6 +35,7 @@ pin_project! {
     ///
     /// If dropped while it waits, the request leaves the queue, and nothing remains. If dropped later, the future
     /// of the inner service is dropped first, and then the lock is released.
+    #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<F, S, ReqBody> {
         #[pin]
         state: State<F, S, ReqBody>,

@@ -30,6 +30,7 @@ pin_project! {
     ///
     /// If dropped while it reads the body, the request is in no queue yet, and nothing remains. If dropped later, the
     /// effect is that of dropping a [`ResponseFuture`].
+    #[must_use = "futures do nothing unless polled"]
     pub struct BodyFirstFuture<F, S, B> {
         #[pin]
         state: State<F, S, B>,
