@@ -80,6 +80,7 @@ async fn behind_sentinel(version: &'static str) -> Vec<Row> {
     let mut sides = Sides::new(version, store, Publish::Auto);
     cases::exclusion(&mut sides, 1, 1, 25).await;
     cases::wake_ups(&mut sides).await;
+    turns::among_busy_managers(&mut sides, 2).await;
     cases::crashes(&mut sides).await;
     sides.rows
 }
@@ -94,6 +95,10 @@ async fn in_a_cluster(version: &'static str) -> Vec<Row> {
     let mut sides = Sides::new(version, Store::Cluster(Cluster::start()), publish);
     cases::exclusion(&mut sides, 1, 1, 25).await;
     cases::wake_ups(&mut sides).await;
+    // Servers cannot count the plain subscribers of a Cluster. Java then has a turn every 500 ms, not in each round.
+    if publish != Publish::Both {
+        turns::among_busy_managers(&mut sides, 2).await;
+    }
     cases::crashes(&mut sides).await;
     cases::names(&mut sides).await;
     sides.rows
