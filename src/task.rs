@@ -99,7 +99,8 @@ pub(crate) struct NoTimers;
 
 /// Returns `true` if timers work in the current runtime.
 pub(crate) fn timers_work() -> bool {
-    // Tokio has no query for this: creating a timer panics where timers are disabled.
+    // Tokio has no query for this: creating a timer panics where timers are disabled. With `panic = "abort"`, that ends the
+    // process: `guide::runtimes`.
     catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
 

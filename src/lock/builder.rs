@@ -100,6 +100,9 @@ impl LockManagerBuilder {
     /// acquires outside any Tokio runtime. Prefer a runtime with a thread of its own; it needs timers.
     /// When that runtime ends, all locks are lost. See [`guide::runtimes`](crate::guide::runtimes).
     ///
+    /// With `panic = "abort"`, a runtime without timers aborts the process in [`build`](Self::build), in place of an
+    /// error.
+    ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use tower_lock::{LockManager, Memory};
