@@ -13,13 +13,15 @@ use crate::ConfigError;
 use crate::backend::{Backend, ErasedBackend, erased};
 use crate::observe::Tally;
 use crate::task::{Handle, NoTimers, Runtime, timers_work};
+#[cfg(feature = "test-util")]
+use crate::test_util::SimulatedRuntime;
 
 /// Settings of a [`LockManager`].
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct LockManagerBuilder {
     backend: Arc<dyn ErasedBackend>,
     options: Options,
-    runtime: Option<Handle>,
+    runtime: Option<Runtime>,
     tally: Arc<Tally>,
 }
 
@@ -120,7 +122,15 @@ impl LockManagerBuilder {
     /// # }
     /// ```
     pub fn runtime(mut self, runtime: Handle) -> Self {
-        self.runtime = Some(runtime);
+        self.runtime = Some(Runtime::Tokio(runtime));
+        self
+    }
+
+    /// As [`runtime`](Self::runtime), for a runtime that a test drives.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    pub fn simulated_runtime(mut self, runtime: Arc<dyn SimulatedRuntime>) -> Self {
+        self.runtime = Some(Runtime::Simulated(runtime));
         self
     }
 
@@ -137,8 +147,7 @@ impl LockManagerBuilder {
                 return Err(ConfigError::new("runtime", NoTimers.to_string()));
             }
         }
-        let runtime = self.runtime.map(Runtime::Tokio);
-        let engine = Engine::new(self.backend, self.options, runtime);
+        let engine = Engine::new(self.backend, self.options, self.runtime);
         let engine = Arc::new(engine.counted_by(self.tally));
         // A series that begins above zero shows no increase.
         #[cfg(feature = "metrics")]

@@ -18,6 +18,7 @@ pub struct Weights {
 pub const CLASSES: &[&str] = &[
     // Runtimes.
     "runtimes",
+    "fixed",
     "idle",
     "block",
     "stop",
@@ -164,6 +165,11 @@ impl Draw<'_> {
             let outsiders = (0..outsiders).map(|_| self.outsider(keys, length, busiest));
             plan.outsiders = outsiders.collect();
         }
+        if self.comes("fixed", 25) {
+            for manager in &mut plan.managers {
+                manager.fixed = Some(self.random.usize(..manager.runtimes));
+            }
+        }
         plan
     }
 
@@ -184,6 +190,7 @@ impl Draw<'_> {
         let runtimes = self.random.usize(2..4);
         Manager {
             runtimes: if several { runtimes } else { 1 },
+            fixed: None,
             watchdog,
             max_waiters: if few && !per_key { limit } else { 65_536 },
             max_waiters_per_key: if few && per_key { limit } else { 1_024 },

@@ -37,6 +37,13 @@ pub struct Messages {
     pub delay: Ms,
 }
 
+impl Manager {
+    /// The runtime in which background work for this one runs.
+    pub fn worker_of(&self, runtime: usize) -> usize {
+        self.fixed.unwrap_or(runtime)
+    }
+}
+
 impl Messages {
     pub const PROMPT: Self = Self {
         held: 0,
@@ -50,6 +57,8 @@ impl Messages {
 #[derive(Debug, Clone)]
 pub struct Manager {
     pub runtimes: usize,
+    /// The runtime that is set for all background work.
+    pub fixed: Option<usize>,
     pub watchdog: Ms,
     pub max_waiters: usize,
     pub max_waiters_per_key: usize,

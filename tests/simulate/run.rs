@@ -85,11 +85,16 @@ impl Simulation {
         }
         let managers: Managers = (plan.managers.iter().enumerate())
             .map(|(manager, settings)| {
+                let fixed = (settings.fixed).map(|fixed| environment.runtime(manager, fixed));
                 let environment = Arc::clone(&environment);
-                LockManager::builder(Wire {
+                let builder = LockManager::builder(Wire {
                     environment,
                     manager,
-                })
+                });
+                match fixed {
+                    Some(runtime) => builder.simulated_runtime(runtime),
+                    None => builder,
+                }
                 .watchdog_timeout(duration(ms(settings.watchdog)))
                 .max_waiters(settings.max_waiters)
                 .max_waiters_per_key(settings.max_waiters_per_key)

@@ -83,6 +83,13 @@ fn candidate(plan: &Plan, mut n: usize) -> Option<Plan> {
             ..plan.clone()
         });
     }
+    for at in 0..plan.managers.len() {
+        if plan.managers[at].fixed.is_some() {
+            let mut simpler = plan.clone();
+            simpler.managers[at].fixed = None;
+            changes.push(simpler);
+        }
+    }
     for at in 0..plan.actors.len() {
         if plan.actors[at].start > 1 {
             let mut simpler = plan.clone();

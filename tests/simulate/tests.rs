@@ -38,6 +38,7 @@ fn unknown_class_is_rejected() {
 pub fn plan() -> Plan {
     let manager = Manager {
         runtimes: 1,
+        fixed: None,
         watchdog: 3_000,
         max_waiters: 65_536,
         max_waiters_per_key: 1_024,

@@ -176,7 +176,7 @@ impl Environment {
             let mut members = seen.guards.iter().filter(|it| it.shares_grant(guard));
             let running = members
                 .clone()
-                .map(|member| self.running_since(seen, member.manager, member.runtime))
+                .map(|member| self.worked_since(seen, member.manager, member.runtime))
                 .all(|since| since.is_some_and(|since| since <= guard.granted));
             let calm = running && seen.troubled[guard.manager] <= guard.granted;
             let watchdog = self.watchdog(guard.manager);
@@ -214,7 +214,7 @@ impl Environment {
     /// I3.
     fn check_report(&self, seen: &Seen, guard: &Guard, now: Time) {
         let Some(lost) = guard.lost else { return };
-        let Some(since) = self.running_since(seen, guard.manager, guard.runtime) else {
+        let Some(since) = self.polled_since(seen, guard.manager, guard.runtime) else {
             return;
         };
         let due = lost.min(guard.valid_until).max(since).max(guard.granted) + SLACK;

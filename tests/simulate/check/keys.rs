@@ -35,7 +35,7 @@ impl Environment {
                 // A renewal shows the loss, unless the runtime that renews idles.
                 let unpolled = (seen.waiters.iter())
                     .filter(|it| {
-                        !it.renewed || self.running_since(seen, it.manager, it.runtime).is_none()
+                        !it.renewed || self.worked_since(seen, it.manager, it.runtime).is_none()
                     })
                     .any(|it| self.may_hold_unpolled(seen, it, key, now));
                 if holds || unpolled {
@@ -65,7 +65,7 @@ impl Environment {
                 seen.unowned.insert(key, (lease, now));
                 continue;
             }
-            let running_since = |home| self.running_since(seen, record.manager, home);
+            let running_since = |home| self.worked_since(seen, record.manager, home);
             let running = record.home.and_then(running_since);
             let dropped_in = record.dropped_in.map_or(running, running_since);
             let (Some(running), Some(dropped_in)) = (running, dropped_in) else {

@@ -33,8 +33,21 @@ impl Environment {
         self.check_bounds(seen, managers);
     }
 
-    /// Since when the runtime of `manager` is polled, and timers are right.
+    /// Since when callers in the runtime of `manager` are polled, the background work for them runs, and timers are
+    /// right.
     fn running_since(&self, seen: &Seen, manager: usize, runtime: usize) -> Option<Time> {
+        let worked = self.worked_since(seen, manager, runtime)?;
+        Some(worked.max(self.polled_since(seen, manager, runtime)?))
+    }
+
+    /// Since when the background work for callers in the runtime runs, and timers are right.
+    fn worked_since(&self, seen: &Seen, manager: usize, runtime: usize) -> Option<Time> {
+        let worker = self.plan.managers[manager].worker_of(runtime);
+        self.polled_since(seen, manager, worker)
+    }
+
+    /// Since when the tasks of the runtime are polled, and timers are right.
+    fn polled_since(&self, seen: &Seen, manager: usize, runtime: usize) -> Option<Time> {
         let since = self.runtime(manager, runtime).running_since()?;
         let resumed = if seen.resumed == 0 {
             0

@@ -9,7 +9,7 @@ use crate::violation::Invariant;
 impl Environment {
     pub(super) fn check_deadlines(&self, seen: &Seen, now: Time) {
         for waiter in &seen.waiters {
-            let since = self.running_since(seen, waiter.manager, waiter.runtime);
+            let since = self.polled_since(seen, waiter.manager, waiter.runtime);
             let (Some(since), Some(attentive), Some(deadline)) =
                 (since, waiter.attentive, waiter.deadline)
             else {
@@ -25,7 +25,7 @@ impl Environment {
         }
         self.check_reentry(seen, now);
         for release in &seen.releases {
-            let Some(since) = self.running_since(seen, release.manager, release.runtime) else {
+            let Some(since) = self.polled_since(seen, release.manager, release.runtime) else {
                 continue;
             };
             let due = release.until.max(release.started) + RESPONSE_TIMEOUT + 200 * MS;

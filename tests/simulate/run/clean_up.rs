@@ -39,10 +39,10 @@ impl Simulation {
             environment.set_current(OUTSIDE, OUTSIDE);
             // The engine does not know a runtime in which no actor has acquired.
             let known = environment.seen.lock().unwrap().runtimes.clone();
+            let fixed = environment.plan.managers[manager].fixed;
+            let knows = |n| fixed.map_or_else(|| known.contains(&(manager, n)), |fixed| fixed == n);
             let mut runtimes = runtimes.iter().enumerate();
-            if runtimes
-                .all(|(n, runtime)| runtime.mode() == Mode::Ended || !known.contains(&(manager, n)))
-            {
+            if runtimes.all(|(n, runtime)| runtime.mode() == Mode::Ended || !knows(n)) {
                 rescued.push(manager);
             }
         }

@@ -216,7 +216,8 @@ impl Environment {
         self.trace(|| format!("g{id} {how}"));
         for lease in &guard.leases {
             if let Some(record) = self.store.lock().unwrap().records.get_mut(lease) {
-                record.home = home.then_some(guard.runtime);
+                let fixed = self.plan.managers[guard.manager].fixed;
+                record.home = fixed.or(home.then_some(guard.runtime));
             }
         }
         for key in &guard.keys {

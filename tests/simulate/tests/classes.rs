@@ -78,6 +78,7 @@ fn of_plan(plan: &Plan) -> Vec<&'static str> {
         let few = manager.max_waiters < 65_536 || manager.max_waiters_per_key < 1_024;
         found.extend(few.then_some("bounds"));
         found.extend((manager.runtimes > 1).then_some("runtimes"));
+        found.extend(manager.fixed.map(|_| "fixed"));
     }
     found.extend((!plan.outsiders.is_empty()).then_some("outsiders"));
     found.extend((plan.messages != Messages::PROMPT).then_some("messages"));
