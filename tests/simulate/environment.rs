@@ -94,7 +94,7 @@ impl Environment {
     }
 
     /// The runtime whose task is polled now, if it is one of this manager.
-    fn current_runtime(&self, manager: usize) -> Option<usize> {
+    pub fn current_runtime(&self, manager: usize) -> Option<usize> {
         let of = self.running.0.load(Ordering::Relaxed);
         let runtime = self.running.1.load(Ordering::Relaxed);
         (of == manager).then_some(runtime)

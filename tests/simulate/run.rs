@@ -165,6 +165,7 @@ impl Simulation {
             if self.environment.awake() >= end {
                 return;
             }
+            self.environment.check_waiters();
             self.wait(end).await;
         }
     }

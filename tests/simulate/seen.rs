@@ -44,6 +44,8 @@ pub struct Seen {
     /// By manager and key: since when it has places in the queue that it does not need.
     pub misplaced: BTreeMap<(usize, usize), Time>,
     pub attempts: BTreeMap<(usize, usize), VecDeque<Time>>,
+    /// By manager, runtime and key: when a command was sent for a lease whose last command had failed.
+    pub repeats: BTreeMap<(usize, Option<usize>, usize, Repeat), VecDeque<Time>>,
     /// What may bring about an attempt.
     pub causes: BTreeMap<(usize, usize), VecDeque<Time>>,
     pub polled: BTreeMap<(usize, usize), Polled>,
@@ -54,6 +56,14 @@ pub struct Seen {
     pub gone: BTreeMap<(usize, usize), Vec<Time>>,
     /// By manager and key: when its release was transferred, or left to clients outside, and no attempt since.
     pub yielded: BTreeMap<(usize, usize), Time>,
+}
+
+/// What a command repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Repeat {
+    /// A release, or a leave.
+    End,
+    Renewal,
 }
 
 /// The places from which a waiter without messages attempts.
@@ -144,6 +154,7 @@ impl Seen {
             unowned: BTreeMap::new(),
             misplaced: BTreeMap::new(),
             attempts: BTreeMap::new(),
+            repeats: BTreeMap::new(),
             causes: BTreeMap::new(),
             polled: BTreeMap::new(),
             passed_over: BTreeMap::new(),

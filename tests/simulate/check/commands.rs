@@ -1,10 +1,12 @@
 //! What may be sent to the store, and how often.
 
+use std::collections::{BTreeMap, VecDeque};
+
 use tower_lock::backend::LeaseId;
 
 use crate::environment::{Environment, number};
 use crate::plan::Command;
-use crate::seen::{LONGEST_LEASE, Seen};
+use crate::seen::{LONGEST_LEASE, Repeat, Seen};
 use crate::store::{Item, Record};
 use crate::time::{SECOND, Time};
 use crate::violation::Invariant;
@@ -15,6 +17,17 @@ const CALM: usize = 12;
 /// How many attempts a second a waiter without messages makes at one place of the queue, first every 3 ms and then
 /// after each tenth of its wait.
 const POLLS: usize = 60;
+
+/// How long an event may cause attempts.
+const CAUSED: Time = 3 * SECOND / 2;
+
+/// Counts what happened since `start`, and drops what happened before.
+fn count_since(start: Time, times: &mut VecDeque<Time>) -> usize {
+    while times.front().is_some_and(|at| *at < start) {
+        times.pop_front();
+    }
+    times.len()
+}
 
 impl Environment {
     /// I8, I9, I11, I14, I15: before a command is sent for one key.
@@ -63,19 +76,13 @@ impl Environment {
             Command::Acquire | Command::Contend => {
                 self.check_place(seen, manager, item.key, &|it| it != lease, now);
                 self.check_yielded(seen, manager, command, item.key, now);
-                let recent = |times: &mut std::collections::VecDeque<Time>, span| {
-                    while times.front().is_some_and(|at| *at < now - span) {
-                        times.pop_front();
-                    }
-                    times.len()
-                };
                 let key = (manager, item.key);
-                let causes = recent(seen.causes.entry(key).or_default(), 3 * SECOND / 2);
+                let causes = count_since(now - CAUSED, seen.causes.entry(key).or_default());
                 let places = seen.polled.entry(key).or_default();
-                let places = recent(&mut places.since, 3 * SECOND / 2);
+                let places = count_since(now - CAUSED, &mut places.since);
                 let attempts = seen.attempts.entry(key).or_default();
                 attempts.push_back(now);
-                let attempts = recent(attempts, SECOND);
+                let attempts = count_since(now - SECOND, attempts);
                 // A holder in another process may have expired as often.
                 let expired = usize::try_from(SECOND / self.shortest_lease()).unwrap_or(0);
                 if attempts > CALM + expired + 4 * causes + POLLS * places {
@@ -86,6 +93,48 @@ impl Environment {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// I15: before a command is sent, which may repeat one that failed.
+    pub fn check_repeats(&self, manager: usize, command: Command, items: &[Item], now: Time) {
+        let repeat = match command {
+            Command::Release | Command::Leave => Repeat::End,
+            Command::Renew => Repeat::Renewal,
+            _ => return,
+        };
+        let runtime = self.current_runtime(manager);
+        let store = self.store.lock().unwrap();
+        let has_failed = |lease| {
+            store
+                .records
+                .get(&lease)
+                .is_some_and(|it| it.failed.is_some())
+        };
+        let failed = items
+            .iter()
+            .filter(|item| item.lease.is_some_and(has_failed));
+        // One command has several leases of a key.
+        let keys: BTreeMap<usize, Time> = failed.map(|item| (item.key, item.ttl)).collect();
+        drop(store);
+        let mut seen = self.seen.lock().unwrap();
+        for (key, ttl) in keys {
+            let causes = seen.causes.entry((manager, key)).or_default();
+            let causes = count_since(now - CAUSED, causes);
+            let repeats = seen.repeats.entry((manager, runtime, key, repeat));
+            let repeats = repeats.or_default();
+            repeats.push_back(now);
+            let repeats = count_since(now - SECOND, repeats);
+            // A renewal is repeated after at least a thirtieth of its lease.
+            let renewals = match repeat {
+                Repeat::End => 0,
+                Repeat::Renewal => usize::try_from(30 * SECOND / ttl).unwrap(),
+            };
+            if repeats > CALM + renewals + 4 * causes {
+                self.violate(Invariant::Bounds, || {
+                    format!("m{manager} repeated {repeats} times {command:?} of k{key} in a second")
+                });
+            }
         }
     }
 

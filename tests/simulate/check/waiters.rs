@@ -98,6 +98,32 @@ impl Environment {
         }
     }
 
+    /// I15, when each task that was woken has been polled: an acquire that has started waits.
+    pub fn check_waiters(&self) {
+        let seen = self.seen.lock().unwrap();
+        for (manager, settings) in self.plan.managers.iter().enumerate() {
+            let limit = settings.max_waiters_per_key;
+            if limit > self.plan.actors.len() {
+                continue;
+            }
+            for key in 0..self.plan.keys {
+                let waiters = seen.waiters.iter().filter(|it| {
+                    it.manager == manager
+                        && it.keys == [key]
+                        && it.owner.is_none()
+                        && it.attentive.is_some()
+                        && self.polled_since(&seen, manager, it.runtime).is_some()
+                });
+                let waiting = waiters.count();
+                if waiting > limit {
+                    self.violate(Invariant::Bounds, || {
+                        format!("{waiting} wait for k{key} in m{manager}, and {limit} may")
+                    });
+                }
+            }
+        }
+    }
+
     /// I15.
     pub(super) fn check_bounds(&self, seen: &Seen, managers: &Managers) {
         for (manager, locks) in managers.iter().enumerate() {

@@ -114,6 +114,7 @@ impl Environment {
         let (sender, receiver) = oneshot::channel();
         let (now, awake) = (self.now(), self.awake());
         let runtime = self.current_runtime(manager);
+        self.check_repeats(manager, command, &items, now);
         for item in &items {
             self.check_command(manager, command, item, now);
             (self.store.lock().unwrap()).sent(command, item, manager, runtime, now);

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tower_lock::Backend;
-use tower_lock::backend::{ContendRequest, Contended, Release, Released};
+use tower_lock::backend::{ContendRequest, Contended, Release, Released, Renewal};
 
-use super::{History, assert_finds, item, lease};
+use super::{History, assert_finds, assert_finds_in, item, lease};
 use crate::environment::Weather;
 use crate::plan::{Command, Plan, Trouble};
 use crate::tests::plan;
@@ -82,6 +82,31 @@ async fn checker_finds_storm_of_attempts() {
         }
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn checker_finds_storm_of_repeats() {
+    for command in [Command::Release, Command::Leave, Command::Renew] {
+        let plan = Plan {
+            queue: true,
+            ..plan()
+        };
+        assert_finds_in(plan, Invariant::Bounds, async |history, fault| {
+            let (wire, lease) = (history.wire(0), lease(1, 1));
+            let leases = [Release::new(key(0), lease)];
+            let renewals = [Renewal::new(key(0), lease, Duration::from_secs(3))];
+            for _ in 0..40 {
+                history.trouble(Trouble::Refused);
+                match command {
+                    Command::Release => drop(history.drive(wire.release(&leases)).await),
+                    Command::Leave => drop(history.drive(wire.leave(&leases)).await),
+                    _ => drop(history.drive(wire.renew(&renewals)).await),
+                }
+                history.advance(if fault { 5 } else { 100 }).await;
+            }
+        })
+        .await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

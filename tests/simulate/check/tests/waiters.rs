@@ -100,6 +100,28 @@ async fn checker_finds_more_waiters_than_bound() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn checker_finds_more_waiters_of_key_than_bound() {
+    let mut plan = plan();
+    plan.managers[0].max_waiters_per_key = 1;
+    for start in 0..2 {
+        plan.actors.push(Actor {
+            manager: 0,
+            runtime: 0,
+            start,
+            steps: Vec::new(),
+        });
+    }
+    assert_finds_in(plan, Invariant::Bounds, async |history, fault| {
+        history.renewed_guard(1).await;
+        for _ in 0..1 + usize::from(fault) {
+            (history.environment).acquire_starts(0, 0, &waits_forever(), None);
+        }
+        history.environment.check_waiters();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn checker_finds_waiter_of_free_key() {
     assert_finds(Invariant::Progress, async |history, fault| {
         if !fault {
