@@ -33,7 +33,7 @@ struct State {
     keys: BTreeMap<LockKey, Unknown>,
     /// The keys without a command in flight, in the order of their next commands. A backend that is down for long
     /// leaves many of them.
-    waiting: BTreeSet<(Due, LockKey)>,
+    waiting: BTreeSet<(DueTime, LockKey)>,
     /// The attempts in flight whose leases are unresolved once they have replies.
     attempts: usize,
     running: bool,
@@ -43,7 +43,7 @@ struct State {
 struct Unknown {
     leases: Vec<UnknownLease>,
     backoff: Duration,
-    next: Next,
+    next: Progress,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -78,8 +78,8 @@ impl UnknownLease {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    Waiting(Due),
+enum Progress {
+    Waiting(DueTime),
     /// `again`: the backend has recovered since the command was sent.
     InFlight {
         again: bool,
@@ -88,7 +88,7 @@ enum Next {
 
 /// When the next command of a key is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
+enum DueTime {
     AtOnce,
     At(Moment),
 }
@@ -140,11 +140,11 @@ impl Unresolved {
             let mut state = self.state();
             let State { keys, waiting, .. } = &mut *state;
             let unknown = keys.entry(key).or_insert_with_key(|key| {
-                waiting.insert((Due::AtOnce, key.clone()));
+                waiting.insert((DueTime::AtOnce, key.clone()));
                 Unknown {
                     leases: Vec::new(),
                     backoff: FIRST_BACKOFF,
-                    next: Next::Waiting(Due::AtOnce),
+                    next: Progress::Waiting(DueTime::AtOnce),
                 }
             });
             match unknown.find(lease.number) {
@@ -175,7 +175,7 @@ impl Unresolved {
         keys.retain(|key, unknown| {
             unknown.leases.retain(|lease| lease.until > now);
             let stays = !unknown.leases.is_empty();
-            if !stays && let Next::Waiting(due) = unknown.next {
+            if !stays && let Progress::Waiting(due) = unknown.next {
                 waiting.remove(&(due, key.clone()));
             }
             stays
@@ -192,13 +192,15 @@ impl Unresolved {
         let State { keys, waiting, .. } = &mut *state;
         let mut due = Vec::new();
         while due.len() < BATCH
-            && waiting.first().is_some_and(|(due, _)| *due <= Due::At(now))
+            && waiting
+                .first()
+                .is_some_and(|(due, _)| *due <= DueTime::At(now))
             && let Some((_, key)) = waiting.pop_first()
         {
             let Some(unknown) = keys.get_mut(&key) else {
                 unreachable!("BUG: a key that waits is unresolved");
             };
-            unknown.next = Next::InFlight { again: false };
+            unknown.next = Progress::InFlight { again: false };
             for lease in unknown.leases.iter_mut().take(BATCH - due.len()) {
                 lease.again = false;
                 due.push((key.clone(), lease.number));
@@ -206,8 +208,8 @@ impl Unresolved {
         }
         match waiting.first() {
             _ if !due.is_empty() => Step::Release(due),
-            Some((Due::At(at), _)) => Step::WaitUntil(*at),
-            Some((Due::AtOnce, _)) => unreachable!("BUG: what is due at once was released"),
+            Some((DueTime::At(at), _)) => Step::WaitUntil(*at),
+            Some((DueTime::AtOnce, _)) => unreachable!("BUG: what is due at once was released"),
             None => Step::Wait,
         }
     }
@@ -236,7 +238,7 @@ impl Unresolved {
         let Some(unknown) = keys.get_mut(key) else {
             return;
         };
-        if let Next::Waiting(due) = unknown.next {
+        if let Progress::Waiting(due) = unknown.next {
             waiting.remove(&(due, key.clone()));
         }
         unknown.leases.retain(|lease| {
@@ -246,12 +248,12 @@ impl Unresolved {
             keys.remove(key);
         } else {
             let mut at = now;
-            if failed && unknown.next != (Next::InFlight { again: true }) {
+            if failed && unknown.next != (Progress::InFlight { again: true }) {
                 at = now + jittered(unknown.backoff);
                 unknown.backoff = (unknown.backoff * 2).min(LAST_BACKOFF);
             }
-            unknown.next = Next::Waiting(Due::At(at));
-            waiting.insert((Due::At(at), key.clone()));
+            unknown.next = Progress::Waiting(DueTime::At(at));
+            waiting.insert((DueTime::At(at), key.clone()));
         }
         let finished = state.keys.is_empty();
         drop(state);
@@ -268,7 +270,7 @@ impl Unresolved {
         let Some(unknown) = keys.get_mut(key) else {
             return;
         };
-        let Next::Waiting(due) = unknown.next else {
+        let Progress::Waiting(due) = unknown.next else {
             return;
         };
         // The backend may have granted it after that command.
@@ -292,11 +294,11 @@ impl Unresolved {
         waiting.clear();
         for (key, unknown) in keys {
             match &mut unknown.next {
-                Next::Waiting(due) => {
-                    *due = Due::AtOnce;
+                Progress::Waiting(due) => {
+                    *due = DueTime::AtOnce;
                     waiting.insert((*due, key.clone()));
                 }
-                Next::InFlight { again } => *again = true,
+                Progress::InFlight { again } => *again = true,
             }
         }
     }

@@ -12,13 +12,13 @@ pub(super) enum Upkeep {
     /// A renewal or an extension was sent at `since`.
     InFlight {
         since: Moment,
-        next: Next,
+        next: NextRenewal,
     },
 }
 
 /// When a renewal is due while a command is in flight. As small as a [`Moment`]: each held lock stores one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextRenewal {
     /// A third of the lease after the command.
     Later,
     AfterReply,
@@ -27,7 +27,7 @@ pub(super) enum Next {
     WithoutReply(u32),
 }
 
-impl Next {
+impl NextRenewal {
     fn without_reply(since: Moment, at: Moment) -> Self {
         let micros = at.since(since).as_micros();
         Self::WithoutReply(u32::try_from(micros).unwrap_or(u32::MAX))
@@ -38,7 +38,7 @@ impl Upkeep {
     pub(super) fn sent(now: Moment) -> Self {
         Self::InFlight {
             since: now,
-            next: Next::Later,
+            next: NextRenewal::Later,
         }
     }
 
@@ -54,7 +54,7 @@ impl Upkeep {
         match self {
             Self::InFlight {
                 since,
-                next: Next::WithoutReply(micros),
+                next: NextRenewal::WithoutReply(micros),
             } => Some(since + Duration::from_micros(micros.into())),
             Self::InFlight { .. } | Self::Due(_) | Self::RetryDue(_) => None,
         }
@@ -73,10 +73,10 @@ impl Upkeep {
         match self {
             Self::Due(at) | Self::RetryDue(at) => *at = (*at).min(now),
             Self::InFlight { since, next } => match next {
-                Next::Later | Next::AfterReply => *next = Next::AfterReply,
-                Next::WithoutReply(micros) => {
+                NextRenewal::Later | NextRenewal::AfterReply => *next = NextRenewal::AfterReply,
+                NextRenewal::WithoutReply(micros) => {
                     let due = *since + Duration::from_micros((*micros).into());
-                    *next = Next::without_reply(*since, due.min(now));
+                    *next = NextRenewal::without_reply(*since, due.min(now));
                 }
             },
         }
@@ -86,9 +86,9 @@ impl Upkeep {
     pub(super) fn is_due_again(self, now: Moment) -> bool {
         match self {
             Self::InFlight { next, .. } => match next {
-                Next::Later => false,
-                Next::AfterReply => true,
-                Next::WithoutReply(_) => self.reply_due().is_some_and(|at| at <= now),
+                NextRenewal::Later => false,
+                NextRenewal::AfterReply => true,
+                NextRenewal::WithoutReply(_) => self.reply_due().is_some_and(|at| at <= now),
             },
             Self::Due(_) | Self::RetryDue(_) => false,
         }
@@ -98,9 +98,9 @@ impl Upkeep {
     pub(super) fn expect_reply_within(&mut self, time: Duration, now: Moment) {
         if let Self::InFlight { since, next } = self {
             *next = match *next {
-                Next::Later => Next::without_reply(*since, now + time),
-                Next::AfterReply => Next::without_reply(*since, now),
-                Next::WithoutReply(micros) => Next::WithoutReply(micros),
+                NextRenewal::Later => NextRenewal::without_reply(*since, now + time),
+                NextRenewal::AfterReply => NextRenewal::without_reply(*since, now),
+                NextRenewal::WithoutReply(micros) => NextRenewal::WithoutReply(micros),
             };
         }
     }
