@@ -128,6 +128,17 @@ const LOSES: &[&str] = &["lose", "end_unused"];
 /// The modules that may do so: under the mutex of a lane, so that no other grant of the key has begun.
 const LANES: [[&str; 2]; 2] = [["lock", "lane"], ["lock", "grant"]];
 
+/// The loop of attempts for the waiters of a lane.
+const LOOP: &str = "AcquireLoop";
+
+/// The files that start one: with the effect of a lane event, or with the attempt of an acquire that left or is not
+/// polled. Two loops of one lane would attempt at the same time.
+const START_LOOPS: [[&str; 2]; 3] = [
+    ["lock", "dispatch"],
+    ["lock", "entry"],
+    ["lock", "take_over"],
+];
+
 /// The most files in one import cycle.
 const LARGEST_CYCLE: usize = 3;
 
@@ -139,7 +150,8 @@ fn violations(source: &Source, exports: &Exports) -> Vec<String> {
             Named::Here(_) => breaks_layers(&source.module, path),
             Named::Elsewhere(_) => breaks_borders(&source.module, path),
         };
-        let rule = rule.or_else(|| breaks_topologies(source, path))?;
+        let rule = rule.or_else(|| breaks_topologies(source, path));
+        let rule = rule.or_else(|| breaks_loops(&source.module, path))?;
         let module = source.module.join("/");
         Some(format!("src/{module} names `{}`: {rule}", path.join("::")))
     });
@@ -211,6 +223,13 @@ fn breaks_topologies(source: &Source, path: &[String]) -> Option<&'static str> {
     let may_name =
         || NAME_TOPOLOGIES.contains(&&*source.module.join("/")) || source.only_re_exports();
     (names && !may_name()).then_some("only topology/open.rs matches over the topologies")
+}
+
+fn breaks_loops(module: &[String], path: &[String]) -> Option<&'static str> {
+    let own = module.starts_with(&["lock".to_owned(), "contender".to_owned()]);
+    let may_name = || own || START_LOOPS.iter().any(|file| *module == *file);
+    let names = path.iter().any(|part| part == LOOP);
+    (names && !may_name()).then_some("only dispatch, entry and take_over start a loop of attempts")
 }
 
 #[test]
@@ -386,6 +405,26 @@ mod walker {
             assert_eq!(broken("lock/dispatch", text).len(), 1, "{text}");
             assert_eq!(broken("lock/lane/held", text), Vec::<String>::new());
             assert_eq!(broken("lock/grant", text), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn loop_of_attempts_outside_its_files_is_reported() {
+        for text in [
+            "use super::contender::AcquireLoop;",
+            "fn f() { crate::lock::contender::AcquireLoop::new(engine).spawn(); }",
+        ] {
+            for at in ["lock/watchdog", "lock/lane/held", "layer/service"] {
+                assert!(!broken(at, text).is_empty(), "{at}: {text}");
+            }
+            for at in [
+                "lock/dispatch",
+                "lock/entry",
+                "lock/take_over",
+                "lock/contender",
+            ] {
+                assert_eq!(broken(at, text), Vec::<String>::new(), "{at}: {text}");
+            }
         }
     }
 
