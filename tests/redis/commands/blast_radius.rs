@@ -366,6 +366,10 @@ async fn slot_without_node_fails_only_its_key() {
         let releases = releases.map(|(key, lease)| Release::new(key, lease));
         let released = backend.release(&releases.collect::<Vec<_>>()).await;
         check(released.into_iter().map(Result::err).collect());
+        let left = leases.iter().cloned();
+        let left = left.map(|(key, lease)| Release::new(key, lease));
+        let left = backend.leave(&left.collect::<Vec<_>>()).await;
+        check(left.into_iter().map(Result::err).collect());
     }
 }
 

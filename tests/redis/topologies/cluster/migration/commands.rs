@@ -92,10 +92,24 @@ async fn place_in_moving_slot_is_removed() {
         assert!(is_queued, "{waiting:?}");
     }
     let (moving, _held) = Moving::begin(&locks, cluster).await;
+    let is_beside = |key: &LockKey| {
+        let node = moving.cluster.node_of(&format!("lock:{}", key.as_str()));
+        node == moving.from
+    };
+    let names = (0..).map(|n| LockKey::new(format!("other:{n}")));
+    let others: Vec<_> = names.filter(is_beside).take(2).collect();
+    for other in &others {
+        let acquire = AcquireRequest::new(other.clone(), left, PATIENCE);
+        backend.try_acquire(&acquire).await.unwrap();
+    }
     moving.move_names("%queue");
     let release = |lease| [Release::new(key.clone(), lease)];
-    let ended = backend.leave(&release(left)).await.remove(0).unwrap();
-    assert_eq!(ended, Released::NotHeld);
+    // The moving slot affects no other key of the batch, on the same node.
+    let batch = [&others[0], &key, &others[1]].map(|key| Release::new(key.clone(), left));
+    let ended = backend.leave(&batch).await;
+    let ended: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
+    let released = Released::Released;
+    assert_eq!(ended, [released, Released::NotHeld, released]);
     let ended = backend.release(&release(holder)).await.remove(0).unwrap();
     assert_eq!(ended, Released::Released);
     let contend = ContendRequest::new(key.clone(), granted, PATIENCE, false);
