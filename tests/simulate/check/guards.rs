@@ -214,9 +214,12 @@ impl Environment {
     /// I3.
     fn check_report(&self, seen: &Seen, guard: &Guard, now: Time) {
         let Some(lost) = guard.lost else { return };
-        let Some(since) = self.polled_since(seen, guard.manager, guard.runtime) else {
-            return;
+        // The background work notices a suspend. Otherwise the timer of the caller's runtime is enough.
+        let since = match seen.resumed > guard.granted {
+            true => self.running_since(seen, guard.manager, guard.runtime),
+            false => self.polled_since(seen, guard.manager, guard.runtime),
         };
+        let Some(since) = since else { return };
         let due = lost.min(guard.valid_until).max(since).max(guard.granted) + SLACK;
         let at = guard.reported.unwrap_or(now);
         // What was reported before the runtime was paused is no concern of its resumption.
