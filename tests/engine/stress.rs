@@ -15,6 +15,7 @@ use tower_lock::{Backend, LockGuard, LockKey, LockManager, Memory};
 
 use crate::support::engine::MS;
 use crate::support::other_runtime::current_thread;
+use crate::support::panics::Panics;
 use crate::support::simulated::Simulated;
 
 const KEYS: usize = 4;
@@ -84,8 +85,14 @@ async fn one_round(locks: &LockManager, protected: &[Protected]) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn random_load_never_overlaps_and_leaves_nothing() {
+#[test]
+fn random_load_never_overlaps_and_leaves_nothing() {
+    let panics = Panics::watch();
+    panics.watched_runtime(4).block_on(random_load());
+    assert_eq!(panics.count(), 0);
+}
+
+async fn random_load() {
     let memory = Memory::new();
     let managers: Vec<_> = (0..3)
         .map(|_| LockManager::builder(memory.clone()).build().unwrap())

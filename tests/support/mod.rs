@@ -13,6 +13,7 @@ pub(crate) mod example;
 pub(crate) mod exports;
 pub(crate) mod log;
 pub(crate) mod other_runtime;
+pub(crate) mod panics;
 pub(crate) mod patience;
 pub(crate) mod process;
 #[cfg(feature = "redis")]

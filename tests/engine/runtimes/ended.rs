@@ -1,9 +1,5 @@
 //! Runtimes that end before the manager and the guards that they used.
 
-use std::cell::Cell;
-use std::panic;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -11,6 +7,7 @@ use tower_lock::{Backend, LockKey, LockManager};
 
 use crate::support::engine::{MS, SECOND, manager_on};
 use crate::support::other_runtime::current_thread;
+use crate::support::panics::Panics;
 use crate::support::simulated::{self, Simulated};
 
 #[test]
@@ -33,35 +30,12 @@ fn guard_outliving_runtime_lets_next_one_acquire() {
     assert!(runtime.block_on(waiter).unwrap().is_held());
 }
 
-thread_local! {
-    static IS_WATCHED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Counts the panics on watched threads, which Tokio catches in each task.
-fn panics() -> Arc<AtomicUsize> {
-    let count = Arc::<AtomicUsize>::default();
-    let (counted, previous) = (Arc::clone(&count), panic::take_hook());
-    panic::set_hook(Box::new(move |panic| {
-        if IS_WATCHED.get() {
-            counted.fetch_add(1, Ordering::SeqCst);
-        }
-        previous(panic);
-    }));
-    count
-}
-
 #[test]
 fn runtime_shut_down_at_any_time_never_panics() {
-    let panics = panics();
     // The shutdown drops tasks on this thread as well.
-    IS_WATCHED.set(true);
+    let panics = Panics::watch();
     for delay in [0, 1, 2, 3, 5, 8, 13, 21] {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .on_thread_start(|| IS_WATCHED.set(true))
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = panics.watched_runtime(2);
         let wire = Simulated::new(3 * MS);
         let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
         for locks in [here, there] {
@@ -81,8 +55,7 @@ fn runtime_shut_down_at_any_time_never_panics() {
         std::thread::sleep(delay * MS);
         runtime.shutdown_timeout(Duration::from_secs(5));
     }
-    IS_WATCHED.set(false);
-    assert_eq!(panics.load(Ordering::SeqCst), 0);
+    assert_eq!(panics.count(), 0);
 }
 
 /// The shutdown completes before its grace period ends, without another acquire of the key.
