@@ -69,3 +69,34 @@ impl Subscribers {
         self.senders.capacity()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Hints;
+    use super::*;
+
+    #[test]
+    fn closed_subscriber_stays_while_list_has_room() {
+        let mut subscribers = Subscribers::default();
+        for count in 1..=MIN_CAPACITY {
+            subscribers.push(None, Hints::channel().0);
+            assert_eq!(subscribers.len(), count);
+        }
+        subscribers.push(None, Hints::channel().0);
+        assert_eq!(subscribers.len(), 1);
+    }
+
+    #[test]
+    fn pruned_list_keeps_room_for_as_many_subscribers() {
+        let mut subscribers = Subscribers::default();
+        let mut live = Vec::new();
+        for _ in 0..5 * MIN_CAPACITY {
+            let (sender, hints) = Hints::channel();
+            subscribers.push(None, sender);
+            live.push(hints);
+        }
+        live.truncate(6);
+        assert_eq!(subscribers.prune(), 6);
+        assert_eq!((subscribers.len(), subscribers.capacity()), (6, 12));
+    }
+}
