@@ -20,7 +20,7 @@ fn extractors_without_layer_log_remedy_once() {
         .route("/owner", get(async |_: Owner| ()))
         .route("/scope", get(async |_: LockScope| ()));
     let requests = async {
-        for path in ["/held", "/owner", "/scope", "/held", "/owner", "/scope"] {
+        for path in ["/held", "/owner", "/scope"].repeat(3) {
             let request = http::Request::get(path).body(axum::body::Body::empty());
             let response = app.clone().oneshot(request.unwrap()).await.unwrap();
             assert_eq!(response.status(), 500);

@@ -72,6 +72,8 @@ impl Subscribers {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::super::Hints;
     use super::*;
 
@@ -84,6 +86,30 @@ mod tests {
         }
         subscribers.push(None, Hints::channel().0);
         assert_eq!(subscribers.len(), 1);
+    }
+
+    #[test]
+    fn transfer_reaches_subscribers_of_its_manager() {
+        let [one, other] = [1, 2].map(Uuid::from_u128);
+        let lease = LeaseId::new(one, 1);
+        let mut subscribers = Subscribers::default();
+        let [
+            (closed, hints),
+            (own, mut own_hints),
+            (foreign, mut foreign_hints),
+        ] = [(); 3].map(|()| Hints::channel());
+        drop(hints);
+        subscribers.push(Some(other), foreign);
+        assert!(!subscribers.transfer(lease));
+        subscribers.push(Some(one), own);
+        assert!(subscribers.transfer(lease));
+        subscribers.push(Some(one), closed);
+        assert!(subscribers.transfer(lease));
+        let transferred = Some(Hint::transferred(lease));
+        assert_eq!(own_hints.next().now_or_never(), transferred);
+        assert_eq!(foreign_hints.next().now_or_never(), None);
+        drop(own_hints);
+        assert!(!subscribers.transfer(lease));
     }
 
     #[test]
