@@ -1,16 +1,18 @@
 //! Servers that hang.
 
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
+use futures_util::poll;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{ErrorKind, LockManager, RedisBackend};
 
 use super::holder::{LONG, SHORT, end_of, renewed_beyond, waiter};
 use crate::support::engine::{
-    MS, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, managers, nothing_is_left,
-    scripts_called,
+    MS, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, manager_from, managers,
+    nothing_is_left, scripts_called,
 };
 use crate::support::redis_server::RedisServer;
 
@@ -152,4 +154,28 @@ async fn late_acquires_of_stopped_server_are_released() {
     server.continue_process();
     eventually("granted", || server.calls("hset") > granted).await;
     nothing_is_left(&server, &[&locks], 5 * SECOND, "late acquires").await;
+}
+
+/// One after the other, the renewal, the release and the attempt would take three response timeouts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_wait_behind_hung_renewal_ends_in_time() {
+    let server = RedisServer::start();
+    let backend = RedisBackend::builder(server.url()).response_timeout(SECOND);
+    let locks = manager_from(backend, 3 * SECOND).await;
+    let guard = locks.acquire("k").await.unwrap();
+    server.stop_process();
+    // The first renewal is due when a third of the lease has passed.
+    sleep(1_200 * MS).await;
+    assert!(guard.is_held());
+    let mut release = pin!(guard.release());
+    assert!(poll!(&mut release).is_pending());
+    let start = Instant::now();
+    let outcome = locks.acquire("k").no_wait().await;
+    let took = start.elapsed();
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
+    // One response timeout, 10 ms, and 500 ms for a busy machine: less than two response timeouts.
+    assert!(took <= 1_510 * MS, "{took:?}");
+    server.continue_process();
+    drop(release.await);
+    nothing_is_left(&server, &[&locks], 5 * SECOND, "hung renewal").await;
 }
