@@ -149,9 +149,12 @@ impl LockManagerBuilder {
         }
         let engine = Engine::new(self.backend, self.options, self.runtime);
         let engine = Arc::new(engine.counted_by(self.tally));
-        // A series that begins above zero shows no increase.
         #[cfg(feature = "metrics")]
-        engine.report(true);
+        {
+            // A series that begins above zero shows no increase.
+            engine.report(true);
+            engine.report_regularly();
+        }
         Ok(LockManager::of(engine))
     }
 }

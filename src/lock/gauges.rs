@@ -50,11 +50,10 @@ fn reported() -> MutexGuard<'static, Reported> {
 impl Engine {
     /// Reports to the recorder from now on, by a thread that all managers share. A task would delay the end of its
     /// runtime, and would stop with it.
-    #[cold]
+    ///
+    /// It precedes the first acquire: an exporter with an idle timeout removes a series that is not written, and does
+    /// not show it again.
     pub(super) fn report_regularly(self: &Arc<Self>) {
-        if !self.tally.begin_reports() {
-            return;
-        }
         let mut reported = reported();
         reported.managers.push(Manager {
             tally: Arc::clone(&self.tally),

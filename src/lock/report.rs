@@ -15,30 +15,21 @@ impl Engine {
     /// Reports the end of an acquire.
     #[inline]
     pub(super) fn acquired(
-        self: &Arc<Self>,
+        &self,
         name: Name,
         ended: Result<(), &Error>,
         waited: Duration,
         queue_position: QueuePosition,
     ) {
-        self.count(name, Outcome::of(ended), waited);
+        self.tally.acquired(name, Outcome::of(ended), waited);
         if let Err(error) = ended {
             observe::not_acquired(error, waited, queue_position, || self.tally.text(name));
         }
     }
 
     /// Reports an acquire that its caller dropped.
-    pub(super) fn cancelled(self: &Arc<Self>, name: Name, waited: Duration) {
-        self.count(name, Outcome::Cancelled, waited);
-    }
-
-    #[inline]
-    fn count(self: &Arc<Self>, name: Name, outcome: Outcome, waited: Duration) {
-        self.tally.acquired(name, outcome, waited);
-        #[cfg(feature = "metrics")]
-        if !self.tally.is_reported() {
-            self.report_regularly();
-        }
+    pub(super) fn cancelled(&self, name: Name, waited: Duration) {
+        self.tally.acquired(name, Outcome::Cancelled, waited);
     }
 
     /// Reports a hold of one key.

@@ -30,13 +30,13 @@
 //! # When they are reported
 //!
 //! Requests only count. A thread adds the counts to the recorder once per second, and the gauges that need a look at
-//! all locks every 5 s. It starts at the first acquire of the process, and ends with the last manager.
+//! all locks every 5 s. It starts with the first manager of the process, and ends with the last one.
 //! [`LockManager::flush_metrics`](crate::LockManager::flush_metrics) reports at once. The end of a manager and its
 //! [shutdown](crate::LockManager::shutdown) do as well.
 //!
 //! A manager registers its series, with the value zero, when it is built. A recorder that is installed later receives
-//! all counts since then. Histograms are exact in the number of durations per bucket of [`BUCKETS`], and to 6 % in
-//! their sums.
+//! them within a second, with all counts since then. Histograms are exact in the number of durations per bucket of
+//! [`BUCKETS`], and to 6 % in their sums.
 //!
 //! # Idle timeouts
 //!

@@ -25,9 +25,6 @@ pub(crate) struct Tally {
     rare: Rare,
     #[cfg(feature = "metrics")]
     exporter: crate::observe::metrics::Exporter,
-    /// Whether the counts are reported to the recorder regularly.
-    #[cfg(feature = "metrics")]
-    is_reported: std::sync::atomic::AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -46,8 +43,6 @@ impl Default for Tally {
             rare: Rare::default(),
             #[cfg(feature = "metrics")]
             exporter: crate::observe::metrics::Exporter::default(),
-            #[cfg(feature = "metrics")]
-            is_reported: std::sync::atomic::AtomicBool::new(false),
         }
     }
 }
@@ -170,17 +165,6 @@ impl Tally {
     /// Reports for the last time, and removes this manager from the gauges.
     pub(crate) fn end_reports(&self) {
         self.exporter.end(self);
-    }
-
-    /// Returns `true` if the counts are reported regularly.
-    #[inline]
-    pub(crate) fn is_reported(&self) -> bool {
-        self.is_reported.load(Relaxed)
-    }
-
-    /// Returns `true` on the first call.
-    pub(crate) fn begin_reports(&self) -> bool {
-        !self.is_reported.swap(true, Relaxed)
     }
 }
 
