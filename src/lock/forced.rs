@@ -54,8 +54,7 @@ impl LockManager {
         let key = valid(key)?;
         let engine = self.engine();
         engine.require_runtime()?;
-        let manager = owner.split_once(':').map_or("", |(manager, _)| manager);
-        let outcome = match manager == engine.id.to_string() {
+        let outcome = match self.is_own(owner) {
             true => force_here(engine, &key, owner).await,
             false => {
                 let backend = Arc::clone(&engine.backend);
@@ -70,6 +69,12 @@ impl LockManager {
             Err(_) => Forced::Failed,
         });
         Ok(outcome? == ForceReleased::Released)
+    }
+
+    /// Returns `true` if this manager has made the owner or the lease with this text.
+    pub(crate) fn is_own(&self, owner: &str) -> bool {
+        let manager = owner.split_once(':').map_or("", |(manager, _)| manager);
+        manager == self.engine().id.to_string()
     }
 }
 

@@ -7,11 +7,12 @@ use fantoccini::key::Key;
 use futures_util::poll;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
+use tower_lock::LockManager;
 use tower_lock::dashboard::Dashboard;
-use tower_lock::{LockManager, Memory};
 
 use crate::driver::{Browser, CONFLICT, TOO_MANY};
 use crate::server::Server;
+use crate::support::simulated::{Simulated, unreleasing};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn page_follows_locks() {
@@ -210,18 +211,33 @@ async fn key_is_released_by_keyboard_alone() {
 /// The owner of a lock in another process is a lease, which may belong to another request by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn release_in_other_process_has_warning() {
-    let store = Memory::new();
-    let manager = || LockManager::builder(store.clone()).build().unwrap();
-    let (here, there) = (manager(), manager());
+    let store = unreleasing();
+    let manager = |backend: Simulated| LockManager::builder(backend).build().unwrap();
+    let (here, there) = (manager(store.clone()), manager(store.another_wire()));
+    for key in ["released", "acquired since"] {
+        drop(here.acquire(key).await.unwrap());
+    }
+    assert!(there.force_release("acquired since").await.unwrap());
     let guards = [
         here.acquire("here").await.unwrap(),
         there.acquire("there").await.unwrap(),
+        there.acquire("acquired since").await.unwrap(),
     ];
     let board = |board: Dashboard| board.unprotected().allow_force_release(|_| Ok(()));
     let server = Server::with(here, board, 0).await;
     let browser = Browser::start().await;
     browser.open_live(&server.url()).await;
-    for (key, is_elsewhere) in [("here", false), ("there", true)] {
+    let other = "held by another process";
+    for (key, state, is_elsewhere) in [
+        ("here", "held by this process", false),
+        ("there", other, true),
+        (
+            "released",
+            "released by this process, not confirmed by the backend",
+            false,
+        ),
+        ("acquired since", other, true),
+    ] {
         let look_up = format!(
             "document.getElementById('key').value = '{key}';
              document.getElementById('find').requestSubmit();"
@@ -230,6 +246,7 @@ async fn release_in_other_process_has_warning() {
         browser.until_details_open().await;
         let shown = |id: &str| format!("document.getElementById('{id}').checkVisibility()");
         browser.until(&shown("force")).await;
+        assert_eq!(browser.text("#d-list dd").await, state, "{key}");
         assert_eq!(browser.value(&shown("f-other")).await, json!(is_elsewhere));
         browser.press(Key::Escape).await;
     }

@@ -225,6 +225,13 @@ impl Simulated {
     }
 }
 
+/// Creates a store whose connection loses each release for the first minute.
+pub(crate) fn unreleasing() -> Simulated {
+    let wire = Simulated::new(Duration::ZERO);
+    (0..120).for_each(|_| wire.fail_next(Command::Release, Fault::CommandLost));
+    wire
+}
+
 /// Returns `true` if the store has no holder of the key.
 pub(crate) async fn is_free(wire: &Simulated, key: &str) -> bool {
     let holder = wire.memory.inspect(&LockKey::new(key)).await;

@@ -12,6 +12,7 @@ use super::response::{refuse, too_many};
 use crate::dashboard::board::Board;
 use crate::dashboard::frame::{held_by, row};
 use crate::error::with_causes;
+use crate::lock::HeldBy;
 use crate::{Error, LockKey};
 
 /// The longest body. Each of the 512 bytes of a key takes up to 6 in JSON.
@@ -33,6 +34,16 @@ pub(in crate::dashboard) async fn inspect(State(board): State<Arc<Board>>, body:
     let reply = board.locks.inspect(&key).await;
     let here = board.locks.lane(&key);
     let info = reply.as_ref().ok().and_then(Option::as_ref);
+    let holds = here.as_ref().is_some_and(|here| here.hold.is_some());
+    let held_by_lease = info.filter(|_| !holds).map(|info| {
+        // A failed release is retried without its lane.
+        match board.locks.is_own(&info.owner) {
+            true => HeldBy::Releasing,
+            false => HeldBy::Elsewhere,
+        }
+    });
+    let held_by_lane = || here.as_ref().map(|here| here.held_by);
+    let holder = held_by_lease.or_else(held_by_lane);
     let status = match &reply {
         Ok(_) => StatusCode::OK,
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -47,7 +58,7 @@ pub(in crate::dashboard) async fn inspect(State(board): State<Arc<Board>>, body:
         "hold_count": info.map(|info| info.hold_count),
         "queued": reply.is_ok().then(|| info.map_or(0, |info| info.queued)),
         "waiters": here.as_ref().map_or(0, |here| here.waiters),
-        "held_by": here.as_ref().map(|here| held_by(here.held_by)),
+        "held_by": holder.map(held_by),
         "here": here.filter(|here| here.hold.is_some()).as_ref().map(row),
     });
     (status, Json(found)).into_response()

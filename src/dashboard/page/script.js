@@ -278,7 +278,7 @@ function state(it) {
   if (it.error) return it.here ? 'held by this process, not confirmed by the backend' : 'unknown: the backend did not reply';
   if (!it.held) return 'free';
   if (it.here) return 'held by this process';
-  return it.held_by === 'releasing' ? 'released by this process, not confirmed by the backend' : 'held by another process, or being released';
+  return it.held_by === 'releasing' ? 'released by this process, not confirmed by the backend' : 'held by another process';
 }
 function detail(it) {
   // What the operator typed confirms the release of one owner.

@@ -11,6 +11,7 @@ use tower_lock::dashboard::Dashboard;
 use tower_lock::{LockKey, LockManager, Memory};
 
 use super::support::{ask, get, open, post, send, served};
+use crate::support::simulated::{Simulated, unreleasing};
 
 async fn inspect(app: &axum::Router, key: &str) -> (StatusCode, Value) {
     ask(app, post("/api/v1/inspect", &json!({ "key": key }))).await
@@ -118,6 +119,32 @@ async fn key_held_elsewhere_is_listed_with_waiters() {
         (&json!(true), &Value::Null)
     );
     assert_eq!(found["held_by"], "elsewhere");
+    drop(guard);
+}
+
+/// A release has no reply, and took effect only in the second part: another process holds the key by then.
+#[tokio::test(start_paused = true)]
+async fn release_without_reply_is_of_this_process() {
+    let store = unreleasing();
+    let manager = |backend: Simulated| LockManager::builder(backend).build().unwrap();
+    let (here, there) = (manager(store.clone()), manager(store.another_wire()));
+    let app = open(&here);
+    drop(here.acquire("order:42").await.unwrap());
+    let (_, found) = inspect(&app, "order:42").await;
+    assert_eq!(
+        (&found["held"], &found["held_by"]),
+        (&json!(true), &json!("releasing"))
+    );
+    assert!(there.force_release("order:42").await.unwrap());
+    let guard = there.acquire("order:42").await.unwrap();
+    let (_, found) = inspect(&app, "order:42").await;
+    assert_eq!(
+        (&found["owner"], &found["held_by"]),
+        (
+            &json!(there.inspect("order:42").await.unwrap().unwrap().owner),
+            &json!("elsewhere")
+        )
+    );
     drop(guard);
 }
 

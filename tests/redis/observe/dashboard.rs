@@ -133,8 +133,8 @@ async fn denied_releases_are_incident_with_cause() {
     // The key stays held in the backend, and no process lists it.
     let (_, found) = inspect(&app, "k").await;
     assert_eq!(
-        (&found["held"], &found["here"]),
-        (&json!(true), &Value::Null)
+        (&found["held"], &found["here"], &found["held_by"]),
+        (&json!(true), &Value::Null, &json!("releasing"))
     );
     server.cli(&["ACL", "SETUSER", "default", "+hdel"]);
     frame(&app, has(true)).await;
