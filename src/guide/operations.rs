@@ -215,6 +215,8 @@
 //! [`dashboard::router`](https://docs.rs/tower-lock/latest/tower_lock/dashboard/). `examples/bank` serves it:
 //! `cargo run --features dashboard --example bank`.
 //!
+//! Nested at `/ops/locks`, the page is at that path only: axum responds to `/ops/locks/` with 404.
+//!
 //! ![The dashboard: totals, plots of the last minutes, and the keys with the most waiters][picture]
 //!
 //! [picture]: https://raw.githubusercontent.com/tower-lock/tower-lock/main/docs/dashboard.png

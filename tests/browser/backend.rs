@@ -4,6 +4,7 @@ use std::future::IntoFuture as _;
 use std::time::Duration;
 
 use serde_json::json;
+use tower_lock::ErrorKind;
 use tower_lock::dashboard::Dashboard;
 
 use crate::driver::{Browser, UNAVAILABLE};
@@ -66,6 +67,14 @@ fn has_lines(title: &str) -> String {
     )
 }
 
+/// Returns an expression that is true if a line of a total matches: 0 is its value, and 1 its note.
+fn tile(name: &str, line: usize, expected: &str) -> String {
+    format!(
+        "/{expected}/.test([...document.querySelectorAll('#totals div')]
+            .find(it => it.querySelector('dt').textContent === '{name}')?.querySelectorAll('dd')[{line}].textContent)"
+    )
+}
+
 /// The reply for a day, which a process has only after some time: 90 points, the first of them 89.5 minutes old.
 const DAY: &str = "
     const real = window.fetch, column = figure => Array.from({ length: 90 }, (_, n) => figure(n));
@@ -80,6 +89,12 @@ async fn losses_and_plots_follow_locks() {
     browser.open_live(&server.url()).await;
     assert_eq!(browser.text("#losses").await, "");
     let guard = server.locks.acquire("order:42").await.unwrap();
+    let rejected = server.locks.acquire("order:42").no_wait().await;
+    assert_eq!(rejected.unwrap_err().kind(), ErrorKind::Busy);
+    browser.until(&tile("Rejected", 1, "^busy 1$")).await;
+    browser
+        .until(&tile("Oldest hold", 0, r"^[\d.]+ m?s$"))
+        .await;
     assert!(server.locks.force_release("order:42").await.unwrap());
     let losses = "document.getElementById('losses').textContent";
     browser
@@ -87,7 +102,10 @@ async fn losses_and_plots_follow_locks() {
             "/^1 lock was lost at .*: forced 1\\.$/.test({losses})"
         ))
         .await;
+    browser.until(&tile("Lost", 0, "^1$")).await;
+    browser.until(&tile("Lost", 1, "^forced 1$")).await;
     drop(guard);
+    browser.until(&tile("Oldest hold", 0, "^–$")).await;
     // Waits and holds have a point in each second with an event.
     browser
         .until("[...document.querySelectorAll('path')].every(it => it.getAttribute('d') !== '')")

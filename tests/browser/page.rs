@@ -3,6 +3,7 @@
 use std::future::IntoFuture as _;
 use std::time::Duration;
 
+use axum::Router;
 use fantoccini::key::Key;
 use futures_util::poll;
 use serde_json::json;
@@ -30,6 +31,21 @@ async fn page_follows_locks() {
     assert_eq!(browser.text("#keys bdi").await, "order:42");
     drop((guard, waiter));
     browser.until_listed(0).await;
+    browser.finish(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn page_under_other_path_follows_locks() {
+    let locks = LockManager::in_memory();
+    let board = Dashboard::new(locks.clone()).unprotected().router();
+    let server = Server::serve(locks, Router::new().nest("/a/b", board), 0).await;
+    let browser = Browser::start().await;
+    browser
+        .open_live(&format!("http://{}/a/b", server.address))
+        .await;
+    let _guard = server.locks.acquire("order:42").await.unwrap();
+    browser.until_listed(1).await;
+    browser.click_first_key().await;
     browser.finish(&[]).await;
 }
 
@@ -94,6 +110,30 @@ async fn focus_stays_on_key_across_frames() {
     browser.run("document.activeElement.blur()").await.unwrap();
     drop(waiter);
     browser.until_listed(0).await;
+    browser.finish(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waits_that_were_not_counted_are_shown() {
+    let server = Server::start().await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    for (waits, missed, expected) in [
+        (0, 0, "No acquire has waited in the last minutes."),
+        (1, 0, ""),
+        (1, 1234, "1,234 waits were not counted."),
+    ] {
+        let hot = vec![json!({ "key": "k", "waits": 1, "waited_ms": 1 }); waits];
+        let script = format!(
+            "const event = new MessageEvent('frame', {{
+                data: JSON.stringify({{ ...frame, hot: {}, hot_missed: {missed} }}),
+            }});
+            source.dispatchEvent(event);
+            return document.getElementById('hot-more').textContent;",
+            json!(hot)
+        );
+        assert_eq!(browser.run(&script).await.unwrap(), json!(expected));
+    }
     browser.finish(&[]).await;
 }
 

@@ -23,6 +23,14 @@ fn keys(rows: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
+async fn page_has_no_slash_at_its_end() {
+    let app = open(&LockManager::in_memory());
+    for (path, status) in [("", StatusCode::OK), ("/", StatusCode::NOT_FOUND)] {
+        assert_eq!(send(&app, get(path)).await.status(), status, "{path:?}");
+    }
+}
+
+#[tokio::test]
 async fn summary_names_process_and_settings() {
     let builder = LockManager::builder(Memory::new()).wait(Duration::from_secs(2));
     let locks = builder.max_waiters(7).build().unwrap();
