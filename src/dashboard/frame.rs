@@ -68,6 +68,7 @@ pub(super) fn row(view: &LaneView) -> Value {
     json!({
         "key": view.key.as_str(),
         "held_by": held_by(view.held_by),
+        "layer": view.layer.as_deref(),
         "since_ms": hold.map(|hold| in_millis(hold.since)),
         "left_ms": hold.map(|hold| in_millis(hold.left)),
         "holds": hold.map(|hold| hold.holds),

@@ -223,7 +223,7 @@
 //!
 //! | question | part of the page |
 //! |---|---|
-//! | which keys are held, for how long, and how many acquires wait | *Keys*, by waiters, by age or by the lease that is left |
+//! | which keys are held, for how long, by which [layer](crate::LockLayer::name), and how many acquires wait | *Keys*, by waiters, by age or by the lease that is left |
 //! | which keys are waited for most often | *Hottest keys* |
 //! | are handlers slow | *Hold*: its percentiles are those of the handlers |
 //! | are requests rejected, and why | *Rejected*, with the outcomes since the start |

@@ -5,6 +5,7 @@ use std::collections::{BinaryHeap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use smol_str::SmolStr;
 use tokio::sync::Notify;
 
 use super::clock::Moment;
@@ -13,6 +14,7 @@ use super::hot::HotKey;
 use super::lane::{HeldBy, Lane};
 use super::manager::LockManager;
 use super::table::{Part, Place, SHARDS};
+use crate::observe::Tally;
 use crate::{FencingToken, LockKey};
 
 /// The number of parts of shards that a walk reads before other tasks run.
@@ -37,6 +39,8 @@ pub(crate) struct LaneView {
     pub(crate) key: LockKey,
     /// The hold of this process, or `None` while only waiters are here.
     pub(crate) hold: Option<HoldView>,
+    /// The layer name of the hold.
+    pub(crate) layer: Option<SmolStr>,
     pub(crate) held_by: HeldBy,
     pub(crate) waiters: usize,
 }
@@ -150,9 +154,10 @@ impl LockManager {
     /// Reads one lane.
     pub(crate) fn lane(&self, key: &LockKey) -> Option<LaneView> {
         let now = Moment::now();
-        self.engine().event(key, |lane, _| {
+        let engine = self.engine();
+        engine.event(key, |lane, _| {
             let is_known = is_shown(lane) || lane.is_returning();
-            is_known.then(|| view(key, lane, now))
+            is_known.then(|| view(key, lane, now, &engine.tally))
         })
     }
 
@@ -165,6 +170,7 @@ impl LockManager {
         let sampled = engine.lanes.len() > SAMPLED_ABOVE;
         let part = if sampled { SAMPLED_PART } else { 1 };
         let mut first = First {
+            tally: &engine.tally,
             order,
             limit,
             // One moment for all keys, or the order of equal ages would change with each walk.
@@ -206,7 +212,8 @@ impl LockManager {
 
     /// Reads up to `limit` keys after `after`: a shard, and the hash of its last key that was read.
     pub(crate) async fn page(&self, after: (usize, Option<u64>), limit: usize) -> Page {
-        let lanes = &self.engine().lanes;
+        let engine = self.engine();
+        let lanes = &engine.lanes;
         let (start, mut after) = after;
         let mut page = Page::default();
         let mut pauses = Pauses::default();
@@ -239,7 +246,7 @@ impl LockManager {
             for hash in &hashes {
                 lanes.inspect_hash(*hash, |key, lane| {
                     if is_shown(lane) {
-                        page.rows.push(view(key, lane, now));
+                        page.rows.push(view(key, lane, now, &engine.tally));
                     }
                 });
             }
@@ -338,14 +345,15 @@ impl Counts {
 
 /// The first keys in an order.
 #[derive(Debug)]
-struct First {
+struct First<'a> {
+    tally: &'a Tally,
     order: Order,
     limit: usize,
     now: Moment,
     heap: BinaryHeap<Reverse<Ranked>>,
 }
 
-impl First {
+impl First<'_> {
     fn add(&mut self, key: &LockKey, lane: &Lane) {
         let Some(rank) = self.order.rank(lane, self.now) else {
             return;
@@ -355,7 +363,7 @@ impl First {
         if self.heap.len() >= self.limit && last.is_none_or(|Reverse(last)| last.rank >= rank) {
             return;
         }
-        let view = view(key, lane, self.now);
+        let view = view(key, lane, self.now, self.tally);
         self.heap.push(Reverse(Ranked { rank, view }));
         if self.heap.len() > self.limit {
             drop(self.heap.pop());
@@ -401,10 +409,12 @@ fn is_shown(lane: &Lane) -> bool {
     lane.holder().is_some() || lane.waiters() > 0
 }
 
-fn view(key: &LockKey, lane: &Lane, now: Moment) -> LaneView {
+fn view(key: &LockKey, lane: &Lane, now: Moment, tally: &Tally) -> LaneView {
+    let layer = lane.holder().and_then(|grant| tally.text(grant.name()));
     LaneView {
         key: key.clone(),
         hold: hold(lane, now),
+        layer: layer.map(SmolStr::new),
         held_by: lane.held_by(),
         waiters: lane.waiters(),
     }

@@ -76,7 +76,8 @@ async fn with_keys(server: &Server) -> Vec<LockGuard> {
     let long =
         "/customers/4711/orders/000000000000000000042/items/a-long-name-without-any-space-in-it";
     for key in ["order:1", "order:2", long, "evil\u{202e}gpj.exe"] {
-        guards.push(server.locks.acquire(key).await.unwrap());
+        let layer = "orders-with-a-name-that-is-longer-than-the-screen-is-wide-and-has-no-space";
+        guards.push(server.locks.acquire(key).name(layer).await.unwrap());
     }
     guards
 }

@@ -21,7 +21,8 @@ async fn page_follows_locks() {
     let browser = Browser::start().await;
     browser.open_live(&server.url()).await;
     assert_eq!(browser.text("#more").await, "No key is held or waited for.");
-    let guard = server.locks.acquire("order:42").await.unwrap();
+    let guard = server.locks.acquire("order:42").name("orders\u{202e}");
+    let guard = guard.await.unwrap();
     let mut waiter = server.locks.acquire("order:42").into_future();
     assert!(poll!(&mut waiter).is_pending());
     browser.until_listed(1).await;
@@ -29,6 +30,11 @@ async fn page_follows_locks() {
         .until("document.querySelector('#keys tbody .n')?.textContent === '1'")
         .await;
     assert_eq!(browser.text("#keys bdi").await, "order:42");
+    assert_eq!(browser.text("#keys small").await, "orders\\u202e");
+    browser.click_first_key().await;
+    let list = browser.text("#d-list").await;
+    assert!(list.contains("Layer\norders\\u202e"), "{list}");
+    browser.press(Key::Escape).await;
     drop((guard, waiter));
     browser.until_listed(0).await;
     browser.finish(&[]).await;

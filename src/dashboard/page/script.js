@@ -197,12 +197,12 @@ function table(id, columns, cells) {
       keys.add(item.key);
       let row = rows.get(item.key);
       if (!row) {
-        row = { tr: make('tr'), cells: [] };
+        row = { tr: make('tr'), cells: [], layer: make('small') };
         const button = make('button'), first = make('td');
         button.type = 'button';
         button.append(bdi(item.key));
         button.addEventListener('click', () => inspect(item.key));
-        first.append(button);
+        first.append(button, row.layer);
         row.tr.append(first);
         for (const cls of columns) {
           const td = make('td', undefined, cls);
@@ -213,6 +213,7 @@ function table(id, columns, cells) {
         if (fixed) body.append(row.tr);
       }
       row.tr.className = '';
+      set(row.layer, item.layer ? shown(item.layer) : '');
       cells(item).forEach((text, at) => set(row.cells[at], text));
       if (fixed) continue;
       if (row.tr === place) place = place.nextElementSibling;
@@ -287,6 +288,7 @@ function detail(it) {
   $('d-key').replaceChildren(bdi(it.key));
   const here = it.here, rows = [['State', state(it)]];
   if (it.held) rows.push(['Owner', it.owner], ['Remaining TTL', span(it.ttl_ms)], ['Holds', number(it.hold_count)]);
+  if (here && here.layer) rows.push(['Layer', shown(here.layer)]);
   if (here) rows.push(['Held for', span(here.since_ms)], ['Lease left', span(here.left_ms)], ['Fencing token', here.token]);
   rows.push(['Waiters in this process', number(it.waiters)], ['Processes in the queue', number(it.queued)]);
   $('d-list').replaceChildren(...rows.flatMap(([name, value]) => [make('dt', name), make('dd', value)]));

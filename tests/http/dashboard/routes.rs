@@ -62,7 +62,7 @@ async fn summary_names_process_and_settings() {
 async fn holders_are_sorted_as_requested() {
     let locks = LockManager::in_memory();
     let app = open(&locks);
-    let first = locks.acquire("old").await.unwrap();
+    let first = locks.acquire("old").name("orders").await.unwrap();
     tokio::time::advance(Duration::from_secs(5)).await;
     let second = locks
         .acquire("short")
@@ -96,6 +96,10 @@ async fn holders_are_sorted_as_requested() {
     let by_age = sorted("age").await;
     assert_eq!(keys(&by_age["rows"])[0], "old");
     assert_eq!(by_age["rows"][0]["since_ms"], 5000);
+    assert_eq!(by_age["rows"][0]["layer"], "orders");
+    assert_eq!(by_age["rows"][1]["layer"], Value::Null, "without a name");
+    let found = inspect(&app, "old").await.1;
+    assert_eq!(found["here"]["layer"], "orders");
     assert_eq!(
         keys(&sorted("remaining").await["rows"])[..2],
         ["short", "old"]
