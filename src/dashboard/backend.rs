@@ -1,6 +1,7 @@
 //! The servers of the backend, and their recent incidents.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -18,8 +19,12 @@ const SHOWN: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     known: Vec<(Server, u64)>,
-    incidents: VecDeque<Incident>,
+    incidents: Incidents,
 }
+
+/// The last incidents. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Incidents(Arc<Mutex<VecDeque<Incident>>>);
 
 #[derive(Debug)]
 struct Incident {
@@ -29,6 +34,13 @@ struct Incident {
 }
 
 impl Servers {
+    pub(super) fn new(incidents: Incidents) -> Self {
+        Self {
+            known: Vec::new(),
+            incidents,
+        }
+    }
+
     /// Compares the servers with those of the last call.
     pub(super) fn update(&mut self, at: u64, servers: Vec<Server>) {
         let mut known = Vec::with_capacity(servers.len());
@@ -51,7 +63,7 @@ impl Servers {
                     _ => &server.cause,
                 };
                 let text = format!("{} {} {text}{cause}", server.address, server.part);
-                self.add(at, text);
+                self.incidents.add(at, text);
             }
             known.push((server, since));
         }
@@ -62,15 +74,7 @@ impl Servers {
     pub(super) fn paused(&mut self, at: u64, gap: Duration) {
         let seconds = gap.as_secs_f64();
         let text = format!("this process paused for {seconds:.1} s, or its clock was set");
-        self.add(at, text);
-    }
-
-    fn add(&mut self, at: u64, text: String) {
-        if self.incidents.len() == INCIDENTS {
-            self.incidents.pop_front();
-        }
-        let text = cut(text).into();
-        self.incidents.push_back(Incident { at, text });
+        self.incidents.add(at, text);
     }
 
     pub(super) fn servers(&self) -> Value {
@@ -87,11 +91,35 @@ impl Servers {
         servers.collect()
     }
 
+    /// Returns the incidents of a frame.
     pub(super) fn incidents(&self) -> Value {
-        let skipped = self.incidents.len().saturating_sub(SHOWN);
-        let incidents = self.incidents.iter().skip(skipped);
-        incidents
-            .map(|it| json!({ "at": it.at, "text": it.text }))
+        self.incidents.last(SHOWN)
+    }
+}
+
+impl Incidents {
+    fn list(&self) -> MutexGuard<'_, VecDeque<Incident>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, at: u64, text: String) {
+        let mut list = self.list();
+        if list.len() == INCIDENTS {
+            list.pop_front();
+        }
+        let text = cut(text).into();
+        list.push_back(Incident { at, text });
+    }
+
+    /// Returns all incidents, the oldest first.
+    pub(super) fn all(&self) -> Value {
+        self.last(INCIDENTS)
+    }
+
+    fn last(&self, limit: usize) -> Value {
+        let list = self.list();
+        let last = list.iter().skip(list.len().saturating_sub(limit));
+        last.map(|it| json!({ "at": it.at, "text": it.text }))
             .collect()
     }
 }
@@ -131,16 +159,13 @@ mod tests {
         let mut servers = Servers::default();
         servers.update(1, server(true, 0));
         servers.update(2, server(true, 0));
-        assert!(servers.incidents.is_empty());
+        assert!(servers.incidents.list().is_empty());
         servers.update(3, server(false, 1));
         servers.update(4, server(false, 1));
         servers.update(5, server(true, 1));
         servers.update(6, server(true, 2));
-        let seen: Vec<_> = servers
-            .incidents
-            .iter()
-            .map(|it| (it.at, &*it.text))
-            .collect();
+        let incidents = servers.incidents.list();
+        let seen: Vec<_> = incidents.iter().map(|it| (it.at, &*it.text)).collect();
         let expected = [
             (3, "a:1 commands is down: no reply within 500ms"),
             (5, "a:1 commands is up again"),
@@ -160,7 +185,7 @@ mod tests {
             let mut long = server(false, 1);
             long[0].address = address;
             servers.update(1, long);
-            let text = &servers.incidents[0].text;
+            let text = &servers.incidents.list()[0].text;
             assert!((TEXT - 3..=TEXT).contains(&text.len()), "{text}");
             assert!(text.ends_with('…'), "{text}");
         }
@@ -180,7 +205,11 @@ mod tests {
     fn incidents_are_bounded() {
         let mut servers = Servers::default();
         (0..1000).for_each(|at| servers.update(at, server(at % 2 == 0, 0)));
-        assert_eq!(servers.incidents.len(), INCIDENTS);
-        assert_eq!(servers.incidents().as_array().map(Vec::len), Some(SHOWN));
+        let (all, shown) = (servers.incidents.all(), servers.incidents());
+        assert_eq!(all.as_array().map(Vec::len), Some(INCIDENTS));
+        assert_eq!(shown.as_array().map(Vec::len), Some(SHOWN));
+        for incidents in [all, shown] {
+            assert_eq!(incidents.as_array().unwrap().last().unwrap()["at"], 999);
+        }
     }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::backend::Incidents;
 use super::frame::{Frame, millis};
 use super::history::History;
 use super::recorder::Recorder;
@@ -64,6 +65,7 @@ struct Shared {
     /// Notified when a stream opens, so that it need not wait for the next second.
     opened: Arc<Notify>,
     history: Mutex<History>,
+    incidents: Incidents,
     running: AtomicBool,
 }
 
@@ -78,6 +80,7 @@ impl Publisher {
                 streams: Mutex::default(),
                 opened: Arc::default(),
                 history: Mutex::default(),
+                incidents: Incidents::default(),
                 running: AtomicBool::new(false),
             }),
             spawner: Spawner::default(),
@@ -112,6 +115,10 @@ impl Publisher {
 
     pub(super) fn history(&self) -> MutexGuard<'_, History> {
         self.shared.history()
+    }
+
+    pub(super) fn incidents(&self) -> &Incidents {
+        &self.shared.incidents
     }
 }
 
@@ -168,12 +175,13 @@ struct Running(Weak<Shared>);
 
 impl Running {
     async fn run(self) {
-        let Some((opened, locks)) =
-            (self.0.upgrade()).map(|shared| (Arc::clone(&shared.opened), shared.locks.clone()))
-        else {
+        let Some(shared) = self.0.upgrade() else {
             return;
         };
-        let recorder = locks.upgrade().map(|manager| Recorder::new(&manager));
+        let (opened, locks) = (Arc::clone(&shared.opened), shared.locks.clone());
+        let incidents = shared.incidents.clone();
+        drop(shared);
+        let recorder = (locks.upgrade()).map(|manager| Recorder::new(&manager, incidents));
         let Some(mut recorder) = recorder else {
             return;
         };

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::backend::Servers;
+use super::backend::{Incidents, Servers};
 use super::figures::{Figures, Reading};
 use super::frame::millis;
 use super::history::{Point, Range};
@@ -37,8 +37,8 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(locks: &LockManager) -> Self {
-        let mut servers = Servers::default();
+    pub(super) fn new(locks: &LockManager, incidents: Incidents) -> Self {
+        let mut servers = Servers::new(incidents);
         servers.update(millis(SystemTime::now()), read_servers());
         Self {
             last: SystemTime::now(),
@@ -136,7 +136,7 @@ mod tests {
     #[tokio::test]
     async fn late_tick_is_incident() {
         let locks = LockManager::in_memory();
-        let mut recorder = Recorder::new(&locks);
+        let mut recorder = Recorder::new(&locks, Incidents::default());
         // Other tests of this program have servers whose incidents are listed, too.
         let pauses = |recorder: &Recorder| {
             let incidents = recorder.servers.incidents();

@@ -155,6 +155,7 @@ impl Dashboard {
             .route("/", get(|| async { Html(PAGE) }))
             .route("/api/v1/summary", get(api::summary))
             .route("/api/v1/history", get(api::history))
+            .route("/api/v1/incidents", get(api::incidents))
             .route("/api/v1/stream", get(api::stream))
             .route("/api/v1/holders", get(api::holders))
             .route("/api/v1/inspect", post(api::inspect))

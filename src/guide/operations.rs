@@ -228,7 +228,7 @@
 //! | are handlers slow | *Hold*: its percentiles are those of the handlers |
 //! | are requests rejected, and why | *Rejected*, with the outcomes since the start |
 //! | why were locks lost | *Lost*, with the reasons since the start |
-//! | is the backend to blame | *Backend*: each server and part with its state and the cause of its outage, and the recent incidents |
+//! | is the backend to blame | *Backend*: each server and part with its state and the cause of its outage, and the last eight incidents. *All incidents* lists up to 256 |
 //! | did the process pause | *Backend*: `this process paused` |
 //! | which owner holds a key, in any process | *Look up a key*, in the backend |
 //!

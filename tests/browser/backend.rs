@@ -3,6 +3,7 @@
 use std::future::IntoFuture as _;
 use std::time::Duration;
 
+use fantoccini::key::Key;
 use serde_json::json;
 use tower_lock::ErrorKind;
 use tower_lock::dashboard::Dashboard;
@@ -57,6 +58,47 @@ async fn keys_show_unavailable_backend() {
     waiter.abort();
     drop((own, other));
     browser.finish(&[UNAVAILABLE]).await;
+}
+
+/// A frame has the last eight.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_incidents_are_listed_on_request() {
+    let server = Server::start().await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    let receive = |incidents: usize| {
+        format!(
+            "const real = window.fetch;
+            window.all = Array.from({{ length: 256 }}, (_, n) => ({{ at: n, text: 'incident ' + n }}));
+            window.fetch = async (url, options) => url.endsWith('incidents') ? Response.json(all) : real(url, options);
+            source.close();
+            receive({{ data: JSON.stringify({{ ...frame, incidents: all.slice(256 - {incidents}) }}) }});
+            return document.getElementById('earlier').checkVisibility();"
+        )
+    };
+    let is_shown = browser.run(&receive(7)).await.unwrap();
+    assert_eq!(is_shown, json!(false));
+    let is_shown = browser.run(&receive(8)).await.unwrap();
+    assert_eq!(is_shown, json!(true));
+    let texts =
+        |id: &str| format!("[...document.querySelectorAll('#{id} li')].map(it => it.textContent)");
+    assert_eq!(
+        browser
+            .value(&format!("{}.length", texts("incidents")))
+            .await,
+        json!(8)
+    );
+    browser.tab_to("#earlier summary").await;
+    browser.press(Key::Enter).await;
+    browser
+        .until(&format!("{}.length === 256", texts("all")))
+        .await;
+    for (at, last) in [(0, "incident 255"), (255, "incident 0")] {
+        browser
+            .until(&format!("{}[{at}].endsWith(' {last}')", texts("all")))
+            .await;
+    }
+    browser.finish(&[]).await;
 }
 
 /// Returns an expression that is true if the plot has a line in each of its series.

@@ -22,3 +22,8 @@ pub(in crate::dashboard) async fn history(
     };
     Json(board.publisher.history().columns(range)).into_response()
 }
+
+/// Returns all incidents that are remembered, the oldest first.
+pub(in crate::dashboard) async fn incidents(State(board): State<Arc<Board>>) -> Response {
+    Json(board.publisher.incidents().all()).into_response()
+}

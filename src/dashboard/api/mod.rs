@@ -9,7 +9,7 @@ mod stream;
 mod summary;
 
 pub(super) use force::force_release;
-pub(super) use history::history;
+pub(super) use history::{history, incidents};
 pub(super) use holders::holders;
 pub(super) use inspect::inspect;
 pub(super) use response::{not_found, refuse};

@@ -91,7 +91,14 @@ function backend() {
     return li;
   };
   $('servers').replaceChildren(...servers.map(line));
-  $('incidents').replaceChildren(...incidents.slice(-8).reverse().map(it => make('li', `${time(it.at)} ${shown(it.text)}`)));
+  $('incidents').replaceChildren(...lines(incidents));
+  // A frame has the last 8.
+  $('earlier').hidden = incidents.length < 8;
+}
+const lines = incidents => incidents.slice().reverse().map(it => make('li', `${time(it.at)} ${shown(it.text)}`));
+async function earlier() {
+  const all = $('earlier').open && await load('incidents');
+  if (all) $('all').replaceChildren(...lines(all));
 }
 
 // ---- plots ----
@@ -387,6 +394,7 @@ setInterval(() => { if (!document.hidden && range === '24h') history(); }, 60000
 document.addEventListener('visibilitychange', () => { connect(); if (!document.hidden) history(); });
 $('sort').addEventListener('change', sorted);
 $('range').addEventListener('change', event => { range = event.target.value; past = { at: [] }; history(); });
+$('earlier').addEventListener('toggle', earlier);
 $('find').addEventListener('submit', event => { event.preventDefault(); inspect(unshown($('key').value)); });
 $('force').addEventListener('submit', force);
 $('d-again').addEventListener('click', () => inspect(looked.key));

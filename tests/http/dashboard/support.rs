@@ -14,10 +14,11 @@ pub(crate) const MOUNT: &str = "/ops/locks";
 pub(crate) const HOST: &str = "ops.example.com";
 
 /// Every route, with the method that it accepts. The last one does not exist.
-pub(crate) const ROUTES: [(&str, &str); 8] = [
+pub(crate) const ROUTES: [(&str, &str); 9] = [
     ("GET", ""),
     ("GET", "/api/v1/summary"),
     ("GET", "/api/v1/history"),
+    ("GET", "/api/v1/incidents"),
     ("GET", "/api/v1/stream"),
     ("GET", "/api/v1/holders"),
     ("POST", "/api/v1/inspect"),

@@ -130,6 +130,10 @@ async fn denied_releases_are_incident_with_cause() {
     let incident = format!("{address} releases is down: {cause}");
     let mut incidents = down["incidents"].as_array().unwrap().iter();
     assert!(incidents.any(|it| it["text"] == incident), "{down:#}");
+    let request = Request::get("/api/v1/incidents").body(Body::empty());
+    let (_, all) = ask(&app, request.unwrap()).await;
+    let mut incidents = all.as_array().unwrap().iter();
+    assert!(incidents.any(|it| it["text"] == incident), "{all:#}");
     // The key stays held in the backend, and no process lists it.
     let (_, found) = inspect(&app, "k").await;
     assert_eq!(
