@@ -35,21 +35,31 @@ enum Kind {
     ReleasesDenied,
     /// The user loses the permission to subscribe, and its subscriptions end.
     SubscriptionsDenied,
+    /// The proxy drops the messages of subscriptions, which no process notices.
+    MessagesDropped,
+    /// A handler blocks the only thread.
+    Blocked,
 }
 
 type Change = fn(&mut RedisServer);
 
+const BUSY: &str = "TowerLockBusyRatio";
 const DOWN: &str = "TowerLockBackendDown";
 const LOST: &str = "TowerLockLost";
 const REJECTED: &str = "TowerLockReleasesRejected";
 const STUCK: &str = "TowerLockReleasesStuck";
 const RENEWALS: &str = "TowerLockRenewalsFailing";
 const UNHEARD: &str = "TowerLockNotificationsDown";
+const UNNOTIFIED: &str = "TowerLockNotificationsBroken";
+/// It also fires if the machine delays a run.
+pub(crate) const WATCHDOG_LATE: &str = "TowerLockWatchdogLate";
 
 /// A lease that ends in the outage, and one that outlasts it.
 const SHORT: Duration = Duration::from_secs(4);
 const LONG: Duration = Duration::from_secs(12);
 const OUTAGE: Duration = Duration::from_secs(5);
+/// After 10 s, which count as 10 minutes, most wake-ups in that time had no message. 10 s later, the alert fires.
+const LONG_OUTAGE: Duration = Duration::from_secs(30);
 
 pub(crate) const FAULTS: &[Fault] = &[
     Fault {
@@ -112,6 +122,21 @@ pub(crate) const FAULTS: &[Fault] = &[
         alerts: &[UNHEARD],
         kind: Kind::SubscriptionsDenied,
     },
+    // Waiters poll, and their wait is shorter than the time between two polls.
+    Fault {
+        name: "messages_dropped",
+        lease: LONG,
+        loses: false,
+        alerts: &[BUSY, UNNOTIFIED],
+        kind: Kind::MessagesDropped,
+    },
+    Fault {
+        name: "blocked",
+        lease: SHORT,
+        loses: true,
+        alerts: &[LOST, WATCHDOG_LATE],
+        kind: Kind::Blocked,
+    },
 ];
 
 impl Fault {
@@ -146,8 +171,20 @@ impl Fault {
                 },
                 |it| drop(it.cli(&["ACL", "SETUSER", "default", "+subscribe"])),
             ),
+            Kind::MessagesDropped => {
+                proxy.drop_messages();
+                (|_| {}, |_| {})
+            }
+            Kind::Blocked => {
+                std::thread::sleep(OUTAGE);
+                (|_| {}, |_| {})
+            }
         };
-        for (change, then) in [(before, OUTAGE), (after, SECOND)] {
+        let outage = match self.kind {
+            Kind::MessagesDropped => LONG_OUTAGE,
+            _ => OUTAGE,
+        };
+        for (change, then) in [(before, outage), (after, SECOND)] {
             let changing = spawn_blocking(move || {
                 change(&mut server);
                 server

@@ -26,6 +26,7 @@ struct Rules {
     swallow: Option<Swallow>,
     delay: Duration,
     refuse: bool,
+    drops_messages: bool,
     /// The number of times that all connections were cut.
     cuts: u64,
     /// The number of times that the current connections were held up, and whether they still are.
@@ -128,6 +129,11 @@ impl Proxy {
     /// Resets new connections at once.
     pub(crate) fn refuse(&self) {
         self.rules.send_modify(|rules| rules.refuse = true);
+    }
+
+    /// Drops the messages of subscriptions. A message that two reads split passes.
+    pub(crate) fn drop_messages(&self) {
+        self.rules.send_modify(|rules| rules.drops_messages = true);
     }
 
     /// Holds up the current connections without losing bytes. New connections pass.
@@ -263,7 +269,11 @@ async fn pump(
                     _ => usize::MAX,
                 };
                 let length = length.min(left);
-                to.write_all(&buffer[..length]).await.map_err(drop)?;
+                match now.drops_messages && direction == Direction::Down {
+                    true => to.write_all(&without_messages(&buffer[..length])).await,
+                    false => to.write_all(&buffer[..length]).await,
+                }
+                .map_err(drop)?;
                 passed += length;
                 // Written bytes arrive: on one machine, a reset does not overtake bytes that the kernel has
                 // accepted.
@@ -273,4 +283,32 @@ async fn pump(
             }
         }
     }
+}
+
+fn without_messages(mut replies: &[u8]) -> Vec<u8> {
+    // The type of the reply precedes it.
+    const MESSAGE: &[u8] = b"3\r\n$7\r\nmessage\r\n";
+    let mut rest = Vec::new();
+    let next = |replies: &[u8]| replies.windows(MESSAGE.len()).position(|it| it == MESSAGE);
+    while let Some(start) = next(replies) {
+        let after = &replies[start + MESSAGE.len()..];
+        // A channel and a payload.
+        let Some(end) = after_text(after).and_then(after_text) else {
+            break;
+        };
+        rest.extend_from_slice(&replies[..start - 1]);
+        replies = end;
+    }
+    rest.extend_from_slice(replies);
+    rest
+}
+
+/// Returns what follows a text in a reply, or `None` if the text is incomplete.
+fn after_text(reply: &[u8]) -> Option<&[u8]> {
+    let head = reply.windows(2).position(|it| it == b"\r\n")?;
+    let length: usize = std::str::from_utf8(reply.get(1..head)?)
+        .ok()?
+        .parse()
+        .ok()?;
+    reply.get(head + 2 + length + 2..)
 }
