@@ -26,8 +26,8 @@ pub(super) struct Home {
     pub(super) id: RuntimeId,
     pub(super) watchdog: Alarm,
     pub(super) releases: ReleaseQueue,
-    /// Those of another runtime are retried by that one, because this runtime may idle. So each key has one retry per
-    /// backoff step and runtime.
+    /// Another runtime retries its own, because this one may idle. So each key has one retry per backoff step and
+    /// runtime.
     pub(super) unresolved: Unresolved,
     /// Whether the runtime is no longer among the known ones.
     ended: AtomicBool,

@@ -113,7 +113,7 @@ struct Ranked {
     view: LaneView,
 }
 
-/// Of two equal numbers, the earlier moment is the greater rank.
+/// With equal numbers, the earlier moment is the greater rank.
 type Rank = (usize, Reverse<Moment>, usize);
 
 impl PartialEq for Ranked {
