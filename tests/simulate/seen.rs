@@ -49,8 +49,9 @@ pub struct Seen {
     /// What may bring about an attempt.
     pub causes: BTreeMap<(usize, usize), VecDeque<Time>>,
     pub polled: BTreeMap<(usize, usize), Polled>,
-    /// By key: those that a release could serve, with the processes that have had a turn since.
-    pub passed_over: BTreeMap<usize, BTreeMap<Waits, BTreeSet<Option<usize>>>>,
+    /// By key: those that a release could serve, with the processes that have had a turn since, and the leases to
+    /// which the key was transferred for these.
+    pub passed_over: BTreeMap<usize, BTreeMap<Waits, BTreeMap<Option<usize>, Option<LeaseId>>>>,
     pub hand_offs: BTreeMap<LeaseId, HandOffs>,
     /// By manager and key: when acquires ended without a guard. They may have had a token.
     pub gone: BTreeMap<(usize, usize), Vec<Time>>,

@@ -109,6 +109,8 @@ pub struct Begun {
     pub key: usize,
     /// The process, or `None` for the clients outside the queue.
     pub manager: Option<usize>,
+    /// The lease to which the key was transferred. If its process never has a guard of it, there was no turn.
+    pub transferred: Option<LeaseId>,
     pub how: How,
 }
 
@@ -305,7 +307,12 @@ impl Store {
         self.decided(lease, now);
         if begins {
             let manager = self.records.get(&lease).map(|record| record.manager);
-            self.begun.push(Begun { key, manager, how });
+            self.begun.push(Begun {
+                key,
+                manager,
+                transferred: None,
+                how,
+            });
         }
         let counter = self.next_counters(key, lease, 1, now);
         Outcome::Granted { counter }

@@ -25,12 +25,18 @@ impl Environment {
     ///
     /// - A place that a release passes over, because no message reaches its process or the process sleeps between two
     ///   attempts, counts from the next turn at whose begin a release would serve it.
-    /// - A turn that its process leaves without a guard is none: it was transferred to an earlier place of the process.
+    /// - A turn that its process leaves or lets expire without a guard is none: it was transferred to an earlier place of
+    ///   the process.
     /// - A key that became free outside of the queue, such as by its expiry, can be acquired by any first attempt. Such
     ///   a turn does not count. Clients outside can do the same, so that the next turn of the queue does not count
     ///   against them.
     pub fn check_turn(&self, begun: Begun, now: Time) {
-        let Begun { key, manager, how } = begun;
+        let Begun {
+            key,
+            manager,
+            transferred,
+            how,
+        } = begun;
         let store = self.store.lock().unwrap();
         let places = store.places(key, now).into_iter();
         let served =
@@ -48,8 +54,9 @@ impl Environment {
             How::Transferred => true,
         };
         for waits in waiting.into_iter().filter(counts) {
-            let is_first = passed_over.entry(waits).or_default().insert(manager);
-            if !is_first {
+            let turns = passed_over.entry(waits).or_default();
+            let earlier = turns.insert(manager, transferred);
+            if earlier.is_some_and(|lease| lease.is_none_or(|it| self.had_guard(it))) {
                 self.violate(Invariant::Order, || {
                     let others = manager.map(|it| format!("m{it}"));
                     let others = others.unwrap_or("the clients outside".to_owned());
@@ -61,6 +68,12 @@ impl Environment {
                 });
             }
         }
+    }
+
+    /// Returns `true` if a guard had the lease.
+    fn had_guard(&self, lease: LeaseId) -> bool {
+        let store = self.store.lock().unwrap();
+        store.records.get(&lease).is_some_and(|it| it.granted)
     }
 
     /// A process leaves a lease or a place.

@@ -59,12 +59,19 @@ impl Seen {
     }
 }
 
+/// How long a process waits at least for the reply to a release, from its effect on: 500 ms from its send.
+const AWAITED: Time = 400 * MS;
+
 impl Environment {
     /// Takes note of an outcome that its process receives now.
     pub fn replied(&self, manager: usize, command: Command, item: &Item, outcome: Outcome) {
         let Some(lease) = item.lease else { return };
         let (key, now) = (item.key, self.now());
-        let waited = self.store.lock().unwrap().records[&lease].waited;
+        let record = self.store.lock().unwrap().records[&lease].clone();
+        let waited = record.waited;
+        // A process that was blocked for longer may have forgotten the command, and the reply then changes nothing.
+        let ended = record.released.unwrap_or(record.decided);
+        let is_awaited = now < ended.saturating_add(AWAITED);
         let mut seen = self.seen.lock().unwrap();
         if let Outcome::Granted { .. } = outcome {
             seen.yielded.remove(&(manager, key));
@@ -85,7 +92,9 @@ impl Environment {
                 it.turn = None;
                 it.last = if counter.is_some() { 0 } else { it.last };
             }
-            Outcome::Transferred | Outcome::LeftToOthers if command != Command::Leave => {
+            Outcome::Transferred | Outcome::LeftToOthers
+                if command != Command::Leave && is_awaited =>
+            {
                 seen.yielded.insert((manager, key), now);
             }
             _ => {}

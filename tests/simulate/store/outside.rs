@@ -39,6 +39,7 @@ impl Store {
         self.begun.push(Begun {
             key,
             manager: None,
+            transferred: None,
             how: How::Outside,
         });
         None

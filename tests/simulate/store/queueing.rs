@@ -152,6 +152,7 @@ impl Store {
         self.begun.push(Begun {
             key,
             manager: None,
+            transferred: None,
             how: How::Transferred,
         });
     }
@@ -193,6 +194,7 @@ impl Store {
         self.begun.push(Begun {
             key,
             manager: Some(first.manager),
+            transferred: Some(lease),
             how: How::Transferred,
         });
         if let Some(record) = self.records.get_mut(&lease) {
