@@ -12,6 +12,7 @@ use super::model::{Counted, Reply, lease, manager_name};
 use super::scripts::{BODY, CHANNEL, Call};
 use super::server::FrozenServer;
 use crate::support::engine::{MS, SECOND, manager};
+use crate::support::patience::wait_until;
 use crate::support::redis_server::RedisServer;
 
 const TTL: i64 = 30_000;
@@ -145,9 +146,9 @@ fn release_passes_over_31_unreachable_waiters() {
         line.listeners.clear();
         let mut subscribers = redis::cmd("PUBSUB");
         subscribers.arg("NUMSUB").arg(CHANNEL);
-        while subscribers.query(&mut line.connection) != Ok((CHANNEL.to_owned(), 1)) {
-            std::thread::yield_now();
-        }
+        wait_until("one subscriber", String::new, || {
+            subscribers.query(&mut line.connection) == Ok((CHANNEL.to_owned(), 1))
+        });
         let released = line.run(&Call::Release(lease(holder)));
         assert_eq!(released, Reply::Number(freed), "{unreachable}");
         let message = last.recv_response().unwrap();
