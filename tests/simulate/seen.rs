@@ -49,15 +49,17 @@ pub struct Seen {
     /// What may bring about an attempt.
     pub causes: BTreeMap<(usize, usize), VecDeque<Time>>,
     pub polled: BTreeMap<(usize, usize), Polled>,
-    /// By key: those that a release could serve, with the processes that have had a turn since, and the leases to
-    /// which the key was transferred for these.
-    pub passed_over: BTreeMap<usize, BTreeMap<Waits, BTreeMap<Option<usize>, Option<LeaseId>>>>,
+    /// By key: those that a release could serve, with the turns since.
+    pub passed_over: BTreeMap<usize, BTreeMap<Waits, Turns>>,
     pub hand_offs: BTreeMap<LeaseId, HandOffs>,
     /// By manager and key: when acquires ended without a guard. They may have had a token.
     pub gone: BTreeMap<(usize, usize), Vec<Time>>,
     /// By manager and key: when its release was transferred, or left to clients outside, and no attempt since.
     pub yielded: BTreeMap<(usize, usize), Time>,
 }
+
+/// The processes that have had a turn, and the lease to which the key was transferred for it.
+pub type Turns = BTreeMap<Option<usize>, Option<LeaseId>>;
 
 /// What a command repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
