@@ -64,13 +64,12 @@ async fn unpinned_page_asks_for_few_summaries() {
     let counted = Arc::clone(&summaries);
     let balancer = move |request: Request| {
         let path = request.uri().path();
-        let turn = match path.ends_with("/stream") {
-            true => 0,
-            false => requests.fetch_add(1, Ordering::SeqCst) % 2,
+        // The first summary is of another process than the stream, whatever the page asks for in between.
+        let turn = match path {
+            _ if path.ends_with("/stream") => 0,
+            _ if path.ends_with("/summary") => (counted.fetch_add(1, Ordering::SeqCst) + 1) % 2,
+            _ => requests.fetch_add(1, Ordering::SeqCst) % 2,
         };
-        if path.ends_with("/summary") {
-            counted.fetch_add(1, Ordering::SeqCst);
-        }
         boards[turn].clone().oneshot(request)
     };
     let [locks, _] = managers;
