@@ -252,7 +252,7 @@ impl Homes {
     /// Applies that a command sent at `sent_at` has released a lease, which other tasks may have to release too.
     pub(super) fn released(&self, key: &LockKey, lease: LeaseNumber, sent_at: Moment) {
         let known = self.known();
-        // Mostly none, and an empty list allocates nothing.
+        // Mostly no runtime is concerned, and an empty list allocates nothing.
         let concerned = known.iter().filter(|home| home.unresolved.has(key, lease));
         let concerned: Vec<_> = concerned.cloned().collect();
         // Without the mutex: this may wake the caller of a shutdown.

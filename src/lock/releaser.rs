@@ -230,7 +230,7 @@ async fn send(
     };
     let mut commands = keeps;
     let batches = match leases.len() {
-        // Mostly, and the batch keeps its list.
+        // Mostly one key is released, and its list becomes the batch.
         1 => vec![leases],
         _ => engine.in_batches(leases, BATCH, |(key, _)| key),
     };
@@ -243,7 +243,7 @@ async fn send(
     for command in commands {
         home.runtime.spawn(command);
     }
-    // Mostly the only one: a separate task would double its cost.
+    // Mostly it is the only command, and a task of its own would double the cost.
     let patience_ends = Moment::now() + patience;
     // No timer until another key is queued. It would mostly be the first timer to fire, and setting it
     // would wake the thread that waits for I/O, the largest cost of a release.

@@ -72,18 +72,21 @@ async fn checker_finds_place_left_by_waiting_process() {
     .await;
 }
 
+/// Returns two actors without steps, because the checker skips a bound above the number of actors.
+fn idle_actors() -> [Actor; 2] {
+    [0, 1].map(|start| Actor {
+        manager: 0,
+        runtime: 0,
+        start,
+        steps: Vec::new(),
+    })
+}
+
 #[tokio::test(start_paused = true)]
 async fn checker_finds_more_waiters_than_bound() {
     let mut plan = plan();
     plan.managers[0].max_waiters = 1;
-    for start in 0..2 {
-        plan.actors.push(Actor {
-            manager: 0,
-            runtime: 0,
-            start,
-            steps: Vec::new(),
-        });
-    }
+    plan.actors.extend(idle_actors());
     assert_finds_in(plan, Invariant::Bounds, async |history, fault| {
         history.renewed_guard(0).await;
         let waiters = (0..1 + usize::from(fault)).map(|_| {
@@ -103,14 +106,7 @@ async fn checker_finds_more_waiters_than_bound() {
 async fn checker_finds_more_waiters_of_key_than_bound() {
     let mut plan = plan();
     plan.managers[0].max_waiters_per_key = 1;
-    for start in 0..2 {
-        plan.actors.push(Actor {
-            manager: 0,
-            runtime: 0,
-            start,
-            steps: Vec::new(),
-        });
-    }
+    plan.actors.extend(idle_actors());
     assert_finds_in(plan, Invariant::Bounds, async |history, fault| {
         history.renewed_guard(1).await;
         for _ in 0..1 + usize::from(fault) {
