@@ -7,15 +7,23 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crc::{CRC_16_XMODEM, Crc};
+use futures_util::StreamExt as _;
+use futures_util::future::try_join;
+use futures_util::stream::FuturesOrdered;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, Value};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::JoinHandle;
 
 use super::cluster::Cluster;
 
 const SLOTS: usize = 16_384;
+/// As in the cluster specification.
+static CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 const PRIMARIES: usize = 3;
 
 /// The endpoint, which ends when dropped.
@@ -92,7 +100,7 @@ impl Drop for Endpoint {
 }
 
 impl Shared {
-    /// Serves a client until it closes its connection.
+    /// Serves a client until it closes its connection. Commands in flight at a time go on together, in their order.
     async fn serve(&self, client: TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
         let mut primaries = Vec::new();
@@ -102,20 +110,38 @@ impl Shared {
             let connection = client.get_multiplexed_async_connection();
             primaries.push(connection.await.map_err(io::Error::other)?);
         }
-        let mut client = BufReader::new(client);
-        while let Some(words) = command(&mut client).await? {
-            let reply = self.reply(&mut primaries, &words).await?;
-            let mut encoded = Vec::new();
-            encode(&reply, &mut encoded);
-            client.write_all(&encoded).await?;
-        }
-        Ok(())
+        let (client, mut answers) = client.into_split();
+        let (commands, mut received) = unbounded_channel();
+        let read = async move {
+            let mut client = BufReader::new(client);
+            while let Some(words) = command(&mut client).await? {
+                let _writer_ended = commands.send(words);
+            }
+            Ok(())
+        };
+        let write = async {
+            let mut replies = FuturesOrdered::new();
+            loop {
+                let reply = tokio::select! {
+                    Some(words) = received.recv() => {
+                        replies.push_back(self.reply(primaries.clone(), words));
+                        continue;
+                    }
+                    Some(reply) = replies.next() => reply?,
+                    else => return Ok(()),
+                };
+                let mut encoded = Vec::new();
+                encode(&reply, &mut encoded);
+                answers.write_all(&encoded).await?;
+            }
+        };
+        try_join(read, write).await.map(drop)
     }
 
     async fn reply(
         &self,
-        primaries: &mut [MultiplexedConnection],
-        words: &[Vec<u8>],
+        mut primaries: Vec<MultiplexedConnection>,
+        words: Vec<Vec<u8>>,
     ) -> io::Result<Value> {
         let name = String::from_utf8_lossy(&words[0]).to_ascii_uppercase();
         let keys = match name.as_str() {
@@ -128,13 +154,7 @@ impl Shared {
             "PUBLISH" | "PING" | "CONFIG" | "INFO" => &[],
             _ => return Ok(error(&format!("ERR unknown command '{name}'"))),
         };
-        let mut slots = Vec::new();
-        for key in keys {
-            let mut slot = redis::cmd("CLUSTER");
-            slot.arg("KEYSLOT").arg(key);
-            let slot = slot.query_async::<usize>(&mut primaries[0]).await;
-            slots.push(slot.map_err(io::Error::other)?);
-        }
+        let mut slots: Vec<_> = keys.iter().map(|key| slot_of(key)).collect();
         slots.dedup();
         if slots.len() > 1 {
             self.rejected.fetch_add(1, Ordering::SeqCst);
@@ -154,6 +174,16 @@ impl Shared {
     }
 }
 
+/// Returns the slot of a key: that of its hash tag, if it has one.
+fn slot_of(key: &[u8]) -> usize {
+    let key = text(key);
+    let tag = key
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'));
+    let tag = tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty());
+    usize::from(CRC.checksum(tag.unwrap_or(key).as_bytes())) % SLOTS
+}
+
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("UTF-8")
 }
@@ -163,9 +193,9 @@ fn error(said: &str) -> Value {
 }
 
 /// Returns the arguments of the next command, or `None` at the end.
-async fn command(client: &mut BufReader<TcpStream>) -> io::Result<Option<Vec<Vec<u8>>>> {
+async fn command(client: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Vec<Vec<u8>>>> {
     let mut line = String::new();
-    let mut number = async |client: &mut BufReader<TcpStream>| {
+    let mut number = async |client: &mut BufReader<OwnedReadHalf>| {
         line.clear();
         client.read_line(&mut line).await?;
         let digits = line.get(1..).unwrap_or_default().trim_end();
