@@ -22,9 +22,9 @@ use tokio::task::JoinHandle;
 use super::cluster::Cluster;
 
 const SLOTS: usize = 16_384;
-/// As in the cluster specification.
-static CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 const PRIMARIES: usize = 3;
+/// The checksum of slots, as in the cluster specification.
+static CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
 /// The endpoint, which ends when dropped.
 pub(crate) struct Endpoint {
@@ -100,7 +100,8 @@ impl Drop for Endpoint {
 }
 
 impl Shared {
-    /// Serves a client until it closes its connection. Commands in flight at a time go on together, in their order.
+    /// Serves a client until it closes its connection. A command does not wait for the replies to earlier ones, and the
+    /// replies are in the order of the commands.
     async fn serve(&self, client: TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
         let mut primaries = Vec::new();

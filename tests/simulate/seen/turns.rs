@@ -67,10 +67,11 @@ impl Environment {
     pub fn replied(&self, manager: usize, command: Command, item: &Item, outcome: Outcome) {
         let Some(lease) = item.lease else { return };
         let (key, now) = (item.key, self.now());
-        let record = self.store.lock().unwrap().records[&lease].clone();
-        let waited = record.waited;
+        let (waited, ended) = {
+            let record = &self.store.lock().unwrap().records[&lease];
+            (record.waited, record.released.unwrap_or(record.decided))
+        };
         // A process that was blocked for longer may have forgotten the command, and the reply then changes nothing.
-        let ended = record.released.unwrap_or(record.decided);
         let is_awaited = now < ended.saturating_add(AWAITED);
         let mut seen = self.seen.lock().unwrap();
         if let Outcome::Granted { .. } = outcome {

@@ -34,12 +34,12 @@ impl History {
         // Until the next attempt is due.
         self.advance(10).await;
         (self.send(0, Command::Release, item(lease(1, 1), 0))).await;
-        self.had_guard();
+        self.use_turn();
         (self.send(1, Command::Release, item(lease(2, 1), 0))).await;
     }
 
     /// Lets process 1 use the turn of its lease for a guard.
-    fn had_guard(&self) {
+    fn use_turn(&self) {
         let mut store = self.environment.store.lock().unwrap();
         let record = store.records.get_mut(&lease(2, 1));
         record.expect("a lease").granted = true;
@@ -94,7 +94,7 @@ async fn checker_finds_overtaken_client_outside() {
         history.listen_outside();
         history.queue_twice(fault).await;
         (history.send(0, Command::Release, item(lease(1, 1), 0))).await;
-        history.had_guard();
+        history.use_turn();
         (history.send(1, Command::Release, item(lease(2, 1), 0))).await;
     })
     .await;
@@ -120,7 +120,7 @@ async fn checker_spares_turn_beside_sleeping_process() {
             (history.send(0, Command::Contend, polls(lease(1, 2)))).await;
             history.advance(10).await;
         }
-        history.had_guard();
+        history.use_turn();
         (history.send(1, Command::Release, item(lease(2, 1), 0))).await;
     })
     .await;
